@@ -1,0 +1,30 @@
+//! Every bound on what a peer may send or make us hold (`docs/wire.md`, section 1).
+
+use std::time::Duration;
+
+/// Bytes of one frame.
+pub const MAX_FRAME_BYTES: usize = 1 << 20;
+/// Bytes of one message, all its frames together.
+pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+/// Frames of one message.
+pub const MAX_FRAMES: usize = 16;
+/// Bytes of one ZMTP command.
+pub const MAX_COMMAND_BYTES: usize = 64 << 10;
+/// Bytes of the context of a PING.
+pub const MAX_PING_CONTEXT_BYTES: usize = 16;
+/// Time a peer has for greeting and READY.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that may wait for a peer that does not read.
+pub const MAX_UNSENT_BYTES: usize = 64 << 20;
+/// Orders that one client may have open at the broker.
+pub const MAX_ORDERS_PER_CLIENT: usize = 65_536;
+/// Bytes of a product id, an order id or an address.
+pub const MAX_ID_BYTES: usize = 1024;
+/// Patterns of one supplier.
+pub const MAX_PATTERNS: usize = 4096;
+/// Bytes of the compiled form of one pattern.
+pub const MAX_PATTERN_PROGRAM_BYTES: usize = 1 << 20;
+/// Leases that one supplier may hold.
+pub const MAX_CREDIT: u32 = 1024;
+/// Bytes of an error text; longer ones are cut.
+pub const MAX_ERROR_TEXT_BYTES: usize = 8 << 10;
