@@ -9,6 +9,7 @@
 pub mod broker;
 pub mod client;
 pub mod limits;
+pub mod log;
 pub mod supplier;
 pub mod wire;
 pub mod zmtp;
