@@ -1,1 +1,23 @@
-//! net
+//! The impure half of softs-fast: sockets, threads and the clock around the state machines of `softs-proto`.
+//!
+//! * [`Endpoint`]: where a broker listens.
+//! * [`BrokerHandle`]: a broker in a thread of its own.
+//! * [`Connection`]: a peer's connection to a broker; [`wait`] sleeps until it has something to say.
+
+pub mod client;
+mod broker;
+mod connection;
+mod endpoint;
+mod error;
+mod link;
+mod listener;
+mod lock;
+mod socket;
+pub mod supplier;
+pub mod tcp_medium;
+
+pub use broker::{BrokerHandle, BrokerOptions};
+pub use connection::Connection;
+pub use endpoint::{Endpoint, MAX_SOCKET_PATH_BYTES};
+pub use error::NetError;
+pub use socket::{KeepAlive, wait};

@@ -1,1 +1,37 @@
-//! py
+//! `softs_fast._core`: what Python sees of the Rust crates. Converts, drops the GIL, calls; decides nothing.
+//! Documented for users in `python/softs_fast/_core.pyi`.
+
+mod broker;
+mod buffer;
+mod client;
+mod errors;
+mod log;
+mod process;
+mod segment;
+mod stats;
+mod supplier;
+mod tcp_medium;
+
+use pyo3::prelude::*;
+
+/// The native half of softs-fast.
+#[pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    use crate::broker::Broker;
+    #[pymodule_export]
+    use crate::client::Client;
+    #[pymodule_export]
+    use crate::segment::{Segment, sweep};
+    #[pymodule_export]
+    use crate::supplier::Supplier;
+    #[pymodule_export]
+    use crate::tcp_medium::{TcpMediumServer, TcpMediumWriter};
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -5,6 +5,9 @@
 mod decode;
 mod encode;
 mod message;
+mod reader;
+mod reply;
+mod writer;
 
 pub use message::Message;
 

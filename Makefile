@@ -1,0 +1,84 @@
+# `make` lists the targets. Needed: Python 3.11 to 3.14, Rust (cargo), a C compiler to link with. Each target builds
+# what it lacks, into .venv and target/, and does nothing twice.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint setup bench stress fuzz clean
+
+# The first of these that is fit to use; `make PYTHON=/path/to/python3.12` overrides.
+PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
+# Passed on to the program behind demo, test, bench and stress: `make test ARGS="-k loader"`.
+ARGS ?=
+# How long `make fuzz` runs.
+SECONDS := 600
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+NATIVE := Cargo.toml Cargo.lock $(shell find rust -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
+
+# Clippy and rustdoc look at rust/py too, which wants to know which Python it is for.
+export PYO3_PYTHON := $(CURDIR)/$(RUN)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests and demo run several processes; more than one thread in each would only make them wait for each other.
+export OMP_NUM_THREADS ?= 1
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The demo needs fewer packages than the tests; where those of the tests are there, they will do.
+demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) ## distil a teacher into a student, live; draws demo-output/distill_digits.png
+	$(RUN) examples/distill_digits.py $(ARGS)
+
+test: $(VENV)/.installed-dev ## all tests but the slow ones: cargo test, then pytest
+	cargo test
+	$(RUN) -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stub, the arrows between rooms
+	@cargo fmt --version >/dev/null 2>&1 || { echo 'rustfmt is missing: rustup component add rustfmt, or install the package rustfmt' >&2; exit 1; }
+	@cargo clippy --version >/dev/null 2>&1 || { echo 'clippy is missing: rustup component add clippy, or install the package rust-clippy' >&2; exit 1; }
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m mypy.stubtest softs_fast._core
+	$(VENV)/bin/lint-imports
+
+setup: $(VENV)/.installed-dev ## .venv with everything that test, lint and bench need
+
+bench: $(VENV)/.installed-dev ## measure against softs 0.1.2; results go to benches/results and docs/benchmarks.md
+	$(RUN) -m benches $(ARGS)
+
+stress: $(VENV)/.installed-dev ## the slow tests, minutes each
+	$(RUN) -m pytest -m slow $(ARGS)
+
+fuzz: ## random bytes and random schedules against the protocol; SECONDS=600
+	cargo run -p softs-proto --release --example fuzz -- --seconds $(SECONDS)
+
+clean: ## remove everything that was built; .venv stays, its packages are large
+	rm -rf target dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -f $(VENV)/.installed-* python/softs_fast/_core*.so
+	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
+
+# softs_fast itself, editable, with its native module in release, and the packages of an extra of pyproject.toml.
+$(VENV)/.installed-%: pyproject.toml $(NATIVE) | $(VENV)/bin/python
+	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.88 or newer (rustup, or the package cargo)' >&2; exit 1; }
+	@command -v cc >/dev/null || { echo 'a C compiler is missing: Rust links with cc (the package gcc or clang)' >&2; exit 1; }
+	$(RUN) -m pip install --quiet 'maturin>=1.9,<2'
+	$(RUN) -m pip install --quiet --no-build-isolation --editable '.[$*]'
+	@touch $@
+
+$(VENV)/bin/python:
+	@for python in $(PYTHON); do \
+		if $$python -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then \
+			echo "$$python -m venv $(VENV)"; \
+			$$python -m venv --clear $(VENV); \
+			exit 0; \
+		fi; \
+	done; \
+	echo 'no fit Python among: $(PYTHON). softs-fast needs 3.11 to 3.14 with venv (Debian, Ubuntu: the package python3-venv);' >&2; \
+	echo 'another one can be named: make PYTHON=/path/to/python3' >&2; \
+	exit 1

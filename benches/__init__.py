@@ -1,0 +1,1 @@
+"""Benchmarks of softs_fast against softs: interleaved rounds in fresh processes."""

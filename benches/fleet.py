@@ -1,0 +1,235 @@
+"""Starts the processes of one measurement, measures their CPU time, and leaves nothing behind.
+
+Every measurement has processes of its own: one broker, its suppliers, its clients. They end when the pipe to
+their standard input closes, so they cannot outlive this process; what they leave in /dev/shm is removed by
+the names that they had mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benches.scenarios import Scenario, Side
+
+READY_S = 60
+STOP_S = 10
+# Torch's OpenMP threads spin while they wait; on a machine with as many processes as cores that would
+# measure the kernel's scheduler.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+
+
+class FleetError(RuntimeError):
+    """A process of a fleet failed; the message holds the end of its log."""
+
+
+class Fleet:
+    """Broker, suppliers and clients of one scenario on one side, each a process of its own.
+
+    Args:
+        scenario: what to run.
+        side: which package plays which role.
+        warm_up_s: seconds that each client takes samples before it is ready.
+        with_clients: without them the caller is the client, at `frontend`.
+    """
+
+    def __init__(
+        self, scenario: Scenario, side: Side, warm_up_s: float = 0.2, with_clients: bool = True
+    ) -> None:
+        self._scenario = scenario
+        self._side = side
+        self._warm_up_s = warm_up_s
+        self._with_clients = with_clients
+        self._stack = ExitStack()
+        self._clients: list[_Process] = []
+        self._processes: list[_Process] = []
+        self._segments: set[Path] = set()
+        self.frontend = ""
+
+    def __enter__(self) -> Fleet:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sb-")))
+            stack.callback(self._remove_segments)
+            self.frontend = f"ipc://{folder}/f"
+            self._start(stack, folder)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def measure(self, seconds: float) -> dict[str, Any]:
+        """Run the workload in every client at once.
+
+        Returns:
+            What the workload measured (rates added over clients, the worst client's percentiles), and CPU
+            seconds per role.
+
+        Raises:
+            FleetError: a process ended or did not answer.
+        """
+        before = [process.cpu_s() for process in self._processes]
+        for process in self._clients:
+            process.tell({"seconds": seconds})
+        outcomes = [process.answer(seconds + READY_S) for process in self._clients]
+        self._note_segments()
+        cpu_s = {"broker": 0.0, "supplier": 0.0, "client": 0.0}
+        for process, was in zip(self._processes, before, strict=True):
+            cpu_s[process.role] += process.cpu_s() - was
+        outcome = _together(outcomes)
+        outcome.update({f"{role}_cpu_s": spent for role, spent in cpu_s.items()})
+        outcome["cpu_s"] = sum(cpu_s.values())
+        if "samples" in outcome:
+            outcome["cpu_s_per_10000"] = outcome["cpu_s"] / outcome["samples"] * 10_000
+        else:
+            outcome["cpu_percent"] = 100 * outcome["cpu_s"] / outcome["seconds"]
+        return outcome
+
+    def _start(self, stack: ExitStack, folder: Path) -> None:
+        shared = {"frontend": self.frontend, "backend": f"ipc://{folder}/b"}
+
+        def launch(role: str, package: str, number: int, **more: Any) -> _Process:
+            spec = {"role": role, "package": package, **shared, **more}
+            process = stack.enter_context(_Process(role, spec, folder / f"{role}{number}.log"))
+            self._processes.append(process)
+            return process
+
+        scenario, side = self._scenario, self._side
+        size = asdict(scenario.size)
+        brokers = [launch("broker", side.broker, 0)]
+        suppliers = [launch("supplier", side.supplier, i, size=size) for i in range(scenario.n_suppliers)]
+        if self._with_clients:
+            self._clients = [
+                launch(
+                    "client",
+                    side.client,
+                    i,
+                    size=size,
+                    workload=scenario.workload,
+                    n_slots=scenario.n_slots,
+                    batch_size=scenario.batch_size,
+                    warm_up_s=self._warm_up_s,
+                )
+                for i in range(scenario.n_clients)
+            ]
+        # All of them import at once; only then is it one role after the other, each with its server running.
+        for processes in (brokers, suppliers, self._clients):
+            for process in processes:
+                process.tell({"start": True})
+            for process in processes:
+                process.answer(READY_S)
+        self._note_segments()
+
+    def _note_segments(self) -> None:
+        for process in self._clients:
+            self._segments |= process.segments()
+
+    def _remove_segments(self) -> None:
+        for segment in self._segments:
+            segment.unlink(missing_ok=True)
+
+
+class _Process:
+    """One role in a process, spoken to in lines of JSON."""
+
+    def __init__(self, role: str, spec: dict[str, Any], log: Path) -> None:
+        self.role = role
+        self._log = log
+        with log.open("wb") as errors:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "benches.role", json.dumps(spec)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                cwd=Path(__file__).parent.parent,
+                env={**os.environ, **ENVIRONMENT},
+            )
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+    def tell(self, order: dict[str, Any]) -> None:
+        """Send one line.
+
+        Raises:
+            FleetError: the process has ended.
+        """
+        assert self._child.stdin is not None
+        try:
+            # Unbuffered: one write, and nothing left over that closing the pipe would have to flush.
+            self._child.stdin.write(json.dumps(order).encode() + b"\n")
+        except BrokenPipeError as error:
+            raise self._ended() from error
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for one line.
+
+        Raises:
+            FleetError: the process ended, or wrote nothing in time.
+        """
+        assert self._child.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._child.stdout, selectors.EVENT_READ)
+            if not selector.select(deadline - time.monotonic()):
+                raise FleetError(f"{self.role} said nothing for {timeout_s:.0f} s\n{self._log_end()}")
+        line = self._child.stdout.readline()
+        if not line:
+            raise self._ended()
+        outcome: dict[str, Any] = json.loads(line)
+        return outcome
+
+    def cpu_s(self) -> float:
+        """CPU seconds that the process has used so far, all its threads together."""
+        # The kernel's numbering of CPU clocks (clock_getcpuclockid): the inverted pid, then 2 for the
+        # scheduler's nanoseconds.
+        return time.clock_gettime((~self._child.pid << 3) | 2)
+
+    def segments(self) -> set[Path]:
+        """Files in /dev/shm that the process has mapped now."""
+        maps = Path(f"/proc/{self._child.pid}/maps").read_text()
+        return {Path(name) for name in re.findall(r"(/dev/shm/[^\s]+)$", maps, re.MULTILINE)}
+
+    def _ended(self) -> FleetError:
+        # The pipe closes before the process has written why.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(STOP_S)
+        return FleetError(f"{self.role} ended early\n{self._log_end()}")
+
+    def _log_end(self) -> str:
+        return self._log.read_text(errors="replace")[-3_000:]
+
+
+def _together(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    added = {"samples", "samples_per_s", "lost_slots", "restarts", "slots_used"}
+    return {
+        key: sum(one[key] for one in outcomes) if key in added else max(one[key] for one in outcomes)
+        for key in outcomes[0]
+    }

@@ -1,0 +1,178 @@
+"""Makes docs/benchmarks.md's tables and chart; every number in them comes from one results file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benches import chart
+from benches.machine import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "benchmarks.md"
+CHART = REPOSITORY / "docs" / "benchmarks.svg"
+BEGIN = "<!-- results: begin (made by `python -m benches report`) -->"
+END = "<!-- results: end -->"
+
+Record = dict[str, Any]
+
+
+def write_report(results: Path) -> list[Path]:
+    """Replace the part of the page between the markers, and draw the chart.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ValueError: the page has no markers.
+    """
+    result = json.loads(results.read_text())
+    head, begin, rest = PAGE.read_text().partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(
+            f"{PAGE} lacks the markers {BEGIN!r} and {END!r}; put them back where the tables belong"
+        )
+    written = [PAGE]
+    if _sections(result):
+        chart.draw(result, _sections(result), CHART)
+        written.append(CHART)
+    PAGE.write_text(f"{head}{BEGIN}\n\n{tables(result, results.name)}\n{END}{tail}")
+    return written
+
+
+def tables(result: Record, source: str) -> str:
+    """All tables of a results file, in Markdown."""
+    machine, commit = result["machine"], result["commit"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+    changed = " with uncommitted changes" if commit["dirty"] else ""
+    rounds = "1 round" if result["rounds"] == 1 else f"{result['rounds']} rounds"
+    parts = [
+        f"`{result['command']}` on {result['date'][:10]}, commit `{commit['hash'][:9]}`{changed}, {rounds} "
+        f"of each{', quick' if result['quick'] else ''}; {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, Linux {machine['kernel']}, Python {machine['python']}, {versions}. "
+        f"Raw data: `benches/results/{source}`.",
+        "![samples per second](benchmarks.svg)",
+        _throughput(result),
+        _latency(result),
+        _lost_slots(result),
+        _idle(result),
+        _failed(result),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _throughput(result: Record) -> str:
+    rows = []
+    for scenario in _measured(result, "samples_per_s"):
+        theirs, ours = _medians(scenario)
+        gain = scenario["gains"]["samples_per_s"]
+        rows.append(
+            [
+                scenario["name"],
+                f"{theirs['samples_per_s']:,.0f}",
+                f"{ours['samples_per_s']:,.0f}",
+                _bandwidth(ours["samples_per_s"] * scenario["size_bytes"]),
+                f"**{gain['median']:.1f}x** ({min(gain['rounds']):.1f} to {max(gain['rounds']):.1f})",
+                f"{theirs['cpu_s_per_10000']:.2f}",
+                f"{ours['cpu_s_per_10000']:.2f}",
+            ]
+        )
+    baseline, candidate = result["packages"]
+    heads = ["scenario", f"{baseline}, samples/s", f"{candidate}, samples/s", "GB/s", "gain",
+             f"{baseline}, CPU s per 10,000", f"{candidate}, CPU s per 10,000"]  # fmt: skip
+    return _section("Samples per second, and what they cost", heads, rows)
+
+
+def _latency(result: Record) -> str:
+    rows = []
+    for scenario in _measured(result, "p50_us"):
+        if scenario["workload"] == "one_by_one":
+            theirs, ours = _medians(scenario)
+            figures = [f"{side[key]:,.1f}" for key in ("p50_us", "p99_us") for side in (theirs, ours)]
+            rows.append([scenario["name"], *figures])
+    baseline, candidate = result["packages"]
+    heads = [
+        "scenario",
+        *(f"{name}, {key}" for key in ("p50 us", "p99 us") for name in (baseline, candidate)),
+    ]
+    return _section("Time of one request, read and release", heads, rows)
+
+
+def _lost_slots(result: Record) -> str:
+    rows = []
+    for scenario in _measured(result, "lost_slots"):
+        counts = []
+        for side in scenario["sides"].values():
+            lost, used = (sum(run[key] for run in side["rounds"]) for key in ("lost_slots", "slots_used"))
+            counts.append(f"{lost} of {used}")
+        rows.append([scenario["name"], *counts])
+    return _section("Slots that never came back", ["scenario", *result["packages"]], rows)
+
+
+def _idle(result: Record) -> str:
+    rows = []
+    for scenario in _measured(result, "cpu_percent"):
+        rows.append(
+            [f"{scenario['seconds']:.0f} s", *(f"{side['cpu_percent']:.3f} %" for side in _medians(scenario))]
+        )
+    return _section(
+        "Idle: CPU of broker, supplier and client together, in per cent of one core",
+        ["for", *result["packages"]],
+        rows,
+    )
+
+
+def _failed(result: Record) -> str:
+    rows = [
+        [scenario["name"], scenario["error"].splitlines()[0]]
+        for scenario in result["scenarios"]
+        if "error" in scenario
+    ]
+    return _section("Failed", ["scenario", "error"], rows)
+
+
+def _sections(result: Record) -> list[tuple[str, list[tuple[str, Record]]]]:
+    kinds: list[tuple[str, Callable[[Record], bool]]] = [
+        (
+            "One by one",
+            lambda one: one["workload"] == "one_by_one" and one["n_slots"] > 1 and not one["mixed"],
+        ),
+        ("One by one, one slot", lambda one: one["workload"] == "one_by_one" and one["n_slots"] == 1),
+        ("Pipelined", lambda one: one["workload"] == "pipelined"),
+        ("SoftDataLoader", lambda one: one["workload"] == "loader"),
+        ("softs peers, new broker", lambda one: one["mixed"]),
+    ]
+    sections = []
+    for heading, belongs in kinds:
+        pairs = [(_short(one), one) for one in _measured(result, "samples_per_s") if belongs(one)]
+        if pairs:
+            sections.append((heading, pairs))
+    return sections
+
+
+def _short(scenario: Record) -> str:
+    return str(scenario["name"]).split(", ", 1)[1]
+
+
+def _measured(result: Record, key: str) -> list[Record]:
+    """Scenarios that did not fail and have this measurement."""
+    done = [scenario for scenario in result["scenarios"] if "error" not in scenario]
+    return [scenario for scenario in done if key in _medians(scenario)[0]]
+
+
+def _medians(scenario: Record) -> tuple[Record, Record]:
+    theirs, ours = (side["median"] for side in scenario["sides"].values())
+    return theirs, ours
+
+
+def _bandwidth(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.2f}" if bytes_per_s >= 1e8 else "-"
+
+
+def _section(title: str, heads: list[str], rows: list[list[str]]) -> str:
+    if not rows:
+        return ""
+    rule = ["---", *("---:" for _ in heads[1:])]
+    return f"## {title}\n\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))

@@ -1,0 +1,220 @@
+"""The measured loops. They run in the client's process and use nothing but the API that both packages share.
+
+`python -m benches` runs them for a time in a process of their own (`benches.role`); the pytest-benchmark
+files run the per-sample steps in pytest's process. Every loop reads each sample out of its slot before it
+gives the slot back.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+PRODUCT = "bench"
+STALL_MS = 500
+DRAIN_MS = 300
+REQUEST_MS = 1_000
+
+
+class ReadMedium(Protocol):
+    """The part of a medium that a client reads from."""
+
+    address: str
+
+    def read(self, slot_id: int) -> bytes:
+        """Copy a slot out."""
+
+
+class SampleClient(Protocol):
+    """The part of `softs.Client` that the loops use."""
+
+    medium: ReadMedium
+
+    def request_sample(self, product_id: str, timeout_ms: int = ...) -> int | None:
+        """Wait for one sample."""
+
+    def request_slot(self, product_id: str) -> str | None:
+        """Order into a free slot."""
+
+    def poll_completions(self, timeout_ms: int = ...) -> int:
+        """Wait for finished orders."""
+
+    def get_completed(self) -> int | None:
+        """Take a finished slot."""
+
+    def release_slot(self, slot_id: int) -> None:
+        """Give a slot back."""
+
+
+def take_one(client: SampleClient) -> bytes:
+    """Request, read and release one sample.
+
+    Raises:
+        TimeoutError: no sample within 30 s.
+    """
+    slot = client.request_sample(PRODUCT, REQUEST_MS)
+    if slot is None:
+        slot = _keep_asking(client)
+    data = client.medium.read(slot)
+    client.release_slot(slot)
+    return data
+
+
+def pump(client: SampleClient, timeout_ms: int) -> tuple[int, int]:
+    """Order into every free slot, then read and release all that is finished; wait only where nothing is.
+
+    Returns:
+        Orders that were accepted, and samples that were taken.
+    """
+    n_ordered = 0
+    while client.request_slot(PRODUCT) is not None:
+        n_ordered += 1
+    n_taken = _take_finished(client)
+    if n_taken == 0 and client.poll_completions(timeout_ms):
+        n_taken = _take_finished(client)
+    return n_ordered, n_taken
+
+
+def take_pipelined(client: SampleClient, n_samples: int) -> None:
+    """Take a number of samples, every free slot on order all the time.
+
+    Raises:
+        TimeoutError: nothing came for half a second; softs does so once all slots are lost.
+    """
+    n_left = n_samples
+    while n_left > 0:
+        _, n_taken = pump(client, STALL_MS)
+        if n_taken == 0:
+            raise TimeoutError(f"no sample for {STALL_MS} ms, {n_left} of {n_samples} missing")
+        n_left -= n_taken
+
+
+def one_by_one(client: SampleClient, seconds: float) -> dict[str, Any]:
+    """Take samples one after the other for a time.
+
+    Returns:
+        samples, seconds, samples_per_s, p50_us and p99_us of one request-read-release.
+    """
+    clock = time.perf_counter_ns
+    took_ns = array("q")
+    start = now = clock()
+    end = start + int(seconds * 1e9)
+    while now < end:
+        take_one(client)
+        after = clock()
+        took_ns.append(after - now)
+        now = after
+    return {**_rate(len(took_ns), (now - start) / 1e9), **_percentiles(took_ns)}
+
+
+def pipelined(
+    client: SampleClient, reconnect: Callable[[], SampleClient], n_slots: int, seconds: float
+) -> dict[str, Any]:
+    """Keep every slot on order for a time.
+
+    softs can lose slots under pipelining: an order is accepted and its slot never comes back. A client that
+    takes nothing for half a second is therefore replaced by a fresh one, and the wait and the replacement are
+    left out of the measured time (in favour of the package that stalls). Slots that are still on order after
+    a quiet 0.3 s count as lost.
+
+    Args:
+        client: connected, with every slot free.
+        reconnect: makes another such client after a stall.
+        n_slots: slots of each client.
+        seconds: time to measure.
+
+    Returns:
+        samples, seconds, samples_per_s, lost_slots, restarts, slots_used.
+
+    Raises:
+        TimeoutError: stalled more than 20 times.
+    """
+    total = lost = restarts = outstanding = 0
+    active_s = 0.0
+    resumed = last_taken = time.perf_counter()
+    while active_s + (last_taken - resumed) < seconds:
+        n_ordered, n_taken = pump(client, STALL_MS)
+        total += n_taken
+        outstanding += n_ordered - n_taken
+        if n_taken:
+            last_taken = time.perf_counter()
+        elif time.perf_counter() - last_taken >= STALL_MS / 1e3:
+            active_s += last_taken - resumed
+            lost += _lost(client, outstanding)
+            restarts += 1
+            if restarts > 20:
+                raise TimeoutError(
+                    f"pipelining stalled {restarts} times in {total} samples; is a supplier running?"
+                )
+            client, outstanding = reconnect(), 0
+            resumed = last_taken = time.perf_counter()
+    active_s += last_taken - resumed
+    lost += _lost(client, outstanding)
+    return {
+        **_rate(total, active_s),
+        "lost_slots": lost,
+        "restarts": restarts,
+        "slots_used": n_slots * (restarts + 1),
+    }
+
+
+def loader(batches: Iterator[dict[str, Any]], batch_size: int, seconds: float) -> dict[str, Any]:
+    """Take batches from a data loader for a time.
+
+    Returns:
+        samples, seconds, samples_per_s, p50_us and p99_us of one batch.
+    """
+    clock = time.perf_counter_ns
+    took_ns = array("q")
+    start = now = clock()
+    end = start + int(seconds * 1e9)
+    while now < end:
+        next(batches)
+        after = clock()
+        took_ns.append(after - now)
+        now = after
+    return {**_rate(len(took_ns) * batch_size, (now - start) / 1e9), **_percentiles(took_ns)}
+
+
+def idle(seconds: float) -> dict[str, Any]:
+    """Do nothing for a time, with the connection open."""
+    time.sleep(seconds)
+    return {"seconds": seconds}
+
+
+def _keep_asking(client: SampleClient) -> int:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        slot = client.request_sample(PRODUCT, REQUEST_MS)
+        if slot is not None:
+            return slot
+    raise TimeoutError(f"no sample of {PRODUCT!r} within 30 s; are broker and supplier running?")
+
+
+def _lost(client: SampleClient, outstanding: int) -> int:
+    while True:
+        n_taken = _take_finished(client)
+        outstanding -= n_taken
+        if n_taken == 0 and client.poll_completions(DRAIN_MS) == 0:
+            return max(outstanding, 0)
+
+
+def _take_finished(client: SampleClient) -> int:
+    n_taken = 0
+    while (slot := client.get_completed()) is not None:
+        client.medium.read(slot)
+        client.release_slot(slot)
+        n_taken += 1
+    return n_taken
+
+
+def _rate(samples: int, seconds: float) -> dict[str, Any]:
+    return {"samples": samples, "seconds": seconds, "samples_per_s": samples / seconds}
+
+
+def _percentiles(took_ns: array[int]) -> dict[str, float]:
+    ordered = sorted(took_ns)
+    last = len(ordered) - 1
+    return {f"p{p}_us": ordered[round(last * p / 100)] / 1e3 for p in (50, 99)}

@@ -1,0 +1,106 @@
+"""Training data from teachers to a student at memory speed; a drop-in replacement for `softs`.
+
+Importing this package does not import torch. The names that need torch (`SoftDataLoader`,
+`SoftIterableDataset`, `Batch`, `make_collate_fn`) are loaded when they are first touched.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ._core import __version__
+from .configs import BatchConfig, TensorSpec, make_xy_config
+from .errors import (
+    BrokerTimeout,
+    ConfigError,
+    EndpointInUse,
+    ForkedError,
+    GeneratorFailed,
+    HelloError,
+    NoBroker,
+    NoSupplier,
+    PeerLost,
+    SampleTimeout,
+    SegmentError,
+    SoftsError,
+    SuppliersBusy,
+    WireError,
+)
+from .market import (
+    Broker,
+    BrokerStats,
+    Client,
+    EndpointConfig,
+    FilesystemMedium,
+    ShmMedium,
+    Supplier,
+    TCPMedium,
+)
+
+if TYPE_CHECKING:
+    from .dataset import Batch, SoftDataLoader, SoftIterableDataset, make_collate_fn
+
+__all__ = [
+    "Batch",
+    "BatchConfig",
+    "Broker",
+    "BrokerStats",
+    "BrokerTimeout",
+    "Client",
+    "ConfigError",
+    "EndpointConfig",
+    "EndpointInUse",
+    "FilesystemMedium",
+    "ForkedError",
+    "GeneratorFailed",
+    "HelloError",
+    "NoBroker",
+    "NoSupplier",
+    "PeerLost",
+    "SampleTimeout",
+    "SegmentError",
+    "ShmMedium",
+    "SoftDataLoader",
+    "SoftIterableDataset",
+    "SoftsError",
+    "Supplier",
+    "SuppliersBusy",
+    "TCPMedium",
+    "TensorSpec",
+    "WireError",
+    "__version__",
+    "make_collate_fn",
+    "make_xy_config",
+    "setup_logging",
+]
+
+_NEED_TORCH = frozenset({"Batch", "SoftDataLoader", "SoftIterableDataset", "make_collate_fn"})
+
+
+def setup_logging(level: int | str = logging.INFO) -> None:
+    """Send log records to standard error in one line each; nothing is set up unless this is called.
+
+    Args:
+        level: a level of `logging`, or its name in any case; an unknown name means INFO.
+    """
+    if isinstance(level, str):
+        named = getattr(logging, level.upper(), logging.INFO)
+        level = named if isinstance(named, int) else logging.INFO
+    logging.basicConfig(
+        level=level, format="%(asctime)s [%(name)s] %(levelname)s: %(message)s", datefmt="%H:%M:%S"
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .configs import import_torch
+
+    import_torch()
+    from . import dataset
+
+    globals()[name] = value = getattr(dataset, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

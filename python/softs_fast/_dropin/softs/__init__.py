@@ -1,0 +1,8 @@
+"""Stands in for `softs` where `python -m softs_fast.dropin` put this folder in front of PYTHONPATH."""
+
+from softs_fast.dropin import install
+
+# Tells install() that this is not the real softs.
+STANDS_IN_FOR_SOFTS = True
+
+install()

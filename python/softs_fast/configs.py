@@ -1,0 +1,388 @@
+"""What one sample is made of: named tensors of fixed shape and dtype, laid end to end without padding.
+
+Sizes and offsets need no torch, so a broker or a relay can use this module without it; torch is imported when
+a tensor is encoded, decoded or asked for its dtype.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+    Buffer = bytes | bytearray | memoryview
+
+__all__ = ["BatchConfig", "TensorSpec", "dtype_to_torch", "make_xy_config", "torch_dtype_to_str"]
+
+_ITEM_BYTES: dict[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+def dtype_to_torch(dtype_str: str) -> torch.dtype:
+    """Return the torch dtype of a name such as `"float32"`.
+
+    Raises:
+        ConfigError: the name is not one of the ten supported dtypes.
+        ImportError: torch is not installed.
+    """
+    _check_dtype(dtype_str)
+    return _torch_dtype(dtype_str)
+
+
+def torch_dtype_to_str(dtype: torch.dtype) -> str:
+    """Return the name of a torch dtype, the inverse of `dtype_to_torch`.
+
+    Raises:
+        ConfigError: the dtype is not one of the ten supported ones.
+        ImportError: torch is not installed.
+    """
+    torch = import_torch()
+    for name in _ITEM_BYTES:
+        if getattr(torch, name) is dtype:
+            return name
+    raise ConfigError(f"Unsupported torch dtype: {dtype}; supported are {', '.join(_ITEM_BYTES)}")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One named tensor of a sample.
+
+    Args:
+        name: key of the tensor in `BatchConfig.encode` and `BatchConfig.decode`.
+        shape: sizes without a batch dimension; any sequence of whole numbers, kept as a tuple.
+        dtype: one of float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool.
+
+    Raises:
+        ConfigError: an empty name, a dimension that is negative or not a whole number, or an unknown dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        """Check the fields and turn a list of sizes (YAML, Hydra) into a tuple."""
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f"tensor name must be a non-empty string, got {self.name!r}")
+        object.__setattr__(self, "shape", _checked_shape(self.name, self.shape))
+        _check_dtype(self.dtype, f'tensor "{self.name}": ')
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype as torch knows it."""
+        return dtype_to_torch(self.dtype)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the encoded tensor in bytes."""
+        return self.numel * _ITEM_BYTES[self.dtype]
+
+    def encode(self, tensor: Tensor) -> bytes:
+        """Return the elements of `tensor` in row-major order, native endian.
+
+        Args:
+            tensor: self.dtype [*self.shape]; any strides; one on a device is copied to the host first.
+
+        Raises:
+            ConfigError: another shape or dtype.
+            ImportError: torch is not installed.
+        """
+        return self._host_array(tensor).tobytes()
+
+    def decode(self, data: Buffer) -> Tensor:
+        """Return a new, writable tensor, self.dtype [*self.shape], that shares no memory with `data`.
+
+        Raises:
+            ConfigError: `data` is not exactly `nbytes` long.
+            ImportError: torch is not installed.
+        """
+        _check_length(data, self.nbytes)
+        return self._tensor_at(data, 0)
+
+    def _host_array(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """Return a C-contiguous array over the tensor's memory, or a copy of what is not."""
+        torch = import_torch()
+        if tensor.shape != self.shape:
+            raise ConfigError(
+                f'Shape mismatch: {tuple(tensor.shape)} != {self.shape}, expected by tensor "{self.name}"'
+            )
+        if tensor.dtype != _torch_dtype(self.dtype):
+            raise ConfigError(
+                f'Dtype mismatch: {tensor.dtype} != {self.torch_dtype}, expected by tensor "{self.name}"'
+            )
+        tensor = tensor.contiguous()
+        if self.dtype == "bfloat16":  # numpy has no such dtype, so its bits travel as uint16
+            tensor = tensor.view(torch.uint16)
+        return tensor.numpy(force=True)
+
+    def _tensor_at(self, data: Buffer, offset: int) -> Tensor:
+        """Copy this tensor out of `data`, from byte `offset` on: one copy, aligned whatever the offset is."""
+        torch = import_torch()
+        tensor: Tensor = torch.from_numpy(_array_at(self, data, offset).copy())
+        return tensor.view(torch.bfloat16) if self.dtype == "bfloat16" else tensor
+
+
+@dataclass
+class BatchConfig:
+    """The tensors of one sample, in order.
+
+    Args:
+        specs: `TensorSpec`s, or mappings with the keys name, shape and dtype (keys that start with `_`, such
+            as Hydra's `_target_`, are ignored). `specs` is a list of `TensorSpec` afterwards.
+
+    Raises:
+        ConfigError: two tensors have one name, or a spec is invalid.
+        TypeError: a spec is neither a TensorSpec nor a mapping, or a mapping lacks a key or has an unknown
+            one.
+
+    Example:
+        >>> config = BatchConfig([TensorSpec("x", (3, 2), "float32"), TensorSpec("y", (), "int64")])
+        >>> config.nbytes(), config.get_offset("y")
+        (32, 24)
+    """
+
+    specs: list[TensorSpec]
+
+    def __post_init__(self) -> None:
+        """Convert mappings to specs and lay the tensors out."""
+        self.specs = [_to_spec(spec) for spec in self.specs]
+        names = self.tensor_names
+        if len(names) != len(set(names)):
+            raise ConfigError(f"Duplicate tensor names: {names}")
+        self._layout: dict[str, tuple[TensorSpec, int]] = {}
+        offset = 0
+        for spec in self.specs:
+            self._layout[spec.name] = (spec, offset)
+            offset += spec.nbytes
+        self._nbytes = offset
+
+    @property
+    def tensor_names(self) -> list[str]:
+        """Names in the order in which the tensors are laid out."""
+        return [spec.name for spec in self.specs]
+
+    def nbytes(self) -> int:
+        """Return the size of one encoded sample in bytes."""
+        return self._nbytes
+
+    def get_spec(self, name: str) -> TensorSpec:
+        """Return the spec of a tensor.
+
+        Raises:
+            KeyError: no tensor has this name.
+        """
+        return self._find(name)[0]
+
+    def get_offset(self, name: str) -> int:
+        """Return where a tensor starts within a sample, in bytes.
+
+        Raises:
+            KeyError: no tensor has this name.
+        """
+        return self._find(name)[1]
+
+    def encode(self, **tensors: Tensor) -> bytes:
+        """Return one sample: all tensors end to end, each copied once.
+
+        Args:
+            **tensors: one tensor per spec, by name, with the spec's dtype and shape; see `TensorSpec.encode`.
+
+        Raises:
+            ConfigError: a tensor is missing, extra, or has another shape or dtype.
+            ImportError: torch is not installed.
+        """
+        if tensors.keys() != self._layout.keys():
+            missing, extra = self._layout.keys() - tensors.keys(), tensors.keys() - self._layout.keys()
+            raise ConfigError(f"Tensor mismatch: missing={sorted(missing)}, extra={sorted(extra)}")
+        return b"".join([spec._host_array(tensors[spec.name]).data for spec in self.specs])
+
+    def decode(self, data: Buffer) -> dict[str, Tensor]:
+        """Return the tensors of one sample, each with memory of its own; the sample's bytes are copied once.
+
+        Raises:
+            ConfigError: `data` is not exactly `nbytes()` long.
+            ImportError: torch is not installed.
+        """
+        _check_length(data, self._nbytes)
+        return {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
+
+    def decode_single(self, data: Buffer, name: str) -> Tensor:
+        """Return one tensor of a sample; the rest of `data` is neither read nor checked.
+
+        Raises:
+            KeyError: no tensor has this name.
+            ConfigError: `data` ends before the tensor does.
+            ImportError: torch is not installed.
+        """
+        spec, offset = self._find(name)
+        return spec.decode(memoryview(data).cast("B")[offset : offset + spec.nbytes])
+
+    def decode_batch(self, samples: Sequence[Buffer]) -> dict[str, Tensor]:
+        """Decode samples straight into stacked tensors, dtype [len(samples), *shape]: one copy.
+
+        Raises:
+            ConfigError: there are no samples, or one is not exactly `nbytes()` long.
+            ImportError: torch is not installed.
+        """
+        if not samples:
+            raise ConfigError("cannot stack 0 samples; need at least 1")
+        torch = import_torch()
+        for sample in samples:
+            _check_length(sample, self._nbytes)
+        batch: dict[str, Tensor] = {}
+        for name, (spec, offset) in self._layout.items():
+            stacked = torch.empty((len(samples), *spec.shape), dtype=spec.torch_dtype)
+            rows = (stacked.view(torch.uint16) if spec.dtype == "bfloat16" else stacked).numpy()
+            for i, sample in enumerate(samples):
+                rows[i] = _array_at(spec, sample, offset)
+            batch[name] = stacked
+        return batch
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> BatchConfig:
+        """Build from `{"specs": [{"name": ..., "shape": [...], "dtype": ...}, ...]}`.
+
+        Raises:
+            ConfigError: `config` is not a mapping, or a spec is invalid.
+            TypeError: as for the class.
+        """
+        if not hasattr(config, "get"):
+            raise ConfigError(
+                f'batch config must be a mapping with the key "specs", got {type(config).__name__}'
+            )
+        return cls(config.get("specs", []))
+
+    @classmethod
+    def from_yaml(cls, path: str) -> BatchConfig:
+        """Build from a YAML file with the content of `from_dict`.
+
+        Raises:
+            OSError: the file cannot be read.
+            ConfigError, TypeError: as for `from_dict`.
+        """
+        import yaml
+
+        with open(path, encoding="utf-8") as file:
+            return cls.from_dict(yaml.safe_load(file))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `from_dict` takes, made of dicts, lists, strings and ints only."""
+        return {
+            "specs": [
+                {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype} for spec in self.specs
+            ]
+        }
+
+    def _find(self, name: str) -> tuple[TensorSpec, int]:
+        try:
+            return self._layout[name]
+        except KeyError:
+            raise KeyError(f"Unknown tensor '{name}'. Available: {self.tensor_names}") from None
+
+
+def make_xy_config(
+    x_shape: tuple[int, ...], x_dtype: str, y_shape: tuple[int, ...], y_dtype: str
+) -> BatchConfig:
+    """Return the config of samples with two tensors, `x` and `y`.
+
+    Raises:
+        ConfigError: a shape or dtype is invalid; see `TensorSpec`.
+    """
+    return BatchConfig([TensorSpec("x", x_shape, x_dtype), TensorSpec("y", y_shape, y_dtype)])
+
+
+def _to_spec(spec: Any) -> TensorSpec:
+    if isinstance(spec, TensorSpec):
+        return spec
+    if not hasattr(spec, "items"):
+        raise TypeError(f"Expected TensorSpec or dict-like, got {type(spec)}")
+    return TensorSpec(**{key: value for key, value in spec.items() if not str(key).startswith("_")})
+
+
+def _checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
+    try:
+        dims = tuple(shape)
+    except TypeError:
+        raise ConfigError(f'tensor "{name}": shape must be a sequence of ints, got {shape!r}') from None
+    sizes = []
+    for i, dim in enumerate(dims):
+        try:
+            size = operator.index(dim)
+        except TypeError:
+            size = -1
+        if size < 0 or isinstance(dim, bool):
+            raise ConfigError(
+                f'tensor "{name}": dimension {i} of shape {dims} is {dim!r}; must be a whole number >= 0'
+            )
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def _check_dtype(dtype: object, where: str = "") -> None:
+    if not isinstance(dtype, str) or dtype not in _ITEM_BYTES:
+        raise ConfigError(f"{where}Unsupported dtype: {dtype}; supported are {', '.join(_ITEM_BYTES)}")
+
+
+def _check_length(data: Buffer, expected: int) -> None:
+    length = memoryview(data).nbytes
+    if length != expected:
+        raise ConfigError(f"Data length {length} != expected {expected}")
+
+
+def _array_at(spec: TensorSpec, data: Buffer, offset: int) -> np.ndarray[Any, Any]:
+    """Return a view of one tensor within an encoded sample; its length has been checked."""
+    return _ndarray()(spec.shape, "uint16" if spec.dtype == "bfloat16" else spec.dtype, data, offset)
+
+
+@functools.cache
+def _ndarray() -> type[np.ndarray[Any, Any]]:
+    from numpy import ndarray
+
+    return ndarray
+
+
+@functools.cache
+def _torch_dtype(name: str) -> torch.dtype:
+    dtype: torch.dtype = getattr(import_torch(), name)
+    return dtype
+
+
+@functools.cache
+def import_torch() -> Any:
+    """Return the module torch.
+
+    Raises:
+        ImportError: it is not installed; the text says how to install it.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            "tensors need torch, which is not installed: pip install 'softs-fast[torch]'"
+        ) from error
+    return torch

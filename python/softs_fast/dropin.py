@@ -1,0 +1,125 @@
+"""Runs a program written for `softs` on softs-fast, without a change to it.
+
+    python -m softs_fast.dropin train.py --epochs 3
+    python -m softs_fast.dropin -m package.train
+
+Python is started anew with the folder `_dropin` in front of PYTHONPATH. The package `softs` in there makes
+`softs` and everything below it other names of the same modules of softs-fast, so classes are identical and
+pickles pass between both. Child processes and subprocesses inherit PYTHONPATH, so it holds in them too. All
+else is Python's own doing: sys.argv, `__main__`, sys.path, exit codes, signals.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from .errors import SoftsError
+
+__all__ = ["install", "main"]
+
+_USAGE = "usage: python [python options] -m softs_fast.dropin [-m MODULE | -c CODE | SCRIPT] [arguments]"
+_SHIM = Path(__file__).with_name("_dropin")
+_THIS = "softs_fast.dropin"
+
+
+def install() -> None:
+    """Make `softs` another name of softs-fast in this process.
+
+    Child processes do not inherit this; `python -m softs_fast.dropin` makes them do so.
+
+    Raises:
+        SoftsError: the real softs has been imported already.
+    """
+    package = importlib.import_module("softs_fast")
+    present = sys.modules.get("softs")
+    if present not in (None, package) and not hasattr(present, "STANDS_IN_FOR_SOFTS"):
+        origin = getattr(present, "__file__", "memory")
+        raise SoftsError(f"softs is already imported from {origin}; install the drop-in before that")
+    if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AliasFinder())
+    sys.modules["softs"] = package
+
+
+def main() -> NoReturn:
+    """Replace this process by Python running the program that the command line names.
+
+    Raises:
+        SystemExit: the command line is wrong, or asks for help.
+    """
+    arguments = sys.argv[1:]
+    if not arguments:
+        _refuse(_USAGE)
+    if arguments[0] in ("-h", "--help"):
+        print(f"{_USAGE}\n\n{__doc__}")
+        sys.exit(0)
+    if sys.flags.ignore_environment:
+        _refuse("python -E and -I ignore PYTHONPATH, which this needs; leave them out")
+    shadow = _shadow(arguments)
+    if shadow is not None:
+        _refuse(f"{shadow} lies beside the program and would be imported as softs; move or rename it")
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_SHIM), *([inherited] if inherited else [])])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *_python_options(), *arguments])
+
+
+class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `softs.x` by importing `softs_fast.x`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("softs.") or importlib.util.find_spec(_real_name(fullname)) is None:
+            return None
+        return ModuleSpec(fullname, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system takes what stands in sys.modules now. Returning the real module from create_module
+        # instead would overwrite its __spec__.
+        sys.modules[module.__name__] = importlib.import_module(_real_name(module.__name__))
+
+
+def _refuse(text: str) -> NoReturn:
+    print(f"{_THIS}: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _real_name(alias: str) -> str:
+    return "softs_fast" + alias.removeprefix("softs")
+
+
+def _shadow(arguments: list[str]) -> Path | None:
+    """Return the softs that lies where Python looks first: the script's folder, or the current one for -m."""
+    if sys.flags.safe_path:
+        return None
+    folder = Path.cwd() if arguments[0].startswith("-") else Path(arguments[0]).resolve()
+    if folder.is_file():
+        folder = folder.parent
+    candidates = (folder / "softs" / "__init__.py", folder / "softs.py")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _python_options() -> list[str]:
+    """Return the options, such as `-u`, that this Python was given before `-m softs_fast.dropin`."""
+    options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
+    if options and options[-1] == _THIS:
+        options.pop()
+    last = options.pop().removesuffix(_THIS).removesuffix("m") if options else "-"
+    return options if last == "-" else [*options, last]
+
+
+if __name__ == "__main__":
+    main()

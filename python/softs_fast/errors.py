@@ -1,0 +1,81 @@
+"""Every exception that softs-fast raises, under one root.
+
+Each leaf also derives the builtin that code written for `softs` already catches: what `softs` raises as
+RuntimeError (a failed HELLO, a sample that never came) is a RuntimeError here too.
+"""
+
+__all__ = [
+    "BrokerTimeout",
+    "ConfigError",
+    "EndpointInUse",
+    "ForkedError",
+    "GeneratorFailed",
+    "HelloError",
+    "NoBroker",
+    "NoSupplier",
+    "PeerLost",
+    "SampleTimeout",
+    "SegmentError",
+    "SoftsError",
+    "SuppliersBusy",
+    "WireError",
+]
+
+
+class SoftsError(Exception):
+    """Root of all softs-fast exceptions."""
+
+
+class ConfigError(SoftsError, ValueError):
+    """An argument or a configuration is invalid; the text names the field, its value and what is allowed."""
+
+
+class WireError(SoftsError, ValueError):
+    """A message or an address cannot be parsed, or passes a limit of the wire."""
+
+
+class SegmentError(SoftsError, OSError):
+    """A shared-memory or file segment cannot be created, opened, mapped or locked, or it is malformed."""
+
+
+class EndpointInUse(SoftsError, OSError):
+    """A live broker already serves the endpoint; it is refused rather than stolen."""
+
+
+class BrokerTimeout(SoftsError, RuntimeError, TimeoutError):
+    """The broker did not answer a request in time; a RuntimeError because `softs` raises that."""
+
+
+class PeerLost(SoftsError, ConnectionError):
+    """The other end of a connection died or closed it."""
+
+
+class ForkedError(SoftsError, RuntimeError):
+    """A native handle was used after a fork; open it in the process that uses it."""
+
+
+class HelloError(SoftsError, RuntimeError):
+    """The broker refused a HELLO, or did not answer it."""
+
+
+class SampleTimeout(SoftsError, RuntimeError, TimeoutError):
+    """No sample arrived within `request_timeout`; the subclass names the cause.
+
+    Raised as is only where the cause is unknown. It is a RuntimeError because `softs` raises that.
+    """
+
+
+class NoBroker(SampleTimeout):
+    """No sample arrived because no broker answers at the endpoint."""
+
+
+class NoSupplier(SampleTimeout):
+    """No sample arrived because no connected supplier serves the product."""
+
+
+class GeneratorFailed(SampleTimeout):
+    """No sample arrived because the suppliers' generator raises; the text carries the traceback."""
+
+
+class SuppliersBusy(SampleTimeout):
+    """No sample arrived because every matching supplier is still at work on earlier orders."""

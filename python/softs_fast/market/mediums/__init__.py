@@ -1,0 +1,8 @@
+"""Mediums: the memory that a client owns and that suppliers write samples into."""
+
+from .base import Medium
+from .filesystem import FilesystemMedium
+from .shm import ShmMedium
+from .tcp import TCPMedium
+
+__all__ = ["FilesystemMedium", "Medium", "ShmMedium", "TCPMedium"]

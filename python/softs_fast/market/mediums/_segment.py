@@ -1,0 +1,91 @@
+"""What the mediums in memory and in files share."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ... import _core
+from .base import Data, Medium
+
+__all__ = ["SegmentMedium"]
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentMedium(Medium):
+    """A medium whose slots are a native segment."""
+
+    def __init__(
+        self,
+        segment: _core.Segment,
+        address: str,
+        slot_size: int,
+        num_slots: int,
+        create: bool,
+        **kwargs: Any,
+    ) -> None:
+        # A segment of softs-fast knows its slots; one of softs has what the caller says.
+        slot_size, num_slots = slot_size or segment.slot_size, num_slots or segment.n_slots
+        super().__init__(address, slot_size, num_slots, create, **kwargs)
+        self._segment = segment
+
+    def write(self, byte_offset: int, data: Data) -> bool:
+        """Store `data` at a byte offset.
+
+        Args:
+            byte_offset: where the first byte goes.
+            data: any C-contiguous buffer.
+
+        Returns:
+            False, and a logged warning, when the medium is closed, was replaced, is out of room, or has no
+            such place. Then nothing was written, and a supplier should attach again.
+        """
+        try:
+            self._segment.write(byte_offset, data)
+        except Exception as error:
+            # As text: a record that keeps the exception would keep this frame, and so the segment.
+            text = str(error)
+            logger.warning("write to medium %r at offset %r failed: %s", self.address, byte_offset, text)
+            return False
+        return True
+
+    def read(self, slot_id: int) -> bytes:
+        """Copy a slot out.
+
+        Returns:
+            slot_size bytes.
+
+        Raises:
+            SegmentError: there is no such slot, or the medium is closed.
+            OverflowError: slot_id is negative.
+        """
+        return self._segment.read(slot_id * self.slot_size, self.slot_size)
+
+    def read_into(self, slot_id: int, buffer: Any) -> None:
+        """Copy a slot into memory that is there already.
+
+        Args:
+            slot_id: which slot.
+            buffer: writable and C-contiguous; its length decides how much is read, so give
+                it slot_size bytes.
+
+        Raises:
+            ConfigError: the buffer is read-only or not contiguous.
+            SegmentError: the slots end before the buffer does, or the medium is closed.
+            OverflowError: slot_id is negative.
+        """
+        self._segment.read_into(slot_id * self.slot_size, buffer)
+
+    def close(self) -> None:
+        """Unmap the slots and, as the owner, release the lock. Idempotent. The name stays until `unlink`."""
+        self._segment.close()
+
+    def unlink(self) -> None:
+        """Remove the name, as the owner; peers that are attached stay attached. Idempotent.
+
+        Raises:
+            SegmentError: the system refuses to remove it.
+        """
+        if self.is_owner:
+            self._segment.unlink()

@@ -1,0 +1,61 @@
+"""What every medium is, including those that users write themselves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["Data", "Medium"]
+
+#: What can be written to a medium.
+Data = bytes | bytearray | memoryview
+
+
+class Medium(ABC):
+    """Slots of a fixed size that a client owns, and that suppliers write to by address and byte offset.
+
+    Subclass it to carry samples some other way; `attach`, `write` and `read` are all that is needed.
+
+    Args:
+        address: name by which suppliers attach; None lets the medium choose one, where it can.
+        slot_size: bytes of one slot; 0 if attached and not known.
+        num_slots: number of slots; 0 if attached and not known.
+        create: whether this side owns the slots.
+        **kwargs: ignored, so that all mediums can be made with the same arguments.
+    """
+
+    def __init__(
+        self, address: str | None, slot_size: int, num_slots: int, create: bool = False, **kwargs: Any
+    ) -> None:
+        self.address = address
+        self.slot_size = slot_size
+        self.num_slots = num_slots
+        self.is_owner = create
+
+    @classmethod
+    @abstractmethod
+    def attach(cls, address: str) -> Medium:
+        """Open the medium that a client created under `address`, to write to it."""
+
+    @abstractmethod
+    def write(self, byte_offset: int, data: Data) -> bool:
+        """Store `data` at a byte offset; False when the medium is gone or has no such place."""
+
+    @abstractmethod
+    def read(self, slot_id: int) -> bytes:
+        """The slot_size bytes of a slot."""
+
+    def close(self) -> None:  # noqa: B027  (optional, as in softs)
+        """Let go of the medium. Idempotent. What it is made of stays until `unlink`."""
+
+    def unlink(self) -> None:  # noqa: B027
+        """Remove what the medium is made of; only the owner's call does anything."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,77 @@
+"""Samples through a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from ... import _core
+from ...errors import ConfigError
+from ._segment import SegmentMedium
+
+__all__ = ["FilesystemMedium"]
+
+
+class FilesystemMedium(SegmentMedium):
+    """Slots in a file, for suppliers that share a file system.
+
+    Args:
+        address: path of the file, a str. Missing directories are made. A file that is there is overwritten,
+            unless a live client of softs-fast owns it or it is a symbolic link.
+        slot_size: bytes of one slot.
+        num_slots: number of slots.
+        create: create the file rather than attach to it. All of its blocks are reserved at once.
+        file_dirs: when attaching, directories that the file must lie in unless a client of softs-fast
+            created it; the default allows every path.
+        **kwargs: ignored.
+
+    Raises:
+        ConfigError: the address is not a str, or the sizes make no file.
+        SegmentError: the file does not exist, may not be opened, is in use by another client, or does not
+            fit on the disk.
+    """
+
+    def __init__(
+        self,
+        address: str | None,
+        slot_size: int,
+        num_slots: int,
+        create: bool = False,
+        *,
+        file_dirs: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(address, str):
+            raise ConfigError(f"address must be the path of a file as a str, have {address!r}")
+        if create:
+            segment = _core.Segment.create_file(address, slot_size, num_slots)
+        else:
+            segment = _core.Segment.attach_file(address, None if file_dirs is None else list(file_dirs))
+        super().__init__(segment, address, slot_size, num_slots, create, **kwargs)
+        self.path = Path(address)
+
+    @classmethod
+    def attach(cls, address: str) -> Self:
+        """Attach to the file of a client of softs-fast or of softs, wherever it lies.
+
+        Raises:
+            SegmentError: it does not exist, is no regular file, or is damaged.
+        """
+        return cls(address=address, slot_size=0, num_slots=0, create=False)
+
+    @classmethod
+    def attach_limited(
+        cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
+    ) -> Self:
+        """As `attach`, for an address that came in an order: a file of our own user and no symbolic link.
+
+        Args:
+            address: path of the file.
+            file_dirs: where files may lie that no client of softs-fast created.
+            allow_remote: ignored.
+
+        Raises:
+            SegmentError: also when those limits forbid it.
+        """
+        return cls(address=address, slot_size=0, num_slots=0, create=False, file_dirs=file_dirs)

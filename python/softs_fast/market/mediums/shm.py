@@ -1,0 +1,80 @@
+"""Samples through POSIX shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from ... import _core
+from ...errors import ConfigError
+from ._segment import SegmentMedium
+
+__all__ = ["ShmMedium"]
+
+
+class ShmMedium(SegmentMedium):
+    """Slots in POSIX shared memory, for suppliers of the same user on the same machine.
+
+    Args:
+        address: name of the segment; default when creating: ``sl_`` and 16 hexadecimal digits.
+        slot_size: bytes of one slot.
+        num_slots: number of slots.
+        create: create the segment rather than attach to it. All of its memory is reserved at once.
+        **kwargs: ignored.
+
+    Raises:
+        ConfigError: no address to attach to, a malformed name, or sizes that make no segment.
+        SegmentError: the name is taken, does not exist, belongs to another user, or there is not enough
+            shared memory.
+
+    Example:
+        >>> with ShmMedium(None, slot_size=4, num_slots=2, create=True) as medium:
+        ...     medium.write(4, b"abcd"), medium.read(1)
+        ...     medium.unlink()
+        (True, b'abcd')
+    """
+
+    def __init__(
+        self, address: str | None, slot_size: int, num_slots: int, create: bool = False, **kwargs: Any
+    ) -> None:
+        if create:
+            segment = _core.Segment.create_shm(address, slot_size, num_slots)
+        elif address is None:
+            raise ConfigError("address required when create=False")
+        else:
+            segment = _core.Segment.attach_shm(address)
+        super().__init__(segment, segment.address, slot_size, num_slots, create, **kwargs)
+
+    @classmethod
+    def attach(cls, address: str) -> Self:
+        """Attach to the segment of a client of softs-fast or of softs.
+
+        Raises:
+            ConfigError: the name is malformed.
+            SegmentError: it does not exist, belongs to another user, or is damaged.
+        """
+        return cls(address=address, slot_size=0, num_slots=0, create=False)
+
+    @classmethod
+    def attach_limited(
+        cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
+    ) -> Self:
+        """As `attach`, for an address that came in an order; shared memory needs no further limits.
+
+        Raises:
+            ConfigError: the name is malformed.
+            SegmentError: it does not exist, belongs to another user, or is damaged.
+        """
+        return cls.attach(address)
+
+    def ensure_linked(self) -> bool:
+        """Put the name back if somebody removed it, as suppliers of softs on Python before 3.13 do when they
+        exit.
+
+        Returns:
+            Whether it was missing.
+
+        Raises:
+            SegmentError: the name leads to another segment by now, or this is not the open owner.
+        """
+        return self._segment.ensure_linked()

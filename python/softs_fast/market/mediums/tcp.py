@@ -1,0 +1,134 @@
+"""Samples through TCP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Self
+
+from ... import _core
+from ...errors import ConfigError, SegmentError
+from .base import Data, Medium
+
+__all__ = ["TCPMedium"]
+
+logger = logging.getLogger(__name__)
+
+
+class TCPMedium(Medium):
+    """Slots in the memory of the client, which listens on a port; suppliers send samples to it.
+
+    Nothing on the way is encrypted and nobody is asked who he is: leave this machine only on a network that
+    you trust.
+
+    Args:
+        address: ``"host:port"``, ``"[::1]:port"`` for IPv6; default when creating: a free port of `host`.
+        slot_size: bytes of one slot.
+        num_slots: number of slots; all of them together have less than 4 GiB.
+        create: listen rather than connect.
+        host: where to listen without an address.
+        allow_remote: allows addresses that other machines can reach, or that are on them.
+        timeout_s: how long to wait for an owner that takes nothing or does not answer, seconds.
+        **kwargs: ignored.
+
+    Raises:
+        ConfigError: the address is malformed, or not on this machine and allow_remote is False; the sizes
+            are out of range.
+        PeerLost: nobody listens there, or it cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        address: str | None,
+        slot_size: int,
+        num_slots: int,
+        create: bool = False,
+        host: str = "127.0.0.1",
+        *,
+        allow_remote: bool = False,
+        timeout_s: float = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        self._server: _core.TcpMediumServer | None = None
+        self._writer: _core.TcpMediumWriter | None = None
+        if create:
+            self._server = _core.TcpMediumServer(address, host, slot_size, num_slots, allow_remote)
+            address = self._server.address
+        elif address is None:
+            raise ConfigError("address required when create=False")
+        else:
+            self._writer = _core.TcpMediumWriter(address, allow_remote, timeout_s)
+        super().__init__(address, slot_size, num_slots, create, **kwargs)
+
+    def write(self, byte_offset: int, data: Data) -> bool:
+        """Send `data` and wait until the owner has stored it; as the owner, store it.
+
+        Args:
+            byte_offset: where the first byte goes. An owner of softs-fast takes whole slots only.
+            data: any C-contiguous buffer.
+
+        Returns:
+            False, and a logged warning, when the owner refused it, is gone, or did not answer in time; when
+            this medium is closed, or is the owner and has no such place. The next write connects again.
+        """
+        target = self._server or self._writer
+        try:
+            if target is None:
+                raise SegmentError("it is closed")
+            if target.write(byte_offset, data):
+                return True
+            error = "refused, or the owner is gone"
+        except Exception as caught:
+            # As text: a record that keeps the exception would keep this frame, and so the sockets.
+            error = str(caught)
+        logger.warning("write to TCP medium %r at offset %r failed: %s", self.address, byte_offset, error)
+        return False
+
+    def read(self, slot_id: int) -> bytes:
+        """Copy a slot out, as the owner.
+
+        Returns:
+            slot_size bytes of one sample, never parts of two.
+
+        Raises:
+            SegmentError: there is no such slot, the medium is closed, or this is not the owner.
+            ForkedError: the owner is another process, and this is a fork of it.
+            OverflowError: slot_id is negative.
+        """
+        if self._server is None:
+            raise SegmentError(
+                f"TCP medium {self.address!r} is closed or not owned; only its open owner can read it"
+            )
+        return self._server.read(slot_id * self.slot_size, self.slot_size)
+
+    @classmethod
+    def attach(cls, address: str, *, allow_remote: bool = False) -> Self:
+        """Connect to the client that owns the slots.
+
+        Args:
+            address: ``"host:port"``.
+            allow_remote: allows a host that is not this one.
+
+        Raises:
+            ConfigError: the address is malformed, or not on this machine and allow_remote is False.
+            PeerLost: nobody listens there.
+        """
+        return cls(address=address, slot_size=0, num_slots=0, create=False, allow_remote=allow_remote)
+
+    @classmethod
+    def attach_limited(
+        cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
+    ) -> Self:
+        """As `attach`, for an address that came in an order.
+
+        Raises:
+            ConfigError: the address is malformed, or not on this machine and allow_remote is False.
+            PeerLost: nobody listens there.
+        """
+        return cls.attach(address, allow_remote=allow_remote)
+
+    def close(self) -> None:
+        """Disconnect; as the owner, end all connections and free the slots. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        self._server = self._writer = None

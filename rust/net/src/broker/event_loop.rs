@@ -1,0 +1,419 @@
+//! The broker's one thread. A turn: wait, read every socket that has something, let the state machine decide, write once per peer.
+//!
+//! Nobody can hold the others up: a peer is read for [`TURN_BYTES`] per turn at most, and what it does not read waits, up to a limit.
+//! There is no timer but the handshake deadlines and the pause after running out of descriptors, so an idle broker sleeps.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use softs_proto::broker::{Broker, PeerId, Side};
+use softs_proto::log::{Level, LogRecord};
+use softs_proto::wire::{Message, Stats};
+use softs_proto::zmtp;
+
+use super::log::Throttle;
+use super::peers::{Peer, Peers};
+use super::{BrokerOptions, Shared};
+use crate::NetError;
+use crate::error::os_text;
+use crate::listener::{Accepted, Listener};
+use crate::socket;
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+/// Bytes read from one peer in one turn.
+const TURN_BYTES: usize = 256 << 10;
+/// Messages of one peer after which their answers are collected, so that a flood of short questions with long answers meets the limit
+/// on what waits for a peer before it meets that of the memory.
+const COLLECT_MESSAGES: usize = 64;
+/// Connections accepted from one listener in one turn.
+const TURN_ACCEPTS: usize = 64;
+/// Sockets served in one turn.
+const TURN_EVENTS: usize = 256;
+/// How long accepting rests when no descriptor is left and no connection ends.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What epoll says of the eventfd; peers have their numbers, and these are none of them.
+const WAKE: u64 = u64::MAX;
+const FRONTEND: u64 = u64::MAX - 1;
+const BACKEND: u64 = u64::MAX - 2;
+
+/// The loop and everything it owns.
+pub(super) struct EventLoop {
+    broker: Broker,
+    peers: Peers,
+    /// Connections before their READY, by deadline.
+    handshakes: BTreeSet<(Instant, u64)>,
+    /// Connections with something to write.
+    dirty: Vec<PeerId>,
+    frontend: Listener,
+    backend: Listener,
+    accept_again: Option<Instant>,
+    epoll: OwnedFd,
+    buffer: Box<[u8]>,
+    message: Message,
+    complaints: Throttle,
+    options: BrokerOptions,
+    shared: Arc<Shared>,
+}
+
+impl EventLoop {
+    pub(super) fn new(
+        frontend: Listener,
+        backend: Listener,
+        options: BrokerOptions,
+        shared: Arc<Shared>,
+    ) -> Result<Self, Errno> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        for (fd, data) in
+            [(shared.wake.as_fd(), WAKE), (frontend.as_fd(), FRONTEND), (backend.as_fd(), BACKEND)]
+        {
+            epoll::add(&epoll, fd, EventData::new_u64(data), EventFlags::IN)?;
+        }
+        Ok(Self {
+            broker: Broker::new(options.config.clone()),
+            peers: Peers::default(),
+            handshakes: BTreeSet::new(),
+            dirty: Vec::new(),
+            frontend,
+            backend,
+            accept_again: None,
+            epoll,
+            buffer: vec![0; READ_BYTES].into_boxed_slice(),
+            message: Message::new(),
+            complaints: Throttle::default(),
+            options,
+            shared,
+        })
+    }
+
+    /// Turns until it is told to stop.
+    pub(super) fn run(&mut self) -> Result<(), NetError> {
+        let mut events = Vec::with_capacity(TURN_EVENTS);
+        while !self.shared.stop.load(Ordering::Acquire) {
+            events.clear();
+            let timeout = self.timeout().map(socket::timespec);
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    let endpoint = self.frontend.local_endpoint();
+                    return Err(NetError::os(endpoint, "cannot wait for events", error));
+                }
+            }
+            self.turn(Instant::now(), &events);
+        }
+        Ok(())
+    }
+
+    /// Closes everything; the statistics are all that is left.
+    pub(super) fn into_stats(self) -> Stats {
+        self.broker.stats()
+    }
+
+    fn turn(&mut self, now: Instant, events: &[Event]) {
+        for event in events {
+            let (data, flags) = (event.data.u64(), event.flags);
+            match data {
+                WAKE => self.clear_wake(),
+                FRONTEND => self.accept(now, Side::Frontend),
+                BACKEND => self.accept(now, Side::Backend),
+                id => self.serve(now, PeerId(id), flags),
+            }
+        }
+        self.expire(now);
+        self.transmit(now);
+        self.shared.answer(|| self.broker.stats());
+        while let Some(record) = self.broker.poll_log() {
+            self.shared.log.push(record);
+        }
+    }
+
+    /// How long nothing will happen by itself; `None`: for ever.
+    fn timeout(&self) -> Option<Duration> {
+        let handshake = self.handshakes.first().map(|(deadline, _)| *deadline);
+        let next = handshake.into_iter().chain(self.accept_again).min()?;
+        // The kernel may count in whole milliseconds: rather late once than early many times.
+        Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some((deadline, id)) = self.handshakes.first().copied()
+            && deadline <= now
+        {
+            let limit = self.options.handshake_timeout.as_secs_f64();
+            self.close(now, PeerId(id), &format!("no handshake within {limit} s"));
+            // It is gone from the set with its connection; this is for the case that there was none.
+            self.handshakes.remove(&(deadline, id));
+        }
+        if self.accept_again.is_some_and(|again| again <= now) {
+            self.resume_accepting();
+        }
+    }
+
+    fn clear_wake(&self) {
+        let mut count = [0_u8; 8];
+        // It fails only when there is nothing to clear.
+        let _cleared = rustix::io::read(&self.shared.wake, &mut count);
+    }
+
+    fn accept(&mut self, now: Instant, side: Side) {
+        for _ in 0..TURN_ACCEPTS {
+            match self.listener(side).accept() {
+                Accepted::Peer(fd) => self.add(now, fd, side),
+                Accepted::Gone => {}
+                Accepted::Nobody => return,
+                Accepted::Foreigner { uid } => {
+                    let endpoint = self.listener(side).local_endpoint().to_owned();
+                    let ours = socket::own_uid();
+                    self.complain(
+                        now,
+                        format!("refused a connection to {endpoint}: it comes from user {uid}, and this is user {ours}"),
+                    );
+                }
+                Accepted::Full(error) => {
+                    let error = os_text(error);
+                    self.complain(
+                        now,
+                        format!("cannot accept connections for now: {error}; raise the limit of open files (ulimit -n)"),
+                    );
+                    self.watch_listeners(EventFlags::empty());
+                    self.accept_again = Some(now + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn listener(&self, side: Side) -> &Listener {
+        match side {
+            Side::Frontend => &self.frontend,
+            Side::Backend => &self.backend,
+        }
+    }
+
+    fn resume_accepting(&mut self) {
+        self.accept_again = None;
+        self.watch_listeners(EventFlags::IN);
+    }
+
+    fn watch_listeners(&self, flags: EventFlags) {
+        for (listener, data) in [(&self.frontend, FRONTEND), (&self.backend, BACKEND)] {
+            // Both were added at the start and stay until the end, so there is nothing that could fail.
+            let _watched = epoll::modify(&self.epoll, listener.as_fd(), EventData::new_u64(data), flags);
+        }
+    }
+
+    fn add(&mut self, now: Instant, fd: OwnedFd, side: Side) {
+        let deadline = now + self.options.handshake_timeout;
+        let id = self.peers.insert(Peer::new(fd, side, deadline));
+        self.handshakes.insert((deadline, id.0));
+        let Some(peer) = self.peers.get_mut(id) else {
+            return;
+        };
+        let data = EventData::new_u64(id.0);
+        if let Err(error) = epoll::add(&self.epoll, &peer.fd, data, EventFlags::IN) {
+            self.close(now, id, &os_text(error));
+            return;
+        }
+        self.mark(id);
+    }
+
+    fn serve(&mut self, now: Instant, id: PeerId, flags: EventFlags) {
+        if flags.contains(EventFlags::OUT) {
+            self.mark(id);
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR)
+            && let Err(why) = self.read(now, id)
+        {
+            self.close(now, id, &why);
+        }
+    }
+
+    /// Reads a connection that has something and hands on what it says; the error is why the connection must end.
+    fn read(&mut self, now: Instant, id: PeerId) -> Result<(), String> {
+        let mut left = TURN_BYTES;
+        while let Some(peer) = self.peers.get_mut(id) {
+            let n = match socket::read(&peer.fd, &mut self.buffer) {
+                Ok(None) => break,
+                Ok(Some(0)) => return Err(String::new()),
+                Ok(Some(n)) => n,
+                Err(error) => return Err(os_text(error)),
+            };
+            peer.codec.receive(&self.buffer[..n]);
+            self.hear(now, id)?;
+            left = left.saturating_sub(n);
+            // A short read has emptied the socket: asking again would only cost a system call.
+            if n < self.buffer.len() || left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands all that has been received from a connection to the state machine.
+    fn hear(&mut self, now: Instant, id: PeerId) -> Result<(), String> {
+        let mut messages = 0;
+        while let Some(peer) = self.peers.get_mut(id) {
+            match peer.codec.poll().map_err(|error| error.to_string())? {
+                None => {
+                    // The codec answers greetings and PINGs by itself.
+                    if !peer.codec.output().is_empty() {
+                        self.mark(id);
+                    }
+                    break;
+                }
+                Some(zmtp::Event::Ready { dialect, .. }) => {
+                    if let Some(deadline) = peer.deadline.take() {
+                        self.handshakes.remove(&(deadline, id.0));
+                    }
+                    self.broker.handle_connected(now, id, peer.side, dialect);
+                }
+                Some(zmtp::Event::Message(frames)) => {
+                    self.broker.handle_message(now, id, frames.as_slice());
+                    messages += 1;
+                    if messages % COLLECT_MESSAGES == 0 {
+                        self.collect(now);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a connection, and lets the state machine deal with it in this same turn. An empty `why` is an ordinary end.
+    fn close(&mut self, now: Instant, id: PeerId, why: &str) {
+        let Some(mut peer) = self.peers.remove(id) else {
+            return;
+        };
+        if !why.is_empty() {
+            // An ERROR command, where the codec has one to say and the socket takes it.
+            while !peer.codec.output().is_empty() {
+                match socket::write(&peer.fd, peer.codec.output()) {
+                    Ok(0) | Err(_) => break,
+                    Ok(n) => peer.codec.advance_output(n),
+                }
+            }
+            let side = match peer.side {
+                Side::Frontend => "a client",
+                Side::Backend => "a supplier",
+            };
+            self.complain(now, format!("closed the connection of {side}: {why}"));
+        }
+        // By name, as a copy of the descriptor in a forked child would keep it in the epoll for ever.
+        let _deleted = epoll::delete(&self.epoll, &peer.fd);
+        socket::hang_up(&peer.fd);
+        match peer.deadline {
+            Some(deadline) => {
+                self.handshakes.remove(&(deadline, id.0));
+            }
+            None => self.broker.handle_disconnected(now, id),
+        }
+        drop(peer);
+        if self.accept_again.is_some() {
+            self.resume_accepting();
+        }
+    }
+
+    /// Hands what the state machine has to say to the connections and writes, until nothing is left to say.
+    fn transmit(&mut self, now: Instant) {
+        loop {
+            self.collect(now);
+            if self.dirty.is_empty() {
+                return;
+            }
+            let mut dirty = std::mem::take(&mut self.dirty);
+            for id in dirty.drain(..) {
+                self.flush(now, id);
+            }
+            // A connection that could not be written to ended meanwhile, which gives the state machine more to say.
+            dirty.append(&mut self.dirty);
+            self.dirty = dirty;
+        }
+    }
+
+    /// Hands what the state machine has to say to the connections; one that has too much waiting is written to at once, or ended.
+    fn collect(&mut self, now: Instant) {
+        while let Some(id) = self.next_message() {
+            let Some(peer) = self.peers.get_mut(id) else { continue };
+            peer.codec.send(&self.message);
+            let is_full = peer.codec.unsent() > self.options.max_unsent_bytes;
+            self.mark(id);
+            if is_full {
+                self.flush(now, id);
+            }
+        }
+    }
+
+    fn next_message(&mut self) -> Option<PeerId> {
+        self.message.clear();
+        self.broker.poll_transmit(&mut self.message)
+    }
+
+    fn mark(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(id)
+            && !peer.is_dirty
+        {
+            peer.is_dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    /// Writes what the kernel takes and has epoll say when it takes more.
+    fn flush(&mut self, now: Instant, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id) else {
+            return;
+        };
+        peer.is_dirty = false;
+        while !peer.codec.output().is_empty() {
+            let output = peer.codec.output();
+            let len = output.len();
+            match socket::write(&peer.fd, output) {
+                Ok(n) => {
+                    peer.codec.advance_output(n);
+                    if n < len {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    // It may have said something before it went.
+                    let why = self.read(now, id).err().unwrap_or_else(|| os_text(error));
+                    self.close(now, id, &why);
+                    return;
+                }
+            }
+        }
+        let unsent = peer.codec.unsent();
+        if unsent > self.options.max_unsent_bytes {
+            let limit = self.options.max_unsent_bytes;
+            self.close(now, id, &format!("it does not read: {unsent} bytes wait for it, and {limit} may"));
+            return;
+        }
+        let is_blocked = unsent > 0;
+        if is_blocked != peer.is_armed {
+            peer.is_armed = is_blocked;
+            let mut flags = EventFlags::IN;
+            flags.set(EventFlags::OUT, is_blocked);
+            // The connection is in the epoll from its acceptance to its end, so there is nothing that could fail.
+            let _armed = epoll::modify(&self.epoll, &peer.fd, EventData::new_u64(id.0), flags);
+        }
+    }
+
+    fn complain(&mut self, now: Instant, text: String) {
+        if let Some(text) = self.complaints.pass(now, text) {
+            let level = Level::Warning;
+            self.shared.log.push(LogRecord { level, text });
+        }
+    }
+}
+
+impl Drop for EventLoop {
+    fn drop(&mut self) {
+        self.peers.hang_up();
+    }
+}

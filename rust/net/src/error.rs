@@ -1,0 +1,111 @@
+//! What can go wrong between a socket and its owner. Every text names the endpoint and, where there is one, the remedy.
+
+/// Why an endpoint could not be used, or why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetError {
+    /// The text is not an endpoint, or not one that this call can use.
+    #[error("bad endpoint {endpoint:?}: {why}")]
+    BadEndpoint {
+        /// As given.
+        endpoint: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Somebody listens there already.
+    #[error("endpoint {endpoint} is in use{}; stop that broker or choose another endpoint", by(.pid.as_ref()))]
+    EndpointInUse {
+        /// Where.
+        endpoint: String,
+        /// Who, where the kernel tells.
+        pid: Option<i32>,
+    },
+    /// Other machines could reach this endpoint, and nobody said that they may.
+    #[error(
+        "endpoint {endpoint} can be reached from other machines, and the broker asks nobody who they are; \
+         bind to 127.0.0.1, or pass allow_remote=True on a network that you trust"
+    )]
+    RemoteNotAllowed {
+        /// Where.
+        endpoint: String,
+    },
+    /// The path of an ipc endpoint belongs to something else, which is left alone.
+    #[error("endpoint {endpoint}: {path} exists and is {what}; remove it or choose another path")]
+    PathTaken {
+        /// Where.
+        endpoint: String,
+        /// What is in the way.
+        path: String,
+        /// Its kind.
+        what: String,
+    },
+    /// The process at the other end of an ipc endpoint belongs to another user.
+    #[error(
+        "endpoint {endpoint} belongs to user {theirs}, and this process to user {ours}; start both as the same user or use another path"
+    )]
+    ForeignOwner {
+        /// Where.
+        endpoint: String,
+        /// User id at the other end.
+        theirs: u32,
+        /// Our own user id.
+        ours: u32,
+    },
+    /// Nobody listens there.
+    #[error("no broker at {endpoint}: {why}")]
+    NoBroker {
+        /// Where.
+        endpoint: String,
+        /// What the kernel said.
+        why: String,
+    },
+    /// An established connection ended.
+    #[error("lost the connection to {endpoint}: {why}")]
+    Lost {
+        /// Where to.
+        endpoint: String,
+        /// How.
+        why: String,
+    },
+    /// The other end does not speak ZMTP 3 as `docs/wire.md` demands.
+    #[error("{endpoint} does not speak like a broker: {why}")]
+    Protocol {
+        /// Who.
+        endpoint: String,
+        /// What it did.
+        why: String,
+    },
+    /// The operating system refused something else.
+    #[error("endpoint {endpoint}: {what}: {why}")]
+    Os {
+        /// Where.
+        endpoint: String,
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        why: String,
+    },
+}
+
+impl NetError {
+    pub(crate) fn bad_endpoint(endpoint: &str, why: impl Into<String>) -> Self {
+        Self::BadEndpoint { endpoint: endpoint.to_owned(), why: why.into() }
+    }
+
+    pub(crate) fn os(endpoint: &str, what: &str, error: impl Into<std::io::Error>) -> Self {
+        Self::Os { endpoint: endpoint.to_owned(), what: what.to_owned(), why: os_text(error) }
+    }
+}
+
+/// What the kernel said, in the lower case of our messages: `connection refused (os error 111)`.
+pub(crate) fn os_text(error: impl Into<std::io::Error>) -> String {
+    let text = error.into().to_string();
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) => first.to_lowercase().chain(chars).collect(),
+        None => text,
+    }
+}
+
+fn by(pid: Option<&i32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" by process {pid}"))
+}

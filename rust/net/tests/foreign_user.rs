@@ -1,0 +1,119 @@
+//! Another user gets in on neither end of an ipc endpoint, whatever the file modes say. Needs root, to be somebody else.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod harness;
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use harness::{Peer, Scratch, WATCHDOG, eventually};
+use softs_net::{BrokerHandle, Connection, NetError, wait};
+
+/// The kernel's `nobody`.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn a_broker_turns_other_users_away() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    open_to_all(&scratch.0);
+    let mut options = scratch.options();
+    options.backend = format!("ipc://@softs-foreign-{}", std::process::id()).parse().unwrap();
+    let broker = BrokerHandle::start(options).unwrap();
+    open_to_all(&scratch.path("front"));
+    let (frontend, backend) = broker.endpoints();
+    for endpoint in [&frontend, &backend] {
+        let mut child = as_nobody(&scratch, "child_connects", endpoint);
+        assert!(child.wait().unwrap().success());
+        let record = broker.next_log(WATCHDOG).unwrap();
+        assert!(record.text.contains(endpoint) && record.text.contains("user 65534"), "{record:?}");
+    }
+    assert_eq!(broker.stats().connected_clients, 0);
+    Peer::client(&broker);
+}
+
+#[test]
+fn a_peer_does_not_trust_another_users_broker() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    open_to_all(&scratch.0);
+    let endpoint = scratch.endpoint("theirs");
+    let mut child = as_nobody(&scratch, "child_listens", endpoint.as_str());
+    eventually("the child listens", || scratch.path("theirs").exists());
+    let expected = NetError::ForeignOwner { endpoint: endpoint.to_string(), theirs: NOBODY, ours: 0 };
+    // Between bind() and listen() it is there and refuses.
+    eventually("it accepts", || match Connection::connect(&endpoint, WATCHDOG) {
+        Err(NetError::NoBroker { .. }) => false,
+        outcome => {
+            assert_eq!(outcome.map(|_| ()), Err(expected.clone()));
+            true
+        }
+    });
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+/// Not a test of its own: connects as somebody else, and must see the connection end before any READY.
+#[test]
+fn child_connects() {
+    let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };
+    let mut connection = Connection::connect(&endpoint.parse().unwrap(), WATCHDOG).unwrap();
+    let error = loop {
+        if let Err(error) = connection.flush() {
+            break error;
+        }
+        assert!(wait(connection.as_fd(), true, false, WATCHDOG).unwrap());
+        if let Err(error) = connection.receive() {
+            break error;
+        }
+        assert!(connection.poll().unwrap().is_none());
+    };
+    assert!(matches!(error, NetError::Lost { .. }), "{error}");
+}
+
+/// Not a test of its own: listens as somebody else until its standard input ends.
+#[test]
+fn child_listens() {
+    let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };
+    let path = endpoint.strip_prefix("ipc://").unwrap();
+    let _listener = UnixListener::bind(path).unwrap();
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// Runs one of the children above as `nobody`, from a copy of this program that `nobody` can reach.
+fn as_nobody(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
+    let program = scratch.path("program");
+    if !program.exists() {
+        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        open_to_all(&program);
+    }
+    Command::new(program)
+        .args([test, "--exact"])
+        .env("SOFTS_TEST_ENDPOINT", endpoint)
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn open_to_all(path: &Path) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: only root can be two users");
+    }
+    root
+}

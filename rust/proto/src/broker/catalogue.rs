@@ -1,0 +1,345 @@
+//! Who can make what: products, pattern lists, and between them one *interest* for each pair that matches.
+//!
+//! Suppliers with equal pattern lists share a [`PatternSet`]. A product is matched against the sets once, when it is first ordered, and
+//! remembers the result; from then on orders and suppliers find each other through lists, whatever else there is:
+//! * a set has a ring of its suppliers with free credit, and a ring of the products that have orders waiting for one of them;
+//! * a product has its interests, and a queue of orders.
+//!
+//! Only a new list of patterns looks at many products: at those that are named literally, and, if it has real patterns, at all that have
+//! orders.
+
+use std::sync::Arc;
+
+use regex::RegexSet;
+use rustc_hash::FxHashMap;
+
+use super::cost;
+use super::orders::Order;
+use super::patterns;
+use super::slab::{Key, Linked, Links, List, Slab};
+use super::suppliers::Supplier;
+
+/// Products without orders that stay in the table, so that ordering one at a time does not match each of them again.
+const MAX_IDLE_PRODUCTS: usize = 16_384;
+
+/// A product that has orders, or had some a moment ago.
+pub(super) struct Product {
+    pub(super) id: Arc<str>,
+    /// Orders that name it, leased ones too.
+    orders: u32,
+    /// Orders that no supplier has: those in the queue, and those that wait for their slot.
+    pub(super) unleased: u32,
+    queue: List<Order>,
+    interests: Vec<Key<Interest>>,
+}
+
+/// A product that matches a set; in the set's `waiting` exactly while the product's queue has orders.
+pub(super) struct Interest {
+    product: Key<Product>,
+    set: Key<PatternSet>,
+    links: Links<Interest>,
+}
+
+impl Linked for Interest {
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links<Self> {
+        &mut self.links
+    }
+}
+
+/// The suppliers that registered one list of patterns.
+pub(super) struct PatternSet {
+    pub(super) patterns: Arc<[Box<str>]>,
+    /// Those patterns that are more than a name.
+    regexes: Option<RegexSet>,
+    pub(super) suppliers: u32,
+    /// Suppliers with free credit; the first one is next.
+    pub(super) ready: List<Supplier>,
+    /// Products with queued orders; the first one is next.
+    waiting: List<Interest>,
+}
+
+/// All products, sets and interests.
+pub(super) struct Catalogue {
+    products: Slab<Product>,
+    by_id: FxHashMap<Arc<str>, Key<Product>>,
+    idle: usize,
+    interests: Slab<Interest>,
+    pub(super) sets: Slab<PatternSet>,
+    by_patterns: FxHashMap<Arc<[Box<str>]>, Key<PatternSet>>,
+    /// Each pattern taken literally: softs 0.1.0 registers plain ids, and a name needs no engine.
+    by_literal: FxHashMap<Box<str>, Vec<Key<PatternSet>>>,
+    with_regexes: Vec<Key<PatternSet>>,
+}
+
+impl Catalogue {
+    pub(super) fn new() -> Self {
+        Self {
+            products: Slab::new(),
+            by_id: FxHashMap::default(),
+            idle: 0,
+            interests: Slab::new(),
+            sets: Slab::new(),
+            by_patterns: FxHashMap::default(),
+            by_literal: FxHashMap::default(),
+            with_regexes: Vec::new(),
+        }
+    }
+
+    pub(super) fn has_products(&self) -> bool {
+        self.products.len() + self.by_id.len() + self.interests.len() + self.idle > 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn n_products(&self) -> usize {
+        self.products.len()
+    }
+
+    pub(super) fn has_sets(&self) -> bool {
+        self.sets.len() + self.by_patterns.len() + self.by_literal.len() + self.with_regexes.len() > 0
+    }
+
+    // -- products and their queues --
+
+    pub(super) fn product(&self, key: Key<Product>) -> &Product {
+        &self.products[key]
+    }
+
+    pub(super) fn product_mut(&mut self, key: Key<Product>) -> &mut Product {
+        &mut self.products[key]
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<&Product> {
+        self.by_id.get(id).map(|&key| &self.products[key])
+    }
+
+    /// One more order names the product.
+    pub(super) fn acquire(&mut self, id: &str) -> Key<Product> {
+        if let Some(&key) = self.by_id.get(id) {
+            let product = &mut self.products[key];
+            if product.orders == 0 {
+                self.idle -= 1;
+            }
+            product.orders += 1;
+            return key;
+        }
+        let matching = self.matching(id);
+        let id: Arc<str> = id.into();
+        let key = self.products.insert(Product {
+            id: Arc::clone(&id),
+            orders: 1,
+            unleased: 0,
+            queue: List::new(),
+            interests: Vec::new(),
+        });
+        self.by_id.insert(id, key);
+        for set in matching {
+            self.add_interest(key, set);
+        }
+        key
+    }
+
+    /// One more order names a product that is held already.
+    pub(super) fn hold(&mut self, key: Key<Product>) {
+        self.products[key].orders += 1;
+    }
+
+    /// One order less. The product may go, or be kept for a while.
+    pub(super) fn release(&mut self, key: Key<Product>) {
+        let product = &mut self.products[key];
+        product.orders -= 1;
+        if product.orders == 0 {
+            self.idle += 1;
+            if self.idle > MAX_IDLE_PRODUCTS {
+                self.forget_idle();
+            }
+        }
+    }
+
+    /// Drops the products without orders. All at once, so that the cost for each order stays constant.
+    pub(super) fn forget_idle(&mut self) {
+        if self.idle == 0 {
+            return;
+        }
+        let idle: Vec<_> =
+            self.products.iter().filter(|(_, product)| product.orders == 0).map(|(key, _)| key).collect();
+        for key in idle {
+            if let Some(product) = self.products.remove(key) {
+                self.by_id.remove(&product.id);
+                for interest in product.interests {
+                    self.interests.remove(interest);
+                }
+            }
+        }
+        self.idle = 0;
+    }
+
+    /// The order that is next; `None` also for a product that is gone.
+    pub(super) fn front(&self, key: Key<Product>) -> Option<Key<Order>> {
+        self.products.get(key)?.queue.front()
+    }
+
+    /// Puts an order into the queue of its product, at the front or at the back.
+    pub(super) fn enqueue(&mut self, orders: &mut Slab<Order>, order: Key<Order>, first: bool) {
+        let key = orders[order].product;
+        let product = &mut self.products[key];
+        if first {
+            product.queue.push_front(orders, order);
+        } else {
+            product.queue.push_back(orders, order);
+        }
+        if product.queue.len() == 1 {
+            for &interest in &product.interests {
+                cost::step();
+                let set = self.interests[interest].set;
+                self.sets[set].waiting.push_back(&mut self.interests, interest);
+            }
+        }
+    }
+
+    /// Takes an order out of the queue of its product.
+    pub(super) fn unqueue(&mut self, orders: &mut Slab<Order>, order: Key<Order>) {
+        let key = orders[order].product;
+        let product = &mut self.products[key];
+        product.queue.remove(orders, order);
+        if product.queue.is_empty() {
+            for &interest in &product.interests {
+                cost::step();
+                let set = self.interests[interest].set;
+                self.sets[set].waiting.remove(&mut self.interests, interest);
+            }
+        }
+    }
+
+    /// The sets that match a product of the table.
+    pub(super) fn sets_of(&self, key: Key<Product>) -> impl Iterator<Item = &PatternSet> {
+        self.products[key].interests.iter().map(|&interest| {
+            cost::step();
+            &self.sets[self.interests[interest].set]
+        })
+    }
+
+    /// The order that a supplier of this set should get next. Its product goes to the end of the ring, so that no product starves.
+    pub(super) fn next_for(&mut self, set: Key<PatternSet>) -> Option<Key<Order>> {
+        cost::step();
+        let waiting = &mut self.sets[set].waiting;
+        let interest = waiting.front()?;
+        waiting.remove(&mut self.interests, interest);
+        waiting.push_back(&mut self.interests, interest);
+        self.front(self.interests[interest].product)
+    }
+
+    // -- pattern sets --
+
+    /// One more supplier has these patterns.
+    ///
+    /// # Errors
+    /// The text for the supplier.
+    pub(super) fn join(&mut self, product_ids: &[&str]) -> Result<Key<PatternSet>, String> {
+        let list = patterns::normalized(product_ids);
+        if let Some(&key) = self.by_patterns.get(list.as_slice()) {
+            self.sets[key].suppliers += 1;
+            return Ok(key);
+        }
+        let regexes = patterns::compile(&list)?;
+        let list: Arc<[Box<str>]> = list.into();
+        let key = self.sets.insert(PatternSet {
+            patterns: Arc::clone(&list),
+            regexes,
+            suppliers: 1,
+            ready: List::new(),
+            waiting: List::new(),
+        });
+        self.by_patterns.insert(Arc::clone(&list), key);
+        for pattern in list.iter() {
+            self.by_literal.entry(pattern.clone()).or_default().push(key);
+            if let Some(&product) = self.by_id.get(&**pattern) {
+                self.add_interest(product, key);
+            }
+        }
+        if self.sets[key].regexes.is_some() {
+            self.with_regexes.push(key);
+            self.forget_idle();
+            let matching: Vec<_> = self
+                .products
+                .iter()
+                .filter(|(_, product)| self.set_matches(key, &product.id))
+                .map(|(product, _)| product)
+                .collect();
+            for product in matching {
+                self.add_interest(product, key);
+            }
+        }
+        Ok(key)
+    }
+
+    /// One supplier less has these patterns; the last one takes the set away.
+    pub(super) fn leave(&mut self, key: Key<PatternSet>) {
+        self.sets[key].suppliers -= 1;
+        if self.sets[key].suppliers > 0 {
+            return;
+        }
+        let Some(set) = self.sets.remove(key) else {
+            return;
+        };
+        self.by_patterns.remove(&set.patterns);
+        for pattern in set.patterns.iter() {
+            if let Some(sets) = self.by_literal.get_mut(pattern) {
+                sets.retain(|&other| other != key);
+                if sets.is_empty() {
+                    self.by_literal.remove(pattern);
+                }
+            }
+            if let Some(&product) = self.by_id.get(&**pattern) {
+                self.drop_interest(product, key);
+            }
+        }
+        if set.regexes.is_some() {
+            self.with_regexes.retain(|&other| other != key);
+            let products: Vec<_> = self.products.iter().map(|(product, _)| product).collect();
+            for product in products {
+                self.drop_interest(product, key);
+            }
+        }
+    }
+
+    /// The sets that match a product, which need not be in the table.
+    pub(super) fn matching(&self, id: &str) -> Vec<Key<PatternSet>> {
+        let mut matching = self.by_literal.get(id).cloned().unwrap_or_default();
+        for &set in &self.with_regexes {
+            if self.set_matches(set, id) && !matching.contains(&set) {
+                matching.push(set);
+            }
+        }
+        matching
+    }
+
+    fn set_matches(&self, set: Key<PatternSet>, id: &str) -> bool {
+        cost::step();
+        self.sets[set].regexes.as_ref().is_some_and(|regexes| regexes.is_match(id))
+    }
+
+    /// Connects the two, unless they are already.
+    fn add_interest(&mut self, key: Key<Product>, set: Key<PatternSet>) {
+        let product = &mut self.products[key];
+        if product.interests.iter().any(|&other| self.interests[other].set == set) {
+            return;
+        }
+        let interest = self.interests.insert(Interest { product: key, set, links: Links::new() });
+        product.interests.push(interest);
+        if !product.queue.is_empty() {
+            self.sets[set].waiting.push_back(&mut self.interests, interest);
+        }
+    }
+
+    /// Disconnects the two. The set is gone already, and its ring of waiting products with it.
+    fn drop_interest(&mut self, key: Key<Product>, set: Key<PatternSet>) {
+        let product = &mut self.products[key];
+        let found = product.interests.iter().position(|&interest| self.interests[interest].set == set);
+        if let Some(found) = found {
+            self.interests.remove(product.interests.swap_remove(found));
+        }
+    }
+}

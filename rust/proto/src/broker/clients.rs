@@ -1,0 +1,361 @@
+//! The frontend: what clients ask for, in both dialects.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+
+use super::catalogue::Product;
+use super::guards::Address;
+use super::journal::Kind;
+use super::orders::{Order, OrderId, Place};
+use super::outbox::{Answer, ENTRY_BYTES, Item, MAX_CONTENT_BYTES, Outcome, Party, PeerOut};
+use super::slab::{Key, Links};
+use super::{Broker, PeerId, foreign};
+use crate::Dialect;
+use crate::limits::MAX_ORDERS_PER_CLIENT;
+use crate::log::Level;
+use crate::wire::{ClientRequest, EndCode};
+
+const QUEUE_FULL: &str = "Queue full for product_id";
+const TOO_MANY_ORDERS: &str = "Too many open orders for one client";
+const NOT_OWNED: &str = "Order not owned by this client";
+const DISPATCHED: &str = "Order already dispatched";
+
+/// A connection to the frontend.
+pub(super) struct Client {
+    pub(super) peer: PeerId,
+    /// Its number, once it said HELLO.
+    number: Option<u64>,
+    /// Whether it said HELLO or ordered.
+    active: bool,
+    orders: Orders,
+    pub(super) out: PeerOut<Outcome>,
+}
+
+/// The live orders of one client. Which of the two says which dialect it speaks.
+enum Orders {
+    Native(FxHashMap<u64, Key<Order>>),
+    Softs(FxHashMap<Arc<str>, Key<Order>>),
+}
+
+impl Client {
+    pub(super) fn new(peer: PeerId, dialect: Dialect) -> Self {
+        Self {
+            peer,
+            number: None,
+            active: false,
+            orders: match dialect {
+                Dialect::Native => Orders::Native(FxHashMap::default()),
+                Dialect::Softs => Orders::Softs(FxHashMap::default()),
+            },
+            out: PeerOut::new(),
+        }
+    }
+
+    pub(super) fn dialect(&self) -> Dialect {
+        match self.orders {
+            Orders::Native(_) => Dialect::Native,
+            Orders::Softs(_) => Dialect::Softs,
+        }
+    }
+
+    /// The order has ended.
+    pub(super) fn forget(&mut self, id: &OrderId) {
+        match (&mut self.orders, id) {
+            (Orders::Native(orders), OrderId::Native(number)) => orders.remove(number),
+            (Orders::Softs(orders), OrderId::Softs(id)) => orders.remove(id),
+            _ => None,
+        };
+    }
+
+    fn len(&self) -> usize {
+        match &self.orders {
+            Orders::Native(orders) => orders.len(),
+            Orders::Softs(orders) => orders.len(),
+        }
+    }
+
+    fn find(&self, id: &str) -> Option<Key<Order>> {
+        match &self.orders {
+            Orders::Softs(orders) => orders.get(id).copied(),
+            Orders::Native(_) => None,
+        }
+    }
+
+    fn find_number(&self, number: u64) -> Option<Key<Order>> {
+        match &self.orders {
+            Orders::Native(orders) => orders.get(&number).copied(),
+            Orders::Softs(_) => None,
+        }
+    }
+
+    fn keys(&self) -> Vec<Key<Order>> {
+        match &self.orders {
+            Orders::Native(orders) => orders.values().copied().collect(),
+            Orders::Softs(orders) => orders.values().copied().collect(),
+        }
+    }
+}
+
+/// Where the slots of some orders are.
+#[derive(Clone, Copy)]
+struct Medium {
+    product: Key<Product>,
+    address: Key<Address>,
+    slot_size: u64,
+}
+
+impl Broker {
+    pub(super) fn handle_client(&mut self, now: Instant, key: Key<Client>, frames: &[&[u8]]) {
+        let request = match ClientRequest::decode(frames) {
+            Ok(request) => request,
+            Err(error) => return self.refuse_client(now, key, error.0),
+        };
+        match (request, self.clients[key].dialect()) {
+            (ClientRequest::Hello, _) => self.hello_client(now, key),
+            (ClientRequest::Stats { .. }, Dialect::Softs) => {
+                self.answer_client(key, Answer::Stats(Box::new((None, self.stats(), None))));
+            }
+            (ClientRequest::Stats { request_id, product_id }, Dialect::Native) => {
+                let diagnosis = product_id.map(|id| self.diagnose(now, id));
+                let answer = Box::new((request_id, self.stats(), diagnosis));
+                self.answer_client(key, Answer::Stats(answer));
+            }
+            (ClientRequest::Order { order_id, product_id, address, offset }, Dialect::Softs) => {
+                let answer = match self.order(now, key, order_id, product_id, address, offset) {
+                    Ok(()) => Answer::Ok,
+                    Err(error) => Answer::Error(error),
+                };
+                self.answer_client(key, answer);
+            }
+            (ClientRequest::Orders { address, slot_size, product_id, orders }, Dialect::Native) => {
+                self.order_many(now, key, (address, slot_size, product_id), &orders)
+            }
+            (ClientRequest::Cancel { order_id }, Dialect::Softs) => self.cancel(key, order_id),
+            (ClientRequest::Discard, Dialect::Softs) => self.discard(key),
+            (ClientRequest::Cancels { request_id, orders }, Dialect::Native) => {
+                self.cancel_many(key, request_id, orders);
+            }
+            (
+                ClientRequest::Order { .. }
+                | ClientRequest::Cancel { .. }
+                | ClientRequest::Discard
+                | ClientRequest::Orders { .. }
+                | ClientRequest::Cancels { .. },
+                dialect,
+            ) => {
+                self.refuse_client(now, key, foreign(dialect));
+            }
+        }
+    }
+
+    /// The connection is gone: what is queued goes too; what is leased stays until its supplier says so (W1, W2).
+    pub(super) fn lose_client(&mut self, now: Instant, key: Key<Client>) {
+        let (number, peer, orders) = {
+            let client = &self.clients[key];
+            (client.number, client.peer, client.keys())
+        };
+        if self.clients[key].active {
+            self.active_clients -= 1;
+            let text = || match number {
+                Some(number) => format!("client {number} left with {} open orders", orders.len()),
+                None => format!("a client ({peer:?}) left with {} open orders", orders.len()),
+            };
+            self.journal.say(now, Kind::PeerLeft, Level::Info, text);
+        }
+        for order in orders {
+            if !self.withdraw(order) {
+                self.orders[order].client = None;
+            }
+        }
+        self.clients.remove(key);
+        self.forget_products_of_nobody();
+    }
+
+    fn hello_client(&mut self, now: Instant, key: Key<Client>) {
+        self.activate(key);
+        let number = match self.clients[key].number {
+            Some(number) => number,
+            None => {
+                self.last_client += 1;
+                let number = self.last_client;
+                self.clients[key].number = Some(number);
+                let total = self.active_clients;
+                self.journal.say(now, Kind::PeerCame, Level::Info, || {
+                    format!("client {number} connected, {total} now")
+                });
+                number
+            }
+        };
+        self.answer_client(key, Answer::Hello(number));
+    }
+
+    fn order(
+        &mut self,
+        now: Instant,
+        key: Key<Client>,
+        order_id: &str,
+        product_id: &str,
+        address: &str,
+        offset: u64,
+    ) -> Result<(), Cow<'static, str>> {
+        self.activate(key);
+        let client = &self.clients[key];
+        if client.find(order_id).is_some() {
+            return Err(format!("duplicate order_id {order_id:?}: that order is open").into());
+        }
+        if client.len() >= MAX_ORDERS_PER_CLIENT {
+            return Err(TOO_MANY_ORDERS.into());
+        }
+        let medium = self.open_medium(product_id, address, 0);
+        let accepted = self.accept(now, key, OrderId::Softs(order_id.into()), medium, offset);
+        self.close_medium(medium);
+        if accepted { Ok(()) } else { Err(QUEUE_FULL.into()) }
+    }
+
+    fn order_many(
+        &mut self,
+        now: Instant,
+        key: Key<Client>,
+        (address, slot_size, product_id): (&str, u64, &str),
+        orders: &[(u64, u64)],
+    ) {
+        self.activate(key);
+        let medium = self.open_medium(product_id, address, slot_size);
+        for &(number, offset) in orders {
+            let client = &self.clients[key];
+            let refusal = if client.find_number(number).is_some() {
+                Some((EndCode::Invalid, "an order with this number is open"))
+            } else if client.len() >= MAX_ORDERS_PER_CLIENT {
+                Some((EndCode::Refused, TOO_MANY_ORDERS))
+            } else if !self.accept(now, key, OrderId::Native(number), medium, offset) {
+                Some((EndCode::Refused, QUEUE_FULL))
+            } else {
+                None
+            };
+            if let Some((code, text)) = refusal {
+                let client = &mut self.clients[key];
+                self.outbox.push_ended(Party::Client(key), &mut client.out, number, code, text);
+            }
+        }
+        self.close_medium(medium);
+    }
+
+    /// Leases the order at once, or queues it; `false` if it can be neither.
+    fn accept(
+        &mut self,
+        now: Instant,
+        client: Key<Client>,
+        id: OrderId,
+        medium: Medium,
+        offset: u64,
+    ) -> bool {
+        let Medium { product, address, slot_size } = medium;
+        let full = self.catalogue.product(product).unleased as usize >= self.config.max_queue_per_product;
+        if full && !self.can_lease(product, address, offset) {
+            return false;
+        }
+        self.catalogue.hold(product);
+        self.addresses.hold(address);
+        let order = self.orders.insert(Order {
+            id: id.clone(),
+            client: Some(client),
+            product,
+            address,
+            avoid: None,
+            offset,
+            slot_size,
+            links: Links::new(),
+            attempts: 0,
+            lost: 0,
+            place: Place::Queued,
+        });
+        match (&mut self.clients[client].orders, id) {
+            (Orders::Native(orders), OrderId::Native(number)) => orders.insert(number, order),
+            (Orders::Softs(orders), OrderId::Softs(id)) => orders.insert(id, order),
+            _ => None,
+        };
+        self.catalogue.product_mut(product).unleased += 1;
+        self.catalogue.enqueue(&mut self.orders, order, false);
+        self.dispatch_product(now, product);
+        true
+    }
+
+    fn cancel(&mut self, key: Key<Client>, order_id: &str) {
+        let answer = match self.clients[key].find(order_id) {
+            None => Answer::Error(NOT_OWNED.into()),
+            Some(order) if !self.withdraw(order) => Answer::Error(DISPATCHED.into()),
+            Some(_) => Answer::Ok,
+        };
+        self.answer_client(key, answer);
+    }
+
+    /// Cancels what is queued, as far as the answer has room; the rest is as if it had been leased already.
+    fn discard(&mut self, key: Key<Client>) {
+        let mut ids = match &self.clients[key].orders {
+            Orders::Softs(orders) => orders.iter().map(|(id, &o)| (Arc::clone(id), o)).collect(),
+            Orders::Native(_) => Vec::new(),
+        };
+        ids.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let mut room = MAX_CONTENT_BYTES;
+        ids.retain(|(id, order)| {
+            let bytes = id.len() + ENTRY_BYTES;
+            let cancelled = bytes <= room && self.withdraw(*order);
+            room -= if cancelled { bytes } else { 0 };
+            cancelled
+        });
+        let ids = ids.into_iter().map(|(id, _)| id).collect();
+        self.answer_client(key, Answer::Discarded(ids));
+    }
+
+    fn cancel_many(&mut self, key: Key<Client>, request_id: u64, mut numbers: Vec<u64>) {
+        if numbers.is_empty()
+            && let Orders::Native(orders) = &self.clients[key].orders
+        {
+            numbers = orders.keys().copied().collect();
+            numbers.sort_unstable();
+        }
+        numbers.retain(|&number| {
+            let order = self.clients[key].find_number(number);
+            order.is_some_and(|order| self.withdraw(order))
+        });
+        self.answer_client(key, Answer::Cancelled(request_id, numbers));
+    }
+
+    fn activate(&mut self, key: Key<Client>) {
+        let client = &mut self.clients[key];
+        if !client.active {
+            client.active = true;
+            self.active_clients += 1;
+        }
+    }
+
+    /// Holds product and address while orders for them are accepted.
+    fn open_medium(&mut self, product_id: &str, address: &str, slot_size: u64) -> Medium {
+        Medium {
+            product: self.catalogue.acquire(product_id),
+            address: self.addresses.acquire(address),
+            slot_size,
+        }
+    }
+
+    fn close_medium(&mut self, medium: Medium) {
+        self.catalogue.release(medium.product);
+        self.addresses.release(medium.address);
+    }
+
+    fn refuse_client(&mut self, now: Instant, key: Key<Client>, error: String) {
+        let peer = self.clients[key].peer;
+        self.journal.say(now, Kind::BadRequest, Level::Warning, || {
+            format!("bad request of a client ({peer:?}): {error}")
+        });
+        self.answer_client(key, Answer::Error(error.into()));
+    }
+
+    fn answer_client(&mut self, key: Key<Client>, answer: Answer) {
+        let out = &mut self.clients[key].out;
+        self.outbox.push(Party::Client(key), out, Item::Answer(answer));
+    }
+}

@@ -1,0 +1,315 @@
+//! From waiting orders to leases, and from ended leases to results.
+//!
+//! Between two events no order waits in a queue while a supplier of a matching set has credit. So an order that arrives looks only at the
+//! ready suppliers of its product, and a supplier that gets credit only at the waiting products of its set.
+
+use std::time::Instant;
+
+use super::catalogue::Product;
+use super::guards::{Address, MAX_WAITERS_PER_SLOT};
+use super::journal::Kind;
+use super::orders::{Order, OrderId, Place};
+use super::outbox::{ENTRY_BYTES, Item, NUMBER_BYTES, Outcome, Party, Work};
+use super::slab::{Key, List};
+use super::suppliers::{Lease, Supplier};
+use super::{Broker, cost, cut};
+use crate::Dialect;
+use crate::limits::MAX_ERROR_TEXT_BYTES;
+use crate::log::Level;
+use crate::wire::EndCode;
+
+/// Lost suppliers that one order survives, in multiples of the attempts that it has.
+const LOSSES_PER_ATTEMPT: u32 = 3;
+
+/// How a lease ends.
+pub(super) enum Ending<'a> {
+    /// The slot is written.
+    Done,
+    /// An attempt failed, for this reason.
+    Failed(&'a str),
+    /// It was not started.
+    Returned,
+    /// The supplier was lost while working on it.
+    Lost,
+}
+
+impl Broker {
+    /// Whether an order that arrived now would be leased at once.
+    pub(super) fn can_lease(&self, product: Key<Product>, address: Key<Address>, offset: u64) -> bool {
+        self.catalogue.front(product).is_none()
+            && self.choose(product, None).is_some()
+            && !self.guards.holds(address, offset)
+    }
+
+    /// Hands out the queued orders of one product while suppliers have credit.
+    pub(super) fn dispatch_product(&mut self, now: Instant, product: Key<Product>) {
+        while let Some(order) = self.catalogue.front(product) {
+            let Some(supplier) = self.choose(product, self.orders[order].avoid) else {
+                return;
+            };
+            self.lease(now, order, supplier);
+        }
+    }
+
+    /// Gives one supplier orders while it has credit, in turn from all products that wait for it.
+    pub(super) fn dispatch_supplier(&mut self, now: Instant, key: Key<Supplier>) {
+        while let Some(set) = self.suppliers[key].set
+            && self.suppliers[key].has_credit()
+            && let Some(order) = self.catalogue.next_for(set)
+        {
+            self.lease(now, order, key);
+        }
+    }
+
+    /// Of the suppliers that are next in their sets the one with the fewest leases; one to avoid only if there is no other.
+    fn choose(&self, product: Key<Product>, avoid: Option<Key<Supplier>>) -> Option<Key<Supplier>> {
+        let mut best = None;
+        let mut fallback = None;
+        for set in self.catalogue.sets_of(product) {
+            let Some(mut supplier) = set.ready.front() else {
+                continue;
+            };
+            if avoid == Some(supplier) {
+                fallback = avoid;
+                match List::after(supplier, &self.suppliers) {
+                    Some(next) => supplier = next,
+                    None => continue,
+                }
+            }
+            let open = self.suppliers[supplier].leases.len();
+            if best.is_none_or(|(fewest, _)| open < fewest) {
+                best = Some((open, supplier));
+            }
+        }
+        best.map(|(_, supplier)| supplier).or(fallback)
+    }
+
+    /// Takes a queued order to a supplier with credit; or, while another lease on its slot is open, to those that wait for that (W2).
+    fn lease(&mut self, now: Instant, key: Key<Order>, supplier_key: Key<Supplier>) {
+        cost::step();
+        self.catalogue.unqueue(&mut self.orders, key);
+        let order = &mut self.orders[key];
+        if !self.guards.close(order.address, order.offset) {
+            order.place = Place::Guarded;
+            if !self.guards.wait(&mut self.orders, key) {
+                self.crowded(now, key);
+            }
+            return;
+        }
+        order.place = Place::Leased;
+        self.last_lease += 1;
+        let number = self.last_lease;
+        let product = self.catalogue.product_mut(order.product);
+        product.unleased -= 1;
+
+        let party = Party::Supplier(supplier_key);
+        let supplier = &mut self.suppliers[supplier_key];
+        supplier.take_lease(number, Lease { order: key, since: now });
+        match supplier.dialect() {
+            Dialect::Softs => {
+                let item = Item::Push(Work::One(number));
+                self.outbox.push(party, &mut supplier.out, item);
+            }
+            Dialect::Native => {
+                // As if it shared its group with no other lease.
+                let address = self.addresses.text(order.address);
+                let names = product.id.len() + address.len() + 2 * ENTRY_BYTES;
+                let bytes = names + 3 * NUMBER_BYTES;
+                self.outbox.push_lease(party, &mut supplier.out, number, bytes);
+            }
+        }
+        // To the end of its ring, or out of it: leases go round.
+        if supplier.has_credit()
+            && let Some(set) = supplier.set
+        {
+            let ring = &mut self.catalogue.sets[set].ready;
+            ring.remove(&mut self.suppliers, supplier_key);
+            ring.push_back(&mut self.suppliers, supplier_key);
+        } else {
+            self.update_ready(supplier_key);
+        }
+    }
+
+    /// Ends a lease, if the supplier has it. What can be leased now is left to [`Self::settle`].
+    pub(super) fn end_lease(
+        &mut self,
+        now: Instant,
+        supplier: Key<Supplier>,
+        lease: u64,
+        ending: Ending<'_>,
+    ) {
+        let Some(Lease { order: key, .. }) = self.suppliers[supplier].leases.remove(&lease) else {
+            return;
+        };
+        let order = &mut self.orders[key];
+        let mut waiters = self.guards.open(order.address, order.offset);
+        let give_up = match ending {
+            Ending::Done => None,
+            Ending::Returned => Some(false),
+            Ending::Failed(_) => {
+                order.attempts += 1;
+                order.avoid = Some(supplier);
+                Some(order.attempts >= self.config.max_order_attempts)
+            }
+            Ending::Lost => {
+                order.lost += 1;
+                Some(order.lost > LOSSES_PER_ATTEMPT.saturating_mul(self.config.max_order_attempts))
+            }
+        };
+        while let Some(waiter) = waiters.pop_back(&mut self.orders) {
+            cost::step();
+            self.requeue(waiter);
+        }
+        if self.orders[key].client.is_none() {
+            return self.drop_order(key);
+        }
+        match give_up {
+            None => {
+                self.total_completed += 1;
+                self.report_done(key);
+                self.drop_order(key);
+            }
+            Some(false) => {
+                self.log_retry(now, key, supplier, &ending);
+                self.catalogue.product_mut(self.orders[key].product).unleased += 1;
+                self.requeue(key);
+            }
+            Some(true) => self.give_up(now, key, supplier, &ending),
+        }
+    }
+
+    /// Leases what the end of leases has made available to others.
+    pub(super) fn settle(&mut self, now: Instant) {
+        while let Some(product) = self.touched.pop() {
+            self.dispatch_product(now, product);
+        }
+    }
+
+    /// Takes an order back that no supplier has; `false` if one has it.
+    pub(super) fn withdraw(&mut self, key: Key<Order>) -> bool {
+        let order = &self.orders[key];
+        let product = order.product;
+        match order.place {
+            Place::Leased => return false,
+            Place::Queued => self.catalogue.unqueue(&mut self.orders, key),
+            Place::Guarded => self.guards.leave(&mut self.orders, key),
+        }
+        self.catalogue.product_mut(product).unleased -= 1;
+        self.drop_order(key);
+        true
+    }
+
+    /// To the front: it was first before.
+    fn requeue(&mut self, key: Key<Order>) {
+        let order = &mut self.orders[key];
+        order.place = Place::Queued;
+        self.touched.push(order.product);
+        self.catalogue.enqueue(&mut self.orders, key, true);
+    }
+
+    /// Removes an order that is in no list and has no lease.
+    fn drop_order(&mut self, key: Key<Order>) {
+        let Some(order) = self.orders.remove(key) else {
+            return;
+        };
+        if let Some(client) = order.client {
+            self.clients[client].forget(&order.id);
+        }
+        self.catalogue.release(order.product);
+        self.addresses.release(order.address);
+        self.forget_products_of_nobody();
+    }
+
+    fn give_up(&mut self, now: Instant, key: Key<Order>, supplier: Key<Supplier>, ending: &Ending<'_>) {
+        let who = self.suppliers[supplier].who();
+        let order = &self.orders[key];
+        let text = match ending {
+            Ending::Failed(reason) => {
+                let (n, max) = (order.attempts, self.config.max_order_attempts);
+                format!("{who}, attempt {n} of {max}: {reason}")
+            }
+            _ => format!(
+                "{who} was lost while working on it, as {} suppliers before: not tried again",
+                order.lost - 1
+            ),
+        };
+        self.end_failed(now, key, &text);
+    }
+
+    /// The order would wait for a slot for which too many wait.
+    fn crowded(&mut self, now: Instant, key: Key<Order>) {
+        let order = &self.orders[key];
+        self.catalogue.product_mut(order.product).unleased -= 1;
+        let text = format!(
+            "{MAX_WAITERS_PER_SLOT} other orders wait for the slot at offset {}: one slot takes one order at a time",
+            order.offset
+        );
+        self.end_failed(now, key, &text);
+    }
+
+    fn end_failed(&mut self, now: Instant, key: Key<Order>, text: &str) {
+        let text = cut(text, MAX_ERROR_TEXT_BYTES);
+        let order = &self.orders[key];
+        self.journal.say(now, Kind::GivenUp, Level::Error, || {
+            let product = &self.catalogue.product(order.product).id;
+            format!("order {} of {product:?} given up: {text}", order.id.text())
+        });
+        if let Some(client_key) = order.client {
+            let (party, out) = (Party::Client(client_key), &mut self.clients[client_key].out);
+            match &order.id {
+                OrderId::Native(number) => {
+                    self.outbox.push_ended(party, out, *number, EndCode::Failed, text);
+                }
+                OrderId::Softs(id) => {
+                    let item = Item::Push(Outcome::Failed(id.clone()));
+                    self.outbox.push(party, out, item);
+                }
+            }
+        }
+        self.drop_order(key);
+    }
+
+    fn report_done(&mut self, key: Key<Order>) {
+        let order = &self.orders[key];
+        let Some(client_key) = order.client else {
+            return;
+        };
+        let (party, out) = (Party::Client(client_key), &mut self.clients[client_key].out);
+        match &order.id {
+            OrderId::Native(number) => self.outbox.push_done(party, out, *number),
+            OrderId::Softs(id) => {
+                let item = Item::Push(Outcome::Fulfilled(id.clone()));
+                self.outbox.push(party, out, item);
+            }
+        }
+    }
+
+    fn log_retry(&mut self, now: Instant, key: Key<Order>, supplier: Key<Supplier>, ending: &Ending<'_>) {
+        let order = &self.orders[key];
+        let (kind, what, n, max) = match ending {
+            Ending::Failed(_) => {
+                (Kind::AttemptFailed, "attempt", order.attempts, self.config.max_order_attempts)
+            }
+            Ending::Lost => (
+                Kind::OrderLost,
+                "lost supplier",
+                order.lost,
+                LOSSES_PER_ATTEMPT.saturating_mul(self.config.max_order_attempts),
+            ),
+            Ending::Done | Ending::Returned => return,
+        };
+        self.journal.say(now, kind, Level::Warning, || {
+            let product = &self.catalogue.product(order.product).id;
+            let who = self.suppliers[supplier].who();
+            let reason = match ending {
+                Ending::Failed(reason) => reason,
+                _ => "connection ended",
+            };
+            format!(
+                "order {} of {product:?} goes back to its queue ({what} {n} of {max}): {who}: {}",
+                order.id.text(),
+                cut(reason, MAX_ERROR_TEXT_BYTES)
+            )
+        });
+    }
+}

@@ -1,0 +1,83 @@
+//! What the broker keeps of one order.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::catalogue::Product;
+use super::clients::Client;
+use super::guards::Address;
+use super::slab::{Key, Linked, Links};
+use super::suppliers::Supplier;
+
+/// What a client calls its order; unique within the client only.
+#[derive(Clone)]
+pub(super) enum OrderId {
+    Native(u64),
+    Softs(Arc<str>),
+}
+
+impl OrderId {
+    /// What a softs supplier gets to see.
+    pub(super) fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Native(number) => Cow::Owned(number.to_string()),
+            Self::Softs(id) => Cow::Borrowed(id),
+        }
+    }
+
+    /// Whether a softs supplier means this order.
+    pub(super) fn is(&self, text: &str) -> bool {
+        match self {
+            Self::Native(number) => text.parse() == Ok(*number),
+            Self::Softs(id) => **id == *text,
+        }
+    }
+}
+
+/// Where an order is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the queue of its product.
+    Queued,
+    /// Among those that wait for the end of another lease on the same slot.
+    Guarded,
+    /// With a supplier.
+    Leased,
+}
+
+/// One order, from its arrival until its end. 64,000 of them have to be cheap: what is the same for many is interned.
+pub(super) struct Order {
+    pub(super) id: OrderId,
+    /// `None`: the client is gone, and only the lease keeps the order.
+    pub(super) client: Option<Key<Client>>,
+    pub(super) product: Key<Product>,
+    pub(super) address: Key<Address>,
+    /// The supplier that failed last: somebody else should try, if there is one.
+    pub(super) avoid: Option<Key<Supplier>>,
+    pub(super) offset: u64,
+    pub(super) slot_size: u64,
+    pub(super) links: Links<Order>,
+    pub(super) attempts: u32,
+    /// How often a supplier was lost while this was its oldest lease.
+    pub(super) lost: u32,
+    pub(super) place: Place,
+}
+
+impl Linked for Order {
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links<Self> {
+        &mut self.links
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_small() {
+        assert!(size_of::<Order>() <= 80, "{} bytes", size_of::<Order>());
+    }
+}

@@ -1,0 +1,307 @@
+//! What waits to be sent: per peer, in the order in which it was decided.
+//!
+//! A native peer's results and leases join the last message that waits for it, so that a turn of the loop sends one message for many orders.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::clients::Client;
+use super::orders::OrderId;
+use super::slab::Key;
+use super::suppliers::Supplier;
+use super::{Broker, PeerId};
+use crate::limits::MAX_MESSAGE_BYTES;
+use crate::wire::{Diagnosis, EndCode, Message, Reply, Stats, ToClient, ToSupplier, WorkGroup};
+
+/// Room for what is around the entries of a message: command, lengths of lists.
+const ENVELOPE_BYTES: usize = 256;
+/// Upper bound of one number on the wire.
+pub(super) const NUMBER_BYTES: usize = 9;
+/// Upper bound of one entry's own lengths and codes.
+pub(super) const ENTRY_BYTES: usize = 16;
+/// Entries of a message as a whole.
+pub(super) const MAX_CONTENT_BYTES: usize = MAX_MESSAGE_BYTES - ENVELOPE_BYTES;
+/// Groups of a WORKS message that a lease may still join; the others are closed.
+const OPEN_GROUPS: usize = 8;
+/// Emptied lists kept for the next messages.
+const MAX_SPARE: usize = 64;
+
+/// The answer to a request.
+pub(super) enum Answer {
+    Ok,
+    Error(Cow<'static, str>),
+    Hello(u64),
+    Cancelled(u64, Vec<u64>),
+    Discarded(Vec<Arc<str>>),
+    Stats(Box<(Option<u64>, Stats, Option<Diagnosis>)>),
+}
+
+/// What a client is told unasked.
+pub(super) enum Outcome {
+    Fulfilled(Arc<str>),
+    Failed(Arc<str>),
+    Results(Results),
+}
+
+/// What a supplier is told unasked.
+pub(super) enum Work {
+    /// A lease for a softs supplier.
+    One(u64),
+    /// Leases for a native supplier, and an upper bound of their bytes.
+    Many(Vec<u64>, usize),
+}
+
+/// One message that waits.
+pub(super) enum Item<P> {
+    Answer(Answer),
+    Push(P),
+}
+
+/// A RESULTS message that grows.
+pub(super) struct Results {
+    done: Vec<u64>,
+    ended: Vec<(u64, EndCode, Box<str>)>,
+    bytes: usize,
+}
+
+/// The messages that wait for one peer.
+pub(super) struct PeerOut<P> {
+    items: VecDeque<Item<P>>,
+    /// Whether the peer is in [`Outbox::dirty`].
+    listed: bool,
+}
+
+impl<P> PeerOut<P> {
+    pub(super) fn new() -> Self {
+        Self { items: VecDeque::new(), listed: false }
+    }
+}
+
+/// A peer with messages that wait.
+#[derive(Clone, Copy)]
+pub(super) enum Party {
+    Client(Key<Client>),
+    Supplier(Key<Supplier>),
+}
+
+/// Who has messages that wait.
+pub(super) struct Outbox {
+    /// May name peers that are gone; a peer that got their key then has an entry too many, which does no harm.
+    dirty: VecDeque<Party>,
+    spare: Vec<Vec<u64>>,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        Self { dirty: VecDeque::new(), spare: Vec::new() }
+    }
+
+    pub(super) fn push<P>(&mut self, party: Party, out: &mut PeerOut<P>, item: Item<P>) {
+        out.items.push_back(item);
+        if !out.listed {
+            out.listed = true;
+            self.dirty.push_back(party);
+        }
+    }
+
+    /// Tells a native client that an order is done.
+    pub(super) fn push_done(&mut self, party: Party, out: &mut PeerOut<Outcome>, order: u64) {
+        self.push_result(party, out, NUMBER_BYTES, |results| results.done.push(order));
+    }
+
+    /// Tells a native client that an order ended otherwise.
+    pub(super) fn push_ended(
+        &mut self,
+        party: Party,
+        out: &mut PeerOut<Outcome>,
+        order: u64,
+        code: EndCode,
+        text: &str,
+    ) {
+        let bytes = NUMBER_BYTES + ENTRY_BYTES + text.len();
+        self.push_result(party, out, bytes, |results| {
+            results.ended.push((order, code, text.into()));
+        });
+    }
+
+    /// Gives a lease to a native supplier; `bytes` bounds what it needs on the wire.
+    pub(super) fn push_lease(&mut self, party: Party, out: &mut PeerOut<Work>, lease: u64, bytes: usize) {
+        if let Some(Item::Push(Work::Many(leases, used))) = out.items.back_mut()
+            && *used + bytes <= MAX_CONTENT_BYTES
+        {
+            leases.push(lease);
+            *used += bytes;
+            return;
+        }
+        let mut leases = self.spare.pop().unwrap_or_default();
+        leases.push(lease);
+        self.push(party, out, Item::Push(Work::Many(leases, bytes)));
+    }
+
+    /// Adds `bytes` to the last message if that is a RESULTS with room for them, else to a new one.
+    fn push_result(
+        &mut self,
+        party: Party,
+        out: &mut PeerOut<Outcome>,
+        bytes: usize,
+        add: impl FnOnce(&mut Results),
+    ) {
+        if let Some(Item::Push(Outcome::Results(results))) = out.items.back_mut()
+            && results.bytes + bytes <= MAX_CONTENT_BYTES
+        {
+            results.bytes += bytes;
+            add(results);
+            return;
+        }
+        let mut results = Results { done: self.spare.pop().unwrap_or_default(), ended: Vec::new(), bytes };
+        add(&mut results);
+        self.push(party, out, Item::Push(Outcome::Results(results)));
+    }
+
+    fn recycle(&mut self, mut list: Vec<u64>) {
+        if self.spare.len() < MAX_SPARE {
+            list.clear();
+            self.spare.push(list);
+        }
+    }
+}
+
+impl Broker {
+    /// Clears `out` and fills it with the next message that has to be sent; says to whom. Call it until it returns `None`,
+    /// once per turn of the loop: what is decided between two drains goes into as few messages as possible.
+    pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
+        out.clear();
+        while let Some(&party) = self.outbox.dirty.front() {
+            let sent = match party {
+                Party::Client(key) => self.transmit_to_client(key, out),
+                Party::Supplier(key) => self.transmit_to_supplier(key, out),
+            };
+            if sent.is_some() {
+                return sent;
+            }
+            self.outbox.dirty.pop_front();
+        }
+        None
+    }
+
+    fn transmit_to_client(&mut self, key: Key<Client>, out: &mut Message) -> Option<PeerId> {
+        let client = self.clients.get_mut(key)?;
+        let Some(item) = client.out.items.pop_front() else {
+            client.out.listed = false;
+            return None;
+        };
+        match item {
+            Item::Answer(answer) => answer.encode(out),
+            Item::Push(Outcome::Fulfilled(order_id)) => {
+                ToClient::Fulfilled { order_id: &order_id }.encode(out)
+            }
+            Item::Push(Outcome::Failed(order_id)) => ToClient::Failed { order_id: &order_id }.encode(out),
+            Item::Push(Outcome::Results(results)) => {
+                let ended = results.ended.iter();
+                let message = ToClient::Results {
+                    ended: ended.map(|(order, code, text)| (*order, *code, &**text)).collect(),
+                    done: results.done,
+                };
+                message.encode(out);
+                if let ToClient::Results { done, .. } = message {
+                    self.outbox.recycle(done);
+                }
+            }
+        }
+        Some(client.peer)
+    }
+
+    fn transmit_to_supplier(&mut self, key: Key<Supplier>, out: &mut Message) -> Option<PeerId> {
+        loop {
+            let supplier = self.suppliers.get_mut(key)?;
+            let Some(item) = supplier.out.items.pop_front() else {
+                supplier.out.listed = false;
+                return None;
+            };
+            let peer = supplier.peer;
+            match item {
+                Item::Answer(answer) => answer.encode(out),
+                Item::Push(Work::One(lease)) => self.encode_work(key, lease, out),
+                Item::Push(Work::Many(leases, _)) => {
+                    self.encode_works(key, &leases, out);
+                    self.outbox.recycle(leases);
+                }
+            }
+            // Nothing is left of a message whose leases have all ended before it was sent.
+            if !out.is_empty() {
+                return Some(peer);
+            }
+        }
+    }
+
+    fn encode_work(&self, supplier: Key<Supplier>, lease: u64, out: &mut Message) {
+        let Some(lease) = self.suppliers[supplier].leases.get(&lease) else {
+            return;
+        };
+        let order = &self.orders[lease.order];
+        let text;
+        let work = ToSupplier::Work {
+            order_id: match &order.id {
+                OrderId::Softs(id) => id,
+                OrderId::Native(_) => {
+                    text = order.id.text();
+                    &text
+                }
+            },
+            product_id: &self.catalogue.product(order.product).id,
+            address: self.addresses.text(order.address),
+            offset: order.offset,
+        };
+        work.encode(out);
+    }
+
+    fn encode_works(&self, supplier: Key<Supplier>, leases: &[u64], out: &mut Message) {
+        let held = &self.suppliers[supplier].leases;
+        let (mut groups, mut names) = (Vec::new(), Vec::new());
+        for &number in leases {
+            let Some(lease) = held.get(&number) else {
+                continue;
+            };
+            let order = &self.orders[lease.order];
+            let name = (order.product, order.address, order.slot_size);
+            let open = names.len().saturating_sub(OPEN_GROUPS);
+            let found = names[open..].iter().rposition(|other| *other == name);
+            let at = found.map_or(names.len(), |found| open + found);
+            if at == names.len() {
+                names.push(name);
+                groups.push(WorkGroup {
+                    product_id: &self.catalogue.product(order.product).id,
+                    address: self.addresses.text(order.address),
+                    slot_size: order.slot_size,
+                    leases: Vec::new(),
+                });
+            }
+            groups[at].leases.push((number, order.offset));
+        }
+        if !groups.is_empty() {
+            ToSupplier::Works(groups).encode(out);
+        }
+    }
+}
+
+impl Answer {
+    fn encode(self, out: &mut Message) {
+        let ok = Reply::ok();
+        match self {
+            Self::Ok => ok.encode(out),
+            Self::Error(text) => Reply::error(&text).encode(out),
+            Self::Hello(peer_id) => Reply { peer_id: Some(peer_id), ..ok }.encode(out),
+            Self::Cancelled(request_id, orders) => {
+                Reply { request_id: Some(request_id), cancelled_orders: Some(orders), ..ok }.encode(out)
+            }
+            Self::Discarded(ids) => {
+                Reply { cancelled: Some(ids.iter().map(|id| &**id).collect()), ..Reply::ok() }.encode(out)
+            }
+            Self::Stats(answer) => {
+                let (request_id, stats, diagnosis) = *answer;
+                Reply { request_id, stats: Some(stats), diagnosis, ..ok }.encode(out);
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The backend: what suppliers say, in both dialects.
+
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+
+use super::catalogue::PatternSet;
+use super::dispatch::Ending;
+use super::journal::Kind;
+use super::orders::Order;
+use super::outbox::{Answer, Item, Party, PeerOut, Work};
+use super::slab::{Key, Linked, Links};
+use super::{Broker, PeerId, cut, foreign};
+use crate::Dialect;
+use crate::limits::{MAX_CREDIT, MAX_ID_BYTES};
+use crate::log::Level;
+use crate::wire::SupplierRequest;
+
+const UNKNOWN_ORDER: &str = "Unknown order";
+
+/// A connection to the backend.
+pub(super) struct Supplier {
+    pub(super) peer: PeerId,
+    dialect: Dialect,
+    /// Its number, once it said HELLO.
+    number: Option<u64>,
+    name: Option<Box<str>>,
+    /// Its patterns, between HELLO and GOODBYE.
+    pub(super) set: Option<Key<PatternSet>>,
+    /// Native: leases it wants to hold. Softs: 1 from READY until it is given a lease.
+    window: u32,
+    pub(super) leases: FxHashMap<u64, Lease>,
+    /// Whether it is in its set's ring of suppliers with free credit.
+    ready: bool,
+    links: Links<Supplier>,
+    pub(super) out: PeerOut<Work>,
+}
+
+/// One attempt at one order.
+pub(super) struct Lease {
+    pub(super) order: Key<Order>,
+    pub(super) since: Instant,
+}
+
+impl Linked for Supplier {
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links<Self> {
+        &mut self.links
+    }
+}
+
+impl Supplier {
+    pub(super) fn new(peer: PeerId, dialect: Dialect) -> Self {
+        Self {
+            peer,
+            dialect,
+            number: None,
+            name: None,
+            set: None,
+            window: 0,
+            leases: FxHashMap::default(),
+            ready: false,
+            links: Links::new(),
+            out: PeerOut::new(),
+        }
+    }
+
+    pub(super) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// How errors and the log call it.
+    pub(super) fn who(&self) -> String {
+        match (self.number, &self.name) {
+            (Some(number), Some(name)) => format!("supplier {number} ({name})"),
+            (Some(number), None) => format!("supplier {number}"),
+            (None, _) => format!("a supplier ({:?})", self.peer),
+        }
+    }
+
+    /// Whether it would take one more lease.
+    pub(super) fn has_credit(&self) -> bool {
+        let open = self.leases.len();
+        self.set.is_some()
+            && match self.dialect {
+                Dialect::Native => open < self.window as usize,
+                Dialect::Softs => self.window > 0 && open == 0,
+            }
+    }
+
+    pub(super) fn take_lease(&mut self, number: u64, lease: Lease) {
+        self.leases.insert(number, lease);
+        if self.dialect == Dialect::Softs {
+            self.window = 0;
+        }
+    }
+}
+
+impl Broker {
+    pub(super) fn handle_supplier(&mut self, now: Instant, key: Key<Supplier>, frames: &[&[u8]]) {
+        let request = match SupplierRequest::decode(frames) {
+            Ok(request) => request,
+            Err(error) => return self.refuse_supplier(now, key, error.0),
+        };
+        match (request, self.suppliers[key].dialect) {
+            (SupplierRequest::Hello { product_ids, name }, _) => {
+                self.hello_supplier(now, key, &product_ids, name);
+            }
+            (SupplierRequest::Ready { credit: None }, Dialect::Softs) => {
+                self.ready(now, key, 1);
+            }
+            (SupplierRequest::Ready { credit: Some(credit) }, Dialect::Native) => {
+                let window = u32::try_from(credit).unwrap_or(MAX_CREDIT).min(MAX_CREDIT);
+                self.ready(now, key, window);
+            }
+            (SupplierRequest::Done { order_id, success }, Dialect::Softs) => {
+                self.done(now, key, order_id, success);
+            }
+            (SupplierRequest::Dones { done, failed, returned }, Dialect::Native) => {
+                self.done_many(now, key, &done, &failed, &returned)
+            }
+            (SupplierRequest::Goodbye, _) => self.goodbye(now, key),
+            (
+                SupplierRequest::Ready { .. } | SupplierRequest::Done { .. } | SupplierRequest::Dones { .. },
+                dialect,
+            ) => {
+                self.refuse_supplier(now, key, foreign(dialect));
+            }
+        }
+    }
+
+    /// The connection is gone, and with it every writer that its leases were for: others may have the orders at once.
+    pub(super) fn lose_supplier(&mut self, now: Instant, key: Key<Supplier>) {
+        let was_known = self.unregister(key);
+        let supplier = &self.suppliers[key];
+        if was_known || !supplier.leases.is_empty() {
+            let level = match supplier.leases.len() {
+                0 => Level::Info,
+                _ => Level::Warning,
+            };
+            self.journal.say(now, Kind::PeerLeft, level, || {
+                format!("{} left with {} open leases", supplier.who(), supplier.leases.len())
+            });
+        }
+        let mut leases: Vec<u64> = supplier.leases.keys().copied().collect();
+        // Backwards, since each goes to the front of its queue. Only the oldest one is blamed: suppliers work in order.
+        leases.sort_unstable_by(|a, b| b.cmp(a));
+        if let Some(oldest) = leases.pop() {
+            for lease in leases {
+                self.end_lease(now, key, lease, Ending::Returned);
+            }
+            self.end_lease(now, key, oldest, Ending::Lost);
+        }
+        self.settle(now);
+        self.suppliers.remove(key);
+    }
+
+    fn hello_supplier(&mut self, now: Instant, key: Key<Supplier>, product_ids: &[&str], name: Option<&str>) {
+        let set = match self.catalogue.join(product_ids) {
+            Ok(set) => set,
+            Err(error) => return self.refuse_supplier(now, key, error),
+        };
+        self.unregister(key);
+        self.registered_suppliers += 1;
+        let supplier = &mut self.suppliers[key];
+        supplier.set = Some(set);
+        supplier.name = name.map(|name| cut(name, MAX_ID_BYTES).into());
+        let number = match supplier.number {
+            Some(number) => number,
+            None => {
+                self.last_supplier += 1;
+                supplier.number = Some(self.last_supplier);
+                self.last_supplier
+            }
+        };
+        let (total, n_patterns) = (self.registered_suppliers, product_ids.len());
+        self.journal.say(now, Kind::PeerCame, Level::Info, || {
+            let first = product_ids.first().copied().unwrap_or_default();
+            format!("{} connected with {n_patterns} patterns ({first:?} ...), {total} now", supplier.who())
+        });
+        self.answer_supplier(key, Answer::Hello(number));
+        // A supplier that says HELLO again may have credit left.
+        self.update_ready(key);
+        self.dispatch_supplier(now, key);
+    }
+
+    fn ready(&mut self, now: Instant, key: Key<Supplier>, window: u32) {
+        let supplier = &mut self.suppliers[key];
+        if supplier.set.is_none() {
+            return;
+        }
+        supplier.window = window;
+        self.update_ready(key);
+        self.dispatch_supplier(now, key);
+    }
+
+    fn done(&mut self, now: Instant, key: Key<Supplier>, order_id: &str, success: bool) {
+        let mut leases = self.suppliers[key].leases.iter();
+        let lease =
+            leases.find(|(_, lease)| self.orders[lease.order].id.is(order_id)).map(|(&number, _)| number);
+        let Some(lease) = lease else {
+            return self.answer_supplier(key, Answer::Error(UNKNOWN_ORDER.into()));
+        };
+        let ending = match success {
+            true => Ending::Done,
+            false => Ending::Failed("it could not be made or written; the supplier's log says why"),
+        };
+        // Answered first: the supplier takes the next frame that comes for the answer, and its next WORK must not be that.
+        self.answer_supplier(key, Answer::Ok);
+        self.end_lease(now, key, lease, ending);
+        self.update_ready(key);
+        self.settle(now);
+        self.dispatch_supplier(now, key);
+    }
+
+    fn done_many(
+        &mut self,
+        now: Instant,
+        key: Key<Supplier>,
+        done: &[u64],
+        failed: &[(u64, &str)],
+        returned: &[u64],
+    ) {
+        for &lease in done {
+            self.end_lease(now, key, lease, Ending::Done);
+        }
+        // Backwards, since each goes to the front of its queue.
+        for &lease in returned.iter().rev() {
+            self.end_lease(now, key, lease, Ending::Returned);
+        }
+        for &(lease, text) in failed.iter().rev() {
+            self.end_lease(now, key, lease, Ending::Failed(text));
+        }
+        self.update_ready(key);
+        self.settle(now);
+        self.dispatch_supplier(now, key);
+    }
+
+    /// No more leases for it; those it has stay its own until it answers or disconnects (W1).
+    fn goodbye(&mut self, now: Instant, key: Key<Supplier>) {
+        if self.unregister(key) {
+            let supplier = &self.suppliers[key];
+            self.journal.say(now, Kind::PeerLeft, Level::Info, || format!("{} said goodbye", supplier.who()));
+        }
+        self.suppliers[key].window = 0;
+        self.answer_supplier(key, Answer::Ok);
+    }
+
+    /// Takes the patterns of a supplier away; `false` if it had none.
+    fn unregister(&mut self, key: Key<Supplier>) -> bool {
+        let Some(set) = self.suppliers[key].set.take() else {
+            return false;
+        };
+        if std::mem::take(&mut self.suppliers[key].ready) {
+            let ring = &mut self.catalogue.sets[set].ready;
+            ring.remove(&mut self.suppliers, key);
+        }
+        self.catalogue.leave(set);
+        self.registered_suppliers -= 1;
+        true
+    }
+
+    /// Puts a supplier into its set's ring, or takes it out, as its credit says.
+    pub(super) fn update_ready(&mut self, key: Key<Supplier>) {
+        let supplier = &mut self.suppliers[key];
+        let has_credit = supplier.has_credit();
+        if let Some(set) = supplier.set
+            && supplier.ready != has_credit
+        {
+            supplier.ready = has_credit;
+            let ring = &mut self.catalogue.sets[set].ready;
+            if has_credit {
+                ring.push_back(&mut self.suppliers, key);
+            } else {
+                ring.remove(&mut self.suppliers, key);
+            }
+        }
+    }
+
+    fn refuse_supplier(&mut self, now: Instant, key: Key<Supplier>, error: String) {
+        let supplier = &self.suppliers[key];
+        self.journal.say(now, Kind::BadRequest, Level::Warning, || {
+            format!("bad request of {}: {error}", supplier.who())
+        });
+        self.answer_supplier(key, Answer::Error(error.into()));
+    }
+
+    fn answer_supplier(&mut self, key: Key<Supplier>, answer: Answer) {
+        let out = &mut self.suppliers[key].out;
+        self.outbox.push(Party::Supplier(key), out, Item::Answer(answer));
+    }
+}

@@ -1,0 +1,72 @@
+//! What went wrong with which product, and how long to leave it alone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const FIRST_DELAY: Duration = Duration::from_millis(10);
+const LONGEST_DELAY: Duration = Duration::from_secs(1);
+/// More failing products at a time than this, and the oldest are forgotten.
+const MAX_FAILING: usize = 64;
+
+/// The last failure of a product.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What the broker said, with the generator's traceback where there is one.
+    pub text: String,
+    /// Orders that failed one after the other.
+    pub count: u32,
+    delay: Duration,
+    retry_at: Instant,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Failures(Vec<(Arc<str>, Failure)>);
+
+impl Failures {
+    pub(super) fn of(&self, product: &str) -> Option<&Failure> {
+        self.0
+            .iter()
+            .find(|(p, _)| &**p == product)
+            .map(|(_, failure)| failure)
+    }
+
+    /// Whether `product` should not be ordered ahead now: it failed a moment ago. Each failure doubles the pause.
+    pub(super) fn is_paused(&self, now: Instant, product: &str) -> bool {
+        self.of(product)
+            .is_some_and(|failure| now < failure.retry_at)
+    }
+
+    pub(super) fn forget(&mut self, product: &str) {
+        if !self.0.is_empty() {
+            self.0.retain(|(p, _)| &**p != product);
+        }
+    }
+
+    /// Returns whether the failure is news: the first in a row, or with another text.
+    pub(super) fn record(&mut self, now: Instant, product: &Arc<str>, text: &str) -> bool {
+        if let Some((_, failure)) = self.0.iter_mut().find(|(p, _)| p == product) {
+            failure.count += 1;
+            // Orders that failed together are one failure.
+            if now >= failure.retry_at {
+                failure.delay = (failure.delay * 2).min(LONGEST_DELAY);
+                failure.retry_at = now + failure.delay;
+            }
+            let news = failure.text != text;
+            if news {
+                text.clone_into(&mut failure.text);
+            }
+            return news;
+        }
+        if self.0.len() == MAX_FAILING {
+            self.0.remove(0);
+        }
+        let failure = Failure {
+            text: text.to_owned(),
+            count: 1,
+            delay: FIRST_DELAY,
+            retry_at: now + FIRST_DELAY,
+        };
+        self.0.push((product.clone(), failure));
+        true
+    }
+}

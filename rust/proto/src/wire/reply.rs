@@ -1,0 +1,222 @@
+//! The answer to a request, in and out: one frame, `{ok, error, ...}`.
+
+use super::decode::{list, uints};
+use super::reader::{Reader, cut};
+use super::{Diagnosis, Message, Reply, Stats, WireError, writer};
+
+impl<'a> Reply<'a> {
+    /// The request was carried out.
+    #[must_use]
+    pub fn ok() -> Self {
+        Self { ok: true, ..Self::default() }
+    }
+
+    /// The request was not carried out.
+    #[must_use]
+    pub fn error(text: &'a str) -> Self {
+        Self { error: Some(text), ..Self::default() }
+    }
+
+    /// Appends the one frame of this reply to `out`. `cancelled` wins over `cancelled_orders`; a reply has one of them at most.
+    pub fn encode(&self, out: &mut Message) {
+        out.frame(|out| {
+            writer::map(out, self.fields());
+            writer::str(out, "ok");
+            writer::bool(out, self.ok);
+            writer::str(out, "error");
+            writer::optional_str(out, self.error.map(cut));
+            for (key, value) in [("peer_id", self.peer_id), ("request_id", self.request_id)] {
+                if let Some(value) = value {
+                    writer::str(out, key);
+                    writer::uint(out, value);
+                }
+            }
+            if let Some(order_ids) = &self.cancelled {
+                writer::str(out, "cancelled");
+                writer::uint(out, order_ids.len() as u64);
+                writer::str(out, "cancelled_ids");
+                writer::strs(out, order_ids);
+            } else if let Some(orders) = &self.cancelled_orders {
+                writer::str(out, "cancelled_ids");
+                writer::uints(out, orders);
+            }
+            if let Some(stats) = &self.stats {
+                encode_stats(out, stats);
+            }
+            if let Some(diagnosis) = &self.diagnosis {
+                encode_diagnosis(out, diagnosis);
+            }
+        });
+    }
+
+    /// Reads a reply; fields that we do not know do not matter.
+    pub(super) fn decode(frame: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new("reply", frame);
+        let mut reply = Self::default();
+        let (mut ok, mut cancelled, mut stats) = (None, CancelledIds::default(), StatsFields::default());
+        reader.map("payload", |reader, key| {
+            match key {
+                b"ok" => ok = Some(reader.bool("ok")?),
+                b"error" => reply.error = reader.optional_str("error")?.map(cut),
+                b"peer_id" => reply.peer_id = Some(reader.uint("peer_id")?),
+                b"request_id" => reply.request_id = Some(reader.uint("request_id")?),
+                b"cancelled" => {
+                    reader.uint("cancelled")?;
+                    cancelled.counted = true;
+                }
+                b"cancelled_ids" => cancelled.read(reader)?,
+                b"diagnosis" => reply.diagnosis = Some(decode_diagnosis(reader)?),
+                _ => stats.read(reader, key)?,
+            }
+            Ok(())
+        })?;
+        reader.end()?;
+        reply.ok = ok.ok_or_else(|| reader.missing(&[("ok", false)]))?;
+        (reply.cancelled, reply.cancelled_orders) = cancelled.finish();
+        reply.stats = stats.finish(&reader)?;
+        Ok(reply)
+    }
+
+    fn fields(&self) -> usize {
+        let cancelled = match (&self.cancelled, &self.cancelled_orders) {
+            (Some(_), _) => 2,
+            (None, Some(_)) => 1,
+            (None, None) => 0,
+        };
+        let given = [self.peer_id.is_some(), self.request_id.is_some(), self.diagnosis.is_some()];
+        2 + given.into_iter().filter(|given| *given).count()
+            + cancelled
+            + if self.stats.is_some() { 6 } else { 0 }
+    }
+}
+
+/// `cancelled_ids` has strings in one dialect and numbers in the other; an empty one belongs to the dialect that also counts it.
+#[derive(Default)]
+struct CancelledIds<'a> {
+    counted: bool,
+    order_ids: Option<Vec<&'a str>>,
+    orders: Option<Vec<u64>>,
+}
+
+impl<'a> CancelledIds<'a> {
+    fn read(&mut self, reader: &mut Reader<'a>) -> Result<(), WireError> {
+        let what = "cancelled_ids";
+        (self.order_ids, self.orders) = (None, None);
+        if reader.is_array_of_str_next() {
+            self.order_ids = Some(list(reader, what, 1, |reader| reader.id(what))?);
+        } else {
+            self.orders = Some(uints(reader, what)?);
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> (Option<Vec<&'a str>>, Option<Vec<u64>>) {
+        match self.orders {
+            Some(orders) if orders.is_empty() && self.counted => (Some(Vec::new()), None),
+            orders => (self.order_ids, orders),
+        }
+    }
+}
+
+/// The statistics lie in the reply itself, in any order: there are six of them or none.
+#[derive(Default)]
+struct StatsFields {
+    numbers: [Option<u64>; 5],
+    product_ids: Option<Vec<String>>,
+}
+
+impl StatsFields {
+    fn read<'a>(&mut self, reader: &mut Reader<'a>, key: &'a [u8]) -> Result<(), WireError> {
+        if key == b"product_ids" {
+            let product_ids =
+                list(reader, "product_ids", 1, |reader| reader.str("product_ids").map(str::to_owned))?;
+            self.product_ids = Some(product_ids);
+            return Ok(());
+        }
+        for (number, name) in self.numbers.iter_mut().zip(STATS_NUMBERS) {
+            if key == name.as_bytes() {
+                *number = Some(reader.uint(name)?);
+                return Ok(());
+            }
+        }
+        reader.skip(key)
+    }
+
+    fn finish(self, reader: &Reader<'_>) -> Result<Option<Stats>, WireError> {
+        match (self.numbers, self.product_ids) {
+            ([None, None, None, None, None], None) => Ok(None),
+            (
+                [Some(pending), Some(available), Some(clients), Some(suppliers), Some(completed)],
+                Some(product_ids),
+            ) => Ok(Some(Stats {
+                pending_orders: pending,
+                available_suppliers: available,
+                connected_clients: clients,
+                connected_suppliers: suppliers,
+                total_completed: completed,
+                product_ids,
+            })),
+            (numbers, product_ids) => {
+                let present = numbers.iter().map(Option::is_some).chain([product_ids.is_some()]);
+                let fields: Vec<_> = STATS_NUMBERS.into_iter().chain(["product_ids"]).zip(present).collect();
+                Err(reader.missing(&fields))
+            }
+        }
+    }
+}
+
+/// In the order in which softs sends them.
+const STATS_NUMBERS: [&str; 5] =
+    ["pending_orders", "available_suppliers", "connected_clients", "connected_suppliers", "total_completed"];
+
+fn encode_stats(out: &mut Vec<u8>, stats: &Stats) {
+    let numbers = [
+        stats.pending_orders,
+        stats.available_suppliers,
+        stats.connected_clients,
+        stats.connected_suppliers,
+        stats.total_completed,
+    ];
+    for (name, number) in STATS_NUMBERS.into_iter().zip(numbers) {
+        writer::str(out, name);
+        writer::uint(out, number);
+    }
+    writer::str(out, "product_ids");
+    writer::strs(out, &stats.product_ids);
+}
+
+fn encode_diagnosis(out: &mut Vec<u8>, diagnosis: &Diagnosis) {
+    writer::str(out, "diagnosis");
+    writer::map(out, 4);
+    writer::str(out, "matching_suppliers");
+    writer::uint(out, diagnosis.matching_suppliers);
+    writer::str(out, "busy_suppliers");
+    writer::uint(out, diagnosis.busy_suppliers);
+    writer::str(out, "busiest_s");
+    writer::float(out, diagnosis.busiest_s);
+    writer::str(out, "queued");
+    writer::uint(out, diagnosis.queued);
+}
+
+fn decode_diagnosis(reader: &mut Reader<'_>) -> Result<Diagnosis, WireError> {
+    let mut diagnosis = Diagnosis::default();
+    let mut seen = [false; 4];
+    reader.map("diagnosis", |reader, key| {
+        match key {
+            b"matching_suppliers" => {
+                (diagnosis.matching_suppliers, seen[0]) = (reader.uint("matching_suppliers")?, true)
+            }
+            b"busy_suppliers" => (diagnosis.busy_suppliers, seen[1]) = (reader.uint("busy_suppliers")?, true),
+            b"busiest_s" => (diagnosis.busiest_s, seen[2]) = (reader.number("busiest_s")?, true),
+            b"queued" => (diagnosis.queued, seen[3]) = (reader.uint("queued")?, true),
+            _ => reader.skip(key)?,
+        }
+        Ok(())
+    })?;
+    if seen != [true; 4] {
+        let names = ["matching_suppliers", "busy_suppliers", "busiest_s", "queued"];
+        let fields: Vec<_> = names.into_iter().zip(seen).collect();
+        return Err(reader.missing(&fields));
+    }
+    Ok(diagnosis)
+}

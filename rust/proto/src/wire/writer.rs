@@ -1,0 +1,106 @@
+//! msgpack as Python's `msgpack.packb(..., use_bin_type=True)` writes it: always the shortest form.
+
+use rmp::Marker;
+
+/// Appends an integer.
+#[inline]
+pub(super) fn uint(out: &mut Vec<u8>, n: u64) {
+    match n {
+        0..0x80 => out.push(n as u8),
+        0x80..=0xff => out.extend_from_slice(&[Marker::U8.to_u8(), n as u8]),
+        0x100..=0xffff => {
+            let [a, b] = (n as u16).to_be_bytes();
+            out.extend_from_slice(&[Marker::U16.to_u8(), a, b]);
+        }
+        0x1_0000..=0xffff_ffff => {
+            let [a, b, c, d] = (n as u32).to_be_bytes();
+            out.extend_from_slice(&[Marker::U32.to_u8(), a, b, c, d]);
+        }
+        _ => {
+            let [a, b, c, d, e, f, g, h] = n.to_be_bytes();
+            out.extend_from_slice(&[Marker::U64.to_u8(), a, b, c, d, e, f, g, h]);
+        }
+    }
+}
+
+/// Appends a string.
+#[inline]
+pub(super) fn str(out: &mut Vec<u8>, text: &str) {
+    match text.len() {
+        len @ 0..32 => out.push(Marker::FixStr(len as u8).to_u8()),
+        len @ 32..=0xff => out.extend_from_slice(&[Marker::Str8.to_u8(), len as u8]),
+        len => wide(out, [Marker::Str16, Marker::Str32], len),
+    }
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Appends `true` or `false`.
+pub(super) fn bool(out: &mut Vec<u8>, value: bool) {
+    out.push(if value { Marker::True.to_u8() } else { Marker::False.to_u8() });
+}
+
+/// Appends a string, or nil.
+pub(super) fn optional_str(out: &mut Vec<u8>, text: Option<&str>) {
+    match text {
+        Some(text) => str(out, text),
+        None => out.push(Marker::Null.to_u8()),
+    }
+}
+
+/// Appends a float of 64 bits.
+pub(super) fn float(out: &mut Vec<u8>, value: f64) {
+    out.push(Marker::F64.to_u8());
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
+/// Starts an array of `len` values.
+pub(super) fn array(out: &mut Vec<u8>, len: usize) {
+    match len {
+        0..16 => out.push(Marker::FixArray(len as u8).to_u8()),
+        _ => wide(out, [Marker::Array16, Marker::Array32], len),
+    }
+}
+
+/// Starts a map of `len` keys and values.
+pub(super) fn map(out: &mut Vec<u8>, len: usize) {
+    match len {
+        0..16 => out.push(Marker::FixMap(len as u8).to_u8()),
+        _ => wide(out, [Marker::Map16, Marker::Map32], len),
+    }
+}
+
+/// Appends an array of integers.
+pub(super) fn uints(out: &mut Vec<u8>, numbers: &[u64]) {
+    array(out, numbers.len());
+    for &n in numbers {
+        uint(out, n);
+    }
+}
+
+/// Appends an array that holds both halves of each pair, one after the other.
+pub(super) fn flat_pairs(out: &mut Vec<u8>, pairs: &[(u64, u64)]) {
+    array(out, 2 * pairs.len());
+    for &(a, b) in pairs {
+        uint(out, a);
+        uint(out, b);
+    }
+}
+
+/// Appends an array of strings.
+pub(super) fn strs<S: AsRef<str>>(out: &mut Vec<u8>, texts: &[S]) {
+    array(out, texts.len());
+    for text in texts {
+        str(out, text.as_ref());
+    }
+}
+
+/// A length of 16 or 32 bits. No message has 4 GiB, so no length is cut.
+fn wide(out: &mut Vec<u8>, [narrow, wide]: [Marker; 2], len: usize) {
+    if let Ok(len) = u16::try_from(len) {
+        out.push(narrow.to_u8());
+        out.extend_from_slice(&len.to_be_bytes());
+    } else {
+        out.push(wide.to_u8());
+        out.extend_from_slice(&(len as u32).to_be_bytes());
+    }
+}

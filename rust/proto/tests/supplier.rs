@@ -1,0 +1,249 @@
+//! The supplier's state machine in virtual time: leases in, results out, and when it may write.
+
+use std::time::{Duration, Instant};
+
+use softs_proto::Dialect;
+use softs_proto::supplier::{Config, Supplier};
+use softs_proto::wire::{Message, Reply, SupplierRequest, ToSupplier, WorkGroup};
+
+/// What a supplier said, owned.
+#[derive(Clone, Debug, PartialEq)]
+enum Said {
+    Hello,
+    Ready(Option<u64>),
+    Done(String, bool),
+    Dones { done: Vec<u64>, failed: Vec<(u64, String)>, returned: Vec<u64> },
+    Goodbye,
+}
+
+/// A supplier and the broker's end of its connection.
+struct Bench {
+    supplier: Supplier,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(dialect: Dialect) -> Self {
+        let config = Config { product_ids: vec!["p.*".into()], name: "t0".into() };
+        let mut bench = Self { supplier: Supplier::new(config), now: Instant::now() };
+        bench.connect(dialect);
+        bench
+    }
+
+    fn connect(&mut self, dialect: Dialect) {
+        self.supplier.handle_connected(self.now, dialect);
+        let said = self.said();
+        assert!(matches!(said[..], [Said::Hello, Said::Ready(_)]), "{said:?}");
+        self.tell(&ToSupplier::Reply(Reply { ok: true, peer_id: Some(4), ..Reply::default() }));
+        assert_eq!(self.supplier.hello(), Some(&Ok(4)));
+    }
+
+    fn tell(&mut self, message: &ToSupplier<'_>) {
+        let mut out = Message::new();
+        message.encode(&mut out);
+        let frames: Vec<_> = out.frames().collect();
+        self.supplier.handle_message(self.now, &frames);
+    }
+
+    fn lease(&mut self, leases: &[u64]) {
+        let leases = leases.iter().map(|&lease| (lease, lease * 8)).collect();
+        self.tell(&ToSupplier::Works(vec![WorkGroup { product_id: "p1", address: "sl_x", slot_size: 8, leases }]));
+    }
+
+    fn work(&mut self, order_id: &str) {
+        self.tell(&ToSupplier::Work { order_id, product_id: "p1", address: "sl_x", offset: 0 });
+    }
+
+    /// Everything it has to say, whether or not it is due.
+    fn said(&mut self) -> Vec<Said> {
+        let mut message = Message::new();
+        let mut said = Vec::new();
+        while self.supplier.poll_transmit(self.now, &mut message) {
+            let frames: Vec<_> = message.frames().collect();
+            said.push(match SupplierRequest::decode(&frames).unwrap() {
+                SupplierRequest::Hello { product_ids, .. } => {
+                    assert_eq!(product_ids, ["p.*"]);
+                    Said::Hello
+                }
+                SupplierRequest::Ready { credit } => Said::Ready(credit),
+                SupplierRequest::Done { order_id, success } => Said::Done(order_id.to_owned(), success),
+                SupplierRequest::Dones { done, failed, returned } => {
+                    let failed = failed.into_iter().map(|(lease, text)| (lease, text.to_owned())).collect();
+                    Said::Dones { done, failed, returned }
+                }
+                SupplierRequest::Goodbye => Said::Goodbye,
+            });
+        }
+        said
+    }
+
+    fn begin(&mut self) -> u64 {
+        self.supplier.begin(self.now).expect("work").offset / 8
+    }
+
+    fn finish(&mut self, call: Duration, result: Result<(), String>) {
+        self.now += call;
+        self.supplier.finish(self.now, result);
+    }
+}
+
+const SHORT: Duration = Duration::from_micros(10);
+
+#[test]
+fn leases_are_worked_on_in_order_and_reported() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.lease(&[1, 2]);
+    assert_eq!(bench.begin(), 1);
+    bench.finish(SHORT, Ok(()));
+    assert_eq!(bench.begin(), 2);
+    bench.finish(SHORT, Err("boom".into()));
+    let said = bench.said();
+    assert!(said.contains(&Said::Dones { done: vec![1], failed: vec![(2, "boom".into())], returned: vec![] }), "{said:?}");
+}
+
+#[test]
+fn results_wait_for_company_only_while_there_is_other_work() {
+    let mut bench = Bench::new(Dialect::Native);
+    for lease in 0..40 {
+        bench.lease(&[lease]);
+        bench.begin();
+        bench.finish(SHORT, Ok(()));
+        bench.said();
+    }
+    bench.lease(&[50, 51, 52]);
+    bench.begin();
+    bench.finish(SHORT, Ok(()));
+    assert!(!bench.supplier.wants_transmit(bench.now), "two more are waiting: one message for all");
+    bench.begin();
+    bench.finish(Duration::from_micros(300), Ok(()));
+    assert!(bench.supplier.wants_transmit(bench.now), "but not for long");
+    bench.said();
+    bench.begin();
+    bench.finish(SHORT, Ok(()));
+    assert!(bench.supplier.wants_transmit(bench.now), "nothing left to wait for");
+}
+
+#[test]
+fn short_calls_widen_the_window_and_long_ones_narrow_it() {
+    let mut bench = Bench::new(Dialect::Native);
+    let mut window = 2;
+    let mut run = |bench: &mut Bench, call: Duration| {
+        for _ in 0..60 {
+            bench.lease(&[1]);
+            bench.begin();
+            bench.finish(call, Ok(()));
+            for said in bench.said() {
+                if let Said::Ready(credit) = said {
+                    window = credit.unwrap();
+                }
+            }
+        }
+        window
+    };
+    assert_eq!(run(&mut bench, SHORT), 64);
+    assert_eq!(run(&mut bench, Duration::from_millis(50)), 1);
+    assert_eq!(run(&mut bench, SHORT), 64);
+}
+
+#[test]
+fn what_waits_behind_a_long_call_is_given_back() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.lease(&[1, 2, 3]);
+    bench.begin();
+    bench.supplier.return_unstarted();
+    let said = bench.said();
+    let returned = Said::Dones { done: vec![], failed: vec![], returned: vec![2, 3] };
+    assert_eq!(said, [Said::Ready(Some(1)), returned], "first less credit, else they come straight back");
+    bench.finish(Duration::from_secs(17), Ok(()));
+    assert!(bench.said().contains(&Said::Dones { done: vec![1], failed: vec![], returned: vec![] }));
+}
+
+#[test]
+fn a_lease_ends_with_its_connection() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.lease(&[1, 2]);
+    bench.begin();
+    assert!(bench.supplier.may_write(bench.now));
+    bench.supplier.handle_disconnected();
+    assert!(!bench.supplier.may_write(bench.now), "W3: no connection");
+    bench.connect(Dialect::Native);
+    assert!(!bench.supplier.may_write(bench.now), "W3: another connection");
+    bench.finish(SHORT, Ok(()));
+    assert!(bench.said().iter().all(|s| !matches!(s, Said::Dones { .. })), "its result means nothing to the new broker");
+    assert!(bench.supplier.begin(bench.now).is_none(), "nor do the leases that waited");
+}
+
+#[test]
+fn goodbye_gives_back_what_was_not_begun() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.lease(&[1, 2]);
+    bench.begin();
+    bench.supplier.leave();
+    bench.supplier.leave();
+    let given_back = Said::Dones { done: vec![], failed: vec![], returned: vec![2] };
+    assert_eq!(bench.said(), [given_back, Said::Goodbye]);
+    bench.lease(&[3]);
+    assert_eq!(bench.said(), [Said::Dones { done: vec![], failed: vec![], returned: vec![3] }], "a lease that crossed it");
+    bench.finish(SHORT, Ok(()));
+    assert_eq!(bench.said(), [Said::Dones { done: vec![1], failed: vec![], returned: vec![] }]);
+}
+
+#[test]
+fn long_error_texts_keep_their_end() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.lease(&[1]);
+    bench.begin();
+    bench.finish(SHORT, Err(format!("{}ValueError: boom", "é".repeat(10_000))));
+    let said = bench.said();
+    let Some(Said::Dones { failed, .. }) = said.iter().find(|s| matches!(s, Said::Dones { .. })) else { panic!("{said:?}") };
+    assert!(failed[0].1.len() <= 8192 && failed[0].1.ends_with("ValueError: boom"));
+}
+
+#[test]
+fn softs_dialect_is_one_lease_at_a_time() {
+    let mut bench = Bench::new(Dialect::Softs);
+    bench.work("c1-1");
+    bench.begin();
+    assert!(bench.said().is_empty(), "no READY while one is in hand");
+    bench.finish(SHORT, Ok(()));
+    assert_eq!(bench.said(), [Said::Done("c1-1".into(), true), Said::Ready(None)]);
+}
+
+#[test]
+fn an_idle_supplier_reminds_a_softs_broker_of_itself() {
+    let mut bench = Bench::new(Dialect::Softs);
+    assert_eq!(bench.supplier.poll_timeout(), Some(bench.now + Duration::from_secs(10)));
+    bench.now += Duration::from_secs(10);
+    assert!(bench.supplier.wants_transmit(bench.now));
+    assert_eq!(bench.said(), [Said::Hello, Said::Ready(None)]);
+    assert!(Bench::new(Dialect::Native).supplier.poll_timeout().is_none(), "ours needs no reminder");
+}
+
+#[test]
+fn a_softs_broker_loses_patience_so_a_late_result_is_not_written() {
+    let mut bench = Bench::new(Dialect::Softs);
+    bench.work("c1-1");
+    bench.begin();
+    bench.now += Duration::from_secs(10);
+    assert!(!bench.supplier.may_write(bench.now));
+    bench.finish(SHORT, Ok(()));
+    assert_eq!(bench.said()[0], Said::Hello, "it has dropped us meanwhile");
+}
+
+#[test]
+fn terminate_is_seen() {
+    let mut bench = Bench::new(Dialect::Native);
+    assert!(!bench.supplier.is_terminated());
+    bench.tell(&ToSupplier::Terminate);
+    assert!(bench.supplier.is_terminated());
+}
+
+#[test]
+fn a_refused_hello_says_why() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.supplier.handle_disconnected();
+    bench.supplier.handle_connected(bench.now, Dialect::Native);
+    bench.said();
+    bench.tell(&ToSupplier::Reply(Reply { ok: false, error: Some("Invalid product_id pattern"), ..Reply::default() }));
+    assert_eq!(bench.supplier.hello(), Some(&Err("Invalid product_id pattern".into())));
+}

@@ -1,0 +1,117 @@
+//! decode(encode(x)) = x for every message of both dialects.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use softs_proto::wire::{
+    ClientRequest, Diagnosis, EndCode, Message, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
+    WorkGroup,
+};
+
+/// Ids, with all widths of string lengths.
+fn id() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-z0-9/._-]{0,40}",
+        "\\PC{0,80}",
+        Just("x".repeat(255)),
+        Just("y".repeat(256)),
+        Just("z".repeat(1024))
+    ]
+}
+
+/// Numbers of all widths.
+fn uint() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0_u32..64).prop_map(|(n, shift)| n >> shift)
+}
+
+fn uints() -> impl Strategy<Value = Vec<u64>> {
+    vec(uint(), 0..40)
+}
+
+fn pairs() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    vec((uint(), uint()), 0..40)
+}
+
+fn code() -> impl Strategy<Value = EndCode> {
+    prop_oneof![Just(EndCode::Failed), Just(EndCode::Refused), Just(EndCode::Invalid)]
+}
+
+macro_rules! round_trip {
+    ($type:ident, $value:expr) => {{
+        let value = $value;
+        let mut message = Message::new();
+        value.encode(&mut message);
+        let frames: Vec<_> = message.frames().collect();
+        prop_assert_eq!($type::decode(&frames), Ok(value));
+    }};
+}
+
+proptest! {
+    #[test]
+    fn orders(order_id in id(), product_id in id(), address in id(), offset in uint(), orders in pairs(), numbers in uints()) {
+        let (order_id, product_id, address) = (&order_id[..], &product_id[..], &address[..]);
+        round_trip!(ClientRequest, ClientRequest::Order { order_id, product_id, address, offset });
+        round_trip!(ToSupplier, ToSupplier::Work { order_id, product_id, address, offset });
+        round_trip!(ClientRequest, ClientRequest::Cancel { order_id });
+        round_trip!(ClientRequest, ClientRequest::Orders { address, slot_size: offset, product_id, orders });
+        round_trip!(ClientRequest, ClientRequest::Cancels { request_id: offset, orders: numbers });
+        round_trip!(ToClient, ToClient::Fulfilled { order_id });
+        round_trip!(ToClient, ToClient::Failed { order_id });
+    }
+
+    #[test]
+    fn requests_with_options(request_id in option::of(uint()), product_id in option::of(id()), product_ids in vec(id(), 0..20)) {
+        let product_id = product_id.as_deref();
+        round_trip!(ClientRequest, ClientRequest::Stats { request_id, product_id });
+        let product_ids = product_ids.iter().map(String::as_str).collect();
+        round_trip!(SupplierRequest, SupplierRequest::Hello { product_ids, name: product_id });
+        round_trip!(SupplierRequest, SupplierRequest::Ready { credit: request_id });
+    }
+
+    #[test]
+    fn answers_of_suppliers(order_id in id(), success: bool, done in uints(), failed in vec((uint(), id()), 0..20), returned in uints()) {
+        round_trip!(SupplierRequest, SupplierRequest::Done { order_id: &order_id, success });
+        let failed = failed.iter().map(|(lease, text)| (*lease, &text[..])).collect();
+        round_trip!(SupplierRequest, SupplierRequest::Dones { done, failed, returned });
+    }
+
+    #[test]
+    fn results(done in uints(), ended in vec((uint(), code(), id()), 0..20)) {
+        let ended = ended.iter().map(|(order, code, text)| (*order, *code, &text[..])).collect();
+        round_trip!(ToClient, ToClient::Results { done, ended });
+    }
+
+    #[test]
+    fn works(groups in vec((id(), id(), uint(), pairs()), 0..20)) {
+        let groups = groups.iter().map(|(product_id, address, slot_size, leases)| {
+            WorkGroup { product_id, address, slot_size: *slot_size, leases: leases.clone() }
+        });
+        round_trip!(ToSupplier, ToSupplier::Works(groups.collect()));
+    }
+
+    #[test]
+    fn replies(
+        ok: bool, error in option::of(id()), ids in [option::of(uint()), option::of(uint())], numbers in [uint(), uint(), uint(), uint(), uint()],
+        product_ids in vec(id(), 0..20), seconds in 0.0..1e9, has_stats: bool, has_diagnosis: bool,
+        cancelled in option::of(vec(id(), 0..20)), cancelled_orders in option::of(uints()),
+    ) {
+        let stats = Stats {
+            pending_orders: numbers[0], available_suppliers: numbers[1], connected_clients: numbers[2],
+            connected_suppliers: numbers[3], total_completed: numbers[4], product_ids,
+        };
+        let diagnosis = Diagnosis { matching_suppliers: numbers[0], busy_suppliers: numbers[1], busiest_s: seconds, queued: numbers[2] };
+        let cancelled: Option<Vec<_>> = cancelled.as_ref().map(|ids| ids.iter().map(String::as_str).collect());
+        let reply = Reply {
+            ok,
+            error: error.as_deref(),
+            peer_id: ids[0],
+            request_id: ids[1],
+            cancelled_orders: if cancelled.is_some() { None } else { cancelled_orders },
+            cancelled,
+            stats: has_stats.then_some(stats),
+            diagnosis: has_diagnosis.then_some(diagnosis),
+        };
+        round_trip!(ToClient, ToClient::Reply(reply.clone()));
+        round_trip!(ToSupplier, ToSupplier::Reply(reply));
+    }
+}

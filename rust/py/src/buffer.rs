@@ -1,0 +1,102 @@
+//! Bytes that come from Python or go there.
+
+use std::borrow::Cow;
+use std::ptr::NonNull;
+
+use pyo3::buffer::PyBuffer;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
+use softs_shm::ForeignBytes;
+
+use crate::errors::raise;
+
+/// What a caller wants to have written.
+pub(crate) enum Source<'a, 'py> {
+    /// Immutable, so plain Rust memory for as long as it is borrowed.
+    Bytes(&'a Bound<'py, PyBytes>),
+    /// Anything else with contiguous bytes. Other threads may write to it.
+    Buffer(Buffer),
+}
+
+impl<'a, 'py> Source<'a, 'py> {
+    pub(crate) fn new(data: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        match data.cast::<PyBytes>() {
+            Ok(bytes) => Ok(Self::Bytes(bytes)),
+            Err(_) => Buffer::new(data).map(Self::Buffer),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.as_bytes().len(),
+            Self::Buffer(buffer) => buffer.bytes.len_bytes(),
+        }
+    }
+
+    /// What can be used as Rust memory: `bytes` as they are, anything else copied.
+    pub(crate) fn to_rust(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Bytes(bytes) => Cow::Borrowed(bytes.as_bytes()),
+            Self::Buffer(buffer) => Cow::Owned(buffer.foreign().to_vec()),
+        }
+    }
+}
+
+/// New `bytes` of `n` bytes that `fill` writes all of. Unlike [`PyBytes::new_with`], it does not clear them first, which for a large
+/// sample takes as long as the copy.
+pub(crate) fn bytes_filled_by<'py>(
+    py: Python<'py>,
+    n: usize,
+    fill: impl FnOnce(ForeignBytes<'_>) -> PyResult<()>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let len = ffi::Py_ssize_t::try_from(n)?;
+    // SAFETY: M6: Python allocates `n` bytes that nobody else knows of before this function returns; they stay in place while
+    // `bytes` lives. They are not initialized yet: `fill` gives them only to a function that writes all of them, or fails, and then
+    // `bytes` is dropped unseen.
+    unsafe {
+        let bytes = ffi::PyBytes_FromStringAndSize(std::ptr::null(), len);
+        let bytes = Bound::from_owned_ptr_or_err(py, bytes)?.cast_into_unchecked::<PyBytes>();
+        let start =
+            NonNull::new(ffi::PyBytes_AsString(bytes.as_ptr()).cast::<u8>()).unwrap_or(NonNull::dangling());
+        fill(ForeignBytes::new(NonNull::slice_from_raw_parts(start, n), &bytes))?;
+        Ok(bytes)
+    }
+}
+
+/// A C-contiguous buffer, whatever its elements are.
+pub(crate) struct Buffer {
+    bytes: PyBuffer<u8>,
+}
+
+impl Buffer {
+    pub(crate) fn new(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let bytes = PyBuffer::<u8>::get(data).or_else(|_| {
+            let view = PyMemoryView::from(data)?.call_method1("cast", ("B",))?;
+            PyBuffer::get(&view)
+        })?;
+        if bytes.is_c_contiguous() {
+            Ok(Self { bytes })
+        } else {
+            Err(raise(data.py(), "ConfigError", "the buffer is not C-contiguous".to_owned()))
+        }
+    }
+
+    pub(crate) fn writable(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = Self::new(data)?;
+        if buffer.bytes.readonly() {
+            return Err(raise(data.py(), "ConfigError", "the buffer is read-only".to_owned()));
+        }
+        Ok(buffer)
+    }
+
+    /// Its memory, to be written to only if it is `writable`.
+    pub(crate) fn foreign(&self) -> ForeignBytes<'_> {
+        // An empty buffer may have no address.
+        let nothing = NonNull::slice_from_raw_parts(NonNull::dangling(), 0);
+        let bytes = self.bytes.as_slice_ptr().unwrap_or(nothing);
+        // SAFETY: M6: an exported buffer keeps its memory in place until the `PyBuffer` is released, which the borrow prevents.
+        // Python has no Rust references to it.
+        unsafe { ForeignBytes::new(bytes, self) }
+    }
+}

@@ -1,0 +1,37 @@
+//! The one table from Rust errors to the classes of `softs_fast.errors`.
+
+use pyo3::exceptions::PyImportError;
+use pyo3::prelude::*;
+use softs_net::NetError;
+use softs_proto::client::ReleaseError;
+
+/// An exception of `softs_fast.errors`; a Python error of its own if that class is missing.
+pub(crate) fn raise(py: Python<'_>, class: &str, message: String) -> PyErr {
+    let built = py
+        .import("softs_fast.errors")
+        .and_then(|module| module.getattr(class))
+        .and_then(|class| class.call1((message,)));
+    match built {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => PyImportError::new_err(format!("softs_fast.errors.{class}: {error}")),
+    }
+}
+
+pub(crate) fn net_error(py: Python<'_>, error: &NetError) -> PyErr {
+    let class = match error {
+        NetError::BadEndpoint { .. } | NetError::RemoteNotAllowed { .. } => "ConfigError",
+        NetError::EndpointInUse { .. } | NetError::PathTaken { .. } => "EndpointInUse",
+        NetError::ForeignOwner { .. }
+        | NetError::NoBroker { .. }
+        | NetError::Lost { .. }
+        | NetError::Os { .. } => "PeerLost",
+        NetError::Protocol { .. } => "WireError",
+    };
+    raise(py, class, error.to_string())
+}
+
+pub(crate) fn release_error(py: Python<'_>, error: ReleaseError) -> PyErr {
+    match error {
+        ReleaseError::Unknown { .. } | ReleaseError::NotHeld(_) => raise(py, "ConfigError", error.to_string()),
+    }
+}

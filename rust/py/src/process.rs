@@ -1,0 +1,79 @@
+//! Handles belong to the process that made them.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use crate::errors::raise;
+
+/// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to the socket: there the handle
+/// refuses to work and is never dropped.
+#[derive(Debug)]
+pub(crate) struct Owned<T> {
+    value: Arc<T>,
+    pid: u32,
+}
+
+impl<T> Owned<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Arc::new(value), pid: std::process::id() }
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// The handle, unless this is a fork.
+    pub(crate) fn here(&self, py: Python<'_>, what: &str) -> PyResult<&T> {
+        if !self.is_forked() {
+            return Ok(&self.value);
+        }
+        let (owner, child) = (self.pid, std::process::id());
+        Err(raise(
+            py,
+            "ForkedError",
+            format!(
+                "this {what} was opened by process {owner} and cannot be used in its fork {child}; open one after the fork, in the process that uses it"
+            ),
+        ))
+    }
+}
+
+impl<T> Deref for Owned<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // One reference too many, so that the value's own Drop, which would speak on the parent's socket, never runs.
+            std::mem::forget(Arc::clone(&self.value));
+        }
+    }
+}
+
+/// Looks for signals during a blocking call; keeps what their handlers raised.
+pub(crate) struct Signals(Option<PyErr>);
+
+impl Signals {
+    pub(crate) fn new() -> Self {
+        Self(None)
+    }
+
+    /// Whether a handler raised.
+    pub(crate) fn look(&mut self) -> bool {
+        if let Err(error) = Python::attach(|py| py.check_signals()) {
+            self.0 = Some(error);
+        }
+        self.0.is_some()
+    }
+
+    pub(crate) fn raised(self) -> PyResult<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,94 @@
+//! How the bytes of a segment are reached: through a mapping, or through the file where a mapping could raise SIGBUS (M4).
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+
+use crate::ForeignBytes;
+use crate::map::Map;
+
+#[derive(Debug)]
+pub(crate) enum Access {
+    /// All blocks of the file exist.
+    Mapped(Map),
+    /// The file may have holes, or is not ours: the kernel copies, and reports what a mapping would die of.
+    Direct,
+}
+
+impl Access {
+    /// Writes `data` at `at`. `INVAL` when it does not fit into the mapping.
+    pub(crate) fn write(&self, file: BorrowedFd<'_>, at: u64, data: &[u8]) -> Result<(), Errno> {
+        match self {
+            Self::Mapped(map) => fits(map.write(index(at)?, data)),
+            Self::Direct => write_all(file, at, data),
+        }
+    }
+
+    /// As [`Self::write`].
+    pub(crate) fn write_from(
+        &self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        data: ForeignBytes<'_>,
+    ) -> Result<(), Errno> {
+        match self {
+            Self::Mapped(map) => fits(map.write_from(index(at)?, data)),
+            Self::Direct => write_all(file, at, &data.to_vec()),
+        }
+    }
+
+    /// Fills `out` from `at`.
+    pub(crate) fn read(&self, file: BorrowedFd<'_>, at: u64, out: &mut [u8]) -> Result<(), Errno> {
+        match self {
+            Self::Mapped(map) => fits(map.read(index(at)?, out)),
+            Self::Direct => read_all(file, at, out),
+        }
+    }
+
+    /// As [`Self::read`].
+    pub(crate) fn read_to(&self, file: BorrowedFd<'_>, at: u64, out: ForeignBytes<'_>) -> Result<(), Errno> {
+        match self {
+            Self::Mapped(map) => fits(map.read_to(index(at)?, out)),
+            Self::Direct => {
+                let mut copy = vec![0; out.len()];
+                read_all(file, at, &mut copy)?;
+                out.fill_from(&copy);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Writes all of `data` to the file.
+pub(crate) fn write_all(file: BorrowedFd<'_>, mut at: u64, mut data: &[u8]) -> Result<(), Errno> {
+    while !data.is_empty() {
+        let n = retry_on_intr(|| pwrite(file, data, at))?;
+        if n == 0 {
+            return Err(Errno::NOSPC);
+        }
+        data = &data[n..];
+        at += n as u64;
+    }
+    Ok(())
+}
+
+/// Fills all of `out` from the file. `NODATA` when it ends before.
+pub(crate) fn read_all(file: BorrowedFd<'_>, mut at: u64, mut out: &mut [u8]) -> Result<(), Errno> {
+    while !out.is_empty() {
+        let n = retry_on_intr(|| pread(file, &mut *out, at))?;
+        if n == 0 {
+            return Err(Errno::NODATA);
+        }
+        out = &mut out[n..];
+        at += n as u64;
+    }
+    Ok(())
+}
+
+fn index(at: u64) -> Result<usize, Errno> {
+    usize::try_from(at).map_err(|_| Errno::INVAL)
+}
+
+fn fits(done: bool) -> Result<(), Errno> {
+    if done { Ok(()) } else { Err(Errno::INVAL) }
+}

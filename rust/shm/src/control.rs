@@ -1,0 +1,302 @@
+//! The control block: 4096 bytes behind the slots that say what a segment is and who may remove it. See `docs/segment.md`.
+
+use std::mem::offset_of;
+
+use crate::SegmentError;
+
+/// First bytes of a control block.
+pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
+/// The layout described in `docs/segment.md`.
+pub const LAYOUT_VERSION: u32 = 1;
+/// Bytes of a control block, and the alignment of its offset.
+pub const BLOCK_LEN: u64 = 4096;
+
+const NAME_CAP: usize = 256;
+
+/// The block as it lies in the segment, all integers little-endian.
+///
+/// It is never mapped as a struct, only encoded and decoded field by field; the type fixes the offsets.
+#[repr(C)]
+struct Block {
+    magic: [u8; 8],
+    version: u32,
+    kind: u32,
+    slot_size: u64,
+    n_slots: u64,
+    segment_id: u64,
+    owner_pid: u32,
+    public_len: u16,
+    hidden_len: u16,
+    reserved: [u8; 16],
+    public: [u8; NAME_CAP],
+    hidden: [u8; NAME_CAP],
+    room: [u8; BLOCK_LEN as usize - 576],
+}
+
+const _: () = {
+    assert!(size_of::<Block>() == BLOCK_LEN as usize);
+    assert!(offset_of!(Block, magic) == 0);
+    assert!(offset_of!(Block, version) == 8);
+    assert!(offset_of!(Block, kind) == 12);
+    assert!(offset_of!(Block, slot_size) == 16);
+    assert!(offset_of!(Block, n_slots) == 24);
+    assert!(offset_of!(Block, segment_id) == 32);
+    assert!(offset_of!(Block, owner_pid) == 40);
+    assert!(offset_of!(Block, public_len) == 44);
+    assert!(offset_of!(Block, hidden_len) == 46);
+    assert!(offset_of!(Block, reserved) == 48);
+    assert!(offset_of!(Block, public) == 64);
+    assert!(offset_of!(Block, hidden) == 320);
+    assert!(offset_of!(Block, room) == 576);
+};
+
+/// Where in the block the version is; it is written last.
+pub(crate) const VERSION_AT: u64 = offset_of!(Block, version) as u64;
+/// Where in the block the random number of the segment is.
+pub(crate) const SEGMENT_ID_AT: u64 = offset_of!(Block, segment_id) as u64;
+
+/// Where a segment lives, which decides whether the sweep may remove it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    Shm = 1,
+    File = 2,
+}
+
+/// Sizes of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) slot_size: u64,
+    pub(crate) n_slots: u64,
+}
+
+impl Layout {
+    pub(crate) fn new(slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
+        let layout = Self { slot_size, n_slots };
+        if slot_size == 0 || n_slots == 0 {
+            return Err(SegmentError::Invalid(format!(
+                "a segment needs slots: slot_size is {slot_size}, n_slots is {n_slots}"
+            )));
+        }
+        match layout.checked_file_len() {
+            Some(_) => Ok(layout),
+            None => Err(SegmentError::Invalid(format!(
+                "{n_slots} slots of {slot_size} bytes are more than a file can hold"
+            ))),
+        }
+    }
+
+    /// Bytes of all slots.
+    pub(crate) fn slots_len(self) -> u64 {
+        self.slot_size * self.n_slots
+    }
+
+    /// Offset of the control block.
+    pub(crate) fn block_at(self) -> u64 {
+        self.slots_len().next_multiple_of(BLOCK_LEN)
+    }
+
+    /// Bytes of the whole file.
+    pub(crate) fn file_len(self) -> u64 {
+        self.block_at() + BLOCK_LEN
+    }
+
+    /// The file length if no step of it overflows and the system can address it.
+    fn checked_file_len(self) -> Option<u64> {
+        let len = self
+            .slot_size
+            .checked_mul(self.n_slots)?
+            .checked_next_multiple_of(BLOCK_LEN)?
+            .checked_add(BLOCK_LEN)?;
+        (len <= i64::MAX as u64 && usize::try_from(len).is_ok()).then_some(len)
+    }
+}
+
+/// What a control block says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Control {
+    pub(crate) kind: Kind,
+    pub(crate) layout: Layout,
+    pub(crate) segment_id: u64,
+    pub(crate) owner_pid: u32,
+    /// The name that peers use; empty for files.
+    pub(crate) public: Vec<u8>,
+    /// The second link; empty for files.
+    pub(crate) hidden: Vec<u8>,
+}
+
+impl Control {
+    /// The block with its version still 0, which no reader accepts.
+    pub(crate) fn encode_unpublished(&self) -> [u8; BLOCK_LEN as usize] {
+        let mut block = [0; BLOCK_LEN as usize];
+        let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
+        put(offset_of!(Block, magic), &MAGIC);
+        put(offset_of!(Block, kind), &(self.kind as u32).to_le_bytes());
+        put(offset_of!(Block, slot_size), &self.layout.slot_size.to_le_bytes());
+        put(offset_of!(Block, n_slots), &self.layout.n_slots.to_le_bytes());
+        put(offset_of!(Block, segment_id), &self.segment_id.to_le_bytes());
+        put(offset_of!(Block, owner_pid), &self.owner_pid.to_le_bytes());
+        for (name, len_at, at) in [
+            (&self.public, offset_of!(Block, public_len), offset_of!(Block, public)),
+            (&self.hidden, offset_of!(Block, hidden_len), offset_of!(Block, hidden)),
+        ] {
+            // Names come from directory entries, which have 255 bytes at most.
+            let kept = &name[..name.len().min(NAME_CAP)];
+            put(len_at, &(kept.len() as u16).to_le_bytes());
+            put(at, kept);
+        }
+        block
+    }
+
+    /// Reads the last block of a file of `file_len` bytes.
+    ///
+    /// `Ok(None)` when it is no control block at all, an explanation when it is one that cannot be used.
+    pub(crate) fn decode(block: &[u8; BLOCK_LEN as usize], file_len: u64) -> Result<Option<Self>, String> {
+        if block[..MAGIC.len()] != MAGIC {
+            return Ok(None);
+        }
+        match u32_at(block, offset_of!(Block, version)) {
+            LAYOUT_VERSION => {}
+            0 => return Err("its owner has not finished it".to_owned()),
+            version => return Err(format!("layout version {version}, this is {LAYOUT_VERSION}")),
+        }
+        let kind = match u32_at(block, offset_of!(Block, kind)) {
+            1 => Kind::Shm,
+            2 => Kind::File,
+            kind => return Err(format!("unknown kind {kind}")),
+        };
+        let layout = Layout {
+            slot_size: u64_at(block, offset_of!(Block, slot_size)),
+            n_slots: u64_at(block, offset_of!(Block, n_slots)),
+        };
+        if layout.slot_size == 0 || layout.n_slots == 0 || layout.checked_file_len() != Some(file_len) {
+            return Err(format!(
+                "{} slots of {} bytes do not make a file of {file_len} bytes",
+                layout.n_slots, layout.slot_size
+            ));
+        }
+        let name = |len_at: usize, at: usize| {
+            let len = usize::from(u16_at(block, len_at));
+            if len > NAME_CAP {
+                return Err(format!("a name of {len} bytes"));
+            }
+            Ok(block[at..at + len].to_vec())
+        };
+        Ok(Some(Self {
+            kind,
+            layout,
+            segment_id: u64_at(block, offset_of!(Block, segment_id)),
+            owner_pid: u32_at(block, offset_of!(Block, owner_pid)),
+            public: name(offset_of!(Block, public_len), offset_of!(Block, public))?,
+            hidden: name(offset_of!(Block, hidden_len), offset_of!(Block, hidden))?,
+        }))
+    }
+}
+
+fn bytes_at<const N: usize>(block: &[u8; BLOCK_LEN as usize], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&block[at..at + N]);
+    bytes
+}
+
+fn u16_at(block: &[u8; BLOCK_LEN as usize], at: usize) -> u16 {
+    u16::from_le_bytes(bytes_at(block, at))
+}
+
+fn u32_at(block: &[u8; BLOCK_LEN as usize], at: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(block, at))
+}
+
+fn u64_at(block: &[u8; BLOCK_LEN as usize], at: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(block, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn control() -> Control {
+        Control {
+            kind: Kind::Shm,
+            layout: Layout { slot_size: 100, n_slots: 50 },
+            segment_id: 0x0123_4567_89ab_cdef,
+            owner_pid: 77,
+            public: b"sl_0123456789abcdef".to_vec(),
+            hidden: b".sl_fedcba9876543210".to_vec(),
+        }
+    }
+
+    fn published(control: &Control) -> [u8; BLOCK_LEN as usize] {
+        let mut block = control.encode_unpublished();
+        block[8..12].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+        block
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let control = control();
+        let block = published(&control);
+        assert_eq!(Control::decode(&block, control.layout.file_len()), Ok(Some(control)));
+    }
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let layout = Layout::new(100, 50).unwrap();
+        assert_eq!((layout.slots_len(), layout.block_at(), layout.file_len()), (5000, 8192, 12288));
+        let layout = Layout::new(4096, 2).unwrap();
+        assert_eq!((layout.block_at(), layout.file_len()), (8192, 12288));
+    }
+
+    #[test]
+    fn an_unpublished_block_is_refused() {
+        let control = control();
+        assert!(Control::decode(&control.encode_unpublished(), control.layout.file_len()).is_err());
+    }
+
+    #[test]
+    fn hostile_blocks_are_refused() {
+        let control = control();
+        let good = published(&control);
+        let len = control.layout.file_len();
+        let with = |at: usize, bytes: &[u8]| {
+            let mut block = good;
+            block[at..at + bytes.len()].copy_from_slice(bytes);
+            Control::decode(&block, len)
+        };
+        assert_eq!(with(0, b"X"), Ok(None), "another magic is no control block");
+        assert!(with(8, &2_u32.to_le_bytes()).is_err(), "another version");
+        assert!(with(12, &3_u32.to_le_bytes()).is_err(), "another kind");
+        assert!(with(16, &0_u64.to_le_bytes()).is_err(), "no bytes");
+        assert!(with(16, &u64::MAX.to_le_bytes()).is_err(), "overflow of the product");
+        assert!(with(24, &(u64::MAX / 100).to_le_bytes()).is_err(), "overflow of the sum");
+        assert!(with(16, &200_u64.to_le_bytes()).is_err(), "longer than the file");
+        assert!(with(44, &257_u16.to_le_bytes()).is_err(), "a name longer than its room");
+        assert!(Control::decode(&good, len + BLOCK_LEN).is_err(), "shorter than the file");
+    }
+
+    #[test]
+    fn sizes_that_overflow_are_refused() {
+        for (slot_size, n_slots) in [(0, 1), (1, 0), (u64::MAX, 2), (1 << 62, 2), (u64::MAX - 10, 1)] {
+            assert!(matches!(Layout::new(slot_size, n_slots), Err(SegmentError::Invalid(_))));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_block_makes_the_decoder_panic_or_lie(
+            noise in prop::collection::vec(any::<u8>(), 576),
+            file_len in any::<u64>(),
+            keep_head in any::<bool>(),
+        ) {
+            let mut block = [0; BLOCK_LEN as usize];
+            block[..576].copy_from_slice(&noise);
+            if keep_head {
+                block[..16].copy_from_slice(&published(&control())[..16]);
+            }
+            if let Ok(Some(control)) = Control::decode(&block, file_len) {
+                prop_assert_eq!(control.layout.file_len(), file_len);
+            }
+        }
+    }
+}

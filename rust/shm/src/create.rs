@@ -1,0 +1,294 @@
+//! Creating segments: complete and locked first, named last (S1).
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, flock, fstat,
+    fstatvfs, ftruncate, linkat, lstat, open, unlink,
+};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::SegmentError;
+use crate::access::{Access, write_all};
+use crate::control::{Control, Kind, LAYOUT_VERSION, Layout, VERSION_AT};
+use crate::map::Map;
+use crate::open::shm_entry;
+use crate::segment::{Names, Segment};
+
+/// Only the owner's user may open a segment.
+const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// How often creating a file starts again because somebody changed its path meanwhile.
+const ATTEMPTS: usize = 16;
+
+pub(crate) fn shm(dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segment, SegmentError> {
+    let address = match name {
+        Some(name) => name.to_owned(),
+        None => format!("sl_{:016x}", random()?),
+    };
+    let entry = shm_entry(&address)?;
+    let hidden_entry = hidden_entry()?;
+    let (public, hidden) = (dir.join(entry), dir.join(&hidden_entry));
+    let control = Control {
+        kind: Kind::Shm,
+        layout,
+        segment_id: random()?,
+        owner_pid: std::process::id(),
+        public: entry.as_bytes().to_vec(),
+        hidden: hidden_entry.into_bytes(),
+    };
+
+    let (file, mut links) = unnamed(dir, &hidden, &address)?;
+    let access = prepare(file.as_fd(), &public, &address, &control, Contents::New)?;
+    links.add(file.as_fd(), &hidden, &address)?;
+    links.add(file.as_fd(), &public, &address)?;
+    links.keep();
+    owned(file, access, address, public, Some(hidden), &control)
+}
+
+pub(crate) fn file(path: &Path, layout: Layout) -> Result<Segment, SegmentError> {
+    let (Some(address), Some(entry)) = (path.to_str(), path.file_name()) else {
+        return Err(SegmentError::Invalid(format!("{path:?} is not the UTF-8 path of a file")));
+    };
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // A relative path must keep its meaning when the process changes its directory.
+    let parent = fs::create_dir_all(parent)
+        .and_then(|()| fs::canonicalize(parent))
+        .map_err(|error| SegmentError::io("make the directory of", address, errno_of(&error)))?;
+    let public = parent.join(entry);
+    let control = Control {
+        kind: Kind::File,
+        layout,
+        segment_id: random()?,
+        owner_pid: std::process::id(),
+        public: Vec::new(),
+        hidden: Vec::new(),
+    };
+    for _ in 0..ATTEMPTS {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let made = match open(&public, flags, Mode::empty()) {
+            Ok(file) => reuse_file(file, address, &public, &control)?,
+            Err(Errno::NOENT) => new_file(&parent, address, &public, &control)?,
+            Err(Errno::LOOP) => return Err(refused(address, "it is a symbolic link")),
+            Err(errno) => return Err(SegmentError::io("open", address, errno)),
+        };
+        if let Some(segment) = made {
+            return Ok(segment);
+        }
+    }
+    Err(busy(address))
+}
+
+/// The error for a file system without room for `need` more bytes.
+pub(crate) fn full(file: BorrowedFd<'_>, path: &Path, need: u64) -> SegmentError {
+    let free = fstatvfs(file).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    SegmentError::Full { dir: dir.display().to_string(), need, free }
+}
+
+/// Number of names; its type in the kernel's structure depends on the architecture.
+#[allow(clippy::unnecessary_cast)]
+pub(crate) fn links(stat: &Stat) -> u64 {
+    stat.st_nlink as u64
+}
+
+/// A file at a free path, or `None` when the path is taken by now.
+fn new_file(
+    dir: &Path,
+    address: &str,
+    public: &Path,
+    control: &Control,
+) -> Result<Option<Segment>, SegmentError> {
+    let hidden = dir.join(hidden_entry()?);
+    let (file, mut links) = unnamed(dir, &hidden, address)?;
+    let access = prepare(file.as_fd(), public, address, control, Contents::New)?;
+    match links.add(file.as_fd(), public, address) {
+        Ok(()) => {}
+        Err(SegmentError::Exists { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    links.keep_only(public);
+    owned(file, access, address.to_owned(), public.to_owned(), None, control).map(Some)
+}
+
+/// The file that is there, overwritten; or `None` when the path leads elsewhere by now.
+fn reuse_file(
+    file: OwnedFd,
+    address: &str,
+    public: &Path,
+    control: &Control,
+) -> Result<Option<Segment>, SegmentError> {
+    let look = |errno| SegmentError::io("look at", address, errno);
+    let stat = fstat(&file).map_err(look)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(refused(address, "it is not a regular file"));
+    }
+    match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(busy(address)),
+        Err(errno) => return Err(SegmentError::io("lock", address, errno)),
+    }
+    match lstat(public) {
+        Ok(now) if (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino) => {}
+        Ok(_) | Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(look(errno)),
+    }
+    let access = prepare(file.as_fd(), public, address, control, Contents::Old)?;
+    owned(file, access, address.to_owned(), public.to_owned(), None, control).map(Some)
+}
+
+/// A new, locked file in `dir` without a name, or where the file system cannot do that, under the name `hidden`.
+fn unnamed(dir: &Path, hidden: &Path, address: &str) -> Result<(OwnedFd, Links), SegmentError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let (file, made) = match open(dir, flags | OFlags::TMPFILE, MODE) {
+        Ok(file) => (file, Vec::new()),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            let file =
+                open(hidden, flags, MODE).map_err(|errno| SegmentError::io("create", address, errno))?;
+            (file, vec![hidden.to_owned()])
+        }
+        Err(errno) => return Err(SegmentError::io("create", address, errno)),
+    };
+    let links = Links { made };
+    retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive))
+        .map_err(|errno| SegmentError::io("lock", address, errno))?;
+    Ok((file, links))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    New,
+    Old,
+}
+
+/// Allocates, maps and clears the file, and writes the control block; the version last.
+fn prepare(
+    file: BorrowedFd<'_>,
+    public: &Path,
+    address: &str,
+    control: &Control,
+    contents: Contents,
+) -> Result<Access, SegmentError> {
+    let layout = control.layout;
+    let len = layout.file_len();
+    if contents == Contents::Old {
+        // In place, not to zero first: whoever has the file mapped keeps memory under it as long as it does not shrink.
+        ftruncate(file, len).map_err(|errno| SegmentError::io("resize", address, errno))?;
+    }
+    allocate(file, len).map_err(|errno| match errno {
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM => full(file, public, len),
+        _ => SegmentError::io("allocate", address, errno),
+    })?;
+    let io = |errno| SegmentError::io("write to", address, errno);
+    let map_len = usize::try_from(len).map_err(|_| io(Errno::OVERFLOW))?;
+    let map = Map::new(file, map_len).map_err(|errno| SegmentError::io("map", address, errno))?;
+    if contents == Contents::Old {
+        map.clear();
+    }
+    write_all(file, layout.block_at(), &control.encode_unpublished()).map_err(io)?;
+    write_all(file, layout.block_at() + VERSION_AT, &LAYOUT_VERSION.to_le_bytes()).map_err(io)?;
+    Ok(Access::Mapped(map))
+}
+
+/// Makes the file `len` bytes long with all blocks present (M4).
+fn allocate(file: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
+    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len)) {
+        Err(Errno::OPNOTSUPP) => {
+            let zeros = vec![0; 1 << 20];
+            let mut at = 0;
+            while at < len {
+                let n = (len - at).min(zeros.len() as u64);
+                write_all(file, at, &zeros[..n as usize])?;
+                at += n;
+            }
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+fn owned(
+    file: OwnedFd,
+    access: Access,
+    address: String,
+    public: PathBuf,
+    hidden: Option<PathBuf>,
+    control: &Control,
+) -> Result<Segment, SegmentError> {
+    let stat = fstat(&file).map_err(|errno| SegmentError::io("look at", &address, errno))?;
+    Ok(Segment {
+        file,
+        access,
+        names: Names { address, public, hidden, dev: stat.st_dev, ino: stat.st_ino },
+        layout: Some(control.layout),
+        slots_len: control.layout.slots_len(),
+        segment_id: control.segment_id,
+        pid: control.owner_pid,
+        seen: None,
+    })
+}
+
+/// Names given to a file that is not finished; removed again unless kept.
+struct Links {
+    made: Vec<PathBuf>,
+}
+
+impl Links {
+    fn add(&mut self, file: BorrowedFd<'_>, path: &Path, address: &str) -> Result<(), SegmentError> {
+        if self.made.iter().any(|made| made == path) {
+            return Ok(());
+        }
+        let open_file = format!("/proc/self/fd/{}", file.as_raw_fd());
+        linkat(CWD, open_file, CWD, path, AtFlags::SYMLINK_FOLLOW)
+            .map_err(|errno| SegmentError::io("name", address, errno))?;
+        self.made.push(path.to_owned());
+        Ok(())
+    }
+
+    fn keep(&mut self) {
+        self.made.clear();
+    }
+
+    fn keep_only(&mut self, path: &Path) {
+        self.made.retain(|made| made != path);
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        for path in &self.made {
+            // An error means that it is gone already; there is nobody to tell in any case.
+            let _ = unlink(path);
+        }
+    }
+}
+
+fn hidden_entry() -> Result<String, SegmentError> {
+    Ok(format!(".sl_{:016x}", random()?))
+}
+
+fn random() -> Result<u64, SegmentError> {
+    let mut bytes = [0; 8];
+    let io = |errno| SegmentError::io("draw a name for", "", errno);
+    // Reads of up to 256 bytes are never short.
+    retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).map_err(io)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+fn busy(address: &str) -> SegmentError {
+    SegmentError::Busy { name: address.to_owned() }
+}
+
+fn refused(address: &str, why: &str) -> SegmentError {
+    SegmentError::Refused { name: address.to_owned(), why: why.to_owned() }
+}

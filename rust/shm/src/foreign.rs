@@ -1,0 +1,58 @@
+//! Memory that belongs to somebody else, such as a buffer of Python.
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+/// Bytes that their owner, or another thread, may write to at any time: to be copied, never to be looked at through a reference.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignBytes<'a> {
+    bytes: NonNull<[u8]>,
+    /// The buffer that keeps the memory alive is borrowed.
+    owner: PhantomData<&'a ()>,
+}
+
+// SAFETY: M6: the memory stays valid for `'a` whichever thread copies it, and writes of others are expected (M3).
+unsafe impl Send for ForeignBytes<'_> {}
+
+impl<'a> ForeignBytes<'a> {
+    /// Stands for `bytes`, which `owner` keeps alive.
+    ///
+    /// # Safety
+    /// While `owner` is borrowed, all of `bytes` stay valid: for writes where it is given to [`crate::Segment::read_to`], initialized
+    /// and valid for reads where it is given to anything else. No Rust reference to them exists meanwhile.
+    pub unsafe fn new<T: ?Sized>(bytes: NonNull<[u8]>, _owner: &'a T) -> Self {
+        Self { bytes, owner: PhantomData }
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// A copy that is ours.
+    #[must_use]
+    pub fn to_vec(self) -> Vec<u8> {
+        let mut copy = vec![0; self.len()];
+        // SAFETY: M6: valid for reads of its length; `copy` is new, as long, and nowhere else.
+        unsafe { ptr::copy_nonoverlapping(self.as_ptr(), copy.as_mut_ptr(), copy.len()) };
+        copy
+    }
+
+    /// Overwrites the first `bytes.len()` bytes, all of them where `bytes` is longer.
+    pub(crate) fn fill_from(self, bytes: &[u8]) {
+        let len = bytes.len().min(self.len());
+        // SAFETY: M6: valid for writes of its length, and no Rust reference to it exists, so `bytes` does not overlap it.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), len) };
+    }
+
+    pub(crate) fn as_ptr(self) -> *mut u8 {
+        self.bytes.as_ptr().cast()
+    }
+}

@@ -1,0 +1,96 @@
+//! The mapping of a segment. The invariants M1 to M6 are in the crate documentation.
+
+use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::ForeignBytes;
+
+/// A shared, writable mapping of the first `len` bytes of a file.
+#[derive(Debug)]
+pub(crate) struct Map {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: M3: all access is by raw copies that expect other processes, and so other threads, to write at the same time;
+// M1: the mapping belongs to no thread.
+unsafe impl Send for Map {}
+// SAFETY: as for Send.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps `len` bytes. The caller keeps M4: the file has them, allocated.
+    pub(crate) fn new(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
+        // SAFETY: M1: a fresh mapping at an address that the kernel chooses touches no memory of ours.
+        let base = unsafe {
+            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?
+        };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        Ok(Self { base, len })
+    }
+
+    /// Copies `data` to `at`; `false` when it does not fit.
+    pub(crate) fn write(&self, at: usize, data: &[u8]) -> bool {
+        let Some(target) = self.range(at, data.len()) else {
+            return false;
+        };
+        // SAFETY: M2: `range` checked the target; M4: it is backed; M5: `data` does not overlap it; M3: a raw copy.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), target.as_ptr(), data.len()) };
+        true
+    }
+
+    /// As [`Self::write`].
+    pub(crate) fn write_from(&self, at: usize, data: ForeignBytes<'_>) -> bool {
+        let Some(target) = self.range(at, data.len()) else {
+            return false;
+        };
+        // SAFETY: as in `write`, and M6: `data` is valid for reads of its length.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), target.as_ptr(), data.len()) };
+        true
+    }
+
+    /// Fills `out` from `at`; `false` when the mapping ends before.
+    pub(crate) fn read(&self, at: usize, out: &mut [u8]) -> bool {
+        let Some(source) = self.range(at, out.len()) else {
+            return false;
+        };
+        // SAFETY: M2: `range` checked the source; M4: it is backed; M5: `out` does not overlap it; M3: a raw copy.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), out.as_mut_ptr(), out.len()) };
+        true
+    }
+
+    /// As [`Self::read`].
+    pub(crate) fn read_to(&self, at: usize, out: ForeignBytes<'_>) -> bool {
+        let Some(source) = self.range(at, out.len()) else {
+            return false;
+        };
+        // SAFETY: as in `read`, and M6: `out` is valid for writes of its length.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), out.as_ptr(), out.len()) };
+        true
+    }
+
+    /// Sets all bytes to zero.
+    pub(crate) fn clear(&self) {
+        // SAFETY: M1, M2: exactly the mapping; M4: it is backed; M3: a raw write.
+        unsafe { ptr::write_bytes(self.base.as_ptr(), 0, self.len) };
+    }
+
+    /// The address of `len` bytes at `at`, if all of them are in the mapping.
+    fn range(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
+        let end = at.checked_add(len)?;
+        // SAFETY: M1: `at <= end <= self.len`, so the sum stays in the mapping or one past its end.
+        (end <= self.len).then(|| unsafe { self.base.add(at) })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: M1: this is the mapping that `new` made, unmapped once; M5: nobody else knows its address.
+        // An error would mean that it is not mapped, and there is nobody to tell.
+        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
+    }
+}

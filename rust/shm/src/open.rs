@@ -1,0 +1,159 @@
+//! Attaching to what somebody else created: which paths may be opened, and what is believed of them.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use crate::SegmentError;
+use crate::access::{Access, read_all};
+use crate::control::{BLOCK_LEN, Control};
+use crate::create::links;
+use crate::map::Map;
+use crate::segment::{Names, Seen, Segment};
+
+/// Which files [`Segment::attach_file`] may open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttachPolicy {
+    /// Any regular file: the path comes from the user, who may name what he may open. Symbolic links are followed.
+    Anywhere,
+    /// The path comes from an order: a regular file of our own user, its last component no symbolic link, which lies in one of
+    /// these directories or is a segment of softs-fast.
+    Dirs(Vec<PathBuf>),
+}
+
+/// The directory entry that a shared-memory name stands for. POSIX names may start with slashes, as in `shm_open`.
+pub(crate) fn shm_entry(name: &str) -> Result<&str, SegmentError> {
+    let entry = name.trim_start_matches('/');
+    let wrong = match entry {
+        "" => "is empty",
+        "." | ".." => "is a directory",
+        _ if entry.contains('/') => "contains a slash",
+        _ if entry.contains('\0') => "contains a NUL",
+        _ if entry.len() > 255 => "has more than 255 bytes",
+        _ => return Ok(entry),
+    };
+    Err(SegmentError::Invalid(format!("shared-memory name {name:?} {wrong}")))
+}
+
+pub(crate) fn attach_shm(dir: &Path, name: &str) -> Result<Segment, SegmentError> {
+    let path = dir.join(shm_entry(name)?);
+    let opened = Opened::new(&path, name)?;
+    opened.check_user(name)?;
+    opened.attach(name, path, |_, _| Ok(()))
+}
+
+pub(crate) fn attach_file(path: &Path, policy: &AttachPolicy) -> Result<Segment, SegmentError> {
+    let Some(address) = path.to_str() else {
+        return Err(SegmentError::Invalid(format!("path {path:?} is not UTF-8")));
+    };
+    let io = |error: std::io::Error| {
+        SegmentError::io("find", address, Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    };
+    let AttachPolicy::Dirs(dirs) = policy else {
+        let path = fs::canonicalize(path).map_err(io)?;
+        let opened = Opened::new(&path, address)?;
+        return opened.attach(address, path, |_, _| Ok(()));
+    };
+    let opened = Opened::new(path, address)?;
+    opened.check_user(address)?;
+    // Where the open file lies, not where the path led a moment ago.
+    let path = fs::read_link(format!("/proc/self/fd/{}", opened.file.as_raw_fd())).map_err(io)?;
+    opened.attach(address, path, |path, native| {
+        // A directory that does not exist allows nothing.
+        let mut allowed = dirs.iter().filter_map(|dir| fs::canonicalize(dir).ok());
+        if native || allowed.any(|dir| path.starts_with(dir)) {
+            return Ok(());
+        }
+        Err(refused(address, "it is neither a segment of softs-fast nor in an allowed directory"))
+    })
+}
+
+/// A regular file, open for reading and writing.
+struct Opened {
+    file: OwnedFd,
+    stat: Stat,
+}
+
+impl Opened {
+    /// Looks before it opens: opening a device or a pipe may already do something.
+    fn new(path: &Path, address: &str) -> Result<Self, SegmentError> {
+        let io = |errno| SegmentError::io("open", address, errno);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = open(path, flags, Mode::empty()).map_err(io)?;
+        match FileType::from_raw_mode(fstat(&handle).map_err(io)?.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Symlink => return Err(refused(address, "it is a symbolic link")),
+            _ => return Err(refused(address, "it is not a regular file")),
+        }
+        let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+        let file = open(path, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).map_err(io)?;
+        let stat = fstat(&file).map_err(io)?;
+        Ok(Self { file, stat })
+    }
+
+    fn check_user(&self, address: &str) -> Result<(), SegmentError> {
+        if self.stat.st_uid == geteuid().as_raw() {
+            return Ok(());
+        }
+        Err(refused(address, &format!("it belongs to user {}", self.stat.st_uid)))
+    }
+
+    /// `allow` is asked with the path and whether there is a valid control block.
+    fn attach(
+        self,
+        address: &str,
+        path: PathBuf,
+        allow: impl FnOnce(&Path, bool) -> Result<(), SegmentError>,
+    ) -> Result<Segment, SegmentError> {
+        let file_len = self.stat.st_size as u64;
+        let control = read_control(self.file.as_fd(), file_len).map_err(|why| refused(address, &why))?;
+        allow(&path, control.is_some())?;
+        if file_len == 0 {
+            return Err(refused(address, "it is empty"));
+        }
+        let access = match usize::try_from(file_len) {
+            // st_blocks counts units of 512 bytes. Only a native owner allocates all of them and keeps them (M4).
+            Ok(len) if control.is_some() && (self.stat.st_blocks as u64).saturating_mul(512) >= file_len => {
+                let map = Map::new(self.file.as_fd(), len)
+                    .map_err(|errno| SegmentError::io("map", address, errno))?;
+                Access::Mapped(map)
+            }
+            _ => Access::Direct,
+        };
+        Ok(Segment {
+            file: self.file,
+            access,
+            names: Names {
+                address: address.to_owned(),
+                public: path,
+                hidden: None,
+                dev: self.stat.st_dev,
+                ino: self.stat.st_ino,
+            },
+            layout: control.as_ref().map(|control| control.layout),
+            slots_len: control.as_ref().map_or(file_len, |control| control.layout.slots_len()),
+            segment_id: control.map_or(0, |control| control.segment_id),
+            pid: std::process::id(),
+            seen: Some(Seen { file_len, n_links: links(&self.stat) }),
+        })
+    }
+}
+
+/// Reads the control block of a file, `None` when it has none.
+pub(crate) fn read_control(file: BorrowedFd<'_>, file_len: u64) -> Result<Option<Control>, String> {
+    // A control block lies at a multiple of its length, behind at least one byte of slots.
+    if file_len < 2 * BLOCK_LEN || !file_len.is_multiple_of(BLOCK_LEN) {
+        return Ok(None);
+    }
+    let mut block = [0; BLOCK_LEN as usize];
+    read_all(file, file_len - BLOCK_LEN, &mut block).map_err(|errno| errno.to_string())?;
+    Control::decode(&block, file_len)
+}
+
+fn refused(address: &str, why: &str) -> SegmentError {
+    SegmentError::Refused { name: address.to_owned(), why: why.to_owned() }
+}

@@ -1,0 +1,294 @@
+//! [`Segment`]: bounds-checked access to the slots, and the names of what it owns.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock, fstat};
+use rustix::io::Errno;
+
+use crate::access::Access;
+use crate::control::{Layout, SEGMENT_ID_AT};
+use crate::create::{full, links};
+use crate::open::{AttachPolicy, attach_file, attach_shm};
+use crate::{ForeignBytes, SegmentError, create};
+
+/// Where POSIX shared memory lives.
+pub(crate) const SHM_DIR: &str = "/dev/shm";
+
+/// A segment that this process created or attached to. Dropping it unmaps it and, for the owner, releases the lock;
+/// the names stay until [`Segment::unlink`] or until a [`crate::sweep`].
+#[derive(Debug)]
+pub struct Segment {
+    pub(crate) file: OwnedFd,
+    pub(crate) access: Access,
+    pub(crate) names: Names,
+    /// Known where the segment has a control block.
+    pub(crate) layout: Option<Layout>,
+    /// Bytes that may be read and written.
+    pub(crate) slots_len: u64,
+    pub(crate) segment_id: u64,
+    /// The process that created or attached it; a fork of it is another.
+    pub(crate) pid: u32,
+    /// `None` for the owner.
+    pub(crate) seen: Option<Seen>,
+}
+
+/// What the file looked like when it was attached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) file_len: u64,
+    pub(crate) n_links: u64,
+}
+
+/// The directory entries of a segment, and the inode that they must lead to.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// As the user or the order wrote it.
+    pub(crate) address: String,
+    pub(crate) public: PathBuf,
+    /// Shared memory has a second link, so that the sweep finds it whatever its public name is, and so that a public name
+    /// that somebody removed can be put back.
+    pub(crate) hidden: Option<PathBuf>,
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+}
+
+impl Segment {
+    /// Creates and locks shared memory. Without a name: `sl_` and 16 hexadecimal digits.
+    pub fn create_shm(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
+        create::shm(Path::new(SHM_DIR), name, Layout::new(slot_size, n_slots)?)
+    }
+
+    /// Creates and locks a file, its directories included. A file that is there is overwritten in place, so that peers that
+    /// have it mapped stay attached, unless a live owner holds it or it is not a regular file.
+    pub fn create_file(path: &Path, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
+        create::file(path, Layout::new(slot_size, n_slots)?)
+    }
+
+    /// Attaches to shared memory of our own user, created by softs-fast or by softs.
+    pub fn attach_shm(name: &str) -> Result<Self, SegmentError> {
+        attach_shm(Path::new(SHM_DIR), name)
+    }
+
+    /// Attaches to a file, created by softs-fast or by softs.
+    pub fn attach_file(path: &Path, policy: &AttachPolicy) -> Result<Self, SegmentError> {
+        attach_file(path, policy)
+    }
+
+    /// The name or path that peers attach by.
+    pub fn address(&self) -> &str {
+        &self.names.address
+    }
+
+    /// Whether this process created it.
+    pub fn is_owner(&self) -> bool {
+        self.seen.is_none()
+    }
+
+    /// Whether it has a control block; the segments of softs have none.
+    pub fn is_native(&self) -> bool {
+        self.layout.is_some()
+    }
+
+    /// Bytes of one slot; 0 where the segment does not say.
+    pub fn slot_size(&self) -> u64 {
+        self.layout.map_or(0, |layout| layout.slot_size)
+    }
+
+    /// Number of slots; 0 where the segment does not say.
+    pub fn n_slots(&self) -> u64 {
+        self.layout.map_or(0, |layout| layout.n_slots)
+    }
+
+    /// Bytes that can be read and written: those of all slots, or of a whole segment of softs.
+    pub fn slots_len(&self) -> u64 {
+        self.slots_len
+    }
+
+    /// Its directory entries, to be unlinked after it is dropped.
+    pub fn names(&self) -> Names {
+        self.names.clone()
+    }
+
+    /// Writes `data` at a byte offset within the slots.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), SegmentError> {
+        self.check(offset, data.len() as u64)?;
+        let done = self.access.write(self.file.as_fd(), offset, data);
+        done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
+    }
+
+    /// As [`Self::write`], but only a whole slot (W4). A segment that does not know its slots checks the bounds only.
+    pub fn write_slot(&self, offset: u64, data: &[u8]) -> Result<(), SegmentError> {
+        self.check_one_slot(offset, data.len() as u64)?;
+        self.write(offset, data)
+    }
+
+    /// As [`Self::write`], from memory that others may write to.
+    pub fn write_from(&self, offset: u64, data: ForeignBytes<'_>) -> Result<(), SegmentError> {
+        self.check(offset, data.len() as u64)?;
+        let done = self.access.write_from(self.file.as_fd(), offset, data);
+        done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
+    }
+
+    /// Fills `out` from a byte offset within the slots.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), SegmentError> {
+        self.check(offset, out.len() as u64)?;
+        let done = self.access.read(self.file.as_fd(), offset, out);
+        done.map_err(|errno| self.failed("read", out.len() as u64, errno))
+    }
+
+    /// As [`Self::read`], into memory that others may look at or write to.
+    pub fn read_to(&self, offset: u64, out: ForeignBytes<'_>) -> Result<(), SegmentError> {
+        self.check(offset, out.len() as u64)?;
+        let done = self.access.read_to(self.file.as_fd(), offset, out);
+        done.map_err(|errno| self.failed("read", out.len() as u64, errno))
+    }
+
+    /// Whether `len` bytes at `offset` lie in the slots of a segment that is still the one its name leads to.
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
+        if offset.checked_add(len).is_none_or(|end| end > self.slots_len) {
+            return Err(SegmentError::OutOfBounds {
+                name: self.names.address.clone(),
+                offset,
+                len,
+                size: self.slots_len,
+            });
+        }
+        self.seen.map_or(Ok(()), |seen| self.check_unchanged(seen))
+    }
+
+    /// Puts a name back that somebody removed, as the resource tracker of Python before 3.13 does when a supplier of softs
+    /// exits. Returns whether a name was missing.
+    ///
+    /// # Errors
+    /// [`SegmentError::Exists`] when the public name leads to something else by now, [`SegmentError::NotFound`] when both
+    /// names are gone, [`SegmentError::NotOwner`] when this is not the owner.
+    pub fn ensure_linked(&self) -> Result<bool, SegmentError> {
+        if !self.is_owner() {
+            return Err(SegmentError::NotOwner {
+                name: self.names.address.clone(),
+                what: "put its name back",
+            });
+        }
+        let Some(hidden) = &self.names.hidden else {
+            return match self.names.leads_here(&self.names.public) {
+                Some(true) => Ok(false),
+                Some(false) => Err(self.names.exists()),
+                None => Err(SegmentError::io("find", &self.names.address, Errno::NOENT)),
+            };
+        };
+        let public = &self.names.public;
+        match (self.names.leads_here(public), self.names.leads_here(hidden)) {
+            (Some(false), _) => Err(self.names.exists()),
+            (Some(true), Some(_)) => Ok(false),
+            (Some(true), None) => self.names.link(public, hidden),
+            (None, _) => self.names.link(hidden, public),
+        }
+    }
+
+    /// Removes the names, if they still lead here. Peers that are attached stay attached.
+    ///
+    /// # Errors
+    /// [`SegmentError::NotOwner`] when this is not the owner.
+    pub fn unlink(&self) -> Result<(), SegmentError> {
+        if !self.is_owner() {
+            return Err(SegmentError::NotOwner { name: self.names.address.clone(), what: "unlink it" });
+        }
+        self.names.unlink()
+    }
+
+    /// Whether `len` bytes at `offset` are exactly one slot, where the segment knows its slots.
+    pub fn check_one_slot(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
+        match self.layout {
+            Some(Layout { slot_size, .. }) if len != slot_size || !offset.is_multiple_of(slot_size) => {
+                Err(SegmentError::NotOneSlot { name: self.names.address.clone(), offset, len, slot_size })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// One `fstat`, and more only when a name was removed. Without it a writer that keeps its segments would go on writing
+    /// to one that its client has long replaced, and report success.
+    fn check_unchanged(&self, seen: Seen) -> Result<(), SegmentError> {
+        let gone = || SegmentError::Gone { name: self.names.address.clone() };
+        let stat = fstat(&self.file).map_err(|errno| self.failed("look at", 0, errno))?;
+        if stat.st_size as u64 != seen.file_len {
+            return Err(gone());
+        }
+        if links(&stat) < seen.n_links && self.names.leads_here(&self.names.public) == Some(false) {
+            return Err(gone());
+        }
+        if let Some(layout) = self.layout {
+            let mut id = [0; 8];
+            let read = self.access.read(self.file.as_fd(), layout.block_at() + SEGMENT_ID_AT, &mut id);
+            if read.is_err() || u64::from_le_bytes(id) != self.segment_id {
+                return Err(gone());
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, what: &'static str, need: u64, errno: Errno) -> SegmentError {
+        match errno {
+            Errno::NOSPC | Errno::DQUOT => full(self.file.as_fd(), &self.names.public, need),
+            Errno::NODATA => SegmentError::Gone { name: self.names.address.clone() },
+            _ => SegmentError::io(what, &self.names.address, errno),
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // A fork holds the lock too, and may live on: the lock must end when its owner closes it, and not when a fork does.
+        if self.is_owner() && self.pid == std::process::id() {
+            // A lock that cannot be released here ends with the last descriptor.
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
+impl Names {
+    /// The name or path that peers attach by.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Removes the names that still lead to the segment.
+    pub fn unlink(&self) -> Result<(), SegmentError> {
+        // The public name first: once it is gone nobody attaches any more.
+        for path in std::iter::once(&self.public).chain(&self.hidden) {
+            if self.leads_here(path) != Some(true) {
+                continue;
+            }
+            match rustix::fs::unlink(path) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(SegmentError::io("unlink", &self.address, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `path` is an entry of this segment; `None` when it is no entry at all.
+    fn leads_here(&self, path: &Path) -> Option<bool> {
+        match fs::symlink_metadata(path) {
+            Ok(found) => Some((found.dev(), found.ino()) == (self.dev, self.ino)),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            // What cannot be looked at is not known to be ours.
+            Err(_) => Some(false),
+        }
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<bool, SegmentError> {
+        match rustix::fs::link(from, to) {
+            Ok(()) => Ok(true),
+            Err(errno) => Err(SegmentError::io("link", &self.address, errno)),
+        }
+    }
+
+    fn exists(&self) -> SegmentError {
+        SegmentError::Exists { name: self.address.clone() }
+    }
+}

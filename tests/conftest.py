@@ -1,0 +1,134 @@
+"""Fixtures for all tests: unique endpoints, and a watch on what a test leaves behind."""
+
+import gc
+import multiprocessing
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile(
+    "thorough", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# How long a watchdog waits for what must happen; it is never what a test measures.
+WATCHDOG_S = 30.0
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder with a path short enough for Unix sockets (107 bytes), which `tmp_path` is not always."""
+    path = Path(tempfile.mkdtemp(prefix="sf"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def frontend(short_path: Path) -> str:
+    """A frontend endpoint that no other test uses."""
+    return f"ipc://{short_path}/f"
+
+
+@pytest.fixture
+def backend(short_path: Path) -> str:
+    """A backend endpoint that no other test uses."""
+    return f"ipc://{short_path}/b"
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    """Wait until a condition holds; fail with `what` if the watchdog bites."""
+
+    def wait(condition: Callable[[], object], what: str = "condition") -> None:
+        give_up = time.monotonic() + WATCHDOG_S
+        while not condition():
+            if time.monotonic() > give_up:
+                pytest.fail(f"{what} did not become true within {WATCHDOG_S} s")
+            time.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a segment, a non-daemon thread, a child process or a file descriptor.
+
+    Tests on the real softs are exempt: it leaks.
+    """
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and callspec.params.get("package") == "softs":
+        yield
+        return
+    gc.collect()
+    before = _belongings()
+    yield
+    give_up = time.monotonic() + 5.0
+    while left := _left_over(before):
+        if time.monotonic() > give_up:
+            pytest.fail("left behind: " + ", ".join(sorted(left)))
+        gc.collect()
+        time.sleep(0.01)
+
+
+def _belongings() -> set[str]:
+    threads = {f"thread {thread.name}" for thread in threading.enumerate() if not thread.daemon}
+    segments = {f"segment {path.name}" for path in Path("/dev/shm").glob("sl_*")}
+    return threads | segments | _children() | _descriptors()
+
+
+def _left_over(before: set[str]) -> set[str]:
+    left = _belongings() - before
+    return {item for item in left if not (item.startswith("segment ") and _is_foreign(item.split()[1]))}
+
+
+def _children() -> set[str]:
+    """Child processes; the helpers that multiprocessing keeps for the life of the process do not count."""
+    multiprocessing.active_children()  # reaps those that have ended
+    helpers = {resource_tracker._resource_tracker._pid, forkserver._forkserver._forkserver_pid}  # type: ignore[attr-defined]
+    pids: set[int] = set()
+    for children in Path("/proc/self/task").glob("*/children"):
+        try:
+            pids.update(map(int, children.read_text().split()))
+        except FileNotFoundError:  # the thread has ended
+            continue
+    return {f"child {pid}" for pid in pids - helpers}
+
+
+def _descriptors() -> set[str]:
+    """Open descriptors; multiprocessing keeps the memory of its heap and the pipes of its helpers open."""
+    helpers = {
+        resource_tracker._resource_tracker._fd,  # type: ignore[attr-defined]
+        forkserver._forkserver._forkserver_alive_fd,  # type: ignore[attr-defined]
+    }
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+        if int(name) not in helpers and "/pym-" not in target and "/pymp-" not in target:
+            found.add(f"descriptor {name} -> {target}")
+    return found
+
+
+def _is_foreign(segment: str) -> bool:
+    """Return whether a process that is neither this one nor its child has the segment mapped."""
+    own = {str(os.getpid()), *(child.split()[1] for child in _children())}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        if maps.parent.name in own:
+            continue
+        try:
+            if segment in maps.read_text():
+                return True
+        except OSError:  # it has ended, or belongs to somebody else
+            continue
+    return False

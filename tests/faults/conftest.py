@@ -1,0 +1,19 @@
+"""Markets of real processes."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
+
+from market import Market
+
+
+@pytest.fixture
+def market(short_path: Path) -> Iterator[Market]:
+    """A market whose processes end with the test."""
+    market = Market(short_path)
+    yield market
+    market.end()

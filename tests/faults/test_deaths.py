@@ -1,0 +1,172 @@
+"""kill -9 of every kind of peer: nothing lost, nothing doubled, nothing left behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import stamp
+from market import Market, eventually
+
+import softs_fast
+
+
+def take(client: softs_fast.Client, checker: stamp.Checker, n: int, product: str = "p1") -> None:
+    """Take and check n samples."""
+    taken = 0
+    give_up = time.monotonic() + 60
+    while taken < n:
+        assert time.monotonic() < give_up, client.diagnose(product, 60)
+        slot = client.request_sample(product, timeout_ms=1000)
+        if slot is None:
+            continue
+        problem = checker.check(client.medium.read(slot), product)
+        assert problem is None
+        client.release_slot(slot)
+        taken += 1
+
+
+def open_client(market: Market, n_slots: int = 4) -> softs_fast.Client:
+    return softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, n_slots)
+
+
+def test_orders_of_a_killed_supplier_are_served_by_another(market: Market) -> None:
+    market.broker()
+    victim = market.supplier(behaviour="sleep", amount=1000.0, verbose=True)
+    with open_client(market) as client:
+        orders = {client.request_slot("p1") for _ in range(2)}
+        assert None not in orders
+        victim.event("call")
+        market.supplier()
+        victim.kill()
+        done = 0
+        while done < len(orders):
+            done += client.poll_completions(1000)
+        checker = stamp.Checker()
+        for _ in orders:
+            slot = client.get_completed()
+            assert slot is not None
+            assert checker.check(client.medium.read(slot), "p1") is None
+        assert victim.pid not in checker.makers
+
+
+def test_suppliers_die_one_after_the_other_and_every_sample_arrives_once(market: Market) -> None:
+    market.broker()
+    with open_client(market, n_slots=16) as client:
+        checker = stamp.Checker()
+        for _ in range(5):
+            victims = [market.supplier(), market.supplier()]
+            take(client, checker, 200)
+            victims[0].kill()
+            take(client, checker, 200)
+            victims[1].kill()
+        market.supplier()
+        take(client, checker, 200)
+
+
+def test_the_broker_forgets_a_killed_client_at_once_and_the_next_peer_removes_its_segment(market: Market) -> None:
+    market.broker()
+    victim = market.client(n_samples=1)  # nobody serves it: its orders stay queued
+    with open_client(market) as witness:
+        witness.hello()
+        eventually(lambda: witness.get_stats()["pending_orders"] == 4, "the orders have arrived")
+        assert witness.get_stats()["connected_clients"] == 2
+        segment = Path("/dev/shm", victim.ready["address"])
+        assert segment.exists()
+        victim.kill()
+        eventually(lambda: witness.get_stats()["connected_clients"] == 1, "the client is forgotten")
+        assert witness.get_stats()["pending_orders"] == 0
+        assert segment.exists(), "a killed process cleans nothing up itself"
+        with open_client(market) as next_peer:
+            assert not segment.exists()
+            for client in (witness, next_peer):
+                assert Path("/dev/shm", client.medium.address).exists(), "the living keep theirs"
+
+
+def test_client_and_supplier_go_on_with_the_next_broker(market: Market) -> None:
+    broker = market.broker()
+    market.supplier()
+    with open_client(market) as client:
+        checker = stamp.Checker()
+        for _ in range(5):
+            take(client, checker, 50)
+            broker.kill()
+            broker = market.broker()
+        take(client, checker, 50)
+        for order in [client.request_slot("p1") for _ in range(4)]:
+            assert order is not None, "a slot was lost with a broker"
+
+
+def test_explicit_orders_survive_the_broker(market: Market) -> None:
+    broker = market.broker()
+    with open_client(market) as client:
+        orders = [client.request_slot("p1") for _ in range(4)]
+        assert None not in orders
+        broker.kill()
+        market.broker()
+        market.supplier()
+        done = 0
+        while done < 4:
+            done += client.poll_completions(1000)
+        assert done == 4
+
+
+def test_a_supplier_that_outlives_its_broker_does_not_write_late(market: Market) -> None:
+    broker = market.broker()
+    late = market.supplier(behaviour="sleep_once", amount=3.0, verbose=True)
+    with open_client(market, n_slots=1) as client:
+        assert client.request_slot("p1") is not None
+        late.event("call")
+        broker.kill()
+        market.broker()
+        market.supplier(patterns=["p1"])
+        while client.poll_completions(1000) == 0:
+            pass
+        slot = client.get_completed()
+        assert slot is not None
+        before = client.medium.read(slot)
+        late.event("made")
+        time.sleep(0.3)
+        assert client.medium.read(slot) == before, "a late writer wrote into a slot that is in use"
+        assert stamp.Checker().check(before, "p1") is None
+
+
+def test_a_stopped_supplier_keeps_its_order_and_delivers_when_it_goes_on(market: Market) -> None:
+    market.broker()
+    supplier = market.supplier()
+    with open_client(market) as client:
+        checker = stamp.Checker()
+        take(client, checker, 10)
+        os.kill(supplier.pid, signal.SIGSTOP)
+        try:
+            while client.request_sample("p1", timeout_ms=100) is not None:
+                pass
+            assert isinstance(client.diagnose("p1", 0.1), softs_fast.SampleTimeout)
+        finally:
+            os.kill(supplier.pid, signal.SIGCONT)
+        stats = client.get_stats()
+        assert stats["connected_suppliers"] == 1
+
+
+def test_a_killed_supplier_leaves_the_clients_segment(market: Market) -> None:
+    market.broker()
+    for end in ("kill", "end"):
+        supplier = market.supplier()
+        with open_client(market) as client:
+            take(client, stamp.Checker(), 10)
+            getattr(supplier, end)()
+            assert Path("/dev/shm", client.medium.address).exists()
+
+
+@pytest.mark.parametrize("who", ["client", "supplier", "broker"])
+def test_a_killed_process_leaves_the_endpoints_usable(market: Market, who: str) -> None:
+    peers = {"broker": market.broker(), "supplier": market.supplier(), "client": market.client(n_samples=10**9)}
+    # The endless client would not end by itself.
+    for process in {peers["client"], peers[who]}:
+        process.kill()
+    if who == "broker":
+        market.broker()
+    if who == "supplier":
+        market.supplier()
+    market.client().event("done")

@@ -1,0 +1,115 @@
+"""Slow, idle and stubborn peers: nothing that lives is taken for dead, and nothing waits that need not."""
+
+import time
+
+import pytest
+import stamp
+from market import Market, eventually
+
+import softs_fast
+
+
+def open_client(market: Market, n_slots: int = 4) -> softs_fast.Client:
+    return softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, n_slots)
+
+
+def take_one(client: softs_fast.Client, checker: stamp.Checker, product: str = "p1") -> None:
+    slot = client.request_sample(product, timeout_ms=40_000)
+    assert slot is not None, client.diagnose(product, 40)
+    assert checker.check(client.medium.read(slot), product) is None
+    client.release_slot(slot)
+
+
+def test_an_idle_supplier_stays(market: Market) -> None:
+    market.broker(settings={"supplier_timeout": 0.5, "client_timeout": 0.5})
+    market.supplier()
+    with open_client(market, n_slots=1) as client:
+        checker = stamp.Checker()
+        take_one(client, checker)
+        time.sleep(3)  # six times what softs would wait
+        take_one(client, checker)
+        stats = client.get_stats()
+        assert (stats["connected_suppliers"], stats["connected_clients"]) == (1, 1)
+
+
+def test_a_call_of_17_seconds_delivers_and_its_supplier_stays(market: Market) -> None:
+    market.broker()
+    market.supplier(behaviour="sleep_once", amount=17.0)
+    with open_client(market, n_slots=2) as client:
+        checker = stamp.Checker()
+        for _ in range(20):
+            take_one(client, checker)
+        assert client.get_stats()["connected_suppliers"] == 1
+        assert len(checker.makers) == 1
+
+
+def test_a_generator_that_holds_the_gil_stops_neither_broker_nor_other_suppliers(market: Market) -> None:
+    holder = market.supplier_options(behaviour="hold_gil", amount=12.0, patterns=["p-hold"], verbose=True)
+    broker = market.broker(supplier=holder)
+    broker.event("ready")
+    market.supplier(patterns=["p1"])
+    with open_client(market, n_slots=4) as client:
+        assert client.request_slot("p-hold") is not None
+        call = broker.event("call")
+        checker = stamp.Checker()
+        for _ in range(100):
+            take_one(client, checker)
+        served_until = time.time()
+        made = broker.event("made")
+        assert call["at"] < served_until < made["at"], "the others were served while the GIL was held"
+        eventually(lambda: client.poll_completions(100) > 0 or client.get_completed() is not None, "its sample arrives")
+        assert client.get_stats()["connected_suppliers"] == 2
+
+
+def run_pipelined(market: Market, seconds: float) -> None:
+    """16 slots in flight from 3 suppliers; each slot is always in exactly one place."""
+    market.broker()
+    for _ in range(3):
+        market.supplier()
+    checker = stamp.Checker()
+    with open_client(market, n_slots=16) as client:
+        end = time.monotonic() + seconds
+        held: list[int] = []
+        while time.monotonic() < end:
+            while client.request_slot("p1") is not None:
+                pass
+            client.poll_completions(1000)
+            while (slot := client.get_completed()) is not None:
+                assert slot not in held
+                assert checker.check(client.medium.read(slot), "p1") is None
+                held.append(slot)
+                if len(held) > 8:
+                    client.release_slot(held.pop(0))
+        for slot in held:
+            client.release_slot(slot)
+        client.discard()
+        eventually(lambda: client.get_stats()["pending_orders"] == 0, "all orders have ended")
+        client.poll_completions(0)
+        orders = [client.request_slot("p1") for _ in range(16)]
+        assert None not in orders, "a slot leaked"
+    assert len(checker.makers) == 3
+    assert len(checker.seen) > 100
+
+
+def test_slots_in_flight_are_neither_leaked_nor_written_by_two(market: Market) -> None:
+    run_pipelined(market, 5.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_slots_in_flight_for_minutes(market: Market) -> None:
+    run_pipelined(market, 180.0)
+
+
+def test_an_order_behind_a_stuck_call_is_served_by_another_supplier(market: Market) -> None:
+    market.broker()
+    stuck = market.supplier(behaviour="sleep_once", amount=1000.0, verbose=True)
+    with open_client(market, n_slots=4) as client:
+        orders = [client.request_slot("p1") for _ in range(4)]
+        assert None not in orders
+        stuck.event("call")
+        market.supplier()
+        done = 0
+        while done < 3:
+            done += client.poll_completions(1000)
+        assert done == 3, "all but the one that is stuck"

@@ -1,0 +1,34 @@
+"""Markets of mixed fleets. softs 0.1.0 stands in a folder of its own beside the environment (`make setup` puts it there)."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
+
+from market import Market
+
+#: Python path of each peer: the installed one, or a folder.
+PATHS = {"softs_fast": None, "softs-0.1.2": None, "softs-0.1.0": str(Path(sys.prefix) / "peers" / "softs-0.1.0")}
+
+
+class Fleet(Market):
+    """A market whose peers are named by package and version."""
+
+    def peer(self, role: str, version: str, **options: object) -> object:
+        """Start a peer: `softs_fast`, `softs-0.1.2` or `softs-0.1.0`."""
+        package = version.partition("-")[0]
+        return getattr(self, role)(package, PATHS[version], **options)
+
+
+@pytest.fixture
+def fleet(short_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    """A fleet whose processes end with the test; softs' peers leave segments, so those are removed."""
+    before = set(Path("/dev/shm").glob("sl_*"))
+    fleet = Fleet(short_path, medium=getattr(request, "param", "shm"))
+    yield fleet
+    fleet.end()
+    for path in set(Path("/dev/shm").glob("sl_*")) - before:
+        path.unlink(missing_ok=True)

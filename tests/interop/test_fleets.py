@@ -1,0 +1,62 @@
+"""Every mix of softs 0.1.0, softs 0.1.2 and softs_fast: every sample whole, of its product, none twice."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from conftest import PATHS, Fleet
+
+VERSIONS = list(PATHS)
+#: Mixes that softs itself cannot run: 0.1.0's TCP medium has a constructor that its own client does not call.
+MEDIUMS = {"shm": VERSIONS, "file": VERSIONS, "tcp": ["softs_fast", "softs-0.1.2"]}
+N_SAMPLES = 60
+
+
+def mixes() -> list[tuple[str, str, str, str]]:
+    found = []
+    for medium, versions in MEDIUMS.items():
+        for broker, client, supplier in itertools.product(VERSIONS, versions, versions):
+            if "softs_fast" in (broker, client, supplier):
+                found.append((medium, broker, client, supplier))
+    return found
+
+
+def test_the_path_of_softs_0_1_0_is_there() -> None:
+    path = PATHS["softs-0.1.0"]
+    assert path is not None
+    assert "0.6.0" in (Path(path) / "softs" / "__init__.py").read_text(), "run `make setup`"
+
+
+@pytest.mark.parametrize(("fleet", "broker", "client", "supplier"), mixes(), indirect=["fleet"])
+def test_mixed_fleets_deliver(fleet: Fleet, broker: str, client: str, supplier: str) -> None:
+    fleet.peer("broker", broker)
+    settings = {}
+    if supplier == "softs_fast" and fleet.medium == "file":
+        settings = {"file_dirs": [str(fleet.folder)]}
+    # softs 0.1.0 takes product ids literally.
+    fleet.peer("supplier", supplier, patterns=["p1"], settings=settings)
+    # One slot for softs' client: with more it takes FULFILLED for an answer and loses slots, whoever the broker is.
+    n_slots = 4 if client == "softs_fast" else 1
+    taker = fleet.peer("client", client, n_slots=n_slots, n_samples=N_SAMPLES)
+    assert taker.event("done")["received"] == N_SAMPLES
+
+
+@pytest.mark.parametrize("broker", ["softs_fast", "softs-0.1.2"])
+def test_all_versions_in_one_market(fleet: Fleet, broker: str) -> None:
+    fleet.peer("broker", broker)
+    suppliers = [fleet.peer("supplier", version, patterns=["p1"]) for version in VERSIONS]
+    takers = [
+        fleet.peer("client", version, n_slots=1, n_samples=N_SAMPLES * 3) for version in ("softs_fast", "softs-0.1.2")
+    ]
+    makers = set()
+    for taker in takers:
+        makers.update(taker.event("done")["makers"])
+    assert makers == {supplier.pid for supplier in suppliers}, "every supplier had its share"
+
+
+def test_our_supplier_stays_with_a_softs_broker_that_drops_the_idle(fleet: Fleet) -> None:
+    fleet.peer("broker", "softs-0.1.2", settings={"supplier_timeout": 12.0})
+    fleet.peer("supplier", "softs_fast", patterns=["p1"])
+    # softs looks every 10 s; the second round comes after it would have dropped a silent supplier.
+    for pause in (0.0, 25.0):
+        fleet.peer("client", "softs_fast", n_samples=5, pause=pause).event("done")

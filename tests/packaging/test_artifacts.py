@@ -1,0 +1,135 @@
+"""What users install: the sdist, the wheel built from it, and that wheel in an environment without torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+# The first test to run builds: the native module, optimised, on whatever machine this is.
+pytestmark = pytest.mark.timeout(900)
+
+ROUND_TRIP = """
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import softs_fast as sf
+
+assert importlib.util.find_spec("torch") is None, "this environment was meant to have no torch"
+assert set(sf.__all__) <= set(dir(sf))
+
+folder = Path(sys.argv[1])
+endpoints = sf.EndpointConfig(f"ipc://{folder}/frontend.sock", f"ipc://{folder}/backend.sock")
+with (
+    sf.Broker(endpoints),
+    sf.Supplier(
+        generator_fn=lambda product_id: product_id.encode().ljust(64, b"."),
+        product_ids=["teacher-[0-9]"],
+        endpoint=endpoints.backend,
+        medium_cls=sf.ShmMedium,
+        slot_size=64,
+    ),
+    sf.Client(endpoint=endpoints.frontend, medium_cls=sf.ShmMedium, slot_size=64, num_slots=4) as client,
+):
+    client.hello()
+    segment = Path("/dev/shm", client.medium.address)
+    assert segment.exists(), segment
+    slot = client.request_sample("teacher-7", timeout_ms=20_000)
+    assert slot is not None
+    sample = client.medium.read(slot)
+    client.release_slot(slot)
+assert bytes(sample) == b"teacher-7".ljust(64, b"."), sample
+assert not segment.exists(), segment
+assert "torch" not in sys.modules
+print("sample arrived without torch")
+"""
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """The two files of a release."""
+
+    sdist: Path
+    wheel: Path
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    """An sdist, and a wheel that was built from it in an isolated environment."""
+    folder = tmp_path_factory.mktemp("dist")
+    # Shares the repository's build folder: what it has of other people's crates is not compiled again.
+    environment = {"CARGO_TARGET_DIR": str(REPOSITORY / "target")} | os.environ
+    run(sys.executable, "-m", "build", "--outdir", folder, REPOSITORY, env=environment)
+    (sdist,) = folder.glob("*.tar.gz")
+    (wheel,) = folder.glob("*.whl")
+    return Artifacts(sdist, wheel)
+
+
+def test_sdist_holds_all_that_a_build_needs(artifacts: Artifacts) -> None:
+    with tarfile.open(artifacts.sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    expected = {"pyproject.toml", "Cargo.toml", "Cargo.lock", "LICENSE", "README.md", "PKG-INFO"}
+    for crate in ("proto", "shm", "net", "py"):
+        expected |= {f"rust/{crate}/Cargo.toml", f"rust/{crate}/src/lib.rs"}
+    assert expected <= names
+    assert python_files() <= names
+    assert [name for name in names if name.endswith((".so", ".pyc", ".png"))] == []
+
+
+def test_wheel_holds_the_package_and_its_types(artifacts: Artifacts) -> None:
+    with zipfile.ZipFile(artifacts.wheel) as archive:
+        names = set(archive.namelist())
+    assert {name.removeprefix("python/") for name in python_files()} <= names
+    assert {"softs_fast/py.typed", "softs_fast/_core.pyi", "softs_fast/_dropin/softs/__init__.py"} <= names
+    (native,) = [name for name in names if name.endswith(".so")]
+    assert re.fullmatch(r"softs_fast/_core\..*\.so", native)
+    assert any(re.fullmatch(r"softs_fast-.*\.dist-info/licenses/LICENSE", name) for name in names)
+    # Nothing beside the package and its metadata lands in site-packages.
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"softs_fast"}
+
+
+def test_wheel_states_its_requirements(artifacts: Artifacts) -> None:
+    with zipfile.ZipFile(artifacts.wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        text = archive.read(metadata).decode()
+    always = [
+        line for line in re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE) if "extra ==" not in line
+    ]
+    assert sorted(re.split(r"[^a-z]", line.lower())[0] for line in always) == ["msgpack", "numpy", "pyyaml"]
+    assert "Requires-Python: >=3.11" in text
+    (version,) = re.findall(r"^Version: (.*)$", text, re.MULTILINE)
+    assert f'version = "{version}"' in (REPOSITORY / "Cargo.toml").read_text()
+
+
+def test_wheel_works_without_torch(artifacts: Artifacts, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", artifacts.wheel)
+    script = tmp_path / "round_trip.py"
+    script.write_text(ROUND_TRIP)
+    # -I: neither PYTHONPATH nor the current folder may lend it this repository's package.
+    assert run(python, "-I", "-W", "error", script, tmp_path) == "sample arrived without torch\n"
+
+
+def python_files() -> set[str]:
+    """The package's files as the repository holds them, less what a build left there."""
+    files = (REPOSITORY / "python").rglob("*")
+    kept = [file for file in files if file.is_file() and file.suffix not in (".so", ".pyc")]
+    return {file.relative_to(REPOSITORY).as_posix() for file in kept}
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
+    """Run a command to its end; returns what it printed, fails with all that it said."""
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd="/")
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
