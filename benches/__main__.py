@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benches import broker_alone
 from benches.machine import REPOSITORY, describe_commit, describe_machine
 from benches.report import write_report
 from benches.rounds import compare
@@ -24,17 +25,16 @@ def main(arguments: list[str]) -> int:
     """Parse the arguments and do as they say; the exit status is 1 where a scenario failed."""
     options = _parse(arguments)
     if options.command == "list":
-        print("\n".join(scenario.name for scenario in SCENARIOS))
+        print("\n".join([*(scenario.name for scenario in SCENARIOS), broker_alone.NAME]))
         return 0
     if options.command == "report":
-        for path in write_report(Path(options.file) if options.file else newest(RESULTS)):
-            print(f"wrote {path}")
+        _report(Path(options.file) if options.file else newest(RESULTS))
         return 0
     return run(options, arguments)
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Measure, and write the results after every scenario."""
+    """Measure, and write the results after every scenario; after a full run also the page."""
     baseline, _, candidate = options.packages.partition(",")
     if not candidate:
         print(
@@ -45,7 +45,8 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     seconds = options.seconds or (0.5 if options.quick else 1.5)
     idle_s = 3.0 if options.quick else 10.0
     chosen = [scenario for scenario in SCENARIOS if re.search(options.only, scenario.name)]
-    if not chosen:
+    with_broker = re.search(options.only, broker_alone.NAME) is not None
+    if not chosen and not with_broker:
         print(f"no scenario matches {options.only!r}; see `python -m benches list`", file=sys.stderr)
         return 2
     commit, now = describe_commit(), datetime.datetime.now(datetime.UTC)
@@ -66,9 +67,17 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         print(f"[{number}/{len(chosen)}, {time.monotonic() - started:.0f} s] {scenario.name}", flush=True)
         result["scenarios"].append(_measure(scenario, baseline, candidate, n_rounds, seconds, idle_s))
         _write(RESULTS / f"{name}.json", result)
+    if with_broker:
+        print(f"[{time.monotonic() - started:.0f} s] {broker_alone.NAME}", flush=True)
+        result["broker_alone"] = broker_alone.measure(baseline, options.quick)
+        _write(RESULTS / f"{name}.json", result)
+        print(f"    {json.dumps(result['broker_alone'])}")
     print(f"wrote {RESULTS / name}.json after {time.monotonic() - started:.0f} s")
-    print("`python -m benches report` makes the page and its chart")
-    return int(any("error" in scenario for scenario in result["scenarios"]))
+    if options.quick or options.only:
+        print(f"`python -m benches report {RESULTS / name}.json` puts it into the page")
+    else:
+        _report(RESULTS / f"{name}.json")
+    return int(any("error" in part for part in [*result["scenarios"], result.get("broker_alone", {})]))
 
 
 def newest(folder: Path) -> Path:
@@ -81,6 +90,11 @@ def newest(folder: Path) -> Path:
     if not files:
         raise FileNotFoundError(f"no results in {folder}; run `python -m benches` first")
     return max(files, key=lambda path: str(json.loads(path.read_text())["date"]))
+
+
+def _report(results: Path) -> None:
+    for path in write_report(results):
+        print(f"wrote {path}")
 
 
 def _measure(

@@ -56,13 +56,13 @@ class Fleet:
         self._clients: list[_Process] = []
         self._processes: list[_Process] = []
         self._segments: set[Path] = set()
-        self.frontend = ""
+        self.frontend = self.backend = ""
 
     def __enter__(self) -> Fleet:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sb-")))
             stack.callback(self._remove_segments)
-            self.frontend = f"ipc://{folder}/f"
+            self.frontend, self.backend = f"ipc://{folder}/f", f"ipc://{folder}/b"
             self._start(stack, folder)
             self._stack = stack.pop_all()
         return self
@@ -100,7 +100,7 @@ class Fleet:
         return outcome
 
     def _start(self, stack: ExitStack, folder: Path) -> None:
-        shared = {"frontend": self.frontend, "backend": f"ipc://{folder}/b"}
+        shared = {"frontend": self.frontend, "backend": self.backend}
 
         def launch(role: str, package: str, number: int, **more: Any) -> _Process:
             spec = {"role": role, "package": package, **shared, **more}

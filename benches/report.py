@@ -58,6 +58,7 @@ def tables(result: Record, source: str) -> str:
         _latency(result),
         _lost_slots(result),
         _idle(result),
+        _broker_alone(result),
         _failed(result),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -121,6 +122,57 @@ def _idle(result: Record) -> str:
         "Idle: CPU of broker, supplier and client together, in per cent of one core",
         ["for", *result["packages"]],
         rows,
+    )
+
+
+def _broker_alone(result: Record) -> str:
+    record = result.get("broker_alone", {})
+    if "ours" not in record:
+        return ""
+    ours, theirs = record["ours"], record.get("baseline")
+    columns = [
+        (f"{name}, {peers}", broker, dialect)
+        for name, peers, broker, dialect in (
+            (result["packages"][0], "softs peers", theirs, "softs"),
+            ("ours", "softs peers", ours, "softs"),
+            ("ours", "own peers", ours, "native"),
+        )
+        if broker is not None
+    ]
+    rows = [
+        [f"orders/s, {n} client{'s'[: n > 1]}, 8 suppliers"]
+        + [f"{broker['orders_per_s'][dialect][f'{n}_clients']:,.0f}" for _, broker, dialect in columns]
+        for n in (1, 8, 32)
+    ]
+    trips = [broker[f"round_trip_{dialect}"] for _, broker, dialect in columns]
+    for what, key in (
+        ("there and back between two bare sockets: 2 hops", "raw_us"),
+        ("request, answer: 2 hops", "request_us"),
+        ("order, work, done, result: 4 hops", "order_us"),
+    ):
+        rows.append(
+            [f"{what}, p50 / p99 us", *(f"{trip[key]['p50']:.1f} / {trip[key]['p99']:.1f}" for trip in trips)]
+        )
+    growth, memory, idle = ours["growth"], ours["memory"], ours["idle"]
+    backgrounds = [
+        (f"{growth['many']:,.0f} orders of {n} wait", growth[key])
+        for n, key in (("one product", "many_queued"), ("as many products", "many_products"))
+    ]
+    grown = [
+        [label, f"{one['order_us']['p50']:.1f} / {one['order_us']['p99']:.1f}", f"{one['orders_per_s']:,.0f}"]
+        for label, one in [("10 orders wait", growth["10_queued"]), *backgrounds]
+    ]
+    note = (
+        f"{memory['clients']:,.0f} clients with {memory['orders_each']:.0f} waiting orders each take "
+        f"{memory['bytes_per_client'] / 1e3:.1f} kB each in our broker. With {idle['clients']:,.0f} idle clients "
+        f"it used {idle['cpu_us']:.0f} us of CPU and woke up {idle['wake_ups']:.0f} times in {idle['seconds']:.1f} s."
+    )
+    return "\n\n".join(
+        [
+            _section("The broker alone", ["", *(label for label, _, _ in columns)], rows),
+            _section("Growth of our broker, own peers", ["beside", "order, p50 / p99 us", "orders/s"], grown),
+            note,
+        ]
     )
 
 

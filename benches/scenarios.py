@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # softs refuses orders past `max_queue_per_product` (16 by default); no scenario is about that limit.
-PRODUCT_QUEUE = 1_024
+PRODUCT_QUEUE = 65_536
 
 WorkloadName = Literal["one_by_one", "pipelined", "loader", "idle"]
 

@@ -147,6 +147,18 @@ def test_a_sample_that_cannot_be_decoded_frees_its_slot(opened: list[ScriptedCli
     assert opened[0].held == []
 
 
+def test_a_worker_that_fails_closes_its_client(
+    opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = iter(new())
+    next(samples)
+    monkeypatch.setattr(dataset, "get_worker_info", lambda: object())
+    opened[0].data = b""
+    with pytest.raises(ConfigError):
+        next(samples)
+    assert opened[0].closed == 1
+
+
 def test_timeout_raises_the_diagnosis(opened: list[ScriptedClient]) -> None:
     data = new(request_timeout=0.15, retry_delay=0.0)
     samples = iter(data)
@@ -424,6 +436,15 @@ def test_collate_of_what_cannot_be_decoded() -> None:
         make_collate_fn(slots, CONFIG)([])  # type: ignore[arg-type]
 
 
+def test_a_batch_releases_once(slots: Slots) -> None:
+    batch = make_collate_fn(slots, CONFIG, auto_release=False)([2, 0])  # type: ignore[arg-type]
+    assert slots.released == []
+    batch.release()
+    batch.release()
+    del batch
+    assert slots.released == [2, 0]
+
+
 def test_a_batch_whose_client_is_closed_dies_quietly(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(slot_id: int) -> None:
         raise ConfigError("closed")
@@ -466,3 +487,5 @@ def test_encode_of_unusual_tensors(change: Callable[[torch.Tensor], torch.Tensor
     tensor = torch.arange(6.0).reshape(3, 2).to(getattr(torch, dtype))
     spec = TensorSpec("x", (3, 2), dtype)
     assert spec.encode(change(tensor)) == spec.encode(tensor)
+    config = softs_fast.BatchConfig([spec])
+    assert config.encode(x=change(tensor)) == config.encode(x=tensor) == spec.encode(tensor)

@@ -196,6 +196,30 @@ class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
             SampleTimeout: no sample for `request_timeout` seconds; the subclass and the text name the cause.
             HelloError: the broker did not answer when the client was opened.
         """
+        try:
+            yield from self._samples()
+        except Exception:
+            if get_worker_info() is not None:
+                # torch ends a worker that has failed with a signal, which leaves no time to clean up.
+                self.close()
+            raise
+
+    def close(self) -> None:
+        """Close this process's client, if there is one; the next iteration opens a new one."""
+        client, self._client = self._client, None
+        if client is not None and self._client_pid == os.getpid():
+            client.close()
+
+    def __del__(self) -> None:
+        """Close the client if nobody did."""
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the client behind: the process that unpickles opens its own."""
+        return {**self.__dict__, "_client": None, "_client_pid": None}
+
+    def _samples(self) -> Iterator[dict[str, torch.Tensor]]:
         client = self._open_client()
         current = self.model_id
         waiting_since = time.monotonic()
@@ -224,21 +248,6 @@ class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
                 continue
             yield sample
             waiting_since = time.monotonic()
-
-    def close(self) -> None:
-        """Close this process's client, if there is one; the next iteration opens a new one."""
-        client, self._client = self._client, None
-        if client is not None and self._client_pid == os.getpid():
-            client.close()
-
-    def __del__(self) -> None:
-        """Close the client if nobody did."""
-        with contextlib.suppress(Exception):
-            self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the client behind: the process that unpickles opens its own."""
-        return {**self.__dict__, "_client": None, "_client_pid": None}
 
     def _wait_ms(self, waited_s: float) -> int:
         """Return how long to wait for a sample before looking again whether the model id has changed."""
@@ -282,6 +291,7 @@ class SoftDataLoader(DataLoader[dict[str, torch.Tensor]]):
     @_accepts_0_1_0
     def __init__(
         self,
+        /,
         model_id: str,
         endpoint: str,
         batch_config: BatchConfig,

@@ -66,9 +66,10 @@ class Demo:
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._owns(pid)]
 
     def segments(self) -> set[Path]:
-        """The segments that the demo's first process has mapped."""
-        maps = Path(f"/proc/{self.process.pid}/maps").read_text()
-        return {Path(name) for name in re.findall(r"/dev/shm/sl_\w+", maps)}
+        """The segments that the demo's first process has mapped, told by their inodes."""
+        lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
+        inodes = {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
+        return {path for path in Path("/dev/shm").glob("sl_*") if path.stat().st_ino in inodes}
 
     def _owns(self, pid: int) -> bool:
         try:

@@ -65,7 +65,9 @@ def test_suppliers_die_one_after_the_other_and_every_sample_arrives_once(market:
         take(client, checker, 200)
 
 
-def test_the_broker_forgets_a_killed_client_at_once_and_the_next_peer_removes_its_segment(market: Market) -> None:
+def test_the_broker_forgets_a_killed_client_at_once_and_the_next_peer_removes_its_segment(
+    market: Market,
+) -> None:
     market.broker()
     victim = market.client(n_samples=1)  # nobody serves it: its orders stay queued
     with open_client(market) as witness:
@@ -161,7 +163,11 @@ def test_a_killed_supplier_leaves_the_clients_segment(market: Market) -> None:
 
 @pytest.mark.parametrize("who", ["client", "supplier", "broker"])
 def test_a_killed_process_leaves_the_endpoints_usable(market: Market, who: str) -> None:
-    peers = {"broker": market.broker(), "supplier": market.supplier(), "client": market.client(n_samples=10**9)}
+    peers = {
+        "broker": market.broker(),
+        "supplier": market.supplier(),
+        "client": market.client(n_samples=10**9),
+    }
     # The endless client would not end by itself.
     for process in {peers["client"], peers[who]}:
         process.kill()

@@ -57,7 +57,10 @@ def test_a_generator_that_holds_the_gil_stops_neither_broker_nor_other_suppliers
         served_until = time.time()
         made = broker.event("made")
         assert call["at"] < served_until < made["at"], "the others were served while the GIL was held"
-        eventually(lambda: client.poll_completions(100) > 0 or client.get_completed() is not None, "its sample arrives")
+        eventually(
+            lambda: client.poll_completions(100) > 0 or client.get_completed() is not None,
+            "its sample arrives",
+        )
         assert client.get_stats()["connected_suppliers"] == 2
 
 

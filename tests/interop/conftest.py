@@ -9,9 +9,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
 
 from market import Market
+from process import Zygote
 
 #: Python path of each peer: the installed one, or a folder.
-PATHS = {"softs_fast": None, "softs-0.1.2": None, "softs-0.1.0": str(Path(sys.prefix) / "peers" / "softs-0.1.0")}
+PATHS = {
+    "softs_fast": None,
+    "softs-0.1.2": None,
+    "softs-0.1.0": str(Path(sys.prefix) / "peers" / "softs-0.1.0"),
+}
 
 
 class Fleet(Market):
@@ -21,6 +26,13 @@ class Fleet(Market):
         """Start a peer: `softs_fast`, `softs-0.1.2` or `softs-0.1.0`."""
         package = version.partition("-")[0]
         return getattr(self, role)(package, PATHS[version], **options)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def zygotes() -> None:
+    """The processes that fork softs' peers live as long as the test run."""
+    for version in ("softs-0.1.2", "softs-0.1.0"):
+        Zygote.of("softs", PATHS[version])
 
 
 @pytest.fixture

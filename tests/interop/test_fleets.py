@@ -46,7 +46,8 @@ def test_all_versions_in_one_market(fleet: Fleet, broker: str) -> None:
     fleet.peer("broker", broker)
     suppliers = [fleet.peer("supplier", version, patterns=["p1"]) for version in VERSIONS]
     takers = [
-        fleet.peer("client", version, n_slots=1, n_samples=N_SAMPLES * 3) for version in ("softs_fast", "softs-0.1.2")
+        fleet.peer("client", version, n_slots=1, n_samples=N_SAMPLES * 3)
+        for version in ("softs_fast", "softs-0.1.2")
     ]
     makers = set()
     for taker in takers:
@@ -54,6 +55,7 @@ def test_all_versions_in_one_market(fleet: Fleet, broker: str) -> None:
     assert makers == {supplier.pid for supplier in suppliers}, "every supplier had its share"
 
 
+@pytest.mark.slow
 def test_our_supplier_stays_with_a_softs_broker_that_drops_the_idle(fleet: Fleet) -> None:
     fleet.peer("broker", "softs-0.1.2", settings={"supplier_timeout": 12.0})
     fleet.peer("supplier", "softs_fast", patterns=["p1"])

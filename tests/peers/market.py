@@ -1,90 +1,11 @@
-"""Starts, listens to and kills peers in processes of their own."""
+"""Starts peers in processes of their own, around one pair of endpoints."""
 
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-#: What must happen happens within this, or the test hangs; it is never what a test measures.
-WATCHDOG_S = 45.0
-
-
-class Process:
-    """One peer."""
-
-    def __init__(self, role: str, package: str, options: dict[str, Any], path: str | None = None) -> None:
-        self.role = role
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in (path, environment.get("PYTHONPATH")) if p)
-        environment["OMP_NUM_THREADS"] = "1"
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "role.py"), role, package, json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-        self.pid = self._process.pid
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        #: What it said when it was ready.
-        self.ready: dict[str, Any] = {}
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._events.put(json.loads(line))
-        self._events.put(None)
-
-    def event(self, name: str) -> dict[str, Any]:
-        """Wait for an event; others before it are dropped, but a problem fails the test."""
-        give_up = time.monotonic() + WATCHDOG_S
-        while True:
-            try:
-                event = self._events.get(timeout=max(give_up - time.monotonic(), 0.001))
-            except queue.Empty:
-                raise AssertionError(f"{self.role} {self.pid}: no {name!r} within {WATCHDOG_S} s") from None
-            assert event is not None, f"{self.role} {self.pid} ended before {name!r}"
-            assert event["event"] != "problem", event["problem"]
-            if event["event"] == name:
-                return event
-
-    def events(self) -> list[dict[str, Any]]:
-        """All events that have arrived and not been waited for."""
-        found = []
-        while not self._events.empty():
-            event = self._events.get()
-            if event is not None:
-                found.append(event)
-        return found
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is cleaned up."""
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-
-    def end(self) -> None:
-        """Close its standard input and wait; kill it if it does not end."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._reader.join()
-        self._process.stdout.close()
+from process import WATCHDOG_S, Process, Spawned, Zygote
 
 
 class Market:
@@ -97,20 +18,34 @@ class Market:
         self._processes: list[Process] = []
         self._n_files = 0
 
-    def start(self, role: str, options: dict[str, Any], package: str = "softs_fast", path: str | None = None) -> Process:
+    def start(
+        self, role: str, options: dict[str, Any], package: str = "softs_fast", path: str | None = None
+    ) -> Process:
         """Start a peer and wait until it is ready."""
-        process = Process(role, package, options, path)
+        # softs takes seconds to import; ours are fresh processes, as a user's are.
+        process = (
+            Spawned(role, package, options, path)
+            if package == "softs_fast"
+            else Zygote.of(package, path).fork(role, options)
+        )
         self._processes.append(process)
         process.ready = process.event("ready")
         return process
 
     def broker(self, package: str = "softs_fast", path: str | None = None, **options: Any) -> Process:
         """A broker."""
-        return self.start("broker", {"frontend": self.frontend, "backend": self.backend, **options}, package, path)
+        return self.start(
+            "broker", {"frontend": self.frontend, "backend": self.backend, **options}, package, path
+        )
 
     def supplier_options(self, **options: Any) -> dict[str, Any]:
         """What a supplier is started with."""
-        defaults = {"endpoint": self.backend, "patterns": ["p.*"], "medium": self.medium, "slot_size": self.slot_size}
+        defaults = {
+            "endpoint": self.backend,
+            "patterns": ["p.*"],
+            "medium": self.medium,
+            "slot_size": self.slot_size,
+        }
         return defaults | options
 
     def supplier(self, package: str = "softs_fast", path: str | None = None, **options: Any) -> Process:

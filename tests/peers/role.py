@@ -123,7 +123,8 @@ def run_client(package: Any, options: dict[str, Any]) -> None:
     client.close()
 
 
+RUN = {"broker": run_broker, "supplier": run_supplier, "client": run_client}
+
 if __name__ == "__main__":
     role, package_name, options_text = sys.argv[1:]
-    run = {"broker": run_broker, "supplier": run_supplier, "client": run_client}[role]
-    run(importlib.import_module(package_name), json.loads(options_text))
+    RUN[role](importlib.import_module(package_name), json.loads(options_text))

@@ -24,6 +24,17 @@ const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 const ATTEMPTS: usize = 16;
 
 pub(crate) fn shm(dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segment, SegmentError> {
+    shm_from(unnamed, dir, name, layout)
+}
+
+pub(crate) fn file(path: &Path, layout: Layout) -> Result<Segment, SegmentError> {
+    file_from(unnamed, path, layout)
+}
+
+/// How a new file begins: in a directory, with a name to use if it needs one, for a segment of that address.
+type Start = fn(&Path, &Path, &str) -> Result<(OwnedFd, Links), SegmentError>;
+
+fn shm_from(start: Start, dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segment, SegmentError> {
     let address = match name {
         Some(name) => name.to_owned(),
         None => format!("sl_{:016x}", random()?),
@@ -40,7 +51,7 @@ pub(crate) fn shm(dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segm
         hidden: hidden_entry.into_bytes(),
     };
 
-    let (file, mut links) = unnamed(dir, &hidden, &address)?;
+    let (file, mut links) = start(dir, &hidden, &address)?;
     let access = prepare(file.as_fd(), &public, &address, &control, Contents::New)?;
     links.add(file.as_fd(), &hidden, &address)?;
     links.add(file.as_fd(), &public, &address)?;
@@ -48,7 +59,7 @@ pub(crate) fn shm(dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segm
     owned(file, access, address, public, Some(hidden), &control)
 }
 
-pub(crate) fn file(path: &Path, layout: Layout) -> Result<Segment, SegmentError> {
+fn file_from(start: Start, path: &Path, layout: Layout) -> Result<Segment, SegmentError> {
     let (Some(address), Some(entry)) = (path.to_str(), path.file_name()) else {
         return Err(SegmentError::Invalid(format!("{path:?} is not the UTF-8 path of a file")));
     };
@@ -73,7 +84,7 @@ pub(crate) fn file(path: &Path, layout: Layout) -> Result<Segment, SegmentError>
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let made = match open(&public, flags, Mode::empty()) {
             Ok(file) => reuse_file(file, address, &public, &control)?,
-            Err(Errno::NOENT) => new_file(&parent, address, &public, &control)?,
+            Err(Errno::NOENT) => new_file(start, &parent, address, &public, &control)?,
             Err(Errno::LOOP) => return Err(refused(address, "it is a symbolic link")),
             Err(errno) => return Err(SegmentError::io("open", address, errno)),
         };
@@ -99,13 +110,14 @@ pub(crate) fn links(stat: &Stat) -> u64 {
 
 /// A file at a free path, or `None` when the path is taken by now.
 fn new_file(
+    start: Start,
     dir: &Path,
     address: &str,
     public: &Path,
     control: &Control,
 ) -> Result<Option<Segment>, SegmentError> {
     let hidden = dir.join(hidden_entry()?);
-    let (file, mut links) = unnamed(dir, &hidden, address)?;
+    let (file, mut links) = start(dir, &hidden, address)?;
     let access = prepare(file.as_fd(), public, address, control, Contents::New)?;
     match links.add(file.as_fd(), public, address) {
         Ok(()) => {}
@@ -144,18 +156,21 @@ fn reuse_file(
 
 /// A new, locked file in `dir` without a name, or where the file system cannot do that, under the name `hidden`.
 fn unnamed(dir: &Path, hidden: &Path, address: &str) -> Result<(OwnedFd, Links), SegmentError> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let (file, made) = match open(dir, flags | OFlags::TMPFILE, MODE) {
-        Ok(file) => (file, Vec::new()),
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-            let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-            let file =
-                open(hidden, flags, MODE).map_err(|errno| SegmentError::io("create", address, errno))?;
-            (file, vec![hidden.to_owned()])
-        }
-        Err(errno) => return Err(SegmentError::io("create", address, errno)),
-    };
-    let links = Links { made };
+    match open(dir, OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE, MODE) {
+        Ok(file) => locked(file, Links { made: Vec::new() }, address),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => named(dir, hidden, address),
+        Err(errno) => Err(SegmentError::io("create", address, errno)),
+    }
+}
+
+/// A new, locked file under the name `hidden`.
+fn named(_dir: &Path, hidden: &Path, address: &str) -> Result<(OwnedFd, Links), SegmentError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let file = open(hidden, flags, MODE).map_err(|errno| SegmentError::io("create", address, errno))?;
+    locked(file, Links { made: vec![hidden.to_owned()] }, address)
+}
+
+fn locked(file: OwnedFd, links: Links, address: &str) -> Result<(OwnedFd, Links), SegmentError> {
     retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive))
         .map_err(|errno| SegmentError::io("lock", address, errno))?;
     Ok((file, links))
@@ -291,4 +306,33 @@ fn busy(address: &str) -> SegmentError {
 
 fn refused(address: &str, why: &str) -> SegmentError {
     SegmentError::Refused { name: address.to_owned(), why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_without_nameless_files_get_the_same_names() {
+        let dir = Path::new("/dev/shm").join(format!("softs-shm-test-named-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let n_entries = || fs::read_dir(&dir).unwrap().count();
+        let layout = Layout::new(8, 2).unwrap();
+
+        let owner = shm_from(named, &dir, Some("mine"), layout).unwrap();
+        assert_eq!(n_entries(), 2);
+        assert!(matches!(shm_from(named, &dir, Some("mine"), layout), Err(SegmentError::Exists { .. })));
+        assert_eq!(n_entries(), 2, "a failed creation leaves nothing");
+        owner.unlink().unwrap();
+        assert_eq!(n_entries(), 0);
+
+        let owner = file_from(named, &dir.join("file"), layout).unwrap();
+        assert_eq!(n_entries(), 1);
+        owner.unlink().unwrap();
+        assert_eq!(n_entries(), 0);
+        let huge = Layout::new(1 << 40, 1 << 10).unwrap();
+        assert!(matches!(file_from(named, &dir.join("file"), huge), Err(SegmentError::Full { .. })));
+        assert_eq!(n_entries(), 0);
+        fs::remove_dir(&dir).unwrap();
+    }
 }

@@ -87,6 +87,13 @@ impl Dealer {
         Ok(supplier)
     }
 
+    /// Says GOODBYE and waits until the broker has heard it.
+    pub(crate) fn leave(&mut self) -> Outcome<()> {
+        self.say(&SupplierRequest::Goodbye);
+        self.flush()?;
+        self.answer()
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -18,6 +18,9 @@ const CREDIT: u64 = 256;
 /// Orders of the background per client; the broker takes 65,536.
 const BACKGROUND_ORDERS: u64 = 50_000;
 
+/// Numbers the clients of all measurements.
+static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
+
 /// Peers of one kind.
 #[derive(Clone, Copy)]
 pub(crate) struct Parties {
@@ -40,7 +43,7 @@ impl Load<'_> {
     ///
     /// All clients live in one thread and all suppliers in another, which leaves the broker a core of its own on a machine of four.
     pub(crate) fn orders_per_s(&self) -> Outcome<f64> {
-        let (completed, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (completed, stop, drained) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
         let mut suppliers = Vec::new();
         for _ in 0..self.suppliers.count {
             suppliers.push(Dealer::supplier(&self.endpoints.1, self.suppliers.dialect, CREDIT)?);
@@ -49,23 +52,28 @@ impl Load<'_> {
         for n in 0..self.clients.count {
             clients.push(Client {
                 dealer: Dealer::client(&self.endpoints.0, self.clients.dialect)?,
+                number: n,
                 address: format!("sl_{n:016x}"),
-                last_order: 0,
+                // softs' own broker knows orders by their id alone, whoever they are from.
+                last_order: NEXT_CLIENT.fetch_add(1, Relaxed) << 32,
+                window: self.window as usize,
                 slots: HashMap::new(),
                 free: (0..self.window).collect(),
             });
         }
         std::thread::scope(|scope| {
             let ordering = scope.spawn(|| order_all(&mut clients, &completed, &stop));
-            let supplying = scope.spawn(|| supply_all(&mut suppliers, &stop));
+            let supplying = scope.spawn(|| supply_all(&mut suppliers, &drained));
             std::thread::sleep(self.duration / 5);
             let (start, before) = (Instant::now(), completed.load(Relaxed));
             std::thread::sleep(self.duration);
             let (orders, took) = (completed.load(Relaxed) - before, start.elapsed());
             stop.store(true, Relaxed);
-            for thread in [ordering, supplying] {
-                thread.join().map_err(|_| "a peer panicked")??;
-            }
+            // A broker that does not see the end of a connection must not be left with orders of this one.
+            let ordered = ordering.join();
+            drained.store(true, Relaxed);
+            supplying.join().map_err(|_| "a supplier panicked")??;
+            ordered.map_err(|_| "a client panicked")??;
             Ok(orders as f64 / took.as_secs_f64())
         })
     }
@@ -74,8 +82,11 @@ impl Load<'_> {
 /// One client and its slots.
 struct Client {
     dealer: Dealer,
+    /// Part of its order ids, because softs' broker tells orders apart by their id alone.
+    number: usize,
     address: String,
     last_order: u64,
+    window: usize,
     /// The slot of each native order in flight.
     slots: HashMap<u64, u64>,
     free: Vec<u64>,
@@ -107,7 +118,7 @@ impl Client {
                 for (slot, order) in numbered {
                     self.last_order = order;
                     self.dealer.ask(&ClientRequest::Order {
-                        order_id: &format!("{order:016x}{slot:016x}"),
+                        order_id: &format!("{order:016x}{:08x}{slot:08x}", self.number),
                         product_id: "p",
                         address: &self.address,
                         offset: slot * SLOT_BYTES,
@@ -128,7 +139,7 @@ impl Client {
                 ToClient::Results { done, ended } if ended.is_empty() => {
                     free.extend(done.iter().filter_map(|order| slots.remove(order)))
                 }
-                ToClient::Fulfilled { order_id } => free.push(u64::from_str_radix(&order_id[16..], 16)?),
+                ToClient::Fulfilled { order_id } => free.push(u64::from_str_radix(&order_id[24..], 16)?),
                 other => return Err(format!("{other:?}").into()),
             }
             Ok(())
@@ -141,18 +152,20 @@ fn order_all(clients: &mut [Client], completed: &AtomicU64, stop: &AtomicBool) -
     for client in clients.iter_mut() {
         client.order()?;
     }
-    while !stop.load(Relaxed) {
+    while !stop.load(Relaxed) || clients.iter().any(|client| client.free.len() < client.window) {
         for n in readable(clients.iter().map(|client| &client.dealer))? {
             completed.fetch_add(clients[n].hear()?, Relaxed);
-            clients[n].order()?;
+            if !stop.load(Relaxed) {
+                clients[n].order()?;
+            }
         }
     }
     Ok(())
 }
 
-fn supply_all(suppliers: &mut [Dealer], stop: &AtomicBool) -> Outcome<()> {
+fn supply_all(suppliers: &mut [Dealer], drained: &AtomicBool) -> Outcome<()> {
     let (mut leases, mut orders) = (Vec::new(), Vec::new());
-    while !stop.load(Relaxed) {
+    while !drained.load(Relaxed) {
         for n in readable(suppliers.iter())? {
             let supplier = &mut suppliers[n];
             supplier.work(false, |said| {
@@ -177,7 +190,7 @@ fn supply_all(suppliers: &mut [Dealer], stop: &AtomicBool) -> Outcome<()> {
             supplier.flush()?;
         }
     }
-    Ok(())
+    suppliers.iter_mut().try_for_each(Dealer::leave)
 }
 
 /// Which of the peers have something to read; waits for a tenth of a second at most.

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! broker_bench [--quick]                        our broker, in a process of its own
-//! broker_bench [--quick] --endpoints FRONT BACK  another broker that speaks the softs dialect, with the same load
+//! broker_bench [--quick] --endpoints FRONT BACK FRONT BACK FRONT BACK FRONT BACK
+//!                                               another broker that speaks the softs dialect, with the same load; one
+//!                                               fresh broker for each of its measurements: 1, 8, 32 clients, round trips
 //! broker_bench --broker FRONT BACK               only a broker: prints its endpoints, stops when standard input ends
 //! ```
 
@@ -44,7 +46,10 @@ fn main() -> Outcome<()> {
     report.number("cores", std::thread::available_parallelism()?.get() as f64);
     report.text("length", if plan.is_quick { "quick" } else { "full" });
     match after("--endpoints") {
-        Some(at) => plan.measure_other(two(at)?, &mut report)?,
+        Some(at) => {
+            let pairs = [two(at)?, two(at + 2)?, two(at + 4)?, two(at + 6)?];
+            plan.measure_other(&pairs, &mut report)?;
+        }
         None => plan.measure_ours(&mut report)?,
     }
     writeln!(std::io::stdout(), "{report}")?;
@@ -110,17 +115,17 @@ impl Plan {
         report.object("idle", |out| self.idle(out))
     }
 
-    fn measure_other(&self, endpoints: (String, String), report: &mut Object) -> Outcome<()> {
+    fn measure_other(&self, endpoints: &[(String, String); 4], report: &mut Object) -> Outcome<()> {
         report.object("orders_per_s", |out| {
             out.object("softs", |out| {
-                for clients in [1, 8, 32] {
-                    let load = self.load(&endpoints, (Softs, clients), (Softs, 8));
+                for (clients, endpoints) in [1, 8, 32].into_iter().zip(endpoints) {
+                    let load = self.load(endpoints, (Softs, clients), (Softs, 8));
                     out.number(&format!("{clients}_clients"), load.orders_per_s()?);
                 }
                 Ok(())
             })
         })?;
-        self.round_trips(&endpoints, Softs, "round_trip_softs", report)
+        self.round_trips(&endpoints[3], Softs, "round_trip_softs", report)
     }
 
     fn load<'a>(

@@ -70,7 +70,7 @@ pub(crate) fn orders(endpoints: &(String, String), dialect: Dialect, trips: usiz
             for _ in 0..trips {
                 serve_one(&mut supplier)?;
             }
-            Outcome::Ok(())
+            supplier.leave()
         });
         let times = times(trips, |n| order_one(&mut client, n + 1))?;
         serving.join().map_err(|_| "the supplier panicked")??;

@@ -1,6 +1,5 @@
 //! The frontend: what clients ask for, in both dialects.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -124,11 +123,7 @@ impl Broker {
                 self.answer_client(key, Answer::Stats(answer));
             }
             (ClientRequest::Order { order_id, product_id, address, offset }, Dialect::Softs) => {
-                let answer = match self.order(now, key, order_id, product_id, address, offset) {
-                    Ok(()) => Answer::Ok,
-                    Err(error) => Answer::Error(error),
-                };
-                self.answer_client(key, answer);
+                self.order(now, key, order_id, (product_id, address, offset));
             }
             (ClientRequest::Orders { address, slot_size, product_id, orders }, Dialect::Native) => {
                 self.order_many(now, key, (address, slot_size, product_id), &orders)
@@ -197,22 +192,26 @@ impl Broker {
         now: Instant,
         key: Key<Client>,
         order_id: &str,
-        product_id: &str,
-        address: &str,
-        offset: u64,
-    ) -> Result<(), Cow<'static, str>> {
+        (product_id, address, offset): (&str, &str, u64),
+    ) {
         self.activate(key);
         let client = &self.clients[key];
         if client.find(order_id).is_some() {
-            return Err(format!("duplicate order_id {order_id:?}: that order is open").into());
+            let text = format!("duplicate order_id {order_id:?}: that order is open");
+            return self.answer_client(key, Answer::Error(text.into()));
         }
         if client.len() >= MAX_ORDERS_PER_CLIENT {
-            return Err(TOO_MANY_ORDERS.into());
+            return self.answer_client(key, Answer::Error(TOO_MANY_ORDERS.into()));
         }
         let medium = self.open_medium(product_id, address, 0);
-        let accepted = self.accept(now, key, OrderId::Softs(order_id.into()), medium, offset);
+        if self.accept(key, OrderId::Softs(order_id.into()), medium, offset) {
+            // Answered first: the client takes the next frame that comes for the answer.
+            self.answer_client(key, Answer::Ok);
+            self.dispatch_product(now, medium.product);
+        } else {
+            self.answer_client(key, Answer::Error(QUEUE_FULL.into()));
+        }
         self.close_medium(medium);
-        if accepted { Ok(()) } else { Err(QUEUE_FULL.into()) }
     }
 
     fn order_many(
@@ -230,9 +229,10 @@ impl Broker {
                 Some((EndCode::Invalid, "an order with this number is open"))
             } else if client.len() >= MAX_ORDERS_PER_CLIENT {
                 Some((EndCode::Refused, TOO_MANY_ORDERS))
-            } else if !self.accept(now, key, OrderId::Native(number), medium, offset) {
+            } else if !self.accept(key, OrderId::Native(number), medium, offset) {
                 Some((EndCode::Refused, QUEUE_FULL))
             } else {
+                self.dispatch_product(now, medium.product);
                 None
             };
             if let Some((code, text)) = refusal {
@@ -243,15 +243,8 @@ impl Broker {
         self.close_medium(medium);
     }
 
-    /// Leases the order at once, or queues it; `false` if it can be neither.
-    fn accept(
-        &mut self,
-        now: Instant,
-        client: Key<Client>,
-        id: OrderId,
-        medium: Medium,
-        offset: u64,
-    ) -> bool {
+    /// Queues an order that has room there, or that `dispatch_product` will lease at once; `false` if it is neither.
+    fn accept(&mut self, client: Key<Client>, id: OrderId, medium: Medium, offset: u64) -> bool {
         let Medium { product, address, slot_size } = medium;
         let full = self.catalogue.product(product).unleased as usize >= self.config.max_queue_per_product;
         if full && !self.can_lease(product, address, offset) {
@@ -279,7 +272,6 @@ impl Broker {
         };
         self.catalogue.product_mut(product).unleased += 1;
         self.catalogue.enqueue(&mut self.orders, order, false);
-        self.dispatch_product(now, product);
         true
     }
 

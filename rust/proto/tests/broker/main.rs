@@ -1,4 +1,5 @@
 //! The broker machine from outside: peers of both dialects that speak encoded frames, in virtual time.
+#![allow(clippy::unwrap_used)] // In a test, also in its helpers, a surprise should be a panic.
 
 mod model;
 mod orders;

@@ -341,6 +341,9 @@ fn guarded_orders_hold_nobody_up_and_are_bounded() {
     assert_eq!(ended.iter().map(|end| end.0).collect::<Vec<_>>(), [17, 18, 19, 101]);
     assert!(ended[0].2.contains("16 other orders wait"), "{ended:?}");
     assert_eq!(net.leases(supplier), [(1, 0), (2, 64), (3, 128)]);
+    let softs = net.client(Softs);
+    net.order(softs, "too many", "p", 0);
+    assert_eq!(net.take(softs), [Got::Ok, Got::Failed("too many".into())], "the answer comes first");
     let mut lease = 1;
     for n in 0..17 {
         net.dones(supplier, &[lease], &[], &[]);

@@ -1,0 +1,64 @@
+"""Datasets in real DataLoader workers: each has its own client, and leaves nothing when it ends."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import softs_fast
+from softs_fast import Broker, EndpointConfig, ShmMedium, SoftDataLoader, SoftIterableDataset, Supplier
+
+CONFIG = softs_fast.make_xy_config((8,), "float32", (), "int64")
+
+# Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def generate(product_id: str) -> bytes:
+    return CONFIG.encode(x=torch.full((8,), float(product_id)), y=torch.tensor(int(product_id)))
+
+
+@pytest.fixture
+def endpoint(frontend: str, backend: str) -> Iterator[str]:
+    """A frontend behind which a supplier makes the products 0 to 9."""
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(generate, [r"\d"], backend, ShmMedium, CONFIG.nbytes()),
+    ):
+        yield frontend
+
+
+def test_forked_workers_do_not_touch_the_client_of_their_parent(endpoint: str) -> None:
+    data = SoftIterableDataset("3", endpoint, CONFIG, ShmMedium, num_slots=4)
+    here = iter(data)
+    assert next(here)["y"] == 3
+    client = data._client
+    assert client is not None
+    segment = Path("/dev/shm", client.medium.address)
+    loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):
+        batches = iter(loader)
+        for _ in range(5):
+            assert next(batches)["y"].tolist() == [3, 3]
+        del batches
+    assert segment.exists()
+    assert data._client is client
+    for _ in range(10):
+        assert next(here)["x"].tolist() == [3.0] * 8
+    data.close()
+    assert not segment.exists()
+
+
+def test_a_cause_found_in_a_worker_reaches_the_trainer(endpoint: str) -> None:
+    loader = SoftDataLoader(
+        "nobody",
+        endpoint,
+        CONFIG,
+        ShmMedium,
+        request_timeout=0.2,
+        num_workers=1,
+        multiprocessing_context="fork",
+    )
+    with pytest.raises(softs_fast.NoSupplier, match="no supplier for it at"):
+        next(iter(loader))
