@@ -162,10 +162,11 @@ def _broker_alone(result: Record) -> str:
         [label, f"{one['order_us']['p50']:.1f} / {one['order_us']['p99']:.1f}", f"{one['orders_per_s']:,.0f}"]
         for label, one in [("10 orders wait", growth["10_queued"]), *backgrounds]
     ]
+    kilobytes = memory["bytes_per_client"] / 1e3
     note = (
         f"{memory['clients']:,.0f} clients with {memory['orders_each']:.0f} waiting orders each take "
-        f"{memory['bytes_per_client'] / 1e3:.1f} kB each in our broker. With {idle['clients']:,.0f} idle clients "
-        f"it used {idle['cpu_us']:.0f} us of CPU and woke up {idle['wake_ups']:.0f} times in {idle['seconds']:.1f} s."
+        f"{kilobytes:.1f} kB each in our broker. Beside {idle['clients']:,.0f} idle clients it used "
+        f"{idle['cpu_us']:.0f} us of CPU and woke up {idle['wake_ups']:.0f} times in {idle['seconds']:.1f} s."
     )
     return "\n\n".join(
         [

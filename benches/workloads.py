@@ -72,7 +72,7 @@ def pump(client: SampleClient, timeout_ms: int) -> tuple[int, int]:
     while client.request_slot(PRODUCT) is not None:
         n_ordered += 1
     n_taken = _take_finished(client)
-    if n_taken == 0 and client.poll_completions(timeout_ms):
+    while n_taken == 0 and client.poll_completions(timeout_ms):
         n_taken = _take_finished(client)
     return n_ordered, n_taken
 

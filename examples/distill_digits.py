@@ -308,9 +308,9 @@ def make_teacher() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(1, 24, 3, padding=1),
         nn.ReLU(),
+        nn.MaxPool2d(2),
         nn.Conv2d(24, 48, 3, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2),
         nn.Conv2d(48, 48, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),

@@ -12,6 +12,8 @@ BUILTINS = {
     "ConfigError": (ValueError,),
     "WireError": (ValueError,),
     "SegmentError": (OSError,),
+    "SegmentExists": (errors.SegmentError, FileExistsError),
+    "SegmentNotFound": (errors.SegmentError, FileNotFoundError),
     "EndpointInUse": (OSError,),
     "BrokerTimeout": (TimeoutError, RuntimeError),
     "PeerLost": (ConnectionError,),

@@ -6,6 +6,17 @@ and look for signals every 50 ms.
 
 from typing import Any, final
 
+__all__ = [
+    "Broker",
+    "Client",
+    "Segment",
+    "Supplier",
+    "TcpMediumServer",
+    "TcpMediumWriter",
+    "__version__",
+    "sweep",
+]
+
 __version__: str
 
 def sweep() -> list[str]:

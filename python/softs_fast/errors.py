@@ -16,6 +16,8 @@ __all__ = [
     "PeerLost",
     "SampleTimeout",
     "SegmentError",
+    "SegmentExists",
+    "SegmentNotFound",
     "SoftsError",
     "SuppliersBusy",
     "WireError",
@@ -36,6 +38,14 @@ class WireError(SoftsError, ValueError):
 
 class SegmentError(SoftsError, OSError):
     """A shared-memory or file segment cannot be created, opened, mapped or locked, or it is malformed."""
+
+
+class SegmentExists(SegmentError, FileExistsError):
+    """A segment of that name exists already, and its owner lives."""
+
+
+class SegmentNotFound(SegmentError, FileNotFoundError):
+    """There is no segment of that name."""
 
 
 class EndpointInUse(SoftsError, OSError):

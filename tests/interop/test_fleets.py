@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+
 from conftest import PATHS, Fleet
 
 VERSIONS = list(PATHS)

@@ -1,6 +1,7 @@
 """One peer in a process of its own, seen from the test."""
 
 import atexit
+import contextlib
 import json
 import os
 import queue
@@ -12,7 +13,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 HERE = Path(__file__).parent
 #: What must happen happens within this, or the test hangs; it is never what a test measures.
@@ -84,10 +85,8 @@ class Spawned(Process):
 
     def end(self) -> None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -98,7 +97,7 @@ class Spawned(Process):
 class Zygote:
     """A process that has imported a package and forks peers."""
 
-    _all: dict[tuple[str, str | None], "Zygote"] = {}
+    _all: ClassVar[dict[tuple[str, str | None], "Zygote"]] = {}
 
     def __init__(self, package: str, path: str | None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="sz")
@@ -130,7 +129,9 @@ class Zygote:
             listener.bind(address)
             listener.listen(1)
             listener.settimeout(WATCHDOG_S)
-            self._process.stdin.write(json.dumps({"role": role, "options": options, "socket": address}) + "\n")
+            self._process.stdin.write(
+                json.dumps({"role": role, "options": options, "socket": address}) + "\n"
+            )
             self._process.stdin.flush()
             connection, _ = listener.accept()
         os.unlink(address)
@@ -151,10 +152,8 @@ class Forked(Process):
         self._connection.close()
 
     def end(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it may have ended before
             self._connection.shutdown(socket.SHUT_WR)
-        except OSError:  # it has ended before
-            pass
         self._reader.join(timeout=10)
         if self._reader.is_alive():
             self.kill()

@@ -62,9 +62,7 @@ def run_supplier(package: Any, options: dict[str, Any]) -> None:
         calls += 1
         if options.get("verbose"):
             say(event="call", product=product_id, n=calls, at=time.time())
-        if behaviour == "sleep":
-            time.sleep(amount)
-        elif behaviour == "sleep_once" and calls == 1:
+        if behaviour == "sleep" or (behaviour == "sleep_once" and calls == 1):
             time.sleep(amount)
         elif behaviour == "hold_gil":
             hold_the_gil(amount)

@@ -18,7 +18,7 @@ from ..errors import (
     SoftsError,
     SuppliersBusy,
 )
-from .mediums import Medium
+from .mediums import Medium, ShmMedium
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +124,9 @@ class Client:
         slot_id = self._core.request_sample(product_id, max(timeout_ms, 0))
         if slot_id is None:
             self._relay_log()
+            if isinstance(self.medium, ShmMedium):
+                # On Python before 3.13 the exit of a softs supplier removes the name, and no other can attach.
+                self.medium.ensure_linked()
         return slot_id
 
     def discard(self) -> int:

@@ -112,6 +112,8 @@ class Supplier:
         """Make one sample and write it; the error for the client if that fails."""
         if client_slot_size not in (0, self.slot_size):
             return f"slot_size differs: this supplier has {self.slot_size}, the client {client_slot_size}"
+        if offset % self.slot_size != 0:
+            return f"offset {offset} is not that of a slot: slot_size is {self.slot_size}"
         try:
             data = self.generator_fn(product_id)
         except Exception:
@@ -127,7 +129,13 @@ class Supplier:
             try:
                 writer = self._attach(address)
             except Exception as error:
-                logger.warning("cannot open the medium %r of an order for product %r: %s", address, product_id, error)
+                # As text: a record that is kept must not keep this frame, and with it the supplier.
+                logger.warning(
+                    "cannot open the medium %r of an order for product %r: %s",
+                    address,
+                    product_id,
+                    str(error),
+                )
                 return f"cannot open the medium {address!r}: {error}"
         if not self._core.may_write():
             return "the broker that gave this order is gone"

@@ -4,8 +4,8 @@
 //! * [`BrokerHandle`]: a broker in a thread of its own.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] sleeps until it has something to say.
 
-pub mod client;
 mod broker;
+pub mod client;
 mod connection;
 mod endpoint;
 mod error;

@@ -22,6 +22,8 @@ const LONG_CALL: Duration = Duration::from_millis(10);
 const LOOKS_BEFORE_SLEEP: u32 = 10;
 /// A supplier that waits for a broker's HELLO looks up this often for signals.
 const SLICE: Duration = Duration::from_millis(50);
+/// How long a leaving supplier waits for the answer to its GOODBYE.
+const FAREWELL: Duration = Duration::from_millis(200);
 /// Asking the kernel whether the broker lives pays off after a call of this length.
 const WORTH_A_LOOK: Duration = Duration::from_millis(1);
 
@@ -201,9 +203,23 @@ impl Supplier {
         }
     }
 
-    /// Ends the connection: the broker gives what we hold to somebody else.
+    /// Ends the connection: the broker gives what we hold to somebody else. After [`Supplier::stop`], leases that crossed our GOODBYE are
+    /// given back first, if the broker is quick to answer it.
     pub fn close(&self) {
-        self.shared.lock().link.close();
+        let started = Instant::now();
+        loop {
+            let now = Instant::now();
+            let waitable = {
+                let mut state = self.shared.lock();
+                if !state.stop || state.link.machine.has_left() || now - started >= FAREWELL {
+                    state.link.close();
+                    return;
+                }
+                state.link.turn(now);
+                state.link.waitable()
+            };
+            waitable.wait(now, Some(FAREWELL), None);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! Client, supplier and broker over real sockets in one process.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,7 +58,8 @@ impl Market {
                 while work.is_some() {
                     std::thread::sleep(call);
                     calls.fetch_add(1, Ordering::Relaxed);
-                    let result = if supplier.may_write() { Ok(()) } else { Err("the broker is gone".to_owned()) };
+                    let result =
+                        if supplier.may_write() { Ok(()) } else { Err("the broker is gone".to_owned()) };
                     work = supplier.next(Some(result));
                 }
             }
@@ -92,7 +94,11 @@ impl Drop for Running {
 fn sample(client: &Client, product: &str) -> u32 {
     match client.request_sample(product, WATCHDOG, &mut || false) {
         Waited::Ready(slot) => slot,
-        other => panic!("no sample of {product}: {other:?}, {:?}, {:?}", client.connection_error(), client.failure(product)),
+        other => panic!(
+            "no sample of {product}: {other:?}, {:?}, {:?}",
+            client.connection_error(),
+            client.failure(product)
+        ),
     }
 }
 
@@ -134,14 +140,22 @@ fn a_long_call_holds_up_nobody_elses_orders() {
     }
     drop(slow);
     let stuck = market.supplier(Duration::from_secs(3));
-    assert!(matches!(client.request_sample("p2", Duration::from_millis(100), &mut || false), Waited::TimedOut));
+    assert!(matches!(
+        client.request_sample("p2", Duration::from_millis(100), &mut || false),
+        Waited::TimedOut
+    ));
     let _quick = market.supplier(Duration::ZERO);
     let started = Instant::now();
     for _ in 0..50 {
         let slot = sample(&client, "p2");
         client.release_slot(u64::from(slot)).unwrap();
     }
-    assert_eq!(stuck.calls.load(Ordering::Relaxed), 0, "served in {:?} although one call is still running", started.elapsed());
+    assert_eq!(
+        stuck.calls.load(Ordering::Relaxed),
+        0,
+        "served in {:?} although one call is still running",
+        started.elapsed()
+    );
 }
 
 #[test]

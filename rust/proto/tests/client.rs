@@ -1,4 +1,5 @@
 //! The client's state machine in virtual time: what it says, and what becomes of its slots.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,11 @@ impl Desk {
     fn connect(&mut self, dialect: Dialect) {
         self.client.handle_connected(dialect);
         let said = self.said();
-        assert_eq!(said.first().map(String::as_str), Some("HELLO"), "a connection begins with HELLO: {said:?}");
+        assert_eq!(
+            said.first().map(String::as_str),
+            Some("HELLO"),
+            "a connection begins with HELLO: {said:?}"
+        );
         self.answer(ToClient::Reply(Reply { ok: true, peer_id: Some(7), ..Reply::default() }));
     }
 
@@ -175,7 +180,12 @@ fn discard_hands_out_nothing_that_was_ordered_before() {
     let request = desk.client.discard();
     assert_eq!(desk.said(), ["CANCELS"]);
     // The broker takes one back; a supplier has the other.
-    let reply = Reply { ok: true, request_id: Some(request), cancelled_orders: Some(vec![old[1].number]), ..Reply::default() };
+    let reply = Reply {
+        ok: true,
+        request_id: Some(request),
+        cancelled_orders: Some(vec![old[1].number]),
+        ..Reply::default()
+    };
     desk.answer(ToClient::Reply(reply));
     assert_eq!(desk.client.take_outcome(request), Some(Outcome::Cancelled(vec![old[1].number])));
     assert_eq!(desk.request("p"), None);
@@ -246,7 +256,12 @@ fn failures_free_the_slot_and_pause_the_product() {
         // Take the order back to begin again.
         let request = desk.client.discard();
         desk.said();
-        let reply = Reply { ok: true, request_id: Some(request), cancelled_orders: Some((0..100).collect()), ..Reply::default() };
+        let reply = Reply {
+            ok: true,
+            request_id: Some(request),
+            cancelled_orders: Some((0..100).collect()),
+            ..Reply::default()
+        };
         desk.answer(ToClient::Reply(reply));
     }
     assert!(pauses.windows(2).all(|p| p[0] < p[1]), "{pauses:?}");
@@ -275,7 +290,11 @@ fn releasing_twice_or_what_does_not_exist_changes_nothing() {
     assert_eq!(desk.client.release_slot(1), Err(ReleaseError::Unknown { slot: 1, n_slots: 1 }));
     assert_eq!(desk.request("p"), None);
     assert_eq!(desk.placed().len(), 1, "the slot is there once");
-    assert_eq!(desk.client.release_slot(0), Err(ReleaseError::NotHeld(0)), "a slot on order is not ours to free");
+    assert_eq!(
+        desk.client.release_slot(0),
+        Err(ReleaseError::NotHeld(0)),
+        "a slot on order is not ours to free"
+    );
 }
 
 #[test]
@@ -304,7 +323,11 @@ fn softs_dialect_waits_for_its_number_and_pairs_answers_with_requests() {
     let id = desk.client.order_id(placed[0].number);
     desk.answer(ToClient::Fulfilled { order_id: &id });
     desk.answer(ToClient::Reply(Reply { ok: true, ..Reply::default() }));
-    desk.answer(ToClient::Reply(Reply { ok: false, error: Some("Queue full for product_id"), ..Reply::default() }));
+    desk.answer(ToClient::Reply(Reply {
+        ok: false,
+        error: Some("Queue full for product_id"),
+        ..Reply::default()
+    }));
     assert_eq!(desk.request("p"), Some(0));
     desk.pass(Duration::from_millis(10));
     assert_eq!(desk.placed(), placed[1..]);

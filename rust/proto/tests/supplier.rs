@@ -1,4 +1,5 @@
 //! The supplier's state machine in virtual time: leases in, results out, and when it may write.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,12 @@ impl Bench {
 
     fn lease(&mut self, leases: &[u64]) {
         let leases = leases.iter().map(|&lease| (lease, lease * 8)).collect();
-        self.tell(&ToSupplier::Works(vec![WorkGroup { product_id: "p1", address: "sl_x", slot_size: 8, leases }]));
+        self.tell(&ToSupplier::Works(vec![WorkGroup {
+            product_id: "p1",
+            address: "sl_x",
+            slot_size: 8,
+            leases,
+        }]));
     }
 
     fn work(&mut self, order_id: &str) {
@@ -98,7 +104,10 @@ fn leases_are_worked_on_in_order_and_reported() {
     assert_eq!(bench.begin(), 2);
     bench.finish(SHORT, Err("boom".into()));
     let said = bench.said();
-    assert!(said.contains(&Said::Dones { done: vec![1], failed: vec![(2, "boom".into())], returned: vec![] }), "{said:?}");
+    assert!(
+        said.contains(&Said::Dones { done: vec![1], failed: vec![(2, "boom".into())], returned: vec![] }),
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -169,7 +178,10 @@ fn a_lease_ends_with_its_connection() {
     bench.connect(Dialect::Native);
     assert!(!bench.supplier.may_write(bench.now), "W3: another connection");
     bench.finish(SHORT, Ok(()));
-    assert!(bench.said().iter().all(|s| !matches!(s, Said::Dones { .. })), "its result means nothing to the new broker");
+    assert!(
+        bench.said().iter().all(|s| !matches!(s, Said::Dones { .. })),
+        "its result means nothing to the new broker"
+    );
     assert!(bench.supplier.begin(bench.now).is_none(), "nor do the leases that waited");
 }
 
@@ -183,7 +195,14 @@ fn goodbye_gives_back_what_was_not_begun() {
     let given_back = Said::Dones { done: vec![], failed: vec![], returned: vec![2] };
     assert_eq!(bench.said(), [given_back, Said::Goodbye]);
     bench.lease(&[3]);
-    assert_eq!(bench.said(), [Said::Dones { done: vec![], failed: vec![], returned: vec![3] }], "a lease that crossed it");
+    assert!(!bench.supplier.has_left());
+    assert_eq!(
+        bench.said(),
+        [Said::Dones { done: vec![], failed: vec![], returned: vec![3] }],
+        "a lease that crossed it"
+    );
+    bench.tell(&ToSupplier::Reply(Reply { ok: true, ..Reply::default() }));
+    assert!(bench.supplier.has_left());
     bench.finish(SHORT, Ok(()));
     assert_eq!(bench.said(), [Said::Dones { done: vec![1], failed: vec![], returned: vec![] }]);
 }
@@ -195,7 +214,9 @@ fn long_error_texts_keep_their_end() {
     bench.begin();
     bench.finish(SHORT, Err(format!("{}ValueError: boom", "é".repeat(10_000))));
     let said = bench.said();
-    let Some(Said::Dones { failed, .. }) = said.iter().find(|s| matches!(s, Said::Dones { .. })) else { panic!("{said:?}") };
+    let Some(Said::Dones { failed, .. }) = said.iter().find(|s| matches!(s, Said::Dones { .. })) else {
+        panic!("{said:?}")
+    };
     assert!(failed[0].1.len() <= 8192 && failed[0].1.ends_with("ValueError: boom"));
 }
 
@@ -244,6 +265,10 @@ fn a_refused_hello_says_why() {
     bench.supplier.handle_disconnected();
     bench.supplier.handle_connected(bench.now, Dialect::Native);
     bench.said();
-    bench.tell(&ToSupplier::Reply(Reply { ok: false, error: Some("Invalid product_id pattern"), ..Reply::default() }));
+    bench.tell(&ToSupplier::Reply(Reply {
+        ok: false,
+        error: Some("Invalid product_id pattern"),
+        ..Reply::default()
+    }));
     assert_eq!(bench.supplier.hello(), Some(&Err("Invalid product_id pattern".into())));
 }

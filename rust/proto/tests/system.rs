@@ -1,5 +1,6 @@
 //! Broker, clients and suppliers together in virtual time, with messages delivered in any order that sockets allow and with any process
 //! killed at any moment. After each seeded run: no slot written by two, no sample lost, handed out twice, torn or stale, no slot leaked.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -231,7 +232,12 @@ impl World {
 
     /// One message of one wire arrives.
     fn deliver(&mut self) {
-        let mut peers: Vec<_> = self.wires.iter().filter(|(_, w)| !(w.up.is_empty() && w.down.is_empty())).map(|(&p, _)| p).collect();
+        let mut peers: Vec<_> = self
+            .wires
+            .iter()
+            .filter(|(_, w)| !(w.up.is_empty() && w.down.is_empty()))
+            .map(|(&p, _)| p)
+            .collect();
         peers.sort_unstable();
         if peers.is_empty() {
             return;
@@ -336,7 +342,11 @@ fn nothing_is_lost_doubled_stale_or_leaked_whoever_dies() {
         }
         for _ in 0..3000 {
             let choice = world.random.below(2);
-            if choice == 0 { world.deliver() } else { world.use_supplier() }
+            if choice == 0 {
+                world.deliver()
+            } else {
+                world.use_supplier()
+            }
             world.now += Duration::from_millis(1);
             world.pump();
         }
@@ -344,6 +354,10 @@ fn nothing_is_lost_doubled_stale_or_leaked_whoever_dies() {
             let free = std::iter::from_fn(|| client.machine.request_slot("a")).count();
             assert_eq!(free, client.n_slots as usize, "seed {seed}: a slot leaked");
         }
-        assert_eq!(world.broker.stats().pending_orders, 0, "seed {seed}: the broker keeps an order that nobody has");
+        assert_eq!(
+            world.broker.stats().pending_orders,
+            0,
+            "seed {seed}: the broker keeps an order that nobody has"
+        );
     }
 }

@@ -33,10 +33,11 @@ impl Broker {
         allow_remote: bool,
     ) -> PyResult<Self> {
         let parse = |text: &str| text.parse::<Endpoint>().map_err(|e| net_error(py, &e));
-        let config = Config { max_queue_per_product, max_order_attempts, ..Config::default() };
+        let config = Config { max_queue_per_product, max_order_attempts };
         let mut options = BrokerOptions::new(parse(frontend)?, parse(backend)?, config);
         options.allow_remote = allow_remote;
-        options.keep_alive = KeepAlive::within(Duration::try_from_secs_f64(peer_timeout_s).unwrap_or(Duration::MAX));
+        options.keep_alive =
+            KeepAlive::within(Duration::try_from_secs_f64(peer_timeout_s).unwrap_or(Duration::MAX));
         let handle = py.detach(|| BrokerHandle::start(options)).map_err(|e| net_error(py, &e))?;
         Ok(Self { handle })
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use softs_net::client::{Client as NetClient, Waited};
 use softs_net::Endpoint;
+use softs_net::client::{Client as NetClient, Waited};
 use softs_proto::client::{Config, Outcome};
 
 use crate::errors::{net_error, raise, release_error};

@@ -32,6 +32,8 @@ pub(crate) fn net_error(py: Python<'_>, error: &NetError) -> PyErr {
 
 pub(crate) fn release_error(py: Python<'_>, error: ReleaseError) -> PyErr {
     match error {
-        ReleaseError::Unknown { .. } | ReleaseError::NotHeld(_) => raise(py, "ConfigError", error.to_string()),
+        ReleaseError::Unknown { .. } | ReleaseError::NotHeld(_) => {
+            raise(py, "ConfigError", error.to_string())
+        }
     }
 }

@@ -180,10 +180,9 @@ impl Segment {
 fn segment_error(py: Python<'_>, error: &SegmentError) -> PyErr {
     let class = match error {
         SegmentError::Invalid(_) => "ConfigError",
-        SegmentError::Exists { .. }
-        | SegmentError::Busy { .. }
-        | SegmentError::NotFound { .. }
-        | SegmentError::Full { .. }
+        SegmentError::Exists { .. } | SegmentError::Busy { .. } => "SegmentExists",
+        SegmentError::NotFound { .. } => "SegmentNotFound",
+        SegmentError::Full { .. }
         | SegmentError::Refused { .. }
         | SegmentError::OutOfBounds { .. }
         | SegmentError::NotOneSlot { .. }

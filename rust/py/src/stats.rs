@@ -15,7 +15,10 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'
     Ok(dict)
 }
 
-pub(crate) fn diagnosis_to_python<'py>(py: Python<'py>, diagnosis: &Diagnosis) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn diagnosis_to_python<'py>(
+    py: Python<'py>,
+    diagnosis: &Diagnosis,
+) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("matching_suppliers", diagnosis.matching_suppliers)?;
     dict.set_item("busy_suppliers", diagnosis.busy_suppliers)?;

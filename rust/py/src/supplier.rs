@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use softs_net::client::Waited;
 use softs_net::Endpoint;
+use softs_net::client::Waited;
 use softs_net::supplier::Supplier as NetSupplier;
 use softs_proto::supplier::Config;
 
@@ -72,9 +72,9 @@ impl Supplier {
         }
     }
 
-    fn close(&self) {
+    fn close(&self, py: Python<'_>) {
         if !self.supplier.is_forked() {
-            self.supplier.close();
+            py.detach(|| self.supplier.close());
         }
     }
 }

@@ -135,12 +135,8 @@ impl Broker {
         self.peers.insert(peer, party);
     }
 
-    /// A message has arrived. What cannot be understood is answered with an error; a message of one frame, and one of an unknown peer,
-    /// is dropped.
+    /// A message has arrived. What cannot be understood is answered with an error; one of an unknown peer is dropped.
     pub fn handle_message(&mut self, now: Instant, peer: PeerId, frames: &[&[u8]]) {
-        if frames.len() < 2 {
-            return;
-        }
         match self.peers.get(&peer) {
             Some(&Party::Client(key)) => self.handle_client(now, key, frames),
             Some(&Party::Supplier(key)) => self.handle_supplier(now, key, frames),

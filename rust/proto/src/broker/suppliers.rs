@@ -136,10 +136,7 @@ impl Broker {
         let was_known = self.unregister(key);
         let supplier = &self.suppliers[key];
         if was_known || !supplier.leases.is_empty() {
-            let level = match supplier.leases.len() {
-                0 => Level::Info,
-                _ => Level::Warning,
-            };
+            let level = if was_known && !supplier.leases.is_empty() { Level::Warning } else { Level::Info };
             self.journal.say(now, Kind::PeerLeft, level, || {
                 format!("{} left with {} open leases", supplier.who(), supplier.leases.len())
             });
@@ -151,7 +148,8 @@ impl Broker {
             for lease in leases {
                 self.end_lease(now, key, lease, Ending::Returned);
             }
-            self.end_lease(now, key, oldest, Ending::Lost);
+            // Who said goodbye has left, not died.
+            self.end_lease(now, key, oldest, if was_known { Ending::Lost } else { Ending::Returned });
         }
         self.settle(now);
         self.suppliers.remove(key);

@@ -24,16 +24,12 @@ pub(super) struct Failures(Vec<(Arc<str>, Failure)>);
 
 impl Failures {
     pub(super) fn of(&self, product: &str) -> Option<&Failure> {
-        self.0
-            .iter()
-            .find(|(p, _)| &**p == product)
-            .map(|(_, failure)| failure)
+        self.0.iter().find(|(p, _)| &**p == product).map(|(_, failure)| failure)
     }
 
     /// Whether `product` should not be ordered ahead now: it failed a moment ago. Each failure doubles the pause.
     pub(super) fn is_paused(&self, now: Instant, product: &str) -> bool {
-        self.of(product)
-            .is_some_and(|failure| now < failure.retry_at)
+        self.of(product).is_some_and(|failure| now < failure.retry_at)
     }
 
     pub(super) fn forget(&mut self, product: &str) {
@@ -60,12 +56,8 @@ impl Failures {
         if self.0.len() == MAX_FAILING {
             self.0.remove(0);
         }
-        let failure = Failure {
-            text: text.to_owned(),
-            count: 1,
-            delay: FIRST_DELAY,
-            retry_at: now + FIRST_DELAY,
-        };
+        let failure =
+            Failure { text: text.to_owned(), count: 1, delay: FIRST_DELAY, retry_at: now + FIRST_DELAY };
         self.0.push((product.clone(), failure));
         true
     }

@@ -240,12 +240,7 @@ impl Client {
         while let Some(slot) = self.finished.pop_front() {
             self.make_free(slot);
         }
-        let unplaced: Vec<_> = self
-            .orders
-            .iter()
-            .filter(|(_, o)| !o.placed)
-            .map(|(&n, _)| n)
-            .collect();
+        let unplaced: Vec<_> = self.orders.iter().filter(|(_, o)| !o.placed).map(|(&n, _)| n).collect();
         for &number in &unplaced {
             self.forget_unplaced(number);
         }
@@ -308,10 +303,7 @@ impl Client {
                 Some(Pending::Hello) => {
                     self.peer_id = reply.peer_id;
                     if !reply.ok {
-                        self.warn(format!(
-                            "HELLO refused: {}",
-                            reply.error.unwrap_or("no reason given")
-                        ));
+                        self.warn(format!("HELLO refused: {}", reply.error.unwrap_or("no reason given")));
                     }
                 }
                 Some(Pending::Order(number)) if !reply.ok => {
@@ -326,11 +318,7 @@ impl Client {
                     for order in self.requests.newly_cancelled() {
                         self.order_cancelled(order);
                     }
-                    if all
-                        && reply.ok
-                        && reply.cancelled.is_none()
-                        && reply.cancelled_orders.is_none()
-                    {
+                    if all && reply.ok && reply.cancelled.is_none() && reply.cancelled_orders.is_none() {
                         // softs 0.1.0 drops every order, leased or not, and names none: nothing will be heard of them.
                         self.end_stale_orders();
                     }
@@ -413,10 +401,8 @@ impl Client {
             self.make_free(order.slot);
             return;
         }
-        self.slots[order.slot as usize] = Slot::Finished {
-            product: order.product,
-            prefetched: order.prefetched,
-        };
+        self.slots[order.slot as usize] =
+            Slot::Finished { product: order.product, prefetched: order.prefetched };
         self.finished.push_back(order.slot);
     }
 
@@ -463,12 +449,7 @@ impl Client {
     }
 
     fn end_stale_orders(&mut self) {
-        let stale: Vec<_> = self
-            .orders
-            .iter()
-            .filter(|(_, o)| o.stale)
-            .map(|(&n, _)| n)
-            .collect();
+        let stale: Vec<_> = self.orders.iter().filter(|(_, o)| o.stale).map(|(&n, _)| n).collect();
         for number in stale {
             self.order_cancelled(number);
         }
@@ -491,16 +472,7 @@ impl Client {
         let number = self.next_order;
         self.next_order += 1;
         self.slots[slot as usize] = Slot::OnOrder(number);
-        self.orders.insert(
-            number,
-            Order {
-                slot,
-                product,
-                prefetched,
-                stale: false,
-                placed: false,
-            },
-        );
+        self.orders.insert(number, Order { slot, product, prefetched, stale: false, placed: false });
         self.unplaced.push_back(number);
         number
     }
@@ -598,9 +570,6 @@ impl Client {
     }
 
     fn warn(&mut self, text: String) {
-        self.log.push_back(LogRecord {
-            level: Level::Warning,
-            text,
-        });
+        self.log.push_back(LogRecord { level: Level::Warning, text });
     }
 }

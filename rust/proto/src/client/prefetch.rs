@@ -44,7 +44,8 @@ impl Client {
         let product = self.recent.touch(product, u64::from(self.config.n_slots));
         // Ordering in bunches saves messages; a quarter of the slots keeps the suppliers busy meanwhile.
         let bunch = (self.slots.len() / 4).max(1);
-        if !starved && !(self.finished.is_empty() || self.free.len() >= bunch) {
+        let supplied = !self.finished.is_empty() && self.free.len() < bunch;
+        if supplied && !starved {
             return;
         }
         if self.failures.is_paused(now, &product) {
@@ -55,12 +56,7 @@ impl Client {
             while let Some(slot) = self.free.pop_front() {
                 self.put_on_order(slot, product.clone(), true);
             }
-            if !starved
-                || self
-                    .orders
-                    .values()
-                    .any(|o| !o.stale && o.product == product)
-            {
+            if !starved || self.orders.values().any(|o| !o.stale && o.product == product) {
                 return;
             }
         }
@@ -81,10 +77,9 @@ impl Client {
         self.slots
             .iter()
             .filter(|slot| match slot {
-                Slot::OnOrder(number) => self
-                    .orders
-                    .get(number)
-                    .is_some_and(|o| !o.stale && o.product == *product),
+                Slot::OnOrder(number) => {
+                    self.orders.get(number).is_some_and(|o| !o.stale && o.product == *product)
+                }
                 Slot::Finished { product: p, .. } => p == product,
                 Slot::Free | Slot::Held => false,
             })
@@ -104,9 +99,8 @@ impl Client {
                 taken_back.push(number);
             }
         }
-        let (placed, unplaced): (Vec<_>, Vec<_>) = taken_back
-            .into_iter()
-            .partition(|number| self.orders.get(number).is_some_and(|o| o.placed));
+        let (placed, unplaced): (Vec<_>, Vec<_>) =
+            taken_back.into_iter().partition(|number| self.orders.get(number).is_some_and(|o| o.placed));
         for number in unplaced {
             self.forget_unplaced(number);
         }
@@ -117,11 +111,7 @@ impl Client {
     }
 
     /// Frees up to `wanted` finished slots that nobody asked for yet, other than those of `except`.
-    pub(super) fn drop_prefetched_finished(
-        &mut self,
-        wanted: usize,
-        except: Option<&Arc<str>>,
-    ) -> usize {
+    pub(super) fn drop_prefetched_finished(&mut self, wanted: usize, except: Option<&Arc<str>>) -> usize {
         let mut dropped = Vec::new();
         self.finished.retain(|&slot| {
             let drop = dropped.len() < wanted

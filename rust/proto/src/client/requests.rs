@@ -31,16 +31,8 @@ pub enum Outcome {
 pub(super) enum Pending {
     Hello,
     Order(OrderNumber),
-    Cancel {
-        request: RequestId,
-        orders: Vec<OrderNumber>,
-        all: bool,
-        settled: Vec<OrderNumber>,
-    },
-    Stats {
-        request: RequestId,
-        product: Option<String>,
-    },
+    Cancel { request: RequestId, orders: Vec<OrderNumber>, all: bool, settled: Vec<OrderNumber> },
+    Stats { request: RequestId, product: Option<String> },
 }
 
 #[derive(Debug, Default)]
@@ -61,24 +53,14 @@ impl Requests {
 
     pub(super) fn cancel(&mut self, orders: Vec<OrderNumber>) -> RequestId {
         let request = self.next_id();
-        self.unsent.push_back(Pending::Cancel {
-            request,
-            orders,
-            all: false,
-            settled: Vec::new(),
-        });
+        self.unsent.push_back(Pending::Cancel { request, orders, all: false, settled: Vec::new() });
         request
     }
 
     /// Takes back all orders; `settled` were taken back already, without the broker.
     pub(super) fn discard(&mut self, settled: Vec<OrderNumber>) -> RequestId {
         let request = self.next_id();
-        self.unsent.push_back(Pending::Cancel {
-            request,
-            orders: Vec::new(),
-            all: true,
-            settled,
-        });
+        self.unsent.push_back(Pending::Cancel { request, orders: Vec::new(), all: true, settled });
         request
     }
 
@@ -115,10 +97,7 @@ impl Requests {
     }
 
     pub(super) fn lose_all(&mut self) {
-        let (unsent, sent) = (
-            std::mem::take(&mut self.unsent),
-            std::mem::take(&mut self.sent),
-        );
+        let (unsent, sent) = (std::mem::take(&mut self.unsent), std::mem::take(&mut self.sent));
         for pending in sent.into_iter().chain(unsent) {
             match pending {
                 Pending::Cancel { request, .. } | Pending::Stats { request, .. } => {
@@ -134,18 +113,12 @@ impl Requests {
         let pending = self.sent.pop_front()?;
         match &pending {
             Pending::Hello | Pending::Order(_) => {}
-            Pending::Cancel {
-                request,
-                orders,
-                settled,
-                ..
-            } => {
+            Pending::Cancel { request, orders, settled, .. } => {
                 let taken_back = match (&reply.cancelled_orders, &reply.cancelled) {
                     (Some(numbers), _) => numbers.clone(),
-                    (None, Some(ids)) => ids
-                        .iter()
-                        .filter_map(|id| id.split_once('-')?.1.parse().ok())
-                        .collect(),
+                    (None, Some(ids)) => {
+                        ids.iter().filter_map(|id| id.split_once('-')?.1.parse().ok()).collect()
+                    }
                     // softs' CANCEL answers yes or no for the one order it named.
                     (None, None) if reply.ok => orders.clone(),
                     (None, None) => Vec::new(),
@@ -156,9 +129,7 @@ impl Requests {
             }
             Pending::Stats { request, .. } => {
                 let outcome = match &reply.stats {
-                    Some(stats) if reply.ok => {
-                        Outcome::Stats(stats.clone(), reply.diagnosis.clone())
-                    }
+                    Some(stats) if reply.ok => Outcome::Stats(stats.clone(), reply.diagnosis.clone()),
                     _ => Outcome::Refused(reply.error.unwrap_or("no reason given").to_owned()),
                 };
                 self.settle(*request, outcome);
@@ -180,41 +151,20 @@ impl Requests {
         match (&pending, dialect) {
             (Pending::Hello, _) => ClientRequest::Hello.encode(out),
             (Pending::Order(_), _) => return false,
-            (
-                Pending::Cancel {
-                    request, orders, ..
-                },
-                Dialect::Native,
-            ) => {
-                ClientRequest::Cancels {
-                    request_id: *request,
-                    orders: orders.clone(),
-                }
-                .encode(out);
+            (Pending::Cancel { request, orders, .. }, Dialect::Native) => {
+                ClientRequest::Cancels { request_id: *request, orders: orders.clone() }.encode(out);
             }
-            (Pending::Cancel { all: true, .. }, Dialect::Softs) => {
-                ClientRequest::Discard.encode(out)
-            }
-            (
-                Pending::Cancel {
-                    request, orders, ..
-                },
-                Dialect::Softs,
-            ) => {
+            (Pending::Cancel { all: true, .. }, Dialect::Softs) => ClientRequest::Discard.encode(out),
+            (Pending::Cancel { request, orders, .. }, Dialect::Softs) => {
                 return self.send_softs_cancels(*request, orders, peer_id, out);
             }
             (Pending::Stats { request, product }, Dialect::Native) => {
-                ClientRequest::Stats {
-                    request_id: Some(*request),
-                    product_id: product.as_deref(),
-                }
-                .encode(out);
+                ClientRequest::Stats { request_id: Some(*request), product_id: product.as_deref() }
+                    .encode(out);
             }
-            (Pending::Stats { .. }, Dialect::Softs) => ClientRequest::Stats {
-                request_id: None,
-                product_id: None,
+            (Pending::Stats { .. }, Dialect::Softs) => {
+                ClientRequest::Stats { request_id: None, product_id: None }.encode(out)
             }
-            .encode(out),
         }
         self.sent.push_back(pending);
         true
@@ -232,10 +182,7 @@ impl Requests {
             return false;
         };
         let Some(peer) = peer_id else { return false };
-        ClientRequest::Cancel {
-            order_id: &format!("c{peer}-{first}"),
-        }
-        .encode(out);
+        ClientRequest::Cancel { order_id: &format!("c{peer}-{first}") }.encode(out);
         self.sent.push_back(Pending::Cancel {
             request,
             orders: vec![first],

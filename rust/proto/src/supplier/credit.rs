@@ -15,10 +15,7 @@ pub(super) struct Credit {
 
 impl Default for Credit {
     fn default() -> Self {
-        Self {
-            window: 2,
-            mean_ns: WORTH_NS / 2,
-        }
+        Self { window: 2, mean_ns: WORTH_NS / 2 }
     }
 }
 

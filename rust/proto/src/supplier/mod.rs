@@ -77,6 +77,8 @@ pub struct Supplier {
     ready_due: bool,
     goodbye_due: bool,
     leaving: bool,
+    /// The broker has answered our GOODBYE: it sends no more leases.
+    left: bool,
     credit: Credit,
     /// What the broker will answer, in the order of our requests.
     expected: VecDeque<Expected>,
@@ -113,6 +115,7 @@ impl Supplier {
             ready_due: false,
             goodbye_due: false,
             leaving: false,
+            left: false,
             credit: Credit::default(),
             expected: VecDeque::new(),
             hello: None,
@@ -131,6 +134,12 @@ impl Supplier {
     #[must_use]
     pub fn is_terminated(&self) -> bool {
         self.terminated
+    }
+
+    /// Whether the broker knows that we have gone, and has back what it gave us; true without a broker.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.dialect.is_none() || (self.left && self.returned.is_empty() && self.oldest_result_at.is_none())
     }
 
     /// Whether a lease waits to be begun.
@@ -257,24 +266,13 @@ impl Supplier {
                         _ => Err(reply.error.unwrap_or("no reason given").to_owned()),
                     });
                 }
-                Some(Expected::Done | Expected::Goodbye) => {}
+                Some(Expected::Goodbye) => self.left = true,
+                Some(Expected::Done) => {}
                 None => self.warn("the broker answered a request that was never made".to_owned()),
             },
-            Ok(ToSupplier::Work {
-                order_id,
-                product_id,
-                address,
-                offset,
-            }) => {
+            Ok(ToSupplier::Work { order_id, product_id, address, offset }) => {
                 let lease = Lease::Softs(order_id.to_owned());
-                self.enqueue(
-                    now,
-                    lease,
-                    Arc::from(product_id),
-                    Arc::from(address),
-                    offset,
-                    0,
-                );
+                self.enqueue(now, lease, Arc::from(product_id), Arc::from(address), offset, 0);
             }
             Ok(ToSupplier::Works(groups)) => {
                 for group in groups {
@@ -346,10 +344,7 @@ impl Supplier {
     fn transmit_native(&mut self, out: &mut Message) -> bool {
         if self.ready_due && !self.leaving {
             self.ready_due = false;
-            SupplierRequest::Ready {
-                credit: Some(u64::from(self.credit.window())),
-            }
-            .encode(out);
+            SupplierRequest::Ready { credit: Some(u64::from(self.credit.window())) }.encode(out);
             return true;
         }
         if self.oldest_result_at.take().is_some() || !self.returned.is_empty() {
@@ -358,16 +353,8 @@ impl Supplier {
                 std::mem::take(&mut self.failed),
                 std::mem::take(&mut self.returned),
             );
-            let failed = failed
-                .iter()
-                .map(|(lease, text)| (*lease, text.as_str()))
-                .collect();
-            SupplierRequest::Dones {
-                done,
-                failed,
-                returned,
-            }
-            .encode(out);
+            let failed = failed.iter().map(|(lease, text)| (*lease, text.as_str())).collect();
+            SupplierRequest::Dones { done, failed, returned }.encode(out);
             return true;
         }
         self.transmit_goodbye(out)
@@ -378,11 +365,7 @@ impl Supplier {
             self.oldest_result_at = None;
             self.ready_due = true;
             self.expected.push_back(Expected::Done);
-            SupplierRequest::Done {
-                order_id: &order_id,
-                success,
-            }
-            .encode(out);
+            SupplierRequest::Done { order_id: &order_id, success }.encode(out);
             return true;
         }
         // One lease at a time: READY while one is in hand would ask for a second.
@@ -431,10 +414,7 @@ impl Supplier {
     }
 
     fn warn(&mut self, text: String) {
-        self.log.push_back(LogRecord {
-            level: Level::Warning,
-            text,
-        });
+        self.log.push_back(LogRecord { level: Level::Warning, text });
     }
 }
 

@@ -30,8 +30,14 @@ fn junk_is_answered_and_changes_nothing() {
             // READY has no answer, and only one of them is wrong in the softs dialect.
             let got = net.take(peer);
             assert!(matches!(&got[..], [Got::Error(_)]), "{side:?} {dialect:?} {frames:?}: {got:?}");
-            net.send(peer, &frames[..1]);
-            net.send(peer, &[]);
+            for too_few in [&frames[..1], &[]] {
+                net.send(peer, too_few);
+                let got = net.take(peer);
+                assert!(
+                    matches!(&got[..], [Got::Error(text)] if text.contains("at least 2 frames")),
+                    "{got:?}"
+                );
+            }
             net.send(PeerId(999), frames);
             assert_eq!(net.take(peer), [], "dropped");
         }
@@ -114,7 +120,7 @@ fn long_messages_are_split() {
     let client = net.client(Native);
     let supplier = net.supplier(Native, &[".*"]);
     net.credit(supplier, 1024);
-    let name = "x".repeat(1000);
+    let name = "x".repeat(1015);
     for n in 0..1024 {
         net.orders(client, &format!("{name}{n}"), &[(n, 64 * n)]);
     }

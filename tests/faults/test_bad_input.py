@@ -1,0 +1,437 @@
+"""Wrong generators, addresses, endpoints, users and bytes: an error that says what is wrong, and everybody else goes on."""
+
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import stamp
+import zmq
+from market import Market, eventually
+
+import softs_fast
+from softs_fast.market.protocol import ClientCmd, SupplierCmd, decode_payload, encode_payload
+
+
+def open_client(market: Market, n_slots: int = 4, **kwargs: object) -> softs_fast.Client:
+    return softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, n_slots, **kwargs)  # type: ignore[arg-type]
+
+
+def take(client: softs_fast.Client, checker: stamp.Checker, n: int, product: str = "p1") -> None:
+    for _ in range(n):
+        slot = client.request_sample(product, timeout_ms=40_000)
+        assert slot is not None, client.diagnose(product, 40)
+        assert checker.check(client.medium.read(slot), product) is None
+        client.release_slot(slot)
+
+
+def failure_text(client: softs_fast.Client, product: str) -> str:
+    """The text of the error after waiting for a sample in vain."""
+    eventually(
+        lambda: (
+            client.request_sample(product, timeout_ms=50) is None
+            and isinstance(client.diagnose(product, 0.1), softs_fast.GeneratorFailed)
+        ),
+        "the failure is known",
+    )
+    return str(client.diagnose(product, 0.1))
+
+
+@contextlib.contextmanager
+def peer(endpoint: str) -> Iterator[zmq.Socket[bytes]]:
+    """A real ZeroMQ DEALER."""
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    dealer.rcvtimeo = 40_000
+    dealer.connect(endpoint)
+    try:
+        yield dealer
+    finally:
+        dealer.close()
+        context.term()
+
+
+# -- generators ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "amount", "words"),
+    [
+        ("raise", 0, ["ValueError: boom in p-bad", "Traceback", "generate"]),
+        ("wrong_size", 127, ["returned 127 bytes", "slot_size=128"]),
+        ("wrong_size", 129, ["returned 129 bytes", "slot_size=128"]),
+        ("wrong_size", 0, ["returned 0 bytes"]),
+        ("wrong_type", 0, ["returned list", "need bytes"]),
+    ],
+)
+def test_what_a_generator_does_wrong_reaches_the_client(
+    market: Market, behaviour: str, amount: int, words: list[str]
+) -> None:
+    market.broker()
+    market.supplier(patterns=["p-bad"], behaviour=behaviour, amount=amount)
+    market.supplier(patterns=["p1"])
+    with open_client(market) as client:
+        text = failure_text(client, "p-bad")
+        for word in [*words, "p-bad", "attempt 5 of 5"]:
+            assert word in text
+        take(client, stamp.Checker(), 20)
+        assert client.get_stats()["connected_suppliers"] == 2, "a bad generator does not end its supplier"
+
+
+def test_an_order_that_fails_at_one_supplier_is_made_by_another(market: Market) -> None:
+    market.broker()
+    market.supplier(behaviour="raise")
+    market.supplier()
+    with open_client(market) as client:
+        checker = stamp.Checker()
+        take(client, checker, 50)
+
+
+def test_slot_sizes_that_differ_are_named(market: Market) -> None:
+    market.broker()
+    market.supplier(slot_size=256)
+    with open_client(market) as client:
+        assert "slot_size differs: this supplier has 256, the client 128" in failure_text(client, "p1")
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def order(market: Market) -> Iterator[Callable[..., str]]:
+    """Places an order by hand, as a softs client would; how it ended: FULFILLED or FAILED."""
+    market.broker()
+    with peer(market.frontend) as dealer:
+
+        def place(address: str, offset: int = 0) -> str:
+            fields = {"order_id": "o", "product_id": "p1", "address": address, "offset": offset}
+            dealer.send_multipart([ClientCmd.ORDER, encode_payload(fields)])
+            assert decode_payload(dealer.recv())["ok"]
+            command, _ = dealer.recv_multipart()
+            return command.decode()
+
+        yield place
+
+
+@pytest.mark.parametrize("medium", ["shm", "file", "tcp"])
+def test_an_order_cannot_make_a_supplier_write_where_it_should_not(
+    market: Market, order: Callable[..., str], medium: str, tmp_path: Path
+) -> None:
+    market.medium = medium
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious" * 100)
+    link = market.folder / "link"
+    link.symlink_to(victim)
+    market.supplier(settings={"file_dirs": [str(market.folder)]} if medium == "file" else {})
+    addresses = {
+        "shm": ["no_such_segment", "../../etc/passwd", "/dev/shm/x", "", "a" * 300, "x\0y", str(victim)],
+        "file": [
+            str(victim),
+            str(link),
+            f"{market.folder}/../{victim}",
+            "/dev/null",
+            "/nowhere/x",
+            "",
+            "x\0y",
+        ],
+        "tcp": ["127.0.0.1:1", "192.0.2.1:80", "example.invalid:80", "nonsense", "127.0.0.1:99999", ""],
+    }[medium]
+    for address in addresses:
+        assert order(address) == "FAILED", address
+    assert victim.read_bytes() == b"precious" * 100
+
+
+@pytest.mark.parametrize("offset", [128 * 4, 128 * 4 - 1, 1, 2**40, 2**63])
+def test_an_offset_outside_the_medium_is_refused(
+    market: Market, order: Callable[..., str], offset: int
+) -> None:
+    market.supplier()
+    medium = softs_fast.ShmMedium(None, slot_size=128, num_slots=4, create=True)
+    try:
+        assert order(medium.address, offset) == "FAILED"
+        assert order(medium.address, 128) == "FULFILLED"
+        assert medium.read(0) == bytes(128)
+    finally:
+        medium.close()
+        medium.unlink()
+
+
+# -- endpoints -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_endpoint_of_a_live_broker_is_refused_and_stays_alive(market: Market) -> None:
+    first = market.broker()
+    endpoints = softs_fast.EndpointConfig(market.frontend, market.backend)
+    with pytest.raises(softs_fast.EndpointInUse, match=f"process {first.pid}"):
+        softs_fast.Broker(endpoints).start()
+    market.supplier()
+    with open_client(market) as client:
+        take(client, stamp.Checker(), 5)
+
+
+def test_an_endpoint_of_a_live_softs_broker_is_refused(market: Market) -> None:
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.bind(market.frontend)
+    try:
+        with pytest.raises(softs_fast.EndpointInUse):
+            softs_fast.Broker(softs_fast.EndpointConfig(market.frontend, market.backend)).start()
+    finally:
+        router.close(linger=0)
+        context.term()
+
+
+def test_an_endpoint_left_by_a_dead_broker_is_taken_over(market: Market) -> None:
+    market.broker().kill()
+    assert (market.folder / "f").exists()
+    market.broker()
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "nonsense",
+        "ipc://",
+        "tcp://127.0.0.1",
+        "tcp://127.0.0.1:70000",
+        "udp://127.0.0.1:1",
+        "ipc:///" + "x" * 200,
+    ],
+)
+def test_a_malformed_endpoint_is_named(market: Market, endpoint: str) -> None:
+    with pytest.raises(softs_fast.ConfigError):
+        softs_fast.Broker(softs_fast.EndpointConfig(endpoint, market.backend)).start()
+    before = set(Path("/dev/shm").glob("sl_*"))
+    with pytest.raises(softs_fast.ConfigError):
+        softs_fast.Client(endpoint, softs_fast.ShmMedium, 8, 1)
+    assert set(Path("/dev/shm").glob("sl_*")) <= before, "the medium goes with the client that was never made"
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://0.0.0.0:0", "tcp://*:*", "tcp://[::]:0"])
+def test_tcp_beyond_loopback_needs_a_word(market: Market, endpoint: str) -> None:
+    endpoints = softs_fast.EndpointConfig(endpoint, market.backend)
+    with pytest.raises(softs_fast.ConfigError, match="allow_remote=True"):
+        softs_fast.Broker(endpoints).start()
+    with softs_fast.Broker(endpoints, allow_remote=True) as broker:
+        assert broker.bound_endpoints.frontend.startswith("tcp://")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_wildcard_ports_and_ipv6(host: str) -> None:
+    endpoints = softs_fast.EndpointConfig(f"tcp://{host}:*", f"tcp://{host}:0")
+    with softs_fast.Broker(endpoints) as broker:
+        bound = broker.bound_endpoints
+        supplier = softs_fast.Supplier(lambda p: b"12345678", ["p"], bound.backend, softs_fast.ShmMedium, 8)
+        with supplier, softs_fast.Client(bound.frontend, softs_fast.ShmMedium, 8, 2) as client:
+            slot = client.request_sample("p", 20_000)
+            assert slot is not None
+            assert client.medium.read(slot) == b"12345678"
+
+
+# -- users -----------------------------------------------------------------------------------------------------------------
+
+AS_NOBODY = """
+import os, socket, sys
+os.setgid(65534); os.setuid(65534)
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(sys.argv[1])
+peer.settimeout(30)
+greeting = bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0x7F, 3, 1]) + b"NULL".ljust(20, b"\\0") + bytes(32)
+try:
+    peer.sendall(greeting)
+    print("closed" if peer.recv(64) == b"" else "served")
+except ConnectionError:
+    print("closed")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_peers_of_another_user_are_refused(market: Market) -> None:
+    broker = market.broker()
+    path = market.folder / "f"
+    assert path.stat().st_mode & 0o077 == 0, "nobody else may even connect"
+    market.folder.chmod(0o755)
+    path.chmod(0o666)
+    script = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(path)], capture_output=True, text=True, timeout=60, cwd="/"
+    )
+    assert script.stdout.strip() == "closed", script.stderr
+    assert broker.pid
+
+
+# -- bytes -----------------------------------------------------------------------------------------------------------------
+
+GREETING = bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 1]) + b"NULL".ljust(20, b"\0") + bytes(32)
+
+
+def junk(kind: str) -> bytes:
+    """What a stranger may send."""
+    dice = random.Random(kind)
+    return {
+        "noise": dice.randbytes(100_000),
+        "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "old zmtp": bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 1, 5]) + bytes(100),
+        "plain": GREETING.replace(b"NULL\0", b"PLAIN") + bytes(100),
+        "huge frame": GREETING + bytes([0x02]) + (2**62).to_bytes(8, "big") + bytes(1000),
+        "endless ready": GREETING + bytes([0x06]) + (2**31).to_bytes(8, "big") + bytes(1_000_000),
+        "wrong socket": GREETING + bytes([4, 25]) + b"\x05READY\x0bSocket-Type\0\0\0\x03SUB",
+    }[kind]
+
+
+@pytest.mark.parametrize("side", ["f", "b"])
+@pytest.mark.parametrize(
+    "kind", ["noise", "http", "old zmtp", "plain", "huge frame", "endless ready", "wrong socket"]
+)
+def test_strangers_are_shown_the_door_and_the_others_are_served(market: Market, side: str, kind: str) -> None:
+    market.broker()
+    market.supplier()
+    with open_client(market) as client, socket.socket(socket.AF_UNIX) as stranger:
+        take(client, stamp.Checker(), 5)
+        stranger.settimeout(40)
+        stranger.connect(f"{market.folder}/{side}")
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            stranger.sendall(junk(kind))
+            while stranger.recv(65536):
+                pass
+        take(client, stamp.Checker(), 5)
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([b"ORDER", b"\xc1"], ""),
+        ([b"ORDER", b"\x93\x01\x02\x03"], ""),
+        ([b"ORDER", encode_payload({})], "order_id"),
+        ([b"ORDER", encode_payload({"order_id": "o", "product_id": "p", "address": "a"})], "offset"),
+        (
+            [b"ORDER", encode_payload({"order_id": "o", "product_id": "p", "address": "a", "offset": "x"})],
+            "offset",
+        ),
+        (
+            [b"ORDER", encode_payload({"order_id": "o", "product_id": "p", "address": "a", "offset": -1})],
+            "offset",
+        ),
+        (
+            [
+                b"ORDER",
+                encode_payload(
+                    {"order_id": "o", "product_id": "p", "address": "a", "offset": 0, "colour": 1}
+                ),
+            ],
+            "colour",
+        ),
+        (
+            [
+                b"ORDER",
+                encode_payload({"order_id": "o", "product_id": "p" * 2000, "address": "a", "offset": 0}),
+            ],
+            "1024",
+        ),
+        ([b"DANCE", encode_payload({})], "DANCE"),
+        ([b"CANCEL", encode_payload({"order_id": "never"})], "not owned"),
+        ([b"\xff\xfe", b""], ""),
+        ([b"HELLO"], "at least 2 frames"),
+    ],
+)
+def test_malformed_requests_are_answered_and_the_connection_stays(
+    market: Market, frames: list[bytes], words: str
+) -> None:
+    market.broker()
+    with peer(market.frontend) as dealer:
+        dealer.send_multipart(frames)
+        answer = decode_payload(dealer.recv())
+        assert answer["ok"] is False
+        assert words in answer["error"]
+        dealer.send_multipart([ClientCmd.HELLO, encode_payload({})])
+        assert decode_payload(dealer.recv())["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("patterns", "words"),
+    [
+        ([], "at least one"),
+        (["("], "Invalid product_id pattern"),
+        (["(?=x)"], "look"),
+        ([r"(a)\1"], "back-reference"),
+        (["x{1000}{1000}{1000}"], "Invalid product_id pattern"),
+    ],
+)
+def test_a_bad_pattern_is_refused_with_the_reason(market: Market, patterns: list[str], words: str) -> None:
+    market.broker()
+    supplier = softs_fast.Supplier(lambda p: b"", patterns, market.backend, softs_fast.ShmMedium, 8)
+    try:
+        with pytest.raises(softs_fast.HelloError, match="HELLO failed") as caught:
+            supplier.start()
+        assert words.lower() in str(caught.value).lower()
+    finally:
+        supplier.stop()
+
+
+def test_a_pattern_that_explodes_elsewhere_costs_nothing_here(market: Market) -> None:
+    market.broker()
+    market.supplier(patterns=["(a+)+$", "p1"])
+    with open_client(market) as client:
+        # Python's re would need 2^40 steps for this one.
+        assert client.request_sample("a" * 40 + "!", timeout_ms=100) is None
+        take(client, stamp.Checker(), 5)
+
+
+def test_a_million_products_leave_no_trace(market: Market) -> None:
+    broker = market.broker()
+    market.supplier(patterns=["q.*", "p1"])
+
+    def resident_kib() -> int:
+        status = Path(f"/proc/{broker.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
+    with peer(market.backend) as supplier, peer(market.frontend) as client:
+        supplier.send_multipart([SupplierCmd.HELLO, encode_payload({"product_ids": ["q.*"]})])
+        assert decode_payload(supplier.recv())["ok"]
+        fields = {"address": "x", "offset": 0}
+        grown = []
+        n = 0
+        for _ in range(2):
+            before = resident_kib()
+            for _ in range(500):
+                # Cancelled at once: each batch is a thousand products that come once.
+                for i in range(n, n + 1000):
+                    request = {"order_id": str(i), "product_id": f"r{i}", **fields}
+                    client.send_multipart([ClientCmd.ORDER, encode_payload(request)])
+                client.send_multipart([ClientCmd.DISCARD, encode_payload({})])
+                for _ in range(1000):
+                    assert decode_payload(client.recv())["ok"]
+                assert decode_payload(client.recv())["cancelled"] == 1000
+                n += 1000
+            grown.append(resident_kib() - before)
+        assert n == 10**6
+        assert grown[1] < 4096, f"the second half of a million products grew the broker by {grown[1]} KiB"
+
+
+def test_a_full_shared_memory_is_an_error_and_no_crash(market: Market) -> None:
+    free = os.statvfs("/dev/shm")
+    n_bytes = free.f_bavail * free.f_frsize * 2
+    with pytest.raises(softs_fast.SegmentError, match="need .* bytes"):
+        softs_fast.Client(market.frontend, softs_fast.ShmMedium, n_bytes // 4, 4)
+
+
+def test_a_flood_of_orders_is_bounded(market: Market) -> None:
+    market.broker(settings={"max_queue_per_product": 10**9})
+    with peer(market.frontend) as client:
+        started = time.monotonic()
+        refused = 0
+        for i in range(65_536 + 10):
+            fields = {"order_id": str(i), "product_id": "p", "address": "x", "offset": i * 8}
+            client.send_multipart([ClientCmd.ORDER, encode_payload(fields)])
+            if i % 500 == 499 or i == 65_545:
+                n = 500 if i % 500 == 499 else 65_546 % 500
+                answers = [decode_payload(client.recv()) for _ in range(n)]
+                refused += sum(not answer["ok"] for answer in answers)
+        assert refused == 10, f"after {time.monotonic() - started:.1f} s"
