@@ -418,7 +418,7 @@ def test_a_million_products_leave_no_trace(market: Market) -> None:
 def test_a_full_shared_memory_is_an_error_and_no_crash(market: Market) -> None:
     free = os.statvfs("/dev/shm")
     n_bytes = free.f_bavail * free.f_frsize * 2
-    with pytest.raises(softs_fast.SegmentError, match="need .* bytes"):
+    with pytest.raises(softs_fast.SegmentError, match=r"need .* bytes"):
         softs_fast.Client(market.frontend, softs_fast.ShmMedium, n_bytes // 4, 4)
 
 
