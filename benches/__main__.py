@@ -125,7 +125,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("command", nargs="?", default="run", choices=("run", "report", "list"))
     parser.add_argument("file", nargs="?", help="of report: the results (default: the newest)")
-    parser.add_argument("--quick", action="store_true", help="one short round of each, about two minutes")
+    parser.add_argument("--quick", action="store_true", help="one short round of each, two to three minutes")
     parser.add_argument("--only", default="", metavar="REGEX", help="scenarios whose name contains this")
     parser.add_argument(
         "--packages", default="softs,softs_fast", metavar="A,B", help="baseline and candidate modules"

@@ -75,7 +75,7 @@ def _throughput(result: Record) -> str:
                 f"{theirs['samples_per_s']:,.0f}",
                 f"{ours['samples_per_s']:,.0f}",
                 _bandwidth(ours["samples_per_s"] * scenario["size_bytes"]),
-                f"**{gain['median']:.1f}x** ({min(gain['rounds']):.1f} to {max(gain['rounds']):.1f})",
+                _gain(gain),
                 f"{theirs['cpu_s_per_10000']:.2f}",
                 f"{ours['cpu_s_per_10000']:.2f}",
             ]
@@ -218,6 +218,12 @@ def _measured(result: Record, key: str) -> list[Record]:
 def _medians(scenario: Record) -> tuple[Record, Record]:
     theirs, ours = (side["median"] for side in scenario["sides"].values())
     return theirs, ours
+
+
+def _gain(gain: Record) -> str:
+    least, most = min(gain["rounds"]), max(gain["rounds"])
+    spread = f" ({least:.1f} to {most:.1f})" if len(gain["rounds"]) > 1 else ""
+    return f"**{gain['median']:.1f}x**{spread}"
 
 
 def _bandwidth(bytes_per_s: float) -> str:

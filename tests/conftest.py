@@ -129,14 +129,22 @@ def _descriptors() -> set[str]:
 
 
 def _is_foreign(segment: str) -> bool:
-    """Return whether a process that is neither this one nor its child has the segment mapped."""
+    """Return whether a process that is neither this one nor its child has the segment mapped.
+
+    By inode: a segment gets its name last, so the kernel does not list it under that name.
+    """
+    try:
+        inode = Path("/dev/shm", segment).stat().st_ino
+    except FileNotFoundError:
+        return True
     own = {str(os.getpid()), *(child.split()[1] for child in _children())}
     for maps in Path("/proc").glob("[0-9]*/maps"):
         if maps.parent.name in own:
             continue
         try:
-            if segment in maps.read_text():
-                return True
+            lines = maps.read_text().splitlines()
         except OSError:  # it has ended, or belongs to somebody else
             continue
+        if any("/dev/shm/" in line and int(line.split()[4]) == inode for line in lines):
+            return True
     return False

@@ -302,8 +302,8 @@ fn a_flood_does_not_keep_others_from_being_served() {
             let (flooding, hello) = (&flooding, handshake());
             scope.spawn(move || {
                 stream.write_all(&hello).unwrap();
-                // Messages of one frame, which are dropped: the broker never has a reason to answer or to close.
-                let flood = [0x00, 0x01, b'x'].repeat(100_000);
+                // PONGs, which are dropped: the broker never has a reason to answer or to close.
+                let flood = b"\x04\x05\x04PONG".repeat(50_000);
                 while flooding.load(order) {
                     stream.write_all(&flood).unwrap();
                 }

@@ -95,15 +95,21 @@ fn as_nobody(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
         std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
         open_to_all(&program);
     }
-    Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args([test, "--exact"])
         .env("SOFTS_TEST_ENDPOINT", endpoint)
         .current_dir("/")
         .uid(NOBODY)
         .gid(NOBODY)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap()
+        .stdin(Stdio::piped());
+    loop {
+        match command.spawn() {
+            // Another thread forked while the copy was being written, and its child has not yet closed it.
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            child => return child.unwrap(),
+        }
+    }
 }
 
 fn open_to_all(path: &Path) {

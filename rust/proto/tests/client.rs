@@ -366,3 +366,16 @@ fn statistics_come_back_to_who_asked() {
     assert_eq!(desk.client.take_outcome(request), Some(Outcome::Stats(stats, None)));
     assert_eq!(desk.client.take_outcome(abandoned), None);
 }
+
+#[test]
+fn completions_count_what_is_still_there() {
+    let mut desk = Desk::connected(4);
+    assert_eq!(desk.request("p"), None);
+    let placed = desk.placed();
+    desk.done(&placed[..3]);
+    assert_eq!(desk.request("p"), Some(0));
+    assert_eq!(desk.client.take_completions(), 2, "one of three was handed out meanwhile");
+    assert_eq!(desk.client.take_completions(), 0);
+    desk.done(&placed[3..]);
+    assert_eq!(desk.client.take_completions(), 1);
+}

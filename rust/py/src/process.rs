@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use softs_shm::ProcessToken;
 
 use crate::errors::raise;
 
@@ -12,16 +13,17 @@ use crate::errors::raise;
 #[derive(Debug)]
 pub(crate) struct Owned<T> {
     value: Arc<T>,
+    process: ProcessToken,
     pid: u32,
 }
 
 impl<T> Owned<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { value: Arc::new(value), pid: std::process::id() }
+        Self { value: Arc::new(value), process: ProcessToken::current(), pid: std::process::id() }
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        self.pid != std::process::id()
+        !self.process.is_current()
     }
 
     /// The handle, unless this is a fork.

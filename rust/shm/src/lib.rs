@@ -3,7 +3,7 @@
 //! The byte layout is in `docs/segment.md`. A segment gets its name only when it is complete and locked by its owner (S1);
 //! the kernel drops the lock when the owner dies, and [`sweep`] removes what it left.
 //!
-//! All `unsafe` of this crate is in the private modules `map` and `foreign`. It rests on these invariants:
+//! All `unsafe` of this crate is in the private modules `map`, `foreign` and `process`. It rests on these invariants:
 //!
 //! * **M1** `Map` is one `mmap` of `len` bytes: made in `Map::new`, never moved or resized, unmapped only by `Drop`.
 //! * **M2** Each copy lies within the mapping: `Map` checks offset and length itself, whatever its caller checked before.
@@ -16,6 +16,8 @@
 //! * **M5** Nothing outside `Map` learns the address of the mapping, so no memory of a caller overlaps it.
 //! * **M6** A [`ForeignBytes`] points to memory that stays valid while it lives; whoever made it promised that. Others may write
 //!   to that memory at any time, so that it is treated as M3 says.
+//! * **M7** The page of [`ProcessToken`] is mapped once, private, never unmapped, and used only as one atomic word; the kernel
+//!   zeroes it in a fork, which no other thread of the child can see happen.
 
 mod access;
 mod control;
@@ -24,6 +26,7 @@ mod error;
 mod foreign;
 mod map;
 mod open;
+mod process;
 mod segment;
 mod sweep;
 
@@ -34,5 +37,6 @@ pub use control::{BLOCK_LEN, LAYOUT_VERSION, MAGIC};
 pub use error::SegmentError;
 pub use foreign::ForeignBytes;
 pub use open::AttachPolicy;
+pub use process::ProcessToken;
 pub use segment::{Names, Segment};
 pub use sweep::sweep;

@@ -8,7 +8,9 @@
 //! wants any more is *stale*: its slot stays with the supplier until the order ends and then becomes free (C2). When the connection is
 //! lost, everything on order is ordered again on the next one (C3).
 
+mod ending;
 mod failures;
+mod placing;
 mod prefetch;
 mod requests;
 
@@ -99,7 +101,7 @@ pub struct Client {
     /// Orders the broker had no room for.
     refused: VecDeque<OrderNumber>,
     retry_refused_at: Option<Instant>,
-    /// Results that arrived since [`Client::take_completions`].
+    /// Slots that were finished since [`Client::take_completions`]; some may be gone again.
     completions: usize,
     requests: Requests,
     recent: prefetch::Recent,
@@ -201,9 +203,9 @@ impl Client {
         Some(slot)
     }
 
-    /// How many results arrived since the last call.
+    /// How many slots were finished since the last call and are still there.
     pub fn take_completions(&mut self) -> usize {
-        std::mem::take(&mut self.completions)
+        std::mem::take(&mut self.completions).min(self.finished.len())
     }
 
     /// Makes a held slot free.
@@ -389,78 +391,6 @@ impl Client {
         }
     }
 
-    // -- how orders end ------------------------------------------------------------------------------------------------------
-
-    fn order_done(&mut self, number: OrderNumber) {
-        let Some(order) = self.orders.remove(&number) else {
-            return;
-        };
-        self.completions += 1;
-        self.failures.forget(&order.product);
-        if order.stale {
-            self.make_free(order.slot);
-            return;
-        }
-        self.slots[order.slot as usize] =
-            Slot::Finished { product: order.product, prefetched: order.prefetched };
-        self.finished.push_back(order.slot);
-    }
-
-    fn order_failed(&mut self, now: Instant, number: OrderNumber, text: &str) {
-        let Some(order) = self.orders.remove(&number) else {
-            return;
-        };
-        self.make_free(order.slot);
-        if self.failures.record(now, &order.product, text) {
-            let product = &order.product;
-            self.log.push_back(LogRecord {
-                level: Level::Error,
-                text: format!("order for product {product:?} failed: {text}"),
-            });
-        }
-    }
-
-    fn order_refused(&mut self, now: Instant, number: OrderNumber) {
-        let Some(order) = self.orders.get_mut(&number) else {
-            return;
-        };
-        if order.stale {
-            let slot = order.slot;
-            self.orders.remove(&number);
-            self.make_free(slot);
-            return;
-        }
-        order.placed = false;
-        self.refused.push_back(number);
-        self.retry_refused_at.get_or_insert(now + RETRY_REFUSED);
-    }
-
-    /// A result means that the broker's queue has moved: refused orders may fit now.
-    fn retry_refused(&mut self, now: Instant) {
-        if !self.refused.is_empty() {
-            self.retry_refused_at = Some(now);
-        }
-    }
-
-    fn order_cancelled(&mut self, number: OrderNumber) {
-        if let Some(order) = self.orders.remove(&number) {
-            self.make_free(order.slot);
-        }
-    }
-
-    fn end_stale_orders(&mut self) {
-        let stale: Vec<_> = self.orders.iter().filter(|(_, o)| o.stale).map(|(&n, _)| n).collect();
-        for number in stale {
-            self.order_cancelled(number);
-        }
-    }
-
-    fn forget_unplaced(&mut self, number: OrderNumber) {
-        self.unplaced.retain(|&n| n != number);
-        self.refused.retain(|&n| n != number);
-        self.order_cancelled(number);
-    }
-
     // -- slots ---------------------------------------------------------------------------------------------------------------
 
     fn make_free(&mut self, slot: SlotId) {
@@ -484,89 +414,6 @@ impl Client {
         let slot = self.finished.remove(position)?;
         self.slots[slot as usize] = Slot::Held;
         Some(slot)
-    }
-
-    // -- orders on the wire --------------------------------------------------------------------------------------------------
-
-    fn offset(&self, slot: SlotId) -> u64 {
-        u64::from(slot) * self.config.slot_size
-    }
-
-    /// All unplaced orders of one product in one message.
-    fn encode_orders(&mut self, out: &mut Message) -> bool {
-        let Some(product) = self.next_unplaced().map(|order| order.product.clone()) else {
-            return false;
-        };
-        let mut batch = Vec::with_capacity(self.unplaced.len());
-        while let Some(&number) = self.unplaced.front() {
-            match self.orders.get_mut(&number) {
-                Some(order) if order.product == product && batch.len() < requests::MAX_BATCH => {
-                    order.placed = true;
-                    let slot = order.slot;
-                    batch.push((number, self.offset(slot)));
-                }
-                Some(_) => break,
-                None => {}
-            }
-            self.unplaced.pop_front();
-        }
-        crate::wire::ClientRequest::Orders {
-            address: &self.config.address,
-            slot_size: self.config.slot_size,
-            product_id: &product,
-            orders: batch,
-        }
-        .encode(out);
-        true
-    }
-
-    fn encode_order(&mut self, out: &mut Message) -> bool {
-        if self.next_unplaced().is_none() {
-            return false;
-        }
-        let Some(number) = self.unplaced.pop_front() else {
-            return false;
-        };
-        let order_id = self.order_id(number);
-        let Some(order) = self.orders.get_mut(&number) else {
-            return false;
-        };
-        order.placed = true;
-        let (slot, product) = (order.slot, order.product.clone());
-        crate::wire::ClientRequest::Order {
-            order_id: &order_id,
-            product_id: &product,
-            address: &self.config.address,
-            offset: self.offset(slot),
-        }
-        .encode(out);
-        self.requests.expect_order_reply(number);
-        true
-    }
-
-    fn next_unplaced(&mut self) -> Option<&Order> {
-        while let Some(number) = self.unplaced.front() {
-            if self.orders.contains_key(number) {
-                return self.orders.get(self.unplaced.front()?);
-            }
-            self.unplaced.pop_front();
-        }
-        None
-    }
-
-    /// The id of an order as the user and a softs broker see it.
-    #[must_use]
-    pub fn order_id(&self, number: OrderNumber) -> String {
-        match self.peer_id {
-            Some(peer) => format!("c{peer}-{number}"),
-            None => format!("c-{number}"),
-        }
-    }
-
-    /// The order that [`Client::order_id`] named.
-    #[must_use]
-    pub fn parse_order_id(&self, order_id: &str) -> Option<OrderNumber> {
-        order_id.strip_prefix('c')?.split_once('-')?.1.parse().ok()
     }
 
     fn warn(&mut self, text: String) {

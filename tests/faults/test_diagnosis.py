@@ -1,0 +1,106 @@
+"""A dataset that waits in vain says why: each cause made by real processes."""
+
+import logging
+
+import pytest
+from market import Market
+
+import softs_fast
+
+SAMPLE = softs_fast.BatchConfig([softs_fast.TensorSpec("x", (32,), "float32")])
+
+
+def first_sample(market: Market, product: str = "p1", **kwargs: object) -> object:
+    """The first sample of a dataset that waits for one second."""
+    settings = {"num_slots": 2, "request_timeout": 1.0, **kwargs}
+    dataset = softs_fast.SoftIterableDataset(
+        product, market.frontend, SAMPLE, softs_fast.ShmMedium, **settings  # type: ignore[arg-type]
+    )
+    try:
+        return next(iter(dataset))
+    finally:
+        dataset.close()
+
+
+@pytest.fixture(autouse=True)
+def _slot_size(market: Market) -> None:
+    market.slot_size = SAMPLE.nbytes()
+
+
+def test_no_broker(market: Market) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        first_sample(market)
+    # softs has its client say hello first, and so do we; either way the endpoint is named.
+    assert "no broker at" in str(caught.value)
+    assert market.frontend in str(caught.value)
+
+
+def test_a_broker_that_went_away(market: Market) -> None:
+    broker = market.broker()
+    dataset = softs_fast.SoftIterableDataset(
+        "p1", market.frontend, SAMPLE, softs_fast.ShmMedium, num_slots=2, request_timeout=1.0
+    )
+    market.supplier()
+    samples = iter(dataset)
+    next(samples)
+    broker.kill()
+    try:
+        with pytest.raises(softs_fast.NoBroker, match="no broker at"):
+            for _ in range(10):
+                next(samples)
+    finally:
+        dataset.close()
+
+
+def test_no_supplier_at_all(market: Market) -> None:
+    market.broker()
+    with pytest.raises(softs_fast.NoSupplier, match="0 connected, serving nothing"):
+        first_sample(market)
+
+
+def test_no_supplier_of_this_product(market: Market) -> None:
+    market.broker()
+    market.supplier(patterns=["teacher_v1"])
+    market.supplier(patterns=["teacher_v2"])
+    with pytest.raises(softs_fast.NoSupplier) as caught:
+        first_sample(market, "teacher_v3")
+    for words in ["'teacher_v3'", "2 connected", "'teacher_v1'", "'teacher_v2'"]:
+        assert words in str(caught.value)
+
+
+def test_a_generator_that_fails(market: Market) -> None:
+    market.broker()
+    market.supplier(behaviour="raise")
+    with pytest.raises(softs_fast.GeneratorFailed) as caught:
+        first_sample(market)
+    for words in ["Traceback (most recent call last)", "ValueError: boom in p1", "in generate"]:
+        assert words in str(caught.value)
+
+
+def test_suppliers_that_are_busy(market: Market) -> None:
+    market.broker()
+    for _ in range(2):
+        market.supplier(behaviour="sleep", amount=1000.0)
+    with pytest.raises(softs_fast.SuppliersBusy, match=r"2 of 2 matching suppliers busy, the longest for \d"):
+        first_sample(market, request_timeout=2.0)
+
+
+def test_slots_that_nobody_gives_back(market: Market) -> None:
+    market.broker()
+    market.supplier()
+    with softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, 2) as client:
+        for _ in range(2):
+            assert client.request_sample("p1", 20_000) is not None
+        assert client.request_sample("p1", 50) is None
+        cause = client.diagnose("p1", 0.05)
+        assert "all 2 slots are held" in str(cause)
+
+
+def test_causes_are_logged_under_our_name(market: Market, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="softs_fast")
+    with softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, 2) as client:
+        for _ in range(5):
+            assert client.request_sample("p1", 100) is None
+    lines = [record for record in caplog.records if "no broker at" in record.getMessage()]
+    assert len(lines) == 1, "a cause that lasts is logged once"
+    assert lines[0].name == "softs_fast.market.client"
