@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benches import broker_alone
+from benches import broker_alone, recovery
 from benches.machine import REPOSITORY, describe_commit, describe_machine
 from benches.report import write_report
 from benches.rounds import compare
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     """Parse the arguments and do as they say; the exit status is 1 where a scenario failed."""
     options = _parse(arguments)
     if options.command == "list":
-        print("\n".join([*(scenario.name for scenario in SCENARIOS), broker_alone.NAME]))
+        print("\n".join([*(scenario.name for scenario in SCENARIOS), broker_alone.NAME, recovery.NAME]))
         return 0
     if options.command == "report":
         _report(Path(options.file) if options.file else newest(RESULTS))
@@ -45,8 +45,9 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     seconds = options.seconds or (0.5 if options.quick else 1.5)
     idle_s = 3.0 if options.quick else 10.0
     chosen = [scenario for scenario in SCENARIOS if re.search(options.only, scenario.name)]
-    with_broker = re.search(options.only, broker_alone.NAME) is not None
-    if not chosen and not with_broker:
+    parts = {"broker_alone": broker_alone, "recovery": recovery}
+    wanted = {key: part for key, part in parts.items() if re.search(options.only, part.NAME)}
+    if not chosen and not wanted:
         print(f"no scenario matches {options.only!r}; see `python -m benches list`", file=sys.stderr)
         return 2
     commit, now = describe_commit(), datetime.datetime.now(datetime.UTC)
@@ -67,17 +68,17 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         print(f"[{number}/{len(chosen)}, {time.monotonic() - started:.0f} s] {scenario.name}", flush=True)
         result["scenarios"].append(_measure(scenario, baseline, candidate, n_rounds, seconds, idle_s))
         _write(RESULTS / f"{name}.json", result)
-    if with_broker:
-        print(f"[{time.monotonic() - started:.0f} s] {broker_alone.NAME}", flush=True)
-        result["broker_alone"] = broker_alone.measure(baseline, options.quick)
+    for key, part in wanted.items():
+        print(f"[{time.monotonic() - started:.0f} s] {part.NAME}", flush=True)
+        result[key] = part.measure(baseline, options.quick)
         _write(RESULTS / f"{name}.json", result)
-        print(f"    {json.dumps(result['broker_alone'])}")
+        print(f"    {json.dumps(result[key])}")
     print(f"wrote {RESULTS / name}.json after {time.monotonic() - started:.0f} s")
     if options.quick or options.only:
         print(f"`python -m benches report {RESULTS / name}.json` puts it into the page")
     else:
         _report(RESULTS / f"{name}.json")
-    return int(any("error" in part for part in [*result["scenarios"], result.get("broker_alone", {})]))
+    return int(any("error" in part for part in [*result["scenarios"], *(result[key] for key in wanted)]))
 
 
 def newest(folder: Path) -> Path:

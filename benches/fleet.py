@@ -53,8 +53,8 @@ class Fleet:
         self._warm_up_s = warm_up_s
         self._with_clients = with_clients
         self._stack = ExitStack()
-        self._clients: list[_Process] = []
-        self._processes: list[_Process] = []
+        self._clients: list[Process] = []
+        self._processes: list[Process] = []
         self._segments: set[Path] = set()
         self.frontend = self.backend = ""
 
@@ -102,9 +102,9 @@ class Fleet:
     def _start(self, stack: ExitStack, folder: Path) -> None:
         shared = {"frontend": self.frontend, "backend": self.backend}
 
-        def launch(role: str, package: str, number: int, **more: Any) -> _Process:
+        def launch(role: str, package: str, number: int, **more: Any) -> Process:
             spec = {"role": role, "package": package, **shared, **more}
-            process = stack.enter_context(_Process(role, spec, folder / f"{role}{number}.log"))
+            process = stack.enter_context(Process(role, spec, folder / f"{role}{number}.log"))
             self._processes.append(process)
             return process
 
@@ -143,7 +143,7 @@ class Fleet:
             segment.unlink(missing_ok=True)
 
 
-class _Process:
+class Process:
     """One role in a process, spoken to in lines of JSON."""
 
     def __init__(self, role: str, spec: dict[str, Any], log: Path) -> None:
@@ -160,7 +160,7 @@ class _Process:
                 env={**os.environ, **ENVIRONMENT},
             )
 
-    def __enter__(self) -> _Process:
+    def __enter__(self) -> Process:
         return self
 
     def __exit__(
@@ -174,6 +174,11 @@ class _Process:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
 
     def tell(self, order: dict[str, Any]) -> None:
         """Send one line.

@@ -59,6 +59,7 @@ def tables(result: Record, source: str) -> str:
         _lost_slots(result),
         _idle(result),
         _broker_alone(result),
+        _recovery(result),
         _failed(result),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -175,6 +176,24 @@ def _broker_alone(result: Record) -> str:
             note,
         ]
     )
+
+
+def _recovery(result: Record) -> str:
+    record = result.get("recovery", {})
+    if "supplier_ms" not in record:
+        return ""
+    rows = [
+        [what, f"{record[key]['median']:.1f}", f"{record[key]['max']:.1f}"]
+        for what, key in (
+            ("a supplier: its order has been served by another", "supplier_ms"),
+            ("a client: the broker has forgotten it", "client_ms"),
+            ("the broker, a new one is bound: the client has its next sample", "broker_ms"),
+        )
+    ]
+    if "baseline_supplier_ms" in record:
+        once = f"{record['baseline_supplier_ms']:,.1f}"
+        rows.append([f"a supplier of {result['packages'][0]} (once)", once, once])
+    return _section(f"After kill -9, {record['n']} times each", ["of", "median ms", "max ms"], rows)
 
 
 def _failed(result: Record) -> str:

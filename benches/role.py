@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, TextIO
@@ -31,6 +32,8 @@ def main() -> None:
             "broker": broker,
             "supplier": supplier,
             "client": client,
+            "witness": witness,
+            "holder": lambda spec, stack: holder(spec, stack, answers),
         }
         importlib.import_module(spec["package"])
         if not sys.stdin.readline():
@@ -56,6 +59,29 @@ def supplier(spec: dict[str, Any], stack: ExitStack) -> None:
     stack.enter_context(
         package.Supplier(lambda _: data, [workloads.PRODUCT], spec["backend"], package.ShmMedium, len(data))
     )
+
+
+def holder(spec: dict[str, Any], stack: ExitStack, answers: TextIO) -> None:
+    """A supplier that takes an order, says so, and never ends it."""
+    package = importlib.import_module(spec["package"])
+
+    def hold(_: str) -> bytes:
+        _answer(answers, {"holding": True})
+        threading.Event().wait()
+        return b""
+
+    slot_size = _size(spec).nbytes
+    stack.enter_context(
+        package.Supplier(hold, [workloads.PRODUCT], spec["backend"], package.ShmMedium, slot_size)
+    )
+
+
+def witness(spec: dict[str, Any], stack: ExitStack) -> None:
+    """A client that only says hello."""
+    package = importlib.import_module(spec["package"])
+    connected = package.Client(spec["frontend"], package.ShmMedium, _size(spec).nbytes, 1)
+    stack.callback(connected.close)
+    connected.hello()
 
 
 def client(spec: dict[str, Any], stack: ExitStack) -> Measure:

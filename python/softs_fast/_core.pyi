@@ -175,6 +175,10 @@ class Segment:
     def slots_len(self) -> int:
         """Bytes that can be read and written."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the owner has removed it, so that nobody will read what is written."""
+
     def write(self, offset: int, data: Any) -> None:
         """Write any C-contiguous buffer at a byte offset."""
 

@@ -121,7 +121,7 @@ class TensorSpec:
             ConfigError: `data` is not exactly `nbytes` long.
             ImportError: torch is not installed.
         """
-        _check_length(data, self.nbytes)
+        check_length(data, self.nbytes)
         return self._tensor_at(data, 0)
 
     def _host_array(self, tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -142,9 +142,7 @@ class TensorSpec:
 
     def _tensor_at(self, data: Buffer, offset: int) -> Tensor:
         """Copy this tensor out of `data`, from byte `offset` on: one copy, aligned whatever the offset is."""
-        torch = import_torch()
-        tensor: Tensor = torch.from_numpy(_array_at(self, data, offset).copy())
-        return tensor.view(torch.bfloat16) if self.dtype == "bfloat16" else tensor
+        return tensor_over(self, _array_at(self, data, offset).copy())
 
 
 @dataclass
@@ -228,7 +226,7 @@ class BatchConfig:
             ConfigError: `data` is not exactly `nbytes()` long.
             ImportError: torch is not installed.
         """
-        _check_length(data, self._nbytes)
+        check_length(data, self._nbytes)
         return {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
 
     def decode_single(self, data: Buffer, name: str) -> Tensor:
@@ -253,7 +251,7 @@ class BatchConfig:
             raise ConfigError("cannot stack 0 samples; need at least 1")
         torch = import_torch()
         for sample in samples:
-            _check_length(sample, self._nbytes)
+            check_length(sample, self._nbytes)
         batch: dict[str, Tensor] = {}
         for name, (spec, offset) in self._layout.items():
             stacked = torch.empty((len(samples), *spec.shape), dtype=spec.torch_dtype)
@@ -316,6 +314,37 @@ def make_xy_config(
     return BatchConfig([TensorSpec("x", x_shape, x_dtype), TensorSpec("y", y_shape, y_dtype)])
 
 
+def check_length(data: Buffer, expected: int) -> None:
+    """Check that `data` holds `expected` bytes.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    length = memoryview(data).nbytes
+    if length != expected:
+        raise ConfigError(f"Data length {length} != expected {expected}")
+
+
+def array_dtype(spec: TensorSpec) -> str:
+    """Return the numpy dtype with a tensor's bits: its own, but uint16 for bfloat16, which numpy lacks."""
+    return "uint16" if spec.dtype == "bfloat16" else spec.dtype
+
+
+def tensor_over(spec: TensorSpec, array: np.ndarray[Any, Any]) -> Tensor:
+    """Return a tensor on the memory of an array, which it keeps alive; no copy.
+
+    Args:
+        spec: what the tensor is.
+        array: array_dtype(spec), any shape.
+
+    Raises:
+        ImportError: torch is not installed.
+    """
+    torch = import_torch()
+    tensor: Tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
+
+
 def _to_spec(spec: Any) -> TensorSpec:
     if isinstance(spec, TensorSpec):
         return spec
@@ -348,15 +377,9 @@ def _check_dtype(dtype: object, where: str = "") -> None:
         raise ConfigError(f"{where}Unsupported dtype: {dtype}; supported are {', '.join(_ITEM_BYTES)}")
 
 
-def _check_length(data: Buffer, expected: int) -> None:
-    length = memoryview(data).nbytes
-    if length != expected:
-        raise ConfigError(f"Data length {length} != expected {expected}")
-
-
 def _array_at(spec: TensorSpec, data: Buffer, offset: int) -> np.ndarray[Any, Any]:
     """Return a view of one tensor within an encoded sample; its length has been checked."""
-    return _ndarray()(spec.shape, "uint16" if spec.dtype == "bfloat16" else spec.dtype, data, offset)
+    return _ndarray()(spec.shape, array_dtype(spec), data, offset)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from .batches import Row, RowReader, SampleReader, collate_rows, has_rows
 from .configs import BatchConfig
 from .errors import ConfigError
 from .market import Client, Medium
@@ -159,6 +160,7 @@ class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
     ) -> None:
         self._client: Client | None = None
         self._client_pid: int | None = None
+        self._rows_per_batch: int | None = None
         _check_at_least("num_slots", num_slots, 1)
         _check_at_least("retry_delay", retry_delay, 0)
         if request_timeout is not None:
@@ -190,19 +192,13 @@ class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._model.write(model_id)
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield samples for ever; each is `{name: dtype [*shape]}`.
+        """Return an iterator that yields samples for ever; each is `{name: dtype [*shape]}`.
 
-        Raises:
+        Raises (the iterator):
             SampleTimeout: no sample for `request_timeout` seconds; the subclass and the text name the cause.
             HelloError: the broker did not answer when the client was opened.
         """
-        try:
-            yield from self._samples()
-        except Exception:
-            if get_worker_info() is not None:
-                # torch ends a worker that has failed with a signal, which leaves no time to clean up.
-                self.close()
-            raise
+        return self._iterate(self._rows_per_batch)
 
     def close(self) -> None:
         """Close this process's client, if there is one; the next iteration opens a new one."""
@@ -219,35 +215,56 @@ class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
         """Leave the client behind: the process that unpickles opens its own."""
         return {**self.__dict__, "_client": None, "_client_pid": None}
 
-    def _samples(self) -> Iterator[dict[str, torch.Tensor]]:
+    def _iterate(self, rows_per_batch: int | None) -> Iterator[Any]:
+        try:
+            yield from self._samples(rows_per_batch)
+        except Exception:
+            if get_worker_info() is not None:
+                # torch ends a worker that has failed with a signal, which leaves no time to clean up.
+                self.close()
+            raise
+
+    def _samples(self, rows_per_batch: int | None) -> Iterator[dict[str, torch.Tensor] | Row]:
         client = self._open_client()
-        current = self.model_id
-        waiting_since = time.monotonic()
+        request_sample, release_slot = client.request_sample, client.release_slot
+        reader: SampleReader | RowReader
+        if rows_per_batch is not None and has_rows(self.batch_config):
+            reader = RowReader(self.batch_config, client.medium, rows_per_batch)
+        else:
+            reader = SampleReader(self.batch_config, client.medium)
+        read, take = reader.read, reader.take
+        read_model_id, monotonic = self._model.read, time.monotonic
+        current = read_model_id()
+        asked_at = waiting_since = monotonic()
+        wait_ms = first_wait_ms = self._wait_ms(0.0)
         while True:
-            if self.model_id != current:
+            if (wanted := read_model_id()) != current:
                 client.discard()
-                current = self.model_id
-                waiting_since = time.monotonic()
-            asked_at = time.monotonic()
-            slot_id = client.request_sample(current, timeout_ms=self._wait_ms(asked_at - waiting_since))
+                current = wanted
+                asked_at = waiting_since = monotonic()
+                wait_ms = first_wait_ms
+            slot_id = request_sample(current, timeout_ms=wait_ms)
             if slot_id is None:
                 if _trainer_died():
                     return
-                now = time.monotonic()
+                now = monotonic()
                 waited_s = now - waiting_since
                 if self.request_timeout is not None and waited_s >= self.request_timeout:
                     raise client.diagnose(current, waited_s)
                 # The client waits by itself; this keeps one that comes back at once from spinning.
                 time.sleep(max(0.0, self.retry_delay - (now - asked_at)))
+                asked_at = monotonic()
+                wait_ms = self._wait_ms(asked_at - waiting_since)
                 continue
             try:
-                sample = self.batch_config.decode(client.medium.read(slot_id))
+                read(slot_id)
             finally:
-                client.release_slot(slot_id)
-            if self.model_id != current:
-                continue
-            yield sample
-            waiting_since = time.monotonic()
+                release_slot(slot_id)
+            if read_model_id() == current:
+                # No local variable keeps the sample: its memory is free when those who got it let it go.
+                yield take()
+                asked_at = waiting_since = monotonic()
+                wait_ms = first_wait_ms
 
     def _wait_ms(self, waited_s: float) -> int:
         """Return how long to wait for a sample before looking again whether the model id has changed."""
@@ -313,7 +330,24 @@ class SoftDataLoader(DataLoader[dict[str, torch.Tensor]]):
             request_timeout=request_timeout,
             max_retries=max_retries,
         )
-        super().__init__(self.soft_dataset, **dataloader_kwargs)
+        if dataloader_kwargs.get("collate_fn") is not None or dataloader_kwargs.get("batch_size", 1) is None:
+            super().__init__(self.soft_dataset, **dataloader_kwargs)
+            self._rows_per_batch = None
+        else:
+            super().__init__(self.soft_dataset, **{**dataloader_kwargs, "collate_fn": collate_rows})
+            self._rows_per_batch = self.batch_size
+
+    def __iter__(self) -> Any:
+        """Return an iterator over batches, each `{name: dtype [batch_size, *shape]}`.
+
+        Raises (the iterator): as that of `SoftIterableDataset`.
+        """
+        # The iterator, or the workers that iterate, are made from the dataset now; nobody else gets rows.
+        self.soft_dataset._rows_per_batch = self._rows_per_batch
+        try:
+            return super().__iter__()
+        finally:
+            self.soft_dataset._rows_per_batch = None
 
     @property
     def model_id(self) -> str:
@@ -340,6 +374,7 @@ class _SharedModelId:
 
     def __init__(self, value: str) -> None:
         self._memory = multiprocessing.RawArray("B", _RECORD.size)
+        self._view = memoryview(self._memory).cast("B")
         self._seen = (b"", "")
         self.write(value)
 
@@ -352,15 +387,13 @@ class _SharedModelId:
                 f'model_id "{value[:32]}..." has {len(text)} bytes of UTF-8; at most {_MODEL_ID_BYTES}'
             )
         record = _RECORD.pack(zlib.crc32(text), len(text), text)
-        view = memoryview(self._memory).cast("B")
-        view[:] = record
-        while _text_of(bytes(view)) is None:
-            view[:] = record
+        self._view[:] = record
+        while _text_of(bytes(self._view)) is None:
+            self._view[:] = record
 
     def read(self) -> str:
-        view = memoryview(self._memory).cast("B")
         while True:
-            record = bytes(view)
+            record = bytes(self._view)
             if record == self._seen[0]:
                 return self._seen[1]
             text = _text_of(record)
@@ -368,6 +401,14 @@ class _SharedModelId:
                 self._seen = (record, text.decode())
                 return self._seen[1]
             time.sleep(0)  # lets a writer in this process finish
+
+    def __getstate__(self) -> Any:
+        return self._memory
+
+    def __setstate__(self, memory: Any) -> None:
+        self._memory = memory
+        self._view = memoryview(memory).cast("B")
+        self._seen = (b"", "")
 
 
 def _text_of(record: bytes) -> bytes | None:

@@ -161,6 +161,23 @@ def test_a_killed_supplier_leaves_the_clients_segment(market: Market) -> None:
             assert Path("/dev/shm", client.medium.address).exists()
 
 
+def test_a_supplier_lets_go_of_the_memory_of_clients_that_have_gone(market: Market) -> None:
+    market.broker()
+    supplier = market.supplier()
+
+    def mapped() -> int:
+        lines = Path(f"/proc/{supplier.pid}/maps").read_text().splitlines()
+        return sum("/dev/shm/" in line for line in lines)
+
+    for end in ("kill", "end", "kill", "end"):
+        client = market.client(n_samples=5)
+        client.event("done")
+        getattr(client, end)()
+    with open_client(market) as client:
+        take(client, stamp.Checker(), 5)
+        assert mapped() == 1
+
+
 @pytest.mark.parametrize("who", ["client", "supplier", "broker"])
 def test_a_killed_process_leaves_the_endpoints_usable(market: Market, who: str) -> None:
     peers = {

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from .. import _core
 from ..errors import ConfigError, HelloError
 from .mediums import FilesystemMedium, Medium, ShmMedium, TCPMedium
+from .mediums._segment import SegmentMedium
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +159,10 @@ class Supplier:
             )
         else:
             writer = medium_cls.attach(address)
+        # A mapping keeps the memory of a client that has gone: a good moment to let go of those.
+        for known, other in list(self._writers.items()):
+            if isinstance(other, SegmentMedium) and other.is_gone:
+                self._writers.pop(known).close()
         if len(self._writers) >= _MAX_WRITERS:
             oldest = next(iter(self._writers))
             self._writers.pop(oldest).close()

@@ -80,6 +80,11 @@ impl Segment {
         self.slots_len
     }
 
+    #[getter]
+    fn is_gone(&self, py: Python<'_>) -> bool {
+        self.segment(py).is_ok_and(|segment| segment.is_gone())
+    }
+
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         self.write_source(py, offset, &Source::new(data)?, false)
     }

@@ -210,6 +210,14 @@ impl Segment {
         }
     }
 
+    /// Whether its client has gone: both names removed, or the place taken by another. A segment of softs has one name, which its
+    /// suppliers may remove while the client lives, so that says nothing.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let unnamed = self.layout.is_some() && fstat(&self.file).is_ok_and(|stat| links(&stat) == 0);
+        unnamed || self.seen.is_some_and(|seen| self.check_unchanged(seen).is_err())
+    }
+
     /// One `fstat`, and more only when a name was removed. Without it a writer that keeps its segments would go on writing
     /// to one that its client has long replaced, and report success.
     fn check_unchanged(&self, seen: Seen) -> Result<(), SegmentError> {

@@ -30,6 +30,11 @@ class SegmentMedium(Medium):
         super().__init__(address, slot_size, num_slots, create, **kwargs)
         self._segment = segment
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the owner has removed it, so that nobody will read what is written."""
+        return self._segment.is_gone
+
     def write(self, byte_offset: int, data: Data) -> bool:
         """Store `data` at a byte offset.
 
@@ -62,20 +67,21 @@ class SegmentMedium(Medium):
         """
         return self._segment.read(slot_id * self.slot_size, self.slot_size)
 
-    def read_into(self, slot_id: int, buffer: Any) -> None:
-        """Copy a slot into memory that is there already.
+    def read_into(self, slot_id: int, buffer: Any, start: int = 0) -> None:
+        """Copy a slot, or a part of it, into memory that is there already.
 
         Args:
             slot_id: which slot.
             buffer: writable and C-contiguous; its length decides how much is read, so give
-                it slot_size bytes.
+                it slot_size - start bytes at most.
+            start: where in the slot to begin, bytes.
 
         Raises:
             ConfigError: the buffer is read-only or not contiguous.
             SegmentError: the slots end before the buffer does, or the medium is closed.
             OverflowError: slot_id is negative.
         """
-        self._segment.read_into(slot_id * self.slot_size, buffer)
+        self._segment.read_into(slot_id * self.slot_size + start, buffer)
 
     def close(self) -> None:
         """Unmap the slots and, as the owner, release the lock. Idempotent. The name stays until `unlink`."""
