@@ -328,7 +328,8 @@ impl EventLoop {
                 return;
             }
             let mut dirty = std::mem::take(&mut self.dirty);
-            for id in dirty.drain(..) {
+            // Last come, first written: an answer is said before what it causes, and somebody waits for the latter.
+            for id in dirty.drain(..).rev() {
                 self.flush(now, id);
             }
             // A connection that could not be written to ended meanwhile, which gives the state machine more to say.
