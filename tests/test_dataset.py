@@ -326,6 +326,54 @@ def test_loader_passes_the_rest_to_torch(opened: list[ScriptedClient]) -> None:
     loader.soft_dataset.close()
 
 
+def test_a_switch_in_the_middle_of_a_batch(opened: list[ScriptedClient]) -> None:
+    loader = SoftDataLoader(*FIRST, batch_size=3)
+    batches = iter(loader)
+    next(batches)
+    numbers = iter(range(10, 20))
+
+    def read(slot_id: int) -> bytes:
+        number = next(numbers)
+        if number == 11:
+            loader.set_model("b")
+        return CONFIG.encode(x=torch.full((2,), float(number)), y=torch.tensor(number))
+
+    opened[0].medium.read = read
+    batch = next(batches)
+    assert batch["y"].tolist() == [10, 12, 13], "what came with the switch is dropped, its row used again"
+    assert batch["x"].tolist() == [[10, 10], [12, 12], [13, 13]]
+    assert opened[0].discards == 1
+    assert opened[0].held == []
+    loader.soft_dataset.close()
+
+
+def test_a_row_that_cannot_be_read_frees_its_slot(opened: list[ScriptedClient]) -> None:
+    loader = SoftDataLoader(*FIRST, batch_size=3)
+    batches = iter(loader)
+    kept = next(batches)
+    opened[0].data = SAMPLE + b"."
+    with pytest.raises(ConfigError, match="Data length 17 != expected 16"):
+        next(batches)
+    assert opened[0].held == []
+    opened[0].data = SAMPLE
+    assert next(iter(loader))["y"].tolist() == kept["y"].tolist() == [1, 1, 1]
+    loader.soft_dataset.close()
+
+
+def test_a_worker_without_a_trainer_hands_over_what_it_has(
+    opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = SoftDataLoader(*FIRST, batch_size=3, retry_delay=0.0)
+    batches = iter(loader)
+    next(batches)
+    monkeypatch.setattr(dataset, "_trainer_died", lambda: True)
+    opened[0].answers = iter([0, 0, None])
+    assert next(batches)["x"].tolist() == [[1, 1], [1, 1]]
+    with pytest.raises(StopIteration):
+        next(batches)
+    loader.soft_dataset.close()
+
+
 def test_a_half_written_model_id_is_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     data = new()
     data.set_model("old model")

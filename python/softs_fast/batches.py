@@ -212,7 +212,7 @@ class _Memory:
         memory = np.empty(n_bytes + _ALIGNMENT, np.uint8)
         start = -memory.__array_interface__["data"][0] % _ALIGNMENT
         self.block: Array = memory[start : start + n_bytes]
-        view = memoryview(self.block)
+        view = self.block.data
         self.rows = [view[i * row_bytes : (i + 1) * row_bytes] for i in range(n_rows)]
 
 

@@ -94,6 +94,16 @@ def test_an_order_that_fails_at_one_supplier_is_made_by_another(market: Market) 
         take(client, checker, 50)
 
 
+def test_a_generator_that_ends_its_thread_gives_its_order_back(market: Market) -> None:
+    market.broker()
+    market.supplier(behaviour="exit")
+    with open_client(market) as client:
+        assert client.request_slot("p1") is not None
+        eventually(lambda: client.get_stats()["connected_suppliers"] == 0, "the supplier has left")
+        market.supplier()
+        take(client, stamp.Checker(), 5)
+
+
 def test_slot_sizes_that_differ_are_named(market: Market) -> None:
     market.broker()
     market.supplier(slot_size=256)

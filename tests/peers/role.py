@@ -66,6 +66,8 @@ def run_supplier(package: Any, options: dict[str, Any]) -> None:
             time.sleep(amount)
         elif behaviour == "hold_gil":
             hold_the_gil(amount)
+        elif behaviour == "exit":
+            raise SystemExit
         elif behaviour == "raise":
             raise ValueError(f"boom in {product_id}")
         elif behaviour == "wrong_size":

@@ -103,7 +103,9 @@ class Supplier:
                     self._relay_log()
                 work = self._core.finish_and_next(error)
         finally:
+            # Also when the generator ended this thread (SystemExit): its order must go to somebody else.
             self._core.stop()
+            self._core.close()
             self._relay_log()
             for writer in self._writers.values():
                 writer.close()
