@@ -154,7 +154,19 @@ def _broker_alone(result: Record) -> str:
         rows.append(
             [f"{what}, p50 / p99 us", *(f"{trip[key]['p50']:.1f} / {trip[key]['p99']:.1f}" for trip in trips)]
         )
-    growth, memory, idle = ours["growth"], ours["memory"], ours["idle"]
+    one_core = record.get("one_core", ours)
+    growth, memory, idle = one_core["growth"], ours["memory"], ours["idle"]
+    alone = [
+        [
+            f"{peers} peers",
+            *(
+                f"{one_core[f'round_trip_{dialect}'][key]['p50']:.1f}"
+                for key in ("raw_us", "request_us", "order_us")
+            ),
+            f"{one_core[f'round_trip_{dialect}']['added_to_raw']:.1f}x",
+        ]
+        for peers, dialect in (("softs", "softs"), ("own", "native"))
+    ]
     backgrounds = [
         (f"{growth['many']:,.0f} orders of {n} wait", growth[key])
         for n, key in (("one product", "many_queued"), ("as many products", "many_products"))
@@ -172,7 +184,16 @@ def _broker_alone(result: Record) -> str:
     return "\n\n".join(
         [
             _section("The broker alone", ["", *(label for label, _, _ in columns)], rows),
-            _section("Growth of our broker, own peers", ["beside", "order, p50 / p99 us", "orders/s"], grown),
+            _section(
+                "Our broker and its peers on one core, one order at a time, p50 us",
+                ["", "two raw hops", "request, answer", "order, work, done, result", "added to two raw hops"],
+                alone,
+            ),
+            _section(
+                "Growth of our broker, own peers, on one core",
+                ["beside", "order, p50 / p99 us", "orders/s"],
+                grown,
+            ),
             note,
         ]
     )
