@@ -1,4 +1,4 @@
-"""Makes docs/benchmarks.md's tables and chart; every number in them comes from one results file."""
+"""Makes the tables of docs/benchmarks.md and README.md, and the chart; every number in them comes from one results file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benches import chart
 from benches.machine import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
+README = REPOSITORY / "README.md"
 CHART = REPOSITORY / "docs" / "benchmarks.svg"
 BEGIN = "<!-- results: begin (made by `python -m benches report`) -->"
 END = "<!-- results: end -->"
@@ -19,27 +20,46 @@ Record = dict[str, Any]
 
 
 def write_report(results: Path) -> list[Path]:
-    """Replace the part of the page between the markers, and draw the chart.
+    """Replace what stands between the markers of the page and of the README, and draw the chart.
 
     Returns:
         The files that were written.
 
     Raises:
-        ValueError: the page has no markers.
+        ValueError: a page has no markers.
     """
     result = json.loads(results.read_text())
-    head, begin, rest = PAGE.read_text().partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(
-            f"{PAGE} lacks the markers {BEGIN!r} and {END!r}; put them back where the tables belong"
-        )
-    written = [PAGE]
+    _replace(PAGE, tables(result, results.name))
+    _replace(README, summary(result))
+    written = [PAGE, README]
     if _sections(result):
         chart.draw(result, _sections(result), CHART)
         written.append(CHART)
-    PAGE.write_text(f"{head}{BEGIN}\n\n{tables(result, results.name)}\n{END}{tail}")
     return written
+
+
+def summary(result: Record) -> str:
+    """The few rows that the README shows."""
+    baseline, candidate = result["packages"]
+    chosen = [one for one in _measured(result, "samples_per_s") if not one["mixed"] and one["n_slots"] != 1]
+    rows = []
+    for scenario in chosen:
+        theirs, ours = (f"{side['samples_per_s']:,.0f}" for side in _medians(scenario))
+        rows.append([scenario["name"], theirs, ours, f"{scenario['gains']['samples_per_s']['median']:.1f}x"])
+    heads = ["samples per second", baseline, candidate, "gain"]
+    machine, commit = result["machine"], result["commit"]["hash"][:9]
+    where = f"`make bench`, commit `{commit}`, {machine['cpu']}, {machine['cores']} cores, medians."
+    return f"{_table(heads, rows)}\n\n{where}\n"
+
+
+def _replace(page: Path, text: str) -> None:
+    head, begin, rest = page.read_text().partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(
+            f"{page} lacks the markers {BEGIN!r} and {END!r}; put them back where the tables belong"
+        )
+    page.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{tail}")
 
 
 def tables(result: Record, source: str) -> str:
@@ -273,5 +293,9 @@ def _bandwidth(bytes_per_s: float) -> str:
 def _section(title: str, heads: list[str], rows: list[list[str]]) -> str:
     if not rows:
         return ""
+    return f"## {title}\n\n{_table(heads, rows)}"
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
     rule = ["---", *("---:" for _ in heads[1:])]
-    return f"## {title}\n\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))
