@@ -5,6 +5,7 @@ import time
 import pytest
 import stamp
 from market import Market, eventually
+from process import WATCHDOG_S
 
 import softs_fast
 
@@ -43,8 +44,12 @@ def test_a_call_of_17_seconds_delivers_and_its_supplier_stays(market: Market) ->
         assert len(checker.makers) == 1
 
 
-def test_a_generator_that_holds_the_gil_stops_neither_broker_nor_other_suppliers(market: Market) -> None:
-    holder = market.supplier_options(behaviour="hold_gil", amount=12.0, patterns=["p-hold"], verbose=True)
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("seconds", [12.0, pytest.param(60.0, marks=pytest.mark.slow)])
+def test_a_generator_that_holds_the_gil_stops_neither_broker_nor_other_suppliers(
+    market: Market, seconds: float
+) -> None:
+    holder = market.supplier_options(behaviour="hold_gil", amount=seconds, patterns=["p-hold"], verbose=True)
     broker = market.broker(supplier=holder)
     broker.event("ready")
     market.supplier(patterns=["p1"])
@@ -55,7 +60,7 @@ def test_a_generator_that_holds_the_gil_stops_neither_broker_nor_other_suppliers
         for _ in range(100):
             take_one(client, checker)
         served_until = time.time()
-        made = broker.event("made")
+        made = broker.event("made", seconds + WATCHDOG_S)
         assert call["at"] < served_until < made["at"], "the others were served while the GIL was held"
         eventually(
             lambda: client.poll_completions(100) > 0 or client.get_completed() is not None,

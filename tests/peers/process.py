@@ -43,14 +43,14 @@ class Process:
                 self._events.put(json.loads(line))
         self._events.put(None)
 
-    def event(self, name: str) -> dict[str, Any]:
+    def event(self, name: str, watchdog_s: float = WATCHDOG_S) -> dict[str, Any]:
         """Wait for an event; others before it are dropped, but a problem fails the test."""
-        give_up = time.monotonic() + WATCHDOG_S
+        give_up = time.monotonic() + watchdog_s
         while True:
             try:
                 event = self._events.get(timeout=max(give_up - time.monotonic(), 0.001))
             except queue.Empty:
-                raise AssertionError(f"{self.role} {self.pid}: no {name!r} within {WATCHDOG_S} s") from None
+                raise AssertionError(f"{self.role} {self.pid}: no {name!r} within {watchdog_s} s") from None
             assert event is not None, f"{self.role} {self.pid} ended before {name!r}"
             assert event["event"] != "problem", event["problem"]
             if event["event"] == name:
