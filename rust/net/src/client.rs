@@ -227,13 +227,14 @@ impl Client {
                     return Waited::Ready(found);
                 }
                 link.transmit(now);
-                link.waitable()
+                link.eager_waitable()
             };
             let left = timeout.saturating_sub(now.saturating_duration_since(started));
             if left.is_zero() {
                 return Waited::TimedOut;
             }
-            waitable.wait(now, Some(left.min(SLICE)), None);
+            let found = waitable.wait(now, Some(left.min(SLICE)), None);
+            self.lock().waited(found);
             if interrupted() {
                 return Waited::Interrupted;
             }

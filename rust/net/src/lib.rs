@@ -13,6 +13,7 @@ mod link;
 mod listener;
 mod lock;
 mod socket;
+mod spin;
 pub mod supplier;
 pub mod tcp_medium;
 

@@ -14,6 +14,7 @@ use softs_proto::zmtp::Event;
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
 use crate::error::NetError;
+use crate::spin::{self, Spin};
 
 /// A connection attempt may take this long; only a TCP peer that does not answer makes it wait at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -44,6 +45,7 @@ pub(crate) struct Link<M> {
     /// Why there is no connection.
     error: Option<NetError>,
     message: Message,
+    spin: Spin,
     log: VecDeque<LogRecord>,
 }
 
@@ -60,6 +62,8 @@ struct Connected {
 pub(crate) struct Waitable {
     socket: Option<(Arc<OwnedFd>, bool)>,
     until: Option<Instant>,
+    /// How long to look before going to sleep.
+    look: Duration,
 }
 
 impl<M: Machine> Link<M> {
@@ -72,6 +76,7 @@ impl<M: Machine> Link<M> {
             delay: FIRST_DELAY,
             error: None,
             message: Message::new(),
+            spin: Spin::default(),
             log: VecDeque::new(),
         }
     }
@@ -118,7 +123,21 @@ impl<M: Machine> Link<M> {
             None => (None, Some(self.attempt_at)),
         };
         let until = [attempt_at, self.machine.poll_timeout()].into_iter().flatten().min();
-        Waitable { socket, until }
+        Waitable { socket, until, look: Duration::ZERO }
+    }
+
+    /// As [`Self::waitable`], for a thread that has nothing else to do: it looks for a moment before it sleeps, if that has paid off lately.
+    /// What [`Waitable::wait`] returns goes to [`Self::waited`].
+    pub(crate) fn eager_waitable(&mut self) -> Waitable {
+        let look = if self.connection.is_some() { self.spin.budget() } else { Duration::ZERO };
+        Waitable { look, ..self.waitable() }
+    }
+
+    /// How an eager wait went.
+    pub(crate) fn waited(&mut self, found: Option<bool>) {
+        if let Some(found) = found {
+            self.spin.note(found);
+        }
     }
 
     pub(crate) fn close(&mut self) {
@@ -204,10 +223,12 @@ impl<M: Machine> Link<M> {
 }
 
 impl Waitable {
-    /// Sleeps until the socket is ready, `wake` is, `limit` is over, or the moment has come.
-    pub(crate) fn wait(&self, now: Instant, limit: Option<Duration>, wake: Option<&OwnedFd>) {
+    /// Sleeps until the socket is ready, `wake` is, `limit` is over, or the moment has come. Returns whether a look before the sleep found
+    /// something; `None` without a look.
+    pub(crate) fn wait(&self, now: Instant, limit: Option<Duration>, wake: Option<&OwnedFd>) -> Option<bool> {
         let until_moment = self.until.map(|at| at.saturating_duration_since(now));
         let timeout = [limit, until_moment].into_iter().flatten().min();
+        let look = self.look.min(timeout.unwrap_or(Duration::MAX));
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
         let socket = self.socket.as_ref().map(|(fd, unwritten)| {
             let out = if *unwritten { PollFlags::OUT } else { PollFlags::empty() };
@@ -215,7 +236,13 @@ impl Waitable {
         });
         let wake = wake.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
         let mut fds: Vec<_> = socket.into_iter().chain(wake).collect();
-        // An interrupted wait is a short one: the caller looks again anyway.
-        let _ = poll(&mut fds, timeout.as_ref());
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let found = (!look.is_zero())
+            .then(|| spin::look(look, || poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)));
+        if found != Some(true) {
+            // An interrupted wait is a short one: the caller looks again anyway.
+            let _ = poll(&mut fds, timeout.as_ref());
+        }
+        found
     }
 }

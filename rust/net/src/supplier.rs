@@ -155,11 +155,12 @@ impl Supplier {
                 }
                 return Some(work);
             }
-            let waitable = state.link.waitable();
+            let waitable = state.link.eager_waitable();
             drop(state);
-            waitable.wait(now, None, Some(&self.shared.stopping));
+            let found = waitable.wait(now, None, Some(&self.shared.stopping));
             now = Instant::now();
             state = self.shared.lock();
+            state.link.waited(found);
         }
     }
 

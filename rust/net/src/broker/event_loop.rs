@@ -24,6 +24,7 @@ use crate::NetError;
 use crate::error::os_text;
 use crate::listener::{Accepted, Listener};
 use crate::socket;
+use crate::spin::{self, Spin};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -60,6 +61,7 @@ pub(super) struct EventLoop {
     message: Message,
     complaints: Throttle,
     options: BrokerOptions,
+    spin: Spin,
     shared: Arc<Shared>,
 }
 
@@ -89,6 +91,7 @@ impl EventLoop {
             message: Message::new(),
             complaints: Throttle::default(),
             options,
+            spin: Spin::default(),
             shared,
         })
     }
@@ -98,17 +101,37 @@ impl EventLoop {
         let mut events = Vec::with_capacity(TURN_EVENTS);
         while !self.shared.stop.load(Ordering::Acquire) {
             events.clear();
-            let timeout = self.timeout().map(socket::timespec);
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => {
-                    let endpoint = self.frontend.local_endpoint();
-                    return Err(NetError::os(endpoint, "cannot wait for events", error));
-                }
+            if !self.look(&mut events) {
+                self.sleep(&mut events)?;
             }
             self.turn(Instant::now(), &events);
         }
         Ok(())
+    }
+
+    /// Looks for events without sleeping, for as long as that has paid off lately; whether there are any.
+    fn look(&mut self, events: &mut Vec<Event>) -> bool {
+        let budget = self.spin.budget();
+        if budget.is_zero() {
+            return false;
+        }
+        let at_once = socket::timespec(Duration::ZERO);
+        let found = spin::look(budget, || {
+            epoll::wait(&self.epoll, spare_capacity(events), Some(&at_once)).is_ok_and(|n| n > 0)
+        });
+        self.spin.note(found);
+        found
+    }
+
+    fn sleep(&self, events: &mut Vec<Event>) -> Result<(), NetError> {
+        let timeout = self.timeout().map(socket::timespec);
+        match epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => {
+                let endpoint = self.frontend.local_endpoint();
+                Err(NetError::os(endpoint, "cannot wait for events", error))
+            }
+        }
     }
 
     /// Closes everything; the statistics are all that is left.
