@@ -19,7 +19,6 @@ def page_id(page: Path) -> str:
 
 @pytest.mark.timeout(120)
 def test_quickstart_runs(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     readme = (REPOSITORY / "README.md").read_text()
     section = readme.split("\n## Quickstart\n")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)

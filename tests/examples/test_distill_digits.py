@@ -14,10 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
-
 DEMO = Path(__file__).parents[2] / "examples" / "distill_digits.py"
 pytestmark = pytest.mark.timeout(180)
 
