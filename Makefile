@@ -69,7 +69,8 @@ $(VENV)/.installed-%: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	@command -v cc >/dev/null || { echo 'a C compiler is missing: Rust links with cc (the package gcc or clang)' >&2; exit 1; }
 	@# What builds softs_fast, and setuptools, which Python 3.12 no longer brings, for packages that come as sources.
 	$(RUN) -m pip install --quiet 'maturin>=1.9,<2' setuptools
-	$(RUN) -m pip install --quiet --no-build-isolation --editable '.[$*]'
+	@# maturin's build backend starts the program maturin, by its name.
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --no-build-isolation --editable '.[$*]'
 	@# An older softs, which cannot be installed beside the newer one: a peer of the interop tests.
 	@if [ $* = dev ] && [ ! -d $(VENV)/peers/softs-0.1.0 ]; then $(RUN) -m pip install --quiet --no-deps --target $(VENV)/peers/softs-0.1.0 softs==0.1.0; fi
 	@touch $@
