@@ -33,6 +33,7 @@ demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) #
 
 test: $(VENV)/.installed-dev ## all tests but the slow ones: cargo test, then pytest
 	cargo test
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib loom_tests
 	$(RUN) -m pytest $(ARGS)
 
 lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stub, the arrows between rooms
@@ -53,6 +54,7 @@ bench: $(VENV)/.installed-dev ## measure against softs 0.1.2; results go to benc
 	$(RUN) -m benches $(ARGS)
 
 stress: $(VENV)/.installed-dev ## the slow tests, minutes each
+	SOFTS_FAST_STRESS_S=120 cargo test -p softs-shm --release --test lane_stress
 	$(RUN) -m pytest -m slow $(ARGS)
 
 fuzz: ## random bytes and random schedules against the protocol; SECONDS=600
@@ -71,8 +73,9 @@ $(VENV)/.installed-%: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(RUN) -m pip install --quiet 'maturin>=1.9,<2' setuptools
 	@# maturin's build backend starts the program maturin, by its name.
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --no-build-isolation --editable '.[$*]'
-	@# An older softs, which cannot be installed beside the newer one: a peer of the interop tests.
-	@if [ $* = dev ] && [ ! -d $(VENV)/peers/softs-0.1.0 ]; then $(RUN) -m pip install --quiet --no-deps --target $(VENV)/peers/softs-0.1.0 softs==0.1.0; fi
+	@# softs, which we replace, and an older one that cannot be installed beside it: peers of the interop tests, opponents of the benches.
+	@if [ $* = dev ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python softs==0.1.2; fi
+	@if [ $* = dev ] && [ ! -d $(VENV)/peers/softs-0.1.0 ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python --target $(VENV)/peers/softs-0.1.0 softs==0.1.0; fi
 	@touch $@
 
 $(VENV)/bin/python:

@@ -12,20 +12,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benches import broker_alone, recovery
+from benches import broker_alone, growth, recovery
 from benches.machine import REPOSITORY, describe_commit, describe_machine
 from benches.report import write_report
 from benches.rounds import compare
 from benches.scenarios import SCENARIOS, Scenario
 
 RESULTS = REPOSITORY / "benches" / "results"
+PARTS: dict[str, Any] = {"growth": growth, "broker_alone": broker_alone, "recovery": recovery}
 
 
 def main(arguments: list[str]) -> int:
     """Parse the arguments and do as they say; the exit status is 1 where a scenario failed."""
     options = _parse(arguments)
     if options.command == "list":
-        print("\n".join([*(scenario.name for scenario in SCENARIOS), broker_alone.NAME, recovery.NAME]))
+        print("\n".join(part.name for part in SCENARIOS), *(part.NAME for part in PARTS.values()), sep="\n")
         return 0
     if options.command == "report":
         _report(Path(options.file) if options.file else newest(RESULTS))
@@ -44,9 +45,12 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     n_rounds = options.rounds or (1 if options.quick else 3)
     seconds = options.seconds or (0.5 if options.quick else 1.5)
     idle_s = 3.0 if options.quick else 10.0
-    chosen = [scenario for scenario in SCENARIOS if re.search(options.only, scenario.name)]
-    parts = {"broker_alone": broker_alone, "recovery": recovery}
-    wanted = {key: part for key, part in parts.items() if re.search(options.only, part.NAME)}
+    chosen = [
+        scenario
+        for scenario in SCENARIOS
+        if re.search(options.only, scenario.name) and (scenario.quick or options.only or not options.quick)
+    ]
+    wanted = {key: part for key, part in PARTS.items() if re.search(options.only, part.NAME)}
     if not chosen and not wanted:
         print(f"no scenario matches {options.only!r}; see `python -m benches list`", file=sys.stderr)
         return 2
@@ -106,7 +110,7 @@ def _measure(
         scenario,
         scenario.sides(baseline, candidate),
         1 if idle else n_rounds,
-        idle_s if idle else seconds,
+        idle_s if idle else seconds * scenario.length,
         lambda line: print(f"    {line}", flush=True),
     )
 
@@ -126,12 +130,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("command", nargs="?", default="run", choices=("run", "report", "list"))
     parser.add_argument("file", nargs="?", help="of report: the results (default: the newest)")
-    parser.add_argument("--quick", action="store_true", help="one short round of each, two to three minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round of the main scenarios, two to three minutes"
+    )
     parser.add_argument("--only", default="", metavar="REGEX", help="scenarios whose name contains this")
     parser.add_argument(
         "--packages", default="softs,softs_fast", metavar="A,B", help="baseline and candidate modules"
     )
-    parser.add_argument("--rounds", type=int, help="pairs of runs per scenario (default 3)")
+    parser.add_argument("--rounds", type=int, help="runs of each side per scenario (default 3)")
     parser.add_argument("--seconds", type=float, help="length of one run (default 1.5)")
     parser.add_argument("--name", help="name of the results file (default: date and commit)")
     return parser.parse_args(arguments)

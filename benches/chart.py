@@ -1,9 +1,11 @@
-"""The chart of a results file: samples per second, both sides of every scenario, on a log scale."""
+"""The chart of a results file: samples per second, the first two sides of every scenario, on a log scale."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+from benches.markdown import medians
 
 INK = "#1f2933"
 QUIET = "#6b7785"
@@ -39,7 +41,7 @@ def draw(
                   fontsize=10, fontweight="bold", color=INK)  # fmt: skip
         y += SECTION_GAP
         for label, scenario in pairs:
-            theirs, ours = (side["median"]["samples_per_s"] for side in scenario["sides"].values())
+            theirs, ours = (side["samples_per_s"] for side in medians(scenario))
             axes.barh(y - BAR / 2, theirs, BAR, color=BASELINE)
             axes.barh(y + BAR / 2, ours, BAR, color=CANDIDATE)
             _label(axes, theirs, y - BAR / 2, f"{theirs:,.0f}", QUIET, "normal")

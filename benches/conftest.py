@@ -41,7 +41,7 @@ def connect(stack: ExitStack) -> Connect:
     def start(package: str, size: Size, n_slots: int) -> Callable[[], workloads.SampleClient]:
         frontend = stack.enter_context(_fleet(package, size, n_slots)).frontend
         module = importlib.import_module(package)
-        expected = role.payload(module, size)
+        expected = role.payload(size)
 
         def make() -> workloads.SampleClient:
             client = stack.enter_context(module.Client(frontend, module.ShmMedium, size.nbytes, n_slots))

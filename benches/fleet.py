@@ -2,7 +2,7 @@
 
 Every measurement has processes of its own: one broker, its suppliers, its clients. They end when the pipe to
 their standard input closes, so they cannot outlive this process; what they leave in /dev/shm is removed by
-the names that they had mapped.
+the names that they had mapped, or that begin with the name of their folder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import selectors
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benches import proc
 from benches.scenarios import Scenario, Side
 
 READY_S = 60
@@ -43,6 +43,11 @@ class Fleet:
         side: which package plays which role.
         warm_up_s: seconds that each client takes samples before it is ready.
         with_clients: without them the caller is the client, at `frontend`.
+
+    Attributes:
+        processes: all of them.
+        frontend: where clients connect.
+        backend: where suppliers connect.
     """
 
     def __init__(
@@ -54,16 +59,17 @@ class Fleet:
         self._with_clients = with_clients
         self._stack = ExitStack()
         self._clients: list[Process] = []
-        self._processes: list[Process] = []
+        self.processes: list[Process] = []
         self._segments: set[Path] = set()
         self.frontend = self.backend = ""
 
     def __enter__(self) -> Fleet:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sb-")))
-            stack.callback(self._remove_segments)
+            stack.callback(self._remove_segments, folder.name)
             self.frontend, self.backend = f"ipc://{folder}/f", f"ipc://{folder}/b"
             self._start(stack, folder)
+            stack.callback(self._end_peers)
             self._stack = stack.pop_all()
         return self
 
@@ -82,14 +88,15 @@ class Fleet:
         Raises:
             FleetError: a process ended or did not answer.
         """
-        before = [process.cpu_s() for process in self._processes]
+        before = [process.cpu_s() for process in self.processes]
         for process in self._clients:
             process.tell({"seconds": seconds})
         outcomes = [process.answer(seconds + READY_S) for process in self._clients]
         self._note_segments()
         cpu_s = {"broker": 0.0, "supplier": 0.0, "client": 0.0}
-        for process, was in zip(self._processes, before, strict=True):
-            cpu_s[process.role] += process.cpu_s() - was
+        for process, was in zip(self.processes, before, strict=True):
+            # Of other software there is one process, and its children.
+            cpu_s["client" if process.role == "opponent" else process.role] += process.cpu_s() - was
         outcome = _together(outcomes)
         outcome.update({f"{role}_cpu_s": spent for role, spent in cpu_s.items()})
         outcome["cpu_s"] = sum(cpu_s.values())
@@ -102,17 +109,23 @@ class Fleet:
     def _start(self, stack: ExitStack, folder: Path) -> None:
         shared = {"frontend": self.frontend, "backend": self.backend}
 
-        def launch(role: str, package: str, number: int, **more: Any) -> Process:
+        def launch(role: str, package: str, nth: int, **more: Any) -> Process:
             spec = {"role": role, "package": package, **shared, **more}
-            process = stack.enter_context(Process(role, spec, folder / f"{role}{number}.log"))
-            self._processes.append(process)
+            process = stack.enter_context(Process(role, spec, folder / f"{role}{nth}.log"))
+            self.processes.append(process)
             return process
 
         scenario, side = self._scenario, self._side
         size = asdict(scenario.size)
-        brokers = [launch("broker", side.broker, 0)]
-        suppliers = [launch("supplier", side.supplier, i, size=size) for i in range(scenario.n_suppliers)]
-        if self._with_clients:
+        brokers, suppliers = [], []
+        if side.opponent:
+            more = {"opponent": side.opponent, "size": size, "batch_size": scenario.batch_size}
+            self._clients = [launch("opponent", "", 0, **more, warm_up_s=self._warm_up_s, folder=str(folder))]
+        else:
+            brokers = [launch("broker", side.broker, 0)]
+            more = {"size": size, "call_s": scenario.call_s, "batch_generator": side.batch_generator}
+            suppliers = [launch("supplier", side.supplier, i, **more) for i in range(scenario.n_suppliers)]
+        if self._with_clients and not side.opponent:
             self._clients = [
                 launch(
                     "client",
@@ -122,6 +135,8 @@ class Fleet:
                     workload=scenario.workload,
                     n_slots=scenario.n_slots,
                     batch_size=scenario.batch_size,
+                    zero_copy=side.zero_copy,
+                    number=i,
                     warm_up_s=self._warm_up_s,
                 )
                 for i in range(scenario.n_clients)
@@ -131,15 +146,24 @@ class Fleet:
             for process in processes:
                 process.tell({"start": True})
             for process in processes:
-                process.answer(READY_S)
+                process.wait_ready()
         self._note_segments()
+
+    def _end_peers(self) -> None:
+        # All of a role at once: one after the other takes long where there are many.
+        for role in ("client", "supplier"):
+            ending = [process for process in self.processes if process.role == role]
+            for process in ending:
+                process.end()
+            for process in ending:
+                process.wait()
 
     def _note_segments(self) -> None:
         for process in self._clients:
             self._segments |= process.segments()
 
-    def _remove_segments(self) -> None:
-        for segment in self._segments:
+    def _remove_segments(self, prefix: str) -> None:
+        for segment in {*self._segments, *Path("/dev/shm").glob(f"{prefix}_*")}:
             segment.unlink(missing_ok=True)
 
 
@@ -148,6 +172,8 @@ class Process:
 
     def __init__(self, role: str, spec: dict[str, Any], log: Path) -> None:
         self.role = role
+        self.children: list[int] = []
+        self.imported_bytes = 0
         self._log = log
         with log.open("wb") as errors:
             self._child = subprocess.Popen(
@@ -166,9 +192,17 @@ class Process:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+        self.wait()
+
+    def end(self) -> None:
+        """Ask it to end. Idempotent."""
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:
                 pipe.close()
+
+    def wait(self) -> None:
+        """Wait until it has ended; kill it after 10 s. Idempotent."""
         try:
             self._child.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -211,16 +245,22 @@ class Process:
         outcome: dict[str, Any] = json.loads(line)
         return outcome
 
+    def wait_ready(self) -> None:
+        """Wait until it has said that it is ready, which processes it has started, and what its imports take.
+
+        Raises:
+            FleetError: the process ended, or wrote nothing in time.
+        """
+        answer = self.answer(READY_S)
+        self.children, self.imported_bytes = answer["children"], answer["imported_bytes"]
+
     def cpu_s(self) -> float:
-        """CPU seconds that the process has used so far, all its threads together."""
-        # The kernel's numbering of CPU clocks (clock_getcpuclockid): the inverted pid, then 2 for the
-        # scheduler's nanoseconds.
-        return time.clock_gettime((~self._child.pid << 3) | 2)
+        """CPU seconds that the process and its children have used so far."""
+        return sum(proc.cpu_s(pid) for pid in (self.pid, *self.children))
 
     def segments(self) -> set[Path]:
         """Files in /dev/shm that the process has mapped now."""
-        maps = Path(f"/proc/{self._child.pid}/maps").read_text()
-        return {Path(name) for name in re.findall(r"(/dev/shm/[^\s]+)$", maps, re.MULTILINE)}
+        return proc.segments(self.pid)
 
     def _ended(self) -> FleetError:
         # The pipe closes before the process has written why.
@@ -233,7 +273,7 @@ class Process:
 
 
 def _together(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
-    added = {"samples", "samples_per_s", "lost_slots", "restarts", "slots_used"}
+    added = {"samples", "samples_per_s", "lost_slots", "restarts", "slots_used", "switches", "stale_samples"}
     return {
         key: sum(one[key] for one in outcomes) if key in added else max(one[key] for one in outcomes)
         for key in outcomes[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parent.parent
+DISTRIBUTIONS = ("softs", "softs-fast", "torch", "numpy", "pyzmq", "faster-fifo", "iceoryx2")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -21,7 +22,7 @@ def describe_machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
-        "versions": {name: _version(name) for name in ("softs", "softs-fast", "torch", "numpy", "pyzmq")},
+        "versions": {name: _version(name) for name in DISTRIBUTIONS},
     }
 
 

@@ -76,7 +76,7 @@ class _Stage:
         }
         process = self._stack.enter_context(Process(role, spec, self._folder / f"{role}{self._n}.log"))
         process.tell({"start": True})
-        process.answer(READY_S)
+        process.wait_ready()
         return process
 
     def client(self, n_slots: int) -> Any:

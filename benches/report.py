@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from benches import chart
+from benches import beside, chart
 from benches.machine import REPOSITORY
+from benches.markdown import Record, measured, medians, section, table
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
 README = REPOSITORY / "README.md"
 CHART = REPOSITORY / "docs" / "benchmarks.svg"
 BEGIN = "<!-- results: begin (made by `python -m benches report`) -->"
 END = "<!-- results: end -->"
-
-Record = dict[str, Any]
 
 
 def write_report(results: Path) -> list[Path]:
@@ -41,15 +39,16 @@ def write_report(results: Path) -> list[Path]:
 def summary(result: Record) -> str:
     """The few rows that the README shows."""
     baseline, candidate = result["packages"]
-    chosen = [one for one in _measured(result, "samples_per_s") if not one["mixed"] and one["n_slots"] != 1]
+    chosen = [one for one in measured(result, "samples_per_s") if not one["mixed"] and one["n_slots"] != 1]
     rows = []
     for scenario in chosen:
-        theirs, ours = (f"{side['samples_per_s']:,.0f}" for side in _medians(scenario))
+        theirs, ours = (f"{side['samples_per_s']:,.0f}" for side in medians(scenario))
         rows.append([scenario["name"], theirs, ours, f"{scenario['gains']['samples_per_s']['median']:.1f}x"])
     heads = ["samples per second", baseline, candidate, "gain"]
     machine, commit = result["machine"], result["commit"]["hash"][:9]
     where = f"`make bench`, commit `{commit}`, {machine['cpu']}, {machine['cores']} cores, medians."
-    return f"{_table(heads, rows)}\n\n{where}\n"
+    parts = [table(heads, rows), beside.other_ways_short(result), where]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _replace(page: Path, text: str) -> None:
@@ -75,9 +74,13 @@ def tables(result: Record, source: str) -> str:
         f"Raw data: `benches/results/{source}`.",
         "![samples per second](benchmarks.svg)",
         _throughput(result),
+        beside.other_ways(result),
         _latency(result),
+        beside.switches(result),
+        beside.training(result),
         _lost_slots(result),
         _idle(result),
+        beside.growth(result),
         _broker_alone(result),
         _recovery(result),
         _failed(result),
@@ -87,8 +90,8 @@ def tables(result: Record, source: str) -> str:
 
 def _throughput(result: Record) -> str:
     rows = []
-    for scenario in _measured(result, "samples_per_s"):
-        theirs, ours = _medians(scenario)
+    for scenario in measured(result, "samples_per_s"):
+        theirs, ours = medians(scenario)
         gain = scenario["gains"]["samples_per_s"]
         rows.append(
             [
@@ -104,14 +107,14 @@ def _throughput(result: Record) -> str:
     baseline, candidate = result["packages"]
     heads = ["scenario", f"{baseline}, samples/s", f"{candidate}, samples/s", "GB/s", "gain",
              f"{baseline}, CPU s per 10,000", f"{candidate}, CPU s per 10,000"]  # fmt: skip
-    return _section("Samples per second, and what they cost", heads, rows)
+    return section("Samples per second, and what they cost", heads, rows)
 
 
 def _latency(result: Record) -> str:
     rows = []
-    for scenario in _measured(result, "p50_us"):
+    for scenario in measured(result, "p50_us"):
         if scenario["workload"] == "one_by_one":
-            theirs, ours = _medians(scenario)
+            theirs, ours = medians(scenario)
             figures = [f"{side[key]:,.1f}" for key in ("p50_us", "p99_us") for side in (theirs, ours)]
             rows.append([scenario["name"], *figures])
     baseline, candidate = result["packages"]
@@ -119,27 +122,27 @@ def _latency(result: Record) -> str:
         "scenario",
         *(f"{name}, {key}" for key in ("p50 us", "p99 us") for name in (baseline, candidate)),
     ]
-    return _section("Time of one request, read and release", heads, rows)
+    return section("Time of one request, read and release", heads, rows)
 
 
 def _lost_slots(result: Record) -> str:
     rows = []
-    for scenario in _measured(result, "lost_slots"):
+    for scenario in measured(result, "lost_slots"):
         counts = []
         for side in scenario["sides"].values():
             lost, used = (sum(run[key] for run in side["rounds"]) for key in ("lost_slots", "slots_used"))
             counts.append(f"{lost} of {used}")
         rows.append([scenario["name"], *counts])
-    return _section("Slots that never came back", ["scenario", *result["packages"]], rows)
+    return section("Slots that never came back", ["scenario", *result["packages"]], rows)
 
 
 def _idle(result: Record) -> str:
     rows = []
-    for scenario in _measured(result, "cpu_percent"):
+    for scenario in (one for one in measured(result, "cpu_percent") if one["workload"] == "idle"):
         rows.append(
-            [f"{scenario['seconds']:.0f} s", *(f"{side['cpu_percent']:.3f} %" for side in _medians(scenario))]
+            [f"{scenario['seconds']:.0f} s", *(f"{side['cpu_percent']:.3f} %" for side in medians(scenario))]
         )
-    return _section(
+    return section(
         "Idle: CPU of broker, supplier and client together, in per cent of one core",
         ["for", *result["packages"]],
         rows,
@@ -203,13 +206,13 @@ def _broker_alone(result: Record) -> str:
     )
     return "\n\n".join(
         [
-            _section("The broker alone", ["", *(label for label, _, _ in columns)], rows),
-            _section(
+            section("The broker alone", ["", *(label for label, _, _ in columns)], rows),
+            section(
                 "Our broker and its peers on one core, one order at a time, p50 us",
                 ["", "two raw hops", "request, answer", "order, work, done, result", "added to two raw hops"],
                 alone,
             ),
-            _section(
+            section(
                 "Growth of our broker, own peers, on one core",
                 ["beside", "order, p50 / p99 us", "orders/s"],
                 grown,
@@ -234,7 +237,7 @@ def _recovery(result: Record) -> str:
     if "baseline_supplier_ms" in record:
         once = f"{record['baseline_supplier_ms']:,.1f}"
         rows.append([f"a supplier of {result['packages'][0]} (once)", once, once])
-    return _section(f"After kill -9, {record['n']} times each", ["of", "median ms", "max ms"], rows)
+    return section(f"After kill -9, {record['n']} times each", ["of", "median ms", "max ms"], rows)
 
 
 def _failed(result: Record) -> str:
@@ -243,7 +246,7 @@ def _failed(result: Record) -> str:
         for scenario in result["scenarios"]
         if "error" in scenario
     ]
-    return _section("Failed", ["scenario", "error"], rows)
+    return section("Failed", ["scenario", "error"], rows)
 
 
 def _sections(result: Record) -> list[tuple[str, list[tuple[str, Record]]]]:
@@ -259,7 +262,7 @@ def _sections(result: Record) -> list[tuple[str, list[tuple[str, Record]]]]:
     ]
     sections = []
     for heading, belongs in kinds:
-        pairs = [(_short(one), one) for one in _measured(result, "samples_per_s") if belongs(one)]
+        pairs = [(_short(one), one) for one in measured(result, "samples_per_s") if belongs(one)]
         if pairs:
             sections.append((heading, pairs))
     return sections
@@ -267,17 +270,6 @@ def _sections(result: Record) -> list[tuple[str, list[tuple[str, Record]]]]:
 
 def _short(scenario: Record) -> str:
     return str(scenario["name"]).split(", ", 1)[1]
-
-
-def _measured(result: Record, key: str) -> list[Record]:
-    """Scenarios that did not fail and have this measurement."""
-    done = [scenario for scenario in result["scenarios"] if "error" not in scenario]
-    return [scenario for scenario in done if key in _medians(scenario)[0]]
-
-
-def _medians(scenario: Record) -> tuple[Record, Record]:
-    theirs, ours = (side["median"] for side in scenario["sides"].values())
-    return theirs, ours
 
 
 def _gain(gain: Record) -> str:
@@ -288,14 +280,3 @@ def _gain(gain: Record) -> str:
 
 def _bandwidth(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.2f}" if bytes_per_s >= 1e8 else "-"
-
-
-def _section(title: str, heads: list[str], rows: list[list[str]]) -> str:
-    if not rows:
-        return ""
-    return f"## {title}\n\n{_table(heads, rows)}"
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> str:
-    rule = ["---", *("---:" for _ in heads[1:])]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))

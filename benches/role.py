@@ -8,16 +8,25 @@ end-of-file, so it never outlives the process that started it, however that one 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
+import multiprocessing
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, TextIO
 
-from benches import workloads
+import numpy as np
+
+from benches import proc, workloads
+from benches.opponents import OPPONENTS, Room
 from benches.scenarios import PRODUCT_QUEUE, Size
+
+MODELS_PER_CLIENT = 1_000_000_000
+MODELS_PER_MEASUREMENT = 1_000_000
 
 Measure = Callable[[float], dict[str, Any]]
 
@@ -32,14 +41,17 @@ def main() -> None:
             "broker": broker,
             "supplier": supplier,
             "client": client,
+            "opponent": opponent,
             "witness": witness,
             "holder": lambda spec, stack: holder(spec, stack, answers),
         }
-        importlib.import_module(spec["package"])
+        importlib.import_module(spec["package"] or OPPONENTS[spec["opponent"]].module)
+        imported_bytes = proc.resident(os.getpid()).own
         if not sys.stdin.readline():
             return
         measure = roles[spec["role"]](spec, stack)
-        _answer(answers, {"ready": True})
+        children = [child.pid for child in multiprocessing.active_children()]
+        _answer(answers, {"ready": True, "children": children, "imported_bytes": imported_bytes})
         for line in sys.stdin:
             if measure is not None:
                 _answer(answers, measure(json.loads(line)["seconds"]))
@@ -53,12 +65,30 @@ def broker(spec: dict[str, Any], stack: ExitStack) -> None:
 
 
 def supplier(spec: dict[str, Any], stack: ExitStack) -> None:
-    """Serve ready bytes until the end."""
+    """Serve ready bytes until the end; with `call_s`, bytes that hold the product's number, after that time."""
     package = importlib.import_module(spec["package"])
-    data = payload(package, _size(spec))
+    size, call_s = _size(spec), spec.get("call_s", 0.0)
+    data = payload(size)
+    patterns = [workloads.PRODUCT, f"{workloads.PRODUCT}-.*"]
+
+    def generate_slowly(product_id: str) -> bytes:
+        time.sleep(call_s)
+        return payload(size, int(product_id.rpartition("-")[2]))
+
+    generate: Callable[[str], bytes] | None = generate_slowly if call_s else lambda _: data
+    more: dict[str, Any] = {}
+    if spec.get("batch_generator"):
+        generate, more = None, {"batch_generator_fn": lambda _, n: [data] * n}
     stack.enter_context(
-        package.Supplier(lambda _: data, [workloads.PRODUCT], spec["backend"], package.ShmMedium, len(data))
+        package.Supplier(generate, patterns, spec["backend"], package.ShmMedium, size.nbytes, **more)
     )
+
+
+def opponent(spec: dict[str, Any], stack: ExitStack) -> Measure:
+    """Start other software's producers, and be its consumer."""
+    size = _size(spec)
+    room = Room(size, payload(size), spec["batch_size"], spec["folder"])
+    return OPPONENTS[spec["opponent"]].measure(room, stack, spec["warm_up_s"])
 
 
 def holder(spec: dict[str, Any], stack: ExitStack, answers: TextIO) -> None:
@@ -88,10 +118,17 @@ def client(spec: dict[str, Any], stack: ExitStack) -> Measure:
     """Connect, check a sample, warm up, and return what a measurement runs."""
     package = importlib.import_module(spec["package"])
     size = _size(spec)
-    if spec["workload"] == "loader":
-        return _loader(package, size, spec)
+    match spec["workload"]:
+        case "loader":
+            return _loader(package, size, spec)
+        case "training":
+            from benches.training import open_training
+
+            return open_training(_batches(package, size, spec))
+        case "fresh":
+            return _fresh(package, size, spec)
     n_slots = spec["n_slots"]
-    expected = payload(package, size)
+    expected = payload(size)
 
     def connect() -> workloads.SampleClient:
         connected = package.Client(spec["frontend"], package.ShmMedium, size.nbytes, n_slots)
@@ -118,13 +155,10 @@ def batch_config(package: Any, size: Size) -> Any:
     return package.make_xy_config(size.x_shape, "float32", (1,), "int64")
 
 
-def payload(package: Any, size: Size) -> bytes:
-    """One encoded sample of a size."""
-    import torch
-
-    x = torch.arange(size.nbytes // 4 - 2, dtype=torch.float32).reshape(size.x_shape)
-    data: bytes = batch_config(package, size).encode(x=x, y=torch.tensor([7]))
-    return data
+def payload(size: Size, label: int = 7) -> bytes:
+    """One encoded sample of a size; without torch, for a process that needs none should not import it."""
+    x = np.arange(size.nbytes // 4 - 2, dtype=np.float32)
+    return x.tobytes() + np.int64(label).tobytes()
 
 
 def check(data: bytes, expected: bytes) -> None:
@@ -140,7 +174,7 @@ def check(data: bytes, expected: bytes) -> None:
 
 
 def open_loader(
-    package: Any, frontend: str, size: Size, n_slots: int, batch_size: int
+    package: Any, frontend: str, size: Size, n_slots: int, batch_size: int, zero_copy: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Iterate over a `SoftDataLoader`; its first batch is taken and compared with what suppliers send.
 
@@ -157,19 +191,59 @@ def open_loader(
             num_slots=n_slots,
             batch_size=batch_size,
             num_workers=0,
+            **({"zero_copy": True} if zero_copy else {}),
         )
     )
-    first, expected = next(batches), payload(package, size)
+    first, expected = next(batches), payload(size)
     for number in range(batch_size):
         check(config.encode(x=first["x"][number], y=first["y"][number]), expected)
     return batches  # type: ignore[no-any-return]
 
 
 def _loader(package: Any, size: Size, spec: dict[str, Any]) -> Measure:
-    batch_size = spec["batch_size"]
-    batches = open_loader(package, spec["frontend"], size, spec["n_slots"], batch_size)
+    batches, batch_size = _batches(package, size, spec), spec["batch_size"]
     workloads.loader(batches, batch_size, spec["warm_up_s"])
     return lambda seconds: workloads.loader(batches, batch_size, seconds)
+
+
+def _batches(package: Any, size: Size, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    # A batch of views keeps its slots while the next ones are filled.
+    n_slots = max(spec["n_slots"], 3 * spec["batch_size"]) if spec["zero_copy"] else spec["n_slots"]
+    return open_loader(package, spec["frontend"], size, n_slots, spec["batch_size"], spec["zero_copy"])
+
+
+def _fresh(package: Any, size: Size, spec: dict[str, Any]) -> Measure:
+    # No client ever asks for a model that another one has asked for.
+    models = itertools.count(spec["number"] * MODELS_PER_CLIENT, MODELS_PER_MEASUREMENT)
+
+    def measure(seconds: float) -> dict[str, Any]:
+        first = next(models)
+        return workloads.fresh(lambda: _DatasetStream(package, size, spec, first), first, seconds)
+
+    measure(spec["warm_up_s"])
+    return measure
+
+
+class _DatasetStream:
+    """Samples from a `SoftIterableDataset`."""
+
+    def __init__(self, package: Any, size: Size, spec: dict[str, Any], model: int) -> None:
+        self._dataset = package.SoftIterableDataset(
+            f"{workloads.PRODUCT}-{model}",
+            spec["frontend"],
+            batch_config(package, size),
+            package.ShmMedium,
+            num_slots=spec["n_slots"],
+            request_timeout=workloads.STALL_MS / 1e3,
+        )
+        self._samples = iter(self._dataset)
+        self.take()
+
+    def set_model(self, model: int) -> None:
+        self._dataset.set_model(f"{workloads.PRODUCT}-{model}")
+
+    def take(self) -> int:
+        return int(next(self._samples)["y"])
 
 
 def _size(spec: dict[str, Any]) -> Size:

@@ -1,4 +1,4 @@
-"""Interleaved rounds of two sides, their medians, and the ratios of paired rounds."""
+"""Interleaved rounds of all sides, their medians, and the ratios of paired rounds."""
 
 from __future__ import annotations
 
@@ -7,52 +7,65 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from benches.available import missing
 from benches.fleet import Fleet, FleetError
 from benches.scenarios import Scenario, Side
 
 HIGHER_IS_BETTER = ("samples_per_s",)
-LOWER_IS_BETTER = ("p50_us", "p99_us", "cpu_s_per_10000", "cpu_percent")
+LOWER_IS_BETTER = ("p50_us", "p99_us", "cpu_s_per_10000", "cpu_percent", "step_ratio")
 
 Progress = Callable[[str], None]
 
 
 def compare(
-    scenario: Scenario, sides: tuple[Side, Side], n_rounds: int, seconds: float, progress: Progress
+    scenario: Scenario, sides: tuple[Side, ...], n_rounds: int, seconds: float, progress: Progress
 ) -> dict[str, Any]:
-    """Measure both sides `n_rounds` times, each time in fresh processes, one pair of runs after the other.
+    """Measure all sides `n_rounds` times, each time in fresh processes, one run after the other.
 
-    The side that goes first changes from round to round, so a machine that gets slower or faster does not
-    favour one.
+    The order of the sides is turned round from round to round, so a machine that gets slower or faster does
+    not favour one.
 
     Args:
         scenario: what to run.
-        sides: baseline, candidate.
-        n_rounds: pairs of runs.
+        sides: baseline, candidate, and further ones; of these, those that are not there are skipped.
+        n_rounds: runs of each side.
         seconds: length of one run.
         progress: called with a line after each run.
 
     Returns:
         The scenario's fields, and `sides` (rounds and medians by side), `gains` (by measurement: paired
-        rounds and their median, above 1 where the candidate is better), or `error`.
+        rounds of the first two sides and their median, above 1 where the candidate is better) and `left_out`
+        (by side: why it was skipped, or how it failed); or `error` where one of the first two failed.
     """
-    runs: dict[str, list[dict[str, Any]]] = {side.name: [] for side in sides}
+    left_out = {side.name: reason for side in sides[2:] if (reason := missing(side))}
+    for name, reason in left_out.items():
+        progress(f"{name}: skipped, {reason}")
+    present = [side for side in sides if side.name not in left_out]
+    runs: dict[str, list[dict[str, Any]]] = {side.name: [] for side in present}
     record: dict[str, Any] = {**asdict(scenario), "size_bytes": scenario.size.nbytes, "seconds": seconds}
+    record["left_out"] = left_out
     for number in range(n_rounds):
-        for side in sides if number % 2 == 0 else sides[::-1]:
+        for side in present if number % 2 == 0 else present[::-1]:
+            if side.name in left_out:
+                continue
             try:
                 with Fleet(scenario, side) as fleet:
                     outcome = fleet.measure(seconds)
             except FleetError as error:
                 progress(f"{side.name}: {error}")
-                record["error"] = f"{side.name}: {error}"
-                return record
+                if side in sides[:2]:
+                    record["error"] = f"{side.name}: {error}"
+                    return record
+                left_out[side.name] = f"failed: {error}"
+                continue
             runs[side.name].append(outcome)
             progress(f"{side.name}: {_headline(outcome)}")
-    baseline, candidate = (runs[side.name] for side in sides)
     record["sides"] = {
         side.name: {"roles": asdict(side), "rounds": runs[side.name], "median": medians(runs[side.name])}
-        for side in sides
+        for side in present
+        if side.name not in left_out
     }
+    baseline, candidate = (runs[side.name] for side in sides[:2])
     record["gains"] = gains(baseline, candidate)
     return record
 
@@ -80,6 +93,11 @@ def _gain(key: str, ours: float, theirs: float) -> float:
 
 
 def _headline(outcome: dict[str, Any]) -> str:
+    if "step_ratio" in outcome:
+        return f"a step takes {outcome['step_ratio']:.3f}x of {outcome['memory_step_ms']:.1f} ms"
+    if "switches" in outcome:
+        times = f"p50 {outcome['p50_us']:,.0f} us, p99 {outcome['p99_us']:,.0f} us"
+        return f"{times}, {outcome['switches']} switches, {outcome['restarts']} clients replaced"
     if "samples_per_s" not in outcome:
         return f"{outcome['cpu_percent']:.2f} % of a core"
     text = f"{outcome['samples_per_s']:,.0f} samples/s, {outcome['cpu_s_per_10000']:.2f} CPU s per 10,000"

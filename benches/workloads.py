@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 PRODUCT = "bench"
@@ -18,6 +19,7 @@ MAX_RESTARTS = 20
 STALL_MS = 500
 DRAIN_MS = 300
 REQUEST_MS = 1_000
+SAMPLES_PER_MODEL = 20
 
 
 class ReadMedium(Protocol):
@@ -48,6 +50,16 @@ class SampleClient(Protocol):
 
     def release_slot(self, slot_id: int) -> None:
         """Give a slot back."""
+
+
+class Stream(Protocol):
+    """Samples of a model that can be changed; each says of which model it is."""
+
+    def set_model(self, model: int) -> None:
+        """Ask for another model from now on."""
+
+    def take(self) -> int:
+        """Wait for a sample; the number of its model."""
 
 
 def take_one(client: SampleClient) -> bytes:
@@ -93,22 +105,32 @@ def take_pipelined(client: SampleClient, n_samples: int) -> None:
         n_left -= n_taken
 
 
-def one_by_one(client: SampleClient, seconds: float) -> dict[str, Any]:
-    """Take samples one after the other for a time.
+def repeat(take: Callable[[], object], n_samples: int, seconds: float) -> dict[str, Any]:
+    """Take again and again for a time.
+
+    Args:
+        take: takes `n_samples` samples.
+        n_samples: samples per call of `take`.
+        seconds: time to measure.
 
     Returns:
-        samples, seconds, samples_per_s, p50_us and p99_us of one request-read-release.
+        samples, seconds, samples_per_s, p50_us and p99_us of one call of `take`.
     """
     clock = time.perf_counter_ns
     took_ns = array("q")
     start = now = clock()
     end = start + int(seconds * 1e9)
     while now < end:
-        take_one(client)
+        take()
         after = clock()
         took_ns.append(after - now)
         now = after
-    return {**_rate(len(took_ns), (now - start) / 1e9), **_percentiles(took_ns)}
+    return {**_rate(len(took_ns) * n_samples, (now - start) / 1e9), **percentiles(took_ns)}
+
+
+def one_by_one(client: SampleClient, seconds: float) -> dict[str, Any]:
+    """Take samples one after the other for a time: request, read, release; `repeat` says what is returned."""
+    return repeat(partial(take_one, client), 1, seconds)
 
 
 def pipelined(
@@ -164,27 +186,64 @@ def pipelined(
 
 
 def loader(batches: Iterator[dict[str, Any]], batch_size: int, seconds: float) -> dict[str, Any]:
-    """Take batches from a data loader for a time.
+    """Take batches from a data loader for a time; `repeat` says what is returned."""
+    return repeat(partial(next, batches), batch_size, seconds)
+
+
+def fresh(open_stream: Callable[[], Stream], first_model: int, seconds: float) -> dict[str, Any]:
+    """Change the model again and again, and see how long it takes to the first sample of the new one.
+
+    Between two changes some samples of the new model are taken, so that every slot is on order when the next
+    change comes. A stream that ends in a timeout is replaced by a fresh one, and its change is left out (in
+    favour of the package that stalls).
+
+    Args:
+        open_stream: makes a stream whose timeout is short.
+        first_model: number of the first model to ask for; each later one has the next number.
+        seconds: time to measure.
 
     Returns:
-        samples, seconds, samples_per_s, p50_us and p99_us of one batch.
+        switches, stale_samples (of the old model, after the change), restarts, seconds, p50_us, p99_us.
+
+    Raises:
+        TimeoutError: 21 streams stalled.
     """
     clock = time.perf_counter_ns
     took_ns = array("q")
-    start = now = clock()
-    end = start + int(seconds * 1e9)
-    while now < end:
-        next(batches)
-        after = clock()
-        took_ns.append(after - now)
-        now = after
-    return {**_rate(len(took_ns) * batch_size, (now - start) / 1e9), **_percentiles(took_ns)}
+    n_stale = restarts = 0
+    stream, model = open_stream(), first_model
+    start = clock()
+    while clock() - start < seconds * 1e9 or not took_ns:
+        model += 1
+        try:
+            changed = clock()
+            stream.set_model(model)
+            while stream.take() != model:
+                n_stale += 1
+            took_ns.append(clock() - changed)
+            for _ in range(SAMPLES_PER_MODEL):
+                stream.take()
+        except RuntimeError as error:
+            if restarts == MAX_RESTARTS:
+                raise TimeoutError(f"{restarts + 1} streams stalled, the last: {error}") from error
+            restarts += 1
+            stream = open_stream()
+    elapsed_s = (clock() - start) / 1e9
+    counts = {"switches": len(took_ns), "stale_samples": n_stale, "restarts": restarts}
+    return {**counts, "seconds": elapsed_s, **percentiles(took_ns)}
 
 
 def idle(seconds: float) -> dict[str, Any]:
     """Do nothing for a time, with the connection open."""
     time.sleep(seconds)
     return {"seconds": seconds}
+
+
+def percentiles(took_ns: array[int]) -> dict[str, float]:
+    """p50_us and p99_us of times in nanoseconds."""
+    ordered = sorted(took_ns)
+    last = len(ordered) - 1
+    return {f"p{p}_us": ordered[round(last * p / 100)] / 1e3 for p in (50, 99)}
 
 
 def _keep_asking(client: SampleClient) -> int:
@@ -215,9 +274,3 @@ def _take_finished(client: SampleClient) -> int:
 
 def _rate(samples: int, seconds: float) -> dict[str, Any]:
     return {"samples": samples, "seconds": seconds, "samples_per_s": samples / seconds}
-
-
-def _percentiles(took_ns: array[int]) -> dict[str, float]:
-    ordered = sorted(took_ns)
-    last = len(ordered) - 1
-    return {f"p{p}_us": ordered[round(last * p / 100)] / 1e3 for p in (50, 99)}

@@ -217,6 +217,9 @@ class TcpMediumServer:
     def read(self, offset: int, n: int) -> bytes:
         """Copy n bytes out."""
 
+    def fence(self) -> None:
+        """End all connections: what was sent over them and is not stored yet never will be."""
+
     def close(self) -> None:
         """End all connections. Idempotent."""
 
@@ -231,3 +234,9 @@ class TcpMediumWriter:
 
     def write(self, offset: int, data: Any) -> bool:
         """Send bytes and wait until they are stored; False when the owner refused them or is gone."""
+
+    def prepare(self) -> int:
+        """Make sure that a connection is open that the owner has accepted; its number."""
+
+    def write_prepared(self, connection: int, offset: int, data: Any) -> bool:
+        """As write, over that connection only; False also when it has ended."""

@@ -1,18 +1,19 @@
 """What one sample is made of: named tensors of fixed shape and dtype, laid end to end without padding.
 
 Sizes and offsets need no torch, so a broker or a relay can use this module without it; torch is imported when
-a tensor is encoded, decoded or asked for its dtype.
+a tensor is encoded or decoded as such, or asked for its dtype. Arrays are written into slots without it.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ._dtypes import ITEM_BYTES, STAND_INS, checked_value, copy_into, import_numpy, on_host, torch_dtype
+from ._dtypes import import_torch as import_torch  # for the rooms above this one
 from .errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,43 +25,30 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchConfig", "TensorSpec", "dtype_to_torch", "make_xy_config", "torch_dtype_to_str"]
 
-_ITEM_BYTES: dict[str, int] = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-
 
 def dtype_to_torch(dtype_str: str) -> torch.dtype:
     """Return the torch dtype of a name such as `"float32"`.
 
     Raises:
-        ConfigError: the name is not one of the ten supported dtypes.
+        ConfigError: the name is not a supported dtype; see `TensorSpec`.
         ImportError: torch is not installed.
     """
     _check_dtype(dtype_str)
-    return _torch_dtype(dtype_str)
+    return torch_dtype(dtype_str)
 
 
 def torch_dtype_to_str(dtype: torch.dtype) -> str:
     """Return the name of a torch dtype, the inverse of `dtype_to_torch`.
 
     Raises:
-        ConfigError: the dtype is not one of the ten supported ones.
+        ConfigError: the dtype is not a supported one.
         ImportError: torch is not installed.
     """
     torch = import_torch()
-    for name in _ITEM_BYTES:
+    for name in ITEM_BYTES:
         if getattr(torch, name) is dtype:
             return name
-    raise ConfigError(f"Unsupported torch dtype: {dtype}; supported are {', '.join(_ITEM_BYTES)}")
+    raise ConfigError(f"Unsupported torch dtype: {dtype}; supported are {', '.join(ITEM_BYTES)}")
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,8 @@ class TensorSpec:
     Args:
         name: key of the tensor in `BatchConfig.encode` and `BatchConfig.decode`.
         shape: sizes without a batch dimension; any sequence of whole numbers, kept as a tuple.
-        dtype: one of float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool.
+        dtype: one of float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16,
+            int8, uint8, bool.
 
     Raises:
         ConfigError: an empty name, a dimension that is negative or not a whole number, or an unknown dtype.
@@ -100,7 +89,7 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         """Size of the encoded tensor in bytes."""
-        return self.numel * _ITEM_BYTES[self.dtype]
+        return self.numel * ITEM_BYTES[self.dtype]
 
     def encode(self, tensor: Tensor) -> bytes:
         """Return the elements of `tensor` in row-major order, native endian.
@@ -125,20 +114,13 @@ class TensorSpec:
         return self._tensor_at(data, 0)
 
     def _host_array(self, tensor: Tensor) -> np.ndarray[Any, Any]:
-        """Return a C-contiguous array over the tensor's memory, or a copy of what is not."""
-        torch = import_torch()
-        if tensor.shape != self.shape:
-            raise ConfigError(
-                f'Shape mismatch: {tuple(tensor.shape)} != {self.shape}, expected by tensor "{self.name}"'
-            )
-        if tensor.dtype != _torch_dtype(self.dtype):
-            raise ConfigError(
-                f'Dtype mismatch: {tensor.dtype} != {self.torch_dtype}, expected by tensor "{self.name}"'
-            )
-        tensor = tensor.contiguous()
-        if self.dtype == "bfloat16":  # numpy has no such dtype, so its bits travel as uint16
-            tensor = tensor.view(torch.uint16)
-        return tensor.numpy(force=True)
+        """Return an array over the tensor's memory, or over a copy of it if that is not on the host."""
+        import_torch()
+        return on_host(self._checked(tensor))
+
+    def _checked(self, value: object, *, rows: tuple[int, ...] = ()) -> np.ndarray[Any, Any] | Tensor:
+        """Return the bits of a value that has this dtype and the shape [*rows, *self.shape]."""
+        return checked_value(self.name, self.dtype, (*rows, *self.shape), value)
 
     def _tensor_at(self, data: Buffer, offset: int) -> Tensor:
         """Copy this tensor out of `data`, from byte `offset` on: one copy, aligned whatever the offset is."""
@@ -214,10 +196,91 @@ class BatchConfig:
             ConfigError: a tensor is missing, extra, or has another shape or dtype.
             ImportError: torch is not installed.
         """
-        if tensors.keys() != self._layout.keys():
-            missing, extra = self._layout.keys() - tensors.keys(), tensors.keys() - self._layout.keys()
-            raise ConfigError(f"Tensor mismatch: missing={sorted(missing)}, extra={sorted(extra)}")
-        return b"".join([spec._host_array(tensors[spec.name]).data for spec in self.specs])
+        self._check_names(tensors)
+        contiguous = import_numpy().ascontiguousarray
+        return b"".join([contiguous(spec._host_array(tensors[spec.name])).data for spec in self.specs])
+
+    def encode_into(self, sample: Mapping[str, Any], out: Any) -> None:
+        """Write one sample to where it is wanted, one copy per tensor; on an error, part of it may be written.
+
+        Args:
+            sample: {name: dtype [*shape]}, each a numpy array, a torch tensor on any device or, for the shape
+                (), a number; any strides. Nothing is cast.
+            out: `nbytes()` writable bytes, contiguous, at any address.
+
+        Raises:
+            ConfigError: a tensor is missing, extra, or has another shape or dtype; `out` is read-only or has
+                another length.
+            ImportError: a number for bfloat16 or float8, and torch is not installed.
+        """
+        self._check_names(sample)
+        memory = self._writable(out)
+        for name, (spec, offset) in self._layout.items():
+            copy_into(_array_at(spec, memory, offset), spec._checked(sample[name]))
+
+    def encode_batch_into(self, batch: Mapping[str, Any], outs: Sequence[Any]) -> None:
+        """Write `len(outs)` samples to where each is wanted; on an error, part of them may be written.
+
+        Args:
+            batch: {name: dtype [len(outs), *shape]}, each a numpy array or a torch tensor as for
+                `encode_into`.
+            outs: for each sample, what `encode_into` takes.
+
+        Raises:
+            ConfigError, ImportError: as for `encode_into`.
+        """
+        self._check_names(batch)
+        memories = [self._writable(out) for out in outs]
+        n, n_bytes = len(memories), self._nbytes
+        values = {name: spec._checked(batch[name], rows=(n,)) for name, (spec, _) in self._layout.items()}
+        if n_bytes > _STAGED_BYTES:
+            for i, memory in enumerate(memories):
+                for name, (spec, offset) in self._layout.items():
+                    copy_into(_array_at(spec, memory, offset), values[name][i, ...])
+            return
+        # A call of numpy costs more than copying a small tensor, so there is one for all rows.
+        np = import_numpy()
+        staged = np.empty((n, n_bytes), np.uint8)
+        for name, (spec, offset) in self._layout.items():
+            if spec.nbytes and n:
+                column = staged[:, offset : offset + spec.nbytes].view(array_dtype(spec))
+                np.copyto(column.reshape(n, *spec.shape), on_host(values[name]))
+        encoded = staged.reshape(-1).data
+        for i, memory in enumerate(memories):
+            memory[:] = encoded[i * n_bytes : (i + 1) * n_bytes]
+
+    def views(self, out: Any) -> dict[str, Any]:
+        """Return the tensors of one sample on the memory of `out`, to be filled in place; no copy.
+
+        Args:
+            out: as for `encode_into`.
+
+        Returns:
+            {name: dtype [*shape]}: numpy arrays, and torch tensors for bfloat16 and float8, which numpy
+            lacks. They keep `out` alive. Tensors are laid out without padding, so an array may be unaligned:
+            numpy works with such arrays, if slower.
+
+        Raises:
+            ConfigError: `out` is read-only or has another length; a bfloat16 tensor would be unaligned, which
+                torch does not support.
+            ImportError: there is a bfloat16 or float8 tensor, and torch is not installed.
+        """
+        memory = self._writable(out)
+        views: dict[str, Any] = {}
+        for name, (spec, offset) in self._layout.items():
+            array = _array_at(spec, memory, offset)
+            if spec.dtype in STAND_INS:
+                # Slots lie end to end: where a sample has an odd length, every other one starts unaligned.
+                if not array.flags.aligned or self._nbytes % array.itemsize:
+                    raise ConfigError(
+                        f'tensor "{name}" ({spec.dtype}) would be unaligned at byte {offset} of samples of '
+                        f"{self._nbytes} bytes; order the tensors by item size, largest first, and make the "
+                        f"sample a multiple of {array.itemsize} bytes"
+                    )
+                views[name] = tensor_over(spec, array)
+            else:
+                views[name] = array
+        return views
 
     def decode(self, data: Buffer) -> dict[str, Tensor]:
         """Return the tensors of one sample, each with memory of its own; the sample's bytes are copied once.
@@ -255,7 +318,7 @@ class BatchConfig:
         batch: dict[str, Tensor] = {}
         for name, (spec, offset) in self._layout.items():
             stacked = torch.empty((len(samples), *spec.shape), dtype=spec.torch_dtype)
-            rows = (stacked.view(torch.uint16) if spec.dtype == "bfloat16" else stacked).numpy()
+            rows = stacked.view(torch_dtype(array_dtype(spec))).numpy()
             for i, sample in enumerate(samples):
                 rows[i] = _array_at(spec, sample, offset)
             batch[name] = stacked
@@ -296,6 +359,21 @@ class BatchConfig:
             ]
         }
 
+    def _check_names(self, tensors: Mapping[str, Any]) -> None:
+        if tensors.keys() != self._layout.keys():
+            missing, extra = self._layout.keys() - tensors.keys(), tensors.keys() - self._layout.keys()
+            raise ConfigError(f"Tensor mismatch: missing={sorted(missing)}, extra={sorted(extra, key=str)}")
+
+    def _writable(self, out: Any) -> memoryview:
+        """Return the bytes of `out`, which must be those of one sample."""
+        memory = memoryview(out)
+        if memory.readonly or not memory.c_contiguous or memory.nbytes != self._nbytes:
+            raise ConfigError(
+                f"cannot write a sample of {self._nbytes} bytes to memory of {memory.nbytes} bytes "
+                f"(read-only: {memory.readonly}, contiguous: {memory.c_contiguous})"
+            )
+        return memory.cast("B") if memory.nbytes else memory
+
     def _find(self, name: str) -> tuple[TensorSpec, int]:
         try:
             return self._layout[name]
@@ -326,8 +404,8 @@ def check_length(data: Buffer, expected: int) -> None:
 
 
 def array_dtype(spec: TensorSpec) -> str:
-    """Return the numpy dtype with a tensor's bits: its own, but uint16 for bfloat16, which numpy lacks."""
-    return "uint16" if spec.dtype == "bfloat16" else spec.dtype
+    """Return the numpy dtype with a tensor's bits: its own, or a whole number where numpy lacks it."""
+    return STAND_INS.get(spec.dtype, spec.dtype)
 
 
 def tensor_over(spec: TensorSpec, array: np.ndarray[Any, Any]) -> Tensor:
@@ -340,9 +418,8 @@ def tensor_over(spec: TensorSpec, array: np.ndarray[Any, Any]) -> Tensor:
     Raises:
         ImportError: torch is not installed.
     """
-    torch = import_torch()
-    tensor: Tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
+    tensor: Tensor = import_torch().from_numpy(array)
+    return tensor.view(torch_dtype(spec.dtype)) if spec.dtype in STAND_INS else tensor
 
 
 def _to_spec(spec: Any) -> TensorSpec:
@@ -373,39 +450,15 @@ def _checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _check_dtype(dtype: object, where: str = "") -> None:
-    if not isinstance(dtype, str) or dtype not in _ITEM_BYTES:
-        raise ConfigError(f"{where}Unsupported dtype: {dtype}; supported are {', '.join(_ITEM_BYTES)}")
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise ConfigError(f"{where}Unsupported dtype: {dtype}; supported are {', '.join(ITEM_BYTES)}")
 
 
 def _array_at(spec: TensorSpec, data: Buffer, offset: int) -> np.ndarray[Any, Any]:
     """Return a view of one tensor within an encoded sample; its length has been checked."""
-    return _ndarray()(spec.shape, array_dtype(spec), data, offset)
+    array: np.ndarray[Any, Any] = import_numpy().ndarray(spec.shape, array_dtype(spec), data, offset)
+    return array
 
 
-@functools.cache
-def _ndarray() -> type[np.ndarray[Any, Any]]:
-    from numpy import ndarray
-
-    return ndarray
-
-
-@functools.cache
-def _torch_dtype(name: str) -> torch.dtype:
-    dtype: torch.dtype = getattr(import_torch(), name)
-    return dtype
-
-
-@functools.cache
-def import_torch() -> Any:
-    """Return the module torch.
-
-    Raises:
-        ImportError: it is not installed; the text says how to install it.
-    """
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(
-            "tensors need torch, which is not installed: pip install 'softs-fast[torch]'"
-        ) from error
-    return torch
+#: Up to this many bytes per sample, the rows of a batch are laid out side by side before they are written.
+_STAGED_BYTES = 16384

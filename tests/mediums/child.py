@@ -1,8 +1,8 @@
 """A process with one medium, which does what it reads from its standard input.
 
 Arguments: package, class, `own` or `attach`, address (`-`: none), slot size, number of slots. It says its
-address, then answers each line: `write OFFSET HEX`, `read SLOT`, `close`. It ends, without closing anything,
-when its input does.
+address, then answers each line: `write OFFSET HEX`, `prepare`, `write_prepared OFFSET HEX`, `read SLOT`,
+`close`. It ends, without closing anything, when its input does.
 """
 
 import importlib
@@ -21,6 +21,10 @@ def main(package: str, name: str, role: str, address: str, slot_size: str, num_s
         match line.split():
             case ["write", offset, data]:
                 print(medium.write(int(offset), bytes.fromhex(data)), flush=True)
+            case ["prepare"]:
+                print(medium.prepare(), flush=True)
+            case ["write_prepared", offset, data]:
+                print(medium.write_prepared(int(offset), bytes.fromhex(data)), flush=True)
             case ["read", slot]:
                 print(medium.read(int(slot)).hex(), flush=True)
             case ["close"]:

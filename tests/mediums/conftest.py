@@ -25,13 +25,22 @@ class Child:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.address = self._line()
+        self.address = self.answer()
 
     def ask(self, line: str) -> str:
+        self.tell(line)
+        return self.answer()
+
+    def tell(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        return self._line()
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the child ended with {self.process.wait()}"
+        return line.strip()
 
     def write(self, offset: int, data: bytes) -> bool:
         return self.ask(f"write {offset} {data.hex()}") == "True"
@@ -45,12 +54,6 @@ class Child:
     def kill(self) -> None:
         self.process.kill()
         self.process.communicate()
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the child ended with {self.process.wait()}"
-        return line.strip()
 
 
 @pytest.fixture

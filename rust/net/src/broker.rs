@@ -1,5 +1,6 @@
 //! A broker in a thread of its own: bind, run, ask, stop. The thread is [`event_loop`]; what it decides is `softs_proto::broker`.
 
+mod duet;
 mod event_loop;
 mod log;
 mod peers;

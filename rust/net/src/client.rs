@@ -4,7 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use softs_proto::Dialect;
-use softs_proto::client::{Client as Machine, Config, Failure, Outcome, ReleaseError, RequestId, SlotId};
+use softs_proto::client::{
+    Client as Machine, Config, Failure, NoLanes, Outcome, ReleaseError, RequestId, SlotId,
+};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
 
@@ -14,6 +16,8 @@ use crate::link::{self, Link};
 
 /// A blocked call looks up this often, to see signals and what other threads received.
 const SLICE: Duration = Duration::from_millis(50);
+/// A new order waits for the broker's SUPPLY at most this long; the state machine has less patience.
+const SUPPLY_WAIT: Duration = Duration::from_millis(100);
 
 impl link::Machine for Machine {
     fn handle_connected(&mut self, _now: Instant, dialect: Dialect) {
@@ -60,7 +64,7 @@ impl Client {
     /// A client that will connect on its first call.
     #[must_use]
     pub fn new(endpoint: Endpoint, config: Config) -> Self {
-        Self { link: Mutex::new(Link::new(Machine::new(config), endpoint, Instant::now())) }
+        Self { link: Mutex::new(Link::new(Machine::new(config, NoLanes), endpoint, Instant::now())) }
     }
 
     /// The finished slot of `product` if there is one; never blocks.
@@ -94,7 +98,14 @@ impl Client {
             let number = machine.request_slot(product);
             Some(number.map(|n| machine.order_id(n)))
         });
-        self.lock().transmit(Instant::now());
+        if matches!(placed, Waited::Ready(Some(_))) {
+            // The order is on its way when this returns, whenever the next call comes.
+            let sent = |machine: &mut Machine, now| {
+                let late = machine.poll_timeout().is_some_and(|at| at <= now);
+                (late || !machine.awaits_supply()).then_some(())
+            };
+            self.wait(SUPPLY_WAIT, interrupted, sent);
+        }
         placed
     }
 

@@ -159,7 +159,7 @@ fn junk_is_answered_with_the_door_and_the_others_go_on() {
         assert!(warning(&broker).contains("closed the connection of a client"));
         assert!(warning(&broker).contains("closed the connection of a supplier"));
     }
-    client.ask(&ClientRequest::Stats { request_id: Some(7), product_id: None });
+    client.ask(&ClientRequest::Stats { request_id: Some(7), product_id: None, detail: false });
     assert!(matches!(client.hear(), Heard::Reply(true, _)));
 }
 
@@ -210,7 +210,7 @@ fn a_frame_or_message_without_end_is_refused_before_it_is_held() {
         read_to_end(&mut stream);
         assert!(warning(&broker).contains("closed the connection"));
     }
-    client.ask(&ClientRequest::Stats { request_id: None, product_id: None });
+    client.ask(&ClientRequest::Stats { request_id: None, product_id: None, detail: false });
     assert!(matches!(client.hear(), Heard::Reply(true, _)));
     assert!(broker.is_running());
 }
@@ -224,7 +224,7 @@ fn who_never_reads_is_closed_at_the_limit() {
     let mut other = Peer::client(&broker);
     let mut deaf = Peer::client(&broker);
     let mut message = Message::new();
-    ClientRequest::Stats { request_id: Some(1), product_id: None }.encode(&mut message);
+    ClientRequest::Stats { request_id: Some(1), product_id: None, detail: false }.encode(&mut message);
     // A hundred times more than fits.
     let mut questions = 0..1_000_000;
     let end = loop {
@@ -243,7 +243,7 @@ fn who_never_reads_is_closed_at_the_limit() {
     assert!(!deaf.connection.is_alive(), "it is gone although there is something left to read");
     let text = warning(&broker);
     assert!(text.contains("does not read") && text.contains("1048576 may"), "{text}");
-    other.ask(&ClientRequest::Stats { request_id: None, product_id: None });
+    other.ask(&ClientRequest::Stats { request_id: None, product_id: None, detail: false });
     assert!(matches!(other.hear(), Heard::Reply(true, _)));
 }
 
@@ -254,7 +254,7 @@ fn who_reads_late_gets_everything() {
     let mut late = Peer::client(&broker);
     // The answers are some megabytes: the socket takes a fraction of them, and the rest waits for it to have room.
     for n in 0..20_000 {
-        late.ask(&ClientRequest::Stats { request_id: Some(n), product_id: None });
+        late.ask(&ClientRequest::Stats { request_id: Some(n), product_id: None, detail: false });
     }
     for _ in 0..20_000 {
         assert!(matches!(late.hear(), Heard::Reply(true, _)));
@@ -310,7 +310,7 @@ fn a_flood_does_not_keep_others_from_being_served() {
             });
         }
         for n in 0..100 {
-            quiet.ask(&ClientRequest::Stats { request_id: Some(n), product_id: None });
+            quiet.ask(&ClientRequest::Stats { request_id: Some(n), product_id: None, detail: false });
             assert!(matches!(quiet.hear(), Heard::Reply(true, _)));
         }
         flooding.store(false, order);

@@ -43,7 +43,9 @@ impl Market {
     }
 
     fn client(&self, n_slots: u32) -> Client {
-        Client::new(self.endpoint("f"), ClientConfig { address: "sl_x".into(), slot_size: 8, n_slots })
+        let config =
+            ClientConfig { address: "sl_x".into(), slot_size: 8, n_slots, ..ClientConfig::default() };
+        Client::new(self.endpoint("f"), config)
     }
 
     fn supplier(&self, call: Duration) -> Running {

@@ -22,3 +22,14 @@ pub enum Dialect {
     /// What two softs-fast peers speak: many orders per message.
     Native,
 }
+
+impl Dialect {
+    /// How people and STATS answers call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Softs => "softs",
+            Self::Native => "native",
+        }
+    }
+}

@@ -28,3 +28,11 @@ pub const MAX_PATTERN_PROGRAM_BYTES: usize = 1 << 20;
 pub const MAX_CREDIT: u32 = 1024;
 /// Bytes of an error text; longer ones are cut.
 pub const MAX_ERROR_TEXT_BYTES: usize = 8 << 10;
+/// Products that one client may announce.
+pub const MAX_ANNOUNCED: usize = 64;
+/// Lanes that one supplier serves.
+pub const MAX_LANES_PER_SUPPLIER: usize = 4096;
+/// Clients, and suppliers, of the statistics in detail.
+pub const MAX_DETAIL_PEERS: usize = 256;
+/// Patterns of one supplier in the statistics in detail.
+pub const MAX_DETAIL_PATTERNS: usize = 8;

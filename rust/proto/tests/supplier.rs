@@ -4,8 +4,9 @@
 use std::time::{Duration, Instant};
 
 use softs_proto::Dialect;
-use softs_proto::supplier::{Config, Supplier};
-use softs_proto::wire::{Message, Reply, SupplierRequest, ToSupplier, WorkGroup};
+use softs_proto::limits::MAX_LANES_PER_SUPPLIER;
+use softs_proto::supplier::{Config, LaneChange, LaneId, Supplier};
+use softs_proto::wire::{LaneName, LaneOffer, Message, Reply, SupplierRequest, ToSupplier, WorkGroup};
 
 /// What a supplier said, owned.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +16,7 @@ enum Said {
     Done(String, bool),
     Dones { done: Vec<u64>, failed: Vec<(u64, String)>, returned: Vec<u64> },
     Goodbye,
+    Unattached(Vec<(String, u32)>),
 }
 
 /// A supplier and the broker's end of its connection.
@@ -47,7 +49,7 @@ impl Bench {
     }
 
     fn lease(&mut self, leases: &[u64]) {
-        let leases = leases.iter().map(|&lease| (lease, lease * 8)).collect();
+        let leases = leases.iter().map(|&lease| (lease, lease * 8, lease + 100)).collect();
         self.tell(&ToSupplier::Works(vec![WorkGroup {
             product_id: "p1",
             address: "sl_x",
@@ -78,6 +80,9 @@ impl Bench {
                     Said::Dones { done, failed, returned }
                 }
                 SupplierRequest::Goodbye => Said::Goodbye,
+                SupplierRequest::Unattached(names) => {
+                    Said::Unattached(names.iter().map(|name| (name.address.to_owned(), name.lane)).collect())
+                }
             });
         }
         said
@@ -271,4 +276,116 @@ fn a_refused_hello_says_why() {
         ..Reply::default()
     }));
     assert_eq!(bench.supplier.hello(), Some(&Err("Invalid product_id pattern".into())));
+}
+
+fn lane(n: u32) -> LaneName<'static> {
+    LaneName { address: "sl_x", segment_id: 7, lane: n, generation: 1 }
+}
+
+fn offer(n: u32) -> LaneOffer<'static> {
+    LaneOffer { name: lane(n), product_id: "p1" }
+}
+
+/// What the driver hears: whether to attach, and to which lane.
+fn changes(bench: &mut Bench) -> Vec<(bool, u32)> {
+    let changes = std::iter::from_fn(|| bench.supplier.poll_lane()).map(|change| match change {
+        LaneChange::Attach { id, product_id } => {
+            assert_eq!((&*id.address, id.segment_id, id.generation, &*product_id), ("sl_x", 7, 1, "p1"));
+            (true, id.lane)
+        }
+        LaneChange::Detach(id) => (false, id.lane),
+    });
+    changes.collect()
+}
+
+fn lane_id(n: u32) -> LaneId {
+    LaneId { address: "sl_x".into(), segment_id: 7, lane: n, generation: 1 }
+}
+
+#[test]
+fn a_lease_says_which_sample_of_the_stream_it_is() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.lease(&[5]);
+    assert_eq!(bench.supplier.begin(bench.now).unwrap().sequence, 105);
+    let mut bench = Bench::new(Dialect::Softs);
+    bench.work("c1-1");
+    assert_eq!(bench.supplier.begin(bench.now).unwrap().sequence, 0);
+}
+
+#[test]
+fn lanes_come_and_go_as_the_broker_says() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.tell(&ToSupplier::Attach(vec![offer(1), offer(2)]));
+    assert_eq!(changes(&mut bench), [(true, 1), (true, 2)]);
+    bench.tell(&ToSupplier::Attach(vec![offer(2)]));
+    let another_segment = LaneName { segment_id: 8, ..lane(2) };
+    bench.tell(&ToSupplier::Detach(vec![lane(1), lane(3), another_segment]));
+    assert_eq!(changes(&mut bench), [(false, 1)], "only what it has");
+    bench.tell(&ToSupplier::Attach(vec![offer(1)]));
+    bench.tell(&ToSupplier::Detach(vec![lane(1)]));
+    assert_eq!(changes(&mut bench), [(true, 1), (false, 1)]);
+    assert!(bench.said().is_empty() && !bench.supplier.wants_transmit(bench.now));
+}
+
+#[test]
+fn a_refused_lane_is_told_once() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.tell(&ToSupplier::Attach(vec![offer(1), offer(2)]));
+    changes(&mut bench);
+    for _ in 0..2 {
+        bench.supplier.refuse_lane(&lane_id(2));
+    }
+    bench.supplier.refuse_lane(&lane_id(3));
+    assert!(bench.supplier.wants_transmit(bench.now));
+    assert_eq!(bench.said(), [Said::Unattached(vec![("sl_x".into(), 2)])]);
+    bench.tell(&ToSupplier::Detach(vec![lane(2)]));
+    assert_eq!(changes(&mut bench), [], "it does not serve it");
+    bench.tell(&ToSupplier::Attach(vec![offer(2)]));
+    assert_eq!(changes(&mut bench), [(true, 2)], "asked again");
+}
+
+#[test]
+fn a_dead_broker_stops_no_lane() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.tell(&ToSupplier::Attach(vec![offer(1), offer(2), offer(3)]));
+    changes(&mut bench);
+    bench.supplier.refuse_lane(&lane_id(3));
+    bench.supplier.handle_disconnected();
+    assert_eq!(changes(&mut bench), []);
+    // Its client has died meanwhile: the driver knows, and there is nobody to tell.
+    bench.supplier.refuse_lane(&lane_id(2));
+    bench.connect(Dialect::Native);
+    bench.tell(&ToSupplier::Attach(vec![offer(1), offer(3), offer(4)]));
+    assert_eq!(changes(&mut bench), [(true, 3), (true, 4)], "1 is no news, and 3 is asked again");
+    assert!(bench.said().is_empty(), "the new broker has heard of no refusal, and need not");
+    bench.tell(&ToSupplier::Detach(vec![lane(1)]));
+    assert_eq!(changes(&mut bench), [(false, 1)]);
+}
+
+#[test]
+fn a_supplier_serves_a_limited_number_of_lanes() {
+    let mut bench = Bench::new(Dialect::Native);
+    let max = u32::try_from(MAX_LANES_PER_SUPPLIER).unwrap();
+    for first in (0..max + 600).step_by(100) {
+        bench.tell(&ToSupplier::Attach((first..first + 100).map(offer).collect()));
+    }
+    assert_eq!(changes(&mut bench).len(), MAX_LANES_PER_SUPPLIER);
+    let refused: Vec<usize> = bench
+        .said()
+        .into_iter()
+        .map(|said| match said {
+            Said::Unattached(names) => names.len(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(refused, [256, 256, (max + 600).next_multiple_of(100) as usize - max as usize - 512]);
+}
+
+#[test]
+fn who_leaves_attaches_to_nothing() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.supplier.leave();
+    bench.tell(&ToSupplier::Attach(vec![offer(1)]));
+    assert_eq!(changes(&mut bench), []);
+    assert_eq!(bench.said(), [Said::Goodbye]);
 }

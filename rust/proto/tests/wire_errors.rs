@@ -1,8 +1,8 @@
 //! What is refused, what is let through, and what the peer is told.
 
-use softs_proto::limits::{MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES, MAX_PATTERNS};
+use softs_proto::limits::{MAX_ANNOUNCED, MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES, MAX_PATTERNS};
 use softs_proto::wire::{
-    ClientRequest, EndCode, Message, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
+    AnnouncedLane, ClientRequest, EndCode, Message, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
 };
 
 fn client(command: &[u8], payload: &[u8]) -> String {
@@ -40,7 +40,10 @@ fn too_few_frames() {
 
 #[test]
 fn further_frames_do_not_matter_and_no_payload_is_an_empty_map() {
-    assert_eq!(ClientRequest::decode(&[b"HELLO", b"\x80", b"junk"]), Ok(ClientRequest::Hello));
+    assert_eq!(
+        ClientRequest::decode(&[b"HELLO", b"\x80", b"junk"]),
+        Ok(ClientRequest::Hello { nonce: None })
+    );
     assert_eq!(ClientRequest::decode(&[b"DISCARD", b""]), Ok(ClientRequest::Discard));
     assert_eq!(ToSupplier::decode(&[b"TERMINATE", b"", b"", b""]), Ok(ToSupplier::Terminate));
     assert_eq!(client(b"CANCEL", b""), "CANCEL: missing \"order_id\"");
@@ -145,9 +148,9 @@ fn success_is_true_unless_said_otherwise() {
 #[test]
 fn lenient_messages_do_not_look_at_other_fields() {
     let junk = b"\x82\xa4junk\x93\xc0\x81\x01\x02\xc4\x01\xff\xa4more\xca\x00\x00\x00\x00";
-    assert_eq!(ClientRequest::decode(&[b"HELLO", junk]), Ok(ClientRequest::Hello));
+    assert_eq!(ClientRequest::decode(&[b"HELLO", junk]), Ok(ClientRequest::Hello { nonce: None }));
     assert_eq!(ClientRequest::decode(&[b"DISCARD", junk]), Ok(ClientRequest::Discard));
-    let stats = ClientRequest::Stats { request_id: None, product_id: None };
+    let stats = ClientRequest::Stats { request_id: None, product_id: None, detail: false };
     assert_eq!(ClientRequest::decode(&[b"STATS", junk]), Ok(stats));
     assert_eq!(SupplierRequest::decode(&[b"GOODBYE", junk]), Ok(SupplierRequest::Goodbye));
     assert_eq!(SupplierRequest::decode(&[b"READY", junk]), Ok(SupplierRequest::Ready { credit: None }));
@@ -231,15 +234,15 @@ fn depth_costs_no_stack() {
     let mut payload = b"\x81\xa1x".to_vec();
     payload.resize(1 << 20, 0x91);
     payload.push(0xc0);
-    assert_eq!(ClientRequest::decode(&[b"HELLO", &payload]), Ok(ClientRequest::Hello));
+    assert_eq!(ClientRequest::decode(&[b"HELLO", &payload]), Ok(ClientRequest::Hello { nonce: None }));
 }
 
 #[test]
 fn native_arrays_have_a_shape() {
     assert_eq!(client(b"ORDERS", b"\x93\xa0\x00\xa0"), "ORDERS: payload: need 4 elements, have 3");
     assert_eq!(
-        client(b"ORDERS", b"\x94\xa0\x00\xa0\x93\x01\x02\x03"),
-        "ORDERS: orders: need pairs, have 3 numbers"
+        client(b"ORDERS", b"\x94\xa0\x00\xa0\x92\x01\x02"),
+        "ORDERS: orders: need triples, have 2 numbers"
     );
     assert_eq!(
         client(b"ORDERS", b"\x94\xa0\xa0\xa0\x90"),
@@ -264,6 +267,48 @@ fn native_arrays_have_a_shape() {
         "RESULTS: ended: need a code from 1 to 3, have 0"
     );
     assert_eq!(to_supplier(&[b"WORKS", b"\x91\x93\xa0\xa0\x00"]), "WORKS: group: need 4 elements, have 3");
+}
+
+#[test]
+fn lanes_have_a_shape_and_a_limit() {
+    assert_eq!(client(b"LANES", b"\x92\xa1m\x01"), "LANES: payload: need 3 elements, have 2");
+    assert_eq!(
+        client(b"LANES", b"\x93\xa1m\x01\x91\x93\xa1p\xcf\x00\x00\x00\x01\x00\x00\x00\x00\x01"),
+        "LANES: lane: need at most 4294967295, have 4294967296"
+    );
+    assert_eq!(
+        client(b"LANES", b"\x93\xa1m\x01\x91\x93\xa1p\x01\xff"),
+        "LANES: generation: need a non-negative integer, have -1"
+    );
+    let mut message = Message::new();
+    for n in [MAX_ANNOUNCED, MAX_ANNOUNCED + 1] {
+        let lanes = vec![AnnouncedLane { product_id: "p", lane: 1, generation: 1 }; n];
+        message.clear();
+        ClientRequest::Lanes { address: "m", segment_id: 1, lanes }.encode(&mut message);
+        let decoded = ClientRequest::decode(&message.frames().collect::<Vec<_>>());
+        assert_eq!(decoded.is_ok(), n == MAX_ANNOUNCED);
+        if let Err(error) = decoded {
+            assert_eq!(error.0, "LANES: lanes: 65 elements, at most 64 allowed");
+        }
+    }
+    let long = [b"\x93", &long_str(MAX_ID_BYTES + 1)[..], b"\x01\x90"].concat();
+    assert_eq!(client(b"LANES", &long), "LANES: address: 1025 bytes, at most 1024 allowed");
+    assert_eq!(
+        supplier(b"UNATTACHED", b"\x91\x93\xa1m\x01\x02"),
+        "UNATTACHED: lanes: need 4 elements, have 3"
+    );
+    assert_eq!(to_supplier(&[b"DETACH", b"\x90\x90"]), "DETACH: payload: 1 bytes after its end");
+    assert_eq!(
+        to_supplier(&[b"ATTACH", b"\x91\x95\xa1m\x01\x02\x03\x04"]),
+        "ATTACH: product_id: need a str, have an integer"
+    );
+    assert_eq!(to_client(&[b"SUPPLY", b"\x91\x93\xa1p\x01\x02"]), "SUPPLY: supply: need 4 elements, have 3");
+    assert_eq!(to_client(&[b"LATE", b"\x91\xa1x"]), "LATE: orders: need a non-negative integer, have a str");
+    assert_eq!(
+        client(b"HELLO", b"\x81\xa5nonce\xa1x"),
+        "HELLO: nonce: need a non-negative integer, have a str"
+    );
+    assert_eq!(client(b"STATS", b"\x81\xa6detail\x01"), "STATS: detail: need a bool, have an integer");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Every message, byte for byte as Python's `msgpack` packs it for softs 0.1.2, in both directions.
 
+use softs_proto::Dialect;
 use softs_proto::wire::{
-    ClientRequest, Diagnosis, EndCode, Message, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
-    WireError, WorkGroup,
+    AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
+    Message, NO_LANE, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WireError,
+    WorkGroup,
 };
 
 /// Encodes, compares, decodes, compares.
@@ -41,9 +43,15 @@ macro_rules! decodes {
 decodes!(ClientRequest SupplierRequest ToClient ToSupplier);
 
 const MEDIUM: &str = "sl_0123456789abcdef";
+const LANE: LaneName<'static> = LaneName { address: "m", segment_id: 300, lane: 3, generation: 7 };
 const FORTY: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
 
-golden!(client_hello, ClientRequest::Hello, &[b"HELLO", b"\x80"]);
+golden!(client_hello, ClientRequest::Hello { nonce: None }, &[b"HELLO", b"\x80"]);
+golden!(
+    native_client_hello,
+    ClientRequest::Hello { nonce: Some(300) },
+    &[b"HELLO", b"\x81\xa5nonce\xcd\x01,"]
+);
 golden!(
     order,
     ClientRequest::Order { order_id: "o1", product_id: "teacher/7", address: MEDIUM, offset: 4096 },
@@ -63,11 +71,15 @@ golden!(
 );
 golden!(cancel, ClientRequest::Cancel { order_id: "o1" }, &[b"CANCEL", b"\x81\xa8order_id\xa2o1"]);
 golden!(discard, ClientRequest::Discard, &[b"DISCARD", b"\x80"]);
-golden!(stats, ClientRequest::Stats { request_id: None, product_id: None }, &[b"STATS", b"\x80"]);
+golden!(
+    stats,
+    ClientRequest::Stats { request_id: None, product_id: None, detail: false },
+    &[b"STATS", b"\x80"]
+);
 golden!(
     native_stats,
-    ClientRequest::Stats { request_id: Some(9), product_id: Some("p") },
-    &[b"STATS", b"\x82\xaarequest_id\x09\xaaproduct_id\xa1p"]
+    ClientRequest::Stats { request_id: Some(9), product_id: Some("p"), detail: true },
+    &[b"STATS", b"\x83\xaarequest_id\x09\xaaproduct_id\xa1p\xa6detail\xc3"]
 );
 golden!(
     orders,
@@ -75,14 +87,26 @@ golden!(
         address: "shm:a",
         slot_size: 65536,
         product_id: "p",
-        orders: vec![(1, 0), (2, 65536)]
+        orders: vec![(1, 0, 40), (2, 65536, 300)]
     },
-    &[b"ORDERS", b"\x94\xa5shm:a\xce\x00\x01\x00\x00\xa1p\x94\x01\x00\x02\xce\x00\x01\x00\x00"]
+    &[b"ORDERS", b"\x94\xa5shm:a\xce\x00\x01\x00\x00\xa1p\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,"]
 );
 golden!(
     cancels,
     ClientRequest::Cancels { request_id: 7, orders: vec![1, 2, 300] },
     &[b"CANCELS", b"\x92\x07\x93\x01\x02\xcd\x01,"]
+);
+golden!(
+    lanes,
+    ClientRequest::Lanes {
+        address: "m",
+        segment_id: 65536,
+        lanes: vec![
+            AnnouncedLane { product_id: "p", lane: 3, generation: 7 },
+            AnnouncedLane { product_id: "q", lane: NO_LANE, generation: 0 },
+        ],
+    },
+    &[b"LANES", b"\x93\xa1m\xce\x00\x01\x00\x00\x92\x93\xa1p\x03\x07\x93\xa1q\xce\xff\xff\xff\xff\x00"]
 );
 
 golden!(
@@ -112,6 +136,11 @@ golden!(
     SupplierRequest::Dones { done: vec![1, 1 << 40], failed: vec![(3, "boom")], returned: vec![4] },
     &[b"DONES", b"\x93\x92\x01\xcf\x00\x00\x01\x00\x00\x00\x00\x00\x91\x92\x03\xa4boom\x91\x04"]
 );
+golden!(
+    unattached,
+    SupplierRequest::Unattached(vec![LANE]),
+    &[b"UNATTACHED", b"\x91\x94\xa1m\xcd\x01,\x03\x07"]
+);
 golden!(goodbye, SupplierRequest::Goodbye, &[b"GOODBYE", b"\x80"]);
 
 golden!(fulfilled, ToClient::Fulfilled { order_id: "o1" }, &[b"FULFILLED", b"\x81\xa8order_id\xa2o1"]);
@@ -124,6 +153,17 @@ golden!(
     },
     &[b"RESULTS", b"\x92\x92\x01\x02\x92\x93\x03\x01\xa4boom\x93\x04\x02\xa0"]
 );
+golden!(
+    supply,
+    ToClient::Supply(vec![Supply {
+        product_id: "p",
+        lane_suppliers: 3,
+        wire_suppliers: 300,
+        softs_suppliers: 2
+    }]),
+    &[b"SUPPLY", b"\x91\x94\xa1p\x03\xcd\x01,\x02"]
+);
+golden!(late, ToClient::Late(vec![1, 300]), &[b"LATE", b"\x92\x01\xcd\x01,"]);
 
 golden!(
     work,
@@ -136,14 +176,20 @@ golden!(
 golden!(
     works,
     ToSupplier::Works(vec![
-        WorkGroup { product_id: "p", address: "shm:a", slot_size: 65536, leases: vec![(1, 0), (2, 65536)] },
+        WorkGroup { product_id: "p", address: "shm:a", slot_size: 65536, leases: vec![(1, 0, 40), (2, 65536, 300)] },
         WorkGroup { product_id: "q", address: "b", slot_size: 0, leases: vec![] },
     ]),
     &[
         b"WORKS",
-        b"\x92\x94\xa1p\xa5shm:a\xce\x00\x01\x00\x00\x94\x01\x00\x02\xce\x00\x01\x00\x00\x94\xa1q\xa1b\x00\x90"
+        b"\x92\x94\xa1p\xa5shm:a\xce\x00\x01\x00\x00\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,\x94\xa1q\xa1b\x00\x90"
     ]
 );
+golden!(
+    attach,
+    ToSupplier::Attach(vec![LaneOffer { name: LANE, product_id: "p" }]),
+    &[b"ATTACH", b"\x91\x95\xa1m\xcd\x01,\x03\x07\xa1p"]
+);
+golden!(detach, ToSupplier::Detach(vec![LANE]), &[b"DETACH", b"\x91\x94\xa1m\xcd\x01,\x03\x07"]);
 golden!(terminate, ToSupplier::Terminate, &[b"TERMINATE", b"\x80"]);
 
 golden!(reply_ok, ToClient::Reply(Reply::ok()), &[b"\x82\xa2ok\xc3\xa5error\xc0"]);
@@ -156,6 +202,11 @@ golden!(
     reply_to_hello,
     ToSupplier::Reply(Reply { peer_id: Some(300), ..Reply::ok() }),
     &[b"\x83\xa2ok\xc3\xa5error\xc0\xa7peer_id\xcd\x01,"]
+);
+golden!(
+    reply_to_a_native_hello,
+    ToClient::Reply(Reply { peer_id: Some(300), max_order_attempts: Some(5), ..Reply::ok() }),
+    &[b"\x84\xa2ok\xc3\xa5error\xc0\xa7peer_id\xcd\x01,\xb2max_order_attempts\x05"]
 );
 golden!(
     reply_to_discard,
@@ -207,6 +258,38 @@ golden!(
         \xb1connected_clients\x03\xb3connected_suppliers\x04\xaftotal_completed\x05\xabproduct_ids\x90\
         \xa9diagnosis\x84\xb2matching_suppliers\x01\xaebusy_suppliers\x01\
         \xa9busiest_s\xcb@\x04\x00\x00\x00\x00\x00\x00\xa6queued\x03"]
+);
+
+golden!(
+    reply_with_detail,
+    ToClient::Reply(Reply {
+        detail: Some(Box::new(Detail {
+            clients: vec![
+                ClientDetail {
+                    peer_id: 1,
+                    address: Some("m".into()),
+                    orders: 2,
+                    lanes: vec![LaneDetail { product_id: "p".into(), lane: 3, generation: 7 }],
+                },
+                ClientDetail { peer_id: 2, ..ClientDetail::default() },
+            ],
+            suppliers: vec![SupplierDetail {
+                peer_id: 4,
+                name: "t0".into(),
+                patterns: vec!["a.*".into()],
+                dialect: Dialect::Native,
+                leases: 5,
+                busy_s: 2.5,
+                attached: 6,
+            }],
+        })),
+        ..Reply::ok()
+    }),
+    &[b"\x83\xa2ok\xc3\xa5error\xc0\xa6detail\x82\
+        \xa7clients\x92\x84\xa7peer_id\x01\xa7address\xa1m\xa6orders\x02\xa5lanes\x91\x93\xa1p\x03\x07\
+        \x83\xa7peer_id\x02\xa6orders\x00\xa5lanes\x90\
+        \xa9suppliers\x91\x87\xa7peer_id\x04\xa4name\xa2t0\xa8patterns\x91\xa3a.*\xa7dialect\xa6native\
+        \xa6leases\x05\xa6busy_s\xcb@\x04\x00\x00\x00\x00\x00\x00\xa8attached\x06"]
 );
 
 /// The payload of a CANCELS message of these orders, without what stands before the list.

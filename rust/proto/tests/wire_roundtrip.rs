@@ -3,9 +3,10 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use softs_proto::Dialect;
 use softs_proto::wire::{
-    ClientRequest, Diagnosis, EndCode, Message, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
-    WorkGroup,
+    AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
+    Message, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WorkGroup,
 };
 
 /// Ids, with all widths of string lengths.
@@ -28,8 +29,29 @@ fn uints() -> impl Strategy<Value = Vec<u64>> {
     vec(uint(), 0..40)
 }
 
-fn pairs() -> impl Strategy<Value = Vec<(u64, u64)>> {
-    vec((uint(), uint()), 0..40)
+fn triples() -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
+    vec((uint(), uint(), uint()), 0..40)
+}
+
+/// (product, address, segment, lane, generation).
+type AnyLane = (String, String, u64, u32, u32);
+
+fn lanes() -> impl Strategy<Value = Vec<AnyLane>> {
+    vec((id(), id(), uint(), any::<u32>(), any::<u32>()), 0..20)
+}
+
+fn detail() -> impl Strategy<Value = Detail> {
+    let lane = (id(), any::<u32>(), any::<u32>());
+    let lane = lane.prop_map(|(product_id, lane, generation)| LaneDetail { product_id, lane, generation });
+    let client = (uint(), option::of(id()), uint(), vec(lane, 0..4));
+    let client =
+        client.prop_map(|(peer_id, address, orders, lanes)| ClientDetail { peer_id, address, orders, lanes });
+    let dialect = prop_oneof![Just(Dialect::Softs), Just(Dialect::Native)];
+    let supplier = (uint(), id(), vec(id(), 0..8), dialect, uint(), 0.0..1e9, uint());
+    let supplier = supplier.prop_map(|(peer_id, name, patterns, dialect, leases, busy_s, attached)| {
+        SupplierDetail { peer_id, name, patterns, dialect, leases, busy_s, attached }
+    });
+    (vec(client, 0..4), vec(supplier, 0..4)).prop_map(|(clients, suppliers)| Detail { clients, suppliers })
 }
 
 fn code() -> impl Strategy<Value = EndCode> {
@@ -48,7 +70,7 @@ macro_rules! round_trip {
 
 proptest! {
     #[test]
-    fn orders(order_id in id(), product_id in id(), address in id(), offset in uint(), orders in pairs(), numbers in uints()) {
+    fn orders(order_id in id(), product_id in id(), address in id(), offset in uint(), orders in triples(), numbers in uints()) {
         let (order_id, product_id, address) = (&order_id[..], &product_id[..], &address[..]);
         round_trip!(ClientRequest, ClientRequest::Order { order_id, product_id, address, offset });
         round_trip!(ToSupplier, ToSupplier::Work { order_id, product_id, address, offset });
@@ -62,7 +84,9 @@ proptest! {
     #[test]
     fn requests_with_options(request_id in option::of(uint()), product_id in option::of(id()), product_ids in vec(id(), 0..20)) {
         let product_id = product_id.as_deref();
-        round_trip!(ClientRequest, ClientRequest::Stats { request_id, product_id });
+        let detail = request_id.is_some_and(|id| id % 2 == 0);
+        round_trip!(ClientRequest, ClientRequest::Stats { request_id, product_id, detail });
+        round_trip!(ClientRequest, ClientRequest::Hello { nonce: request_id });
         let product_ids = product_ids.iter().map(String::as_str).collect();
         round_trip!(SupplierRequest, SupplierRequest::Hello { product_ids, name: product_id });
         round_trip!(SupplierRequest, SupplierRequest::Ready { credit: request_id });
@@ -82,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn works(groups in vec((id(), id(), uint(), pairs()), 0..20)) {
+    fn works(groups in vec((id(), id(), uint(), triples()), 0..20)) {
         let groups = groups.iter().map(|(product_id, address, slot_size, leases)| {
             WorkGroup { product_id, address, slot_size: *slot_size, leases: leases.clone() }
         });
@@ -90,8 +114,30 @@ proptest! {
     }
 
     #[test]
+    fn lanes_of_all_kinds(lanes in lanes(), late in uints()) {
+        let names: Vec<_> = lanes.iter().map(|(_, address, segment_id, lane, generation)| {
+            LaneName { address, segment_id: *segment_id, lane: *lane, generation: *generation }
+        }).collect();
+        let offers = lanes.iter().zip(&names).map(|((product_id, ..), &name)| LaneOffer { name, product_id });
+        round_trip!(ToSupplier, ToSupplier::Attach(offers.collect()));
+        round_trip!(ToSupplier, ToSupplier::Detach(names.clone()));
+        round_trip!(SupplierRequest, SupplierRequest::Unattached(names));
+        let announced = lanes.iter().map(|(product_id, _, _, lane, generation)| {
+            AnnouncedLane { product_id, lane: *lane, generation: *generation }
+        });
+        let segment_id = lanes.len() as u64;
+        round_trip!(ClientRequest, ClientRequest::Lanes { address: "m", segment_id, lanes: announced.collect() });
+        let supply = lanes.iter().map(|(product_id, _, n, lane_suppliers, wire_suppliers)| {
+            let (lane_suppliers, wire_suppliers) = (*lane_suppliers, *wire_suppliers);
+            Supply { product_id, lane_suppliers, wire_suppliers, softs_suppliers: *n as u32 }
+        });
+        round_trip!(ToClient, ToClient::Supply(supply.collect()));
+        round_trip!(ToClient, ToClient::Late(late));
+    }
+
+    #[test]
     fn replies(
-        ok: bool, error in option::of(id()), ids in [option::of(uint()), option::of(uint())], numbers in [uint(), uint(), uint(), uint(), uint()],
+        ok: bool, error in option::of(id()), ids in [option::of(uint()), option::of(uint()), option::of(uint())], detail in option::of(detail()), numbers in [uint(), uint(), uint(), uint(), uint()],
         product_ids in vec(id(), 0..20), seconds in 0.0..1e9, has_stats: bool, has_diagnosis: bool,
         cancelled in option::of(vec(id(), 0..20)), cancelled_orders in option::of(uints()),
     ) {
@@ -106,6 +152,8 @@ proptest! {
             error: error.as_deref(),
             peer_id: ids[0],
             request_id: ids[1],
+            max_order_attempts: ids[2],
+            detail: detail.map(Box::new),
             cancelled_orders: if cancelled.is_some() { None } else { cancelled_orders },
             cancelled,
             stats: has_stats.then_some(stats),

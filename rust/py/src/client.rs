@@ -24,7 +24,7 @@ impl Client {
     #[new]
     fn new(py: Python<'_>, endpoint: &str, address: String, slot_size: u64, n_slots: u32) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|e| net_error(py, &e))?;
-        let client = NetClient::new(endpoint, Config { address, slot_size, n_slots });
+        let client = NetClient::new(endpoint, Config { address, slot_size, n_slots, ..Config::default() });
         Ok(Self { client: Owned::new(client) })
     }
 

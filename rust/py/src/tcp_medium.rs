@@ -63,6 +63,11 @@ impl TcpMediumServer {
         })
     }
 
+    fn fence(&self, py: Python<'_>) -> PyResult<()> {
+        let server = self.server.here(py, "TCP medium")?;
+        py.detach(|| server.fence()).map_err(|error| net_error(py, &error))
+    }
+
     fn close(&self, py: Python<'_>) {
         // The thread exists only in the process that started it.
         if !self.server.is_forked() {
@@ -101,12 +106,39 @@ impl TcpMediumWriter {
         signals.raised()?;
         stored.map_err(|error| write_error(py, &error))
     }
+
+    fn prepare(&self, py: Python<'_>) -> PyResult<u64> {
+        let writer = self.writer.here(py, "TCP medium")?;
+        let mut signals = Signals::new();
+        let connection = py.detach(|| writer.prepare(&mut || signals.look()));
+        signals.raised()?;
+        connection.map_err(|error| write_error(py, &error))
+    }
+
+    fn write_prepared(
+        &self,
+        py: Python<'_>,
+        connection: u64,
+        offset: u64,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let writer = self.writer.here(py, "TCP medium")?;
+        let data = Source::new(data)?;
+        let data = data.to_rust();
+        let mut signals = Signals::new();
+        let stored = py.detach(|| writer.write_prepared(connection, offset, &data, &mut || signals.look()));
+        signals.raised()?;
+        stored.map_err(|error| write_error(py, &error))
+    }
 }
 
 fn write_error(py: Python<'_>, error: &WriteError) -> PyErr {
     let class = match error {
         WriteError::TooFar { .. } => "SegmentError",
-        WriteError::TimedOut { .. } | WriteError::Interrupted { .. } | WriteError::Os { .. } => "PeerLost",
+        WriteError::TimedOut { .. }
+        | WriteError::Interrupted { .. }
+        | WriteError::HungUp { .. }
+        | WriteError::Os { .. } => "PeerLost",
         WriteError::Unreachable(error) => return net_error(py, error),
     };
     raise(py, class, error.to_string())

@@ -16,6 +16,22 @@ pub(crate) enum Access {
 }
 
 impl Access {
+    /// The mapping, where there is one.
+    pub(crate) fn map(&self) -> Option<&Map> {
+        match self {
+            Self::Mapped(map) => Some(map),
+            Self::Direct => None,
+        }
+    }
+
+    /// Sets `len` bytes at `at` to `byte`.
+    pub(crate) fn fill(&self, file: BorrowedFd<'_>, at: u64, len: u64, byte: u8) -> Result<(), Errno> {
+        match self {
+            Self::Mapped(map) => fits(map.fill(index(at)?, index(len)?, byte)),
+            Self::Direct => write_all(file, at, &vec![byte; index(len)?]),
+        }
+    }
+
     /// Writes `data` at `at`. `INVAL` when it does not fit into the mapping.
     pub(crate) fn write(&self, file: BorrowedFd<'_>, at: u64, data: &[u8]) -> Result<(), Errno> {
         match self {

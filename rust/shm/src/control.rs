@@ -3,11 +3,12 @@
 use std::mem::offset_of;
 
 use crate::SegmentError;
+use crate::lane::Shape;
 
 /// First bytes of a control block.
 pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
 /// The layout described in `docs/segment.md`.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 /// Bytes of a control block, and the alignment of its offset.
 pub const BLOCK_LEN: u64 = 4096;
 
@@ -27,7 +28,8 @@ struct Block {
     owner_pid: u32,
     public_len: u16,
     hidden_len: u16,
-    reserved: [u8; 16],
+    gap: u64,
+    reserved: [u8; 8],
     public: [u8; NAME_CAP],
     hidden: [u8; NAME_CAP],
     room: [u8; BLOCK_LEN as usize - 576],
@@ -44,7 +46,8 @@ const _: () = {
     assert!(offset_of!(Block, owner_pid) == 40);
     assert!(offset_of!(Block, public_len) == 44);
     assert!(offset_of!(Block, hidden_len) == 46);
-    assert!(offset_of!(Block, reserved) == 48);
+    assert!(offset_of!(Block, gap) == 48);
+    assert!(offset_of!(Block, reserved) == 56);
     assert!(offset_of!(Block, public) == 64);
     assert!(offset_of!(Block, hidden) == 320);
     assert!(offset_of!(Block, room) == 576);
@@ -68,11 +71,13 @@ pub(crate) enum Kind {
 pub(crate) struct Layout {
     pub(crate) slot_size: u64,
     pub(crate) n_slots: u64,
+    /// Unused bytes between the slots and the lanes, a multiple of [`BLOCK_LEN`].
+    pub(crate) gap: u64,
 }
 
 impl Layout {
     pub(crate) fn new(slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        let layout = Self { slot_size, n_slots };
+        let layout = Self { slot_size, n_slots, gap: 0 };
         if slot_size == 0 || n_slots == 0 {
             return Err(SegmentError::Invalid(format!(
                 "a segment needs slots: slot_size is {slot_size}, n_slots is {n_slots}"
@@ -91,9 +96,28 @@ impl Layout {
         self.slot_size * self.n_slots
     }
 
+    /// The sizes of its lanes, if it has any.
+    pub(crate) fn shape(self) -> Option<Shape> {
+        Shape::new(self.n_slots)
+    }
+
+    /// Offset of the lane area.
+    pub(crate) fn lanes_at(self) -> u64 {
+        self.slots_len().next_multiple_of(BLOCK_LEN) + self.gap
+    }
+
     /// Offset of the control block.
     pub(crate) fn block_at(self) -> u64 {
-        self.slots_len().next_multiple_of(BLOCK_LEN)
+        self.lanes_at() + self.lanes_len()
+    }
+
+    fn lanes_len(self) -> u64 {
+        self.shape().map_or(0, Shape::len)
+    }
+
+    /// The same slots, with a gap that makes the file no shorter than `file_len`, a multiple of [`BLOCK_LEN`].
+    pub(crate) fn filling(self, file_len: u64) -> Self {
+        Self { gap: file_len.saturating_sub(Self { gap: 0, ..self }.file_len()), ..self }
     }
 
     /// Bytes of the whole file.
@@ -107,6 +131,8 @@ impl Layout {
             .slot_size
             .checked_mul(self.n_slots)?
             .checked_next_multiple_of(BLOCK_LEN)?
+            .checked_add(self.gap)?
+            .checked_add(self.lanes_len())?
             .checked_add(BLOCK_LEN)?;
         (len <= i64::MAX as u64 && usize::try_from(len).is_ok()).then_some(len)
     }
@@ -134,6 +160,7 @@ impl Control {
         put(offset_of!(Block, kind), &(self.kind as u32).to_le_bytes());
         put(offset_of!(Block, slot_size), &self.layout.slot_size.to_le_bytes());
         put(offset_of!(Block, n_slots), &self.layout.n_slots.to_le_bytes());
+        put(offset_of!(Block, gap), &self.layout.gap.to_le_bytes());
         put(offset_of!(Block, segment_id), &self.segment_id.to_le_bytes());
         put(offset_of!(Block, owner_pid), &self.owner_pid.to_le_bytes());
         for (name, len_at, at) in [
@@ -158,7 +185,11 @@ impl Control {
         match u32_at(block, offset_of!(Block, version)) {
             LAYOUT_VERSION => {}
             0 => return Err("its owner has not finished it".to_owned()),
-            version => return Err(format!("layout version {version}, this is {LAYOUT_VERSION}")),
+            version => {
+                return Err(format!(
+                    "layout version {version}, this softs-fast knows {LAYOUT_VERSION}: both peers must be of the same version"
+                ));
+            }
         }
         let kind = match u32_at(block, offset_of!(Block, kind)) {
             1 => Kind::Shm,
@@ -168,8 +199,14 @@ impl Control {
         let layout = Layout {
             slot_size: u64_at(block, offset_of!(Block, slot_size)),
             n_slots: u64_at(block, offset_of!(Block, n_slots)),
+            gap: u64_at(block, offset_of!(Block, gap)),
         };
-        if layout.slot_size == 0 || layout.n_slots == 0 || layout.checked_file_len() != Some(file_len) {
+        let is_aligned = layout.gap.is_multiple_of(BLOCK_LEN);
+        if layout.slot_size == 0
+            || layout.n_slots == 0
+            || !is_aligned
+            || layout.checked_file_len() != Some(file_len)
+        {
             return Err(format!(
                 "{} slots of {} bytes do not make a file of {file_len} bytes",
                 layout.n_slots, layout.slot_size
@@ -219,7 +256,7 @@ mod tests {
     fn control() -> Control {
         Control {
             kind: Kind::Shm,
-            layout: Layout { slot_size: 100, n_slots: 50 },
+            layout: Layout { slot_size: 100, n_slots: 50, gap: 0 },
             segment_id: 0x0123_4567_89ab_cdef,
             owner_pid: 77,
             public: b"sl_0123456789abcdef".to_vec(),
@@ -243,9 +280,20 @@ mod tests {
     #[test]
     fn the_layout_is_the_documented_one() {
         let layout = Layout::new(100, 50).unwrap();
-        assert_eq!((layout.slots_len(), layout.block_at(), layout.file_len()), (5000, 8192, 12288));
-        let layout = Layout::new(4096, 2).unwrap();
-        assert_eq!((layout.block_at(), layout.file_len()), (8192, 12288));
+        assert_eq!((layout.slots_len(), layout.lanes_at()), (5000, 8192));
+        assert_eq!((layout.block_at(), layout.file_len()), (94208, 98304));
+        let filling = layout.filling(1 << 20);
+        assert_eq!(
+            (filling.file_len(), filling.gap, filling.slots_len()),
+            (1 << 20, (1 << 20) - 98304, 5000)
+        );
+        assert_eq!(filling.filling(4096), layout, "never shorter than it must be");
+        let layout = Layout::new(1, (1 << 20) + 1).unwrap();
+        assert_eq!(
+            (layout.lanes_at(), layout.block_at()),
+            (1_052_672, 1_052_672),
+            "too many slots for lanes"
+        );
     }
 
     #[test]
@@ -265,7 +313,13 @@ mod tests {
             Control::decode(&block, len)
         };
         assert_eq!(with(0, b"X"), Ok(None), "another magic is no control block");
-        assert!(with(8, &2_u32.to_le_bytes()).is_err(), "another version");
+        let older = with(8, &1_u32.to_le_bytes()).unwrap_err();
+        assert!(older.contains("layout version 1, this softs-fast knows 2"), "{older}");
+        let mut uneven = good;
+        uneven[48] = 1;
+        assert!(Control::decode(&uneven, len + 1).is_err(), "a gap that is no whole page");
+        assert!(with(48, &(u64::MAX - 4095).to_le_bytes()).is_err(), "overflow of the gap");
+        assert!(with(48, &4096_u64.to_le_bytes()).is_err(), "a gap that the file has not");
         assert!(with(12, &3_u32.to_le_bytes()).is_err(), "another kind");
         assert!(with(16, &0_u64.to_le_bytes()).is_err(), "no bytes");
         assert!(with(16, &u64::MAX.to_le_bytes()).is_err(), "overflow of the product");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, flock, fstat,
@@ -13,9 +14,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::SegmentError;
 use crate::access::{Access, write_all};
-use crate::control::{Control, Kind, LAYOUT_VERSION, Layout, VERSION_AT};
+use crate::control::{Control, Kind, LAYOUT_VERSION, Layout, SEGMENT_ID_AT, VERSION_AT};
 use crate::map::Map;
-use crate::open::shm_entry;
+use crate::open::{read_control, shm_entry};
 use crate::segment::{Names, Segment};
 
 /// Only the owner's user may open a segment.
@@ -150,8 +151,22 @@ fn reuse_file(
         Ok(_) | Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(look(errno)),
     }
+    let control = &bring_to_end(file.as_fd(), stat.st_size as u64, control).map_err(look)?;
     let access = prepare(file.as_fd(), public, address, control, Contents::Old)?;
     owned(file, access, address.to_owned(), public.to_owned(), None, control).map(Some)
+}
+
+/// Ends the segment that a file held, for suppliers that still have it mapped, and returns the block of the one that takes its place.
+///
+/// They use its lanes without asking the kernel for the file's length. So the file must not shrink under them: what the new segment does
+/// not need becomes a gap. And the number of the old segment goes first, so that they stop before anything else changes.
+fn bring_to_end(file: BorrowedFd<'_>, file_len: u64, control: &Control) -> Result<Control, Errno> {
+    let mut control = control.clone();
+    if let Ok(Some(old)) = read_control(file, file_len) {
+        write_all(file, old.layout.block_at() + SEGMENT_ID_AT, &[0; 8])?;
+        control.layout = control.layout.filling(file_len);
+    }
+    Ok(control)
 }
 
 /// A new, locked file in `dir` without a name, or where the file system cannot do that, under the name `hidden`.
@@ -246,6 +261,7 @@ fn owned(
         segment_id: control.segment_id,
         pid: control.owner_pid,
         seen: None,
+        has_lane_owner: AtomicBool::new(false),
     })
 }
 

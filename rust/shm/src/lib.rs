@@ -3,7 +3,7 @@
 //! The byte layout is in `docs/segment.md`. A segment gets its name only when it is complete and locked by its owner (S1);
 //! the kernel drops the lock when the owner dies, and [`sweep`] removes what it left.
 //!
-//! All `unsafe` of this crate is in the private modules `map`, `foreign` and `process`. It rests on these invariants:
+//! All `unsafe` of this crate is in the private modules `map`, `foreign`, `process`, `view` and `lane::area`. It rests on these invariants:
 //!
 //! * **M1** `Map` is one `mmap` of `len` bytes: made in `Map::new`, never moved or resized, unmapped only by `Drop`.
 //! * **M2** Each copy lies within the mapping: `Map` checks offset and length itself, whatever its caller checked before.
@@ -13,22 +13,48 @@
 //!   full before it maps; an attached segment is mapped only if all its blocks exist, and its size is checked before each copy
 //!   (a file that a hostile process of our own user shrinks between check and copy can still kill the copier).
 //!   Everything else, such as the sparse segments of softs, is not mapped but written with `pwrite`, which fails instead.
-//! * **M5** Nothing outside `Map` learns the address of the mapping, so no memory of a caller overlaps it.
+//! * **M5** Whoever learns an address in the mapping keeps the mapping: a [`SlotView`] and the lanes hold the [`Segment`]. The addresses of slots
+//!   go to those who expect memory to change, such as Python, never into a Rust reference, so a `&[u8]` of a caller does not overlap
+//!   the mapping. A [`ForeignBytes`] may: what is copied from or to it is copied as `memmove` does.
 //! * **M6** A [`ForeignBytes`] points to memory that stays valid while it lives; whoever made it promised that. Others may write
 //!   to that memory at any time, so that it is treated as M3 says.
 //! * **M7** The page of [`ProcessToken`] is mapped once, private, never unmapped, and used only as one atomic word; the kernel
 //!   zeroes it in a fork, which no other thread of the child can see happen.
+//!
+//! Lanes (the module `lane`) are the part of a segment through which orders travel. Their invariants:
+//!
+//! * **L1** The lane area consists of atomics, and is reached through references to atomics only, from one place, which checks once that
+//!   all of it lies in the mapping. It is all zeros before anyone can attach. Any bytes are a valid value of it.
+//! * **L2** The cell is the only truth about an order. It changes by one atomic operation at a time: EMPTY -> ORDERED -> CLAIMED ->
+//!   DONE or FAILED; back to ORDERED when it is given back; CANCELLED from ORDERED, LOST from CLAIMED. What has ended is ORDERED anew
+//!   in its next use. Nothing else that lies in the segment decides anything: hint, flags and counts say where to look.
+//! * **L3** One client places, cancels, reclaims and takes note: [`LaneOwner`] exists once per segment. It remembers what it has ordered,
+//!   so what others write into the segment cannot make it lose a slot, or give it out twice.
+//! * **L4** A slot is in at most one cell, and whoever has claimed that cell is alone with the slot until he ends the order, gives it back, or is
+//!   proven dead. Slow is not dead: nothing here knows the time.
+//! * **L5** A lane gets another generation only while none of its orders is open. A supplier looks at the generation after its claim, and gives the
+//!   order back when it has changed.
+//! * **L6** No wake-up is lost: a peer says that it sleeps, then looks at its work; the others change the work, then look who sleeps;
+//!   between the two steps both have a sequentially consistent fence.
+//! * **L7** What is read from a segment is read once, and checked before it is used as an index or a length. No loop is longer than the ring or the
+//!   table, whatever the words say.
+//!
+//! `cargo test` under `cfg(loom)` runs the ring through every interleaving; `make test` does that.
+
+#![cfg_attr(loom, allow(dead_code, reason = "under loom the ring stands alone"))]
 
 mod access;
 mod control;
 mod create;
 mod error;
 mod foreign;
+mod lane;
 mod map;
 mod open;
 mod process;
 mod segment;
 mod sweep;
+mod view;
 
 #[cfg(test)]
 mod tests;
@@ -36,7 +62,14 @@ mod tests;
 pub use control::{BLOCK_LEN, LAYOUT_VERSION, MAGIC};
 pub use error::SegmentError;
 pub use foreign::ForeignBytes;
+#[cfg(not(loom))]
+pub use lane::{
+    Claim, Counters, Ending, Finished, Identity, LaneActivity, LaneOwner, LaneStats, LaneWorker,
+    N_CLIENT_COUNTERS, N_SUPPLIER_COUNTERS, Supplier,
+};
+pub use lane::{LaneRef, MAX_SUPPLIERS, N_LANES};
 pub use open::AttachPolicy;
 pub use process::ProcessToken;
 pub use segment::{Names, Segment};
 pub use sweep::sweep;
+pub use view::SlotView;

@@ -48,8 +48,8 @@ impl Map {
         let Some(target) = self.range(at, data.len()) else {
             return false;
         };
-        // SAFETY: as in `write`, and M6: `data` is valid for reads of its length.
-        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), target.as_ptr(), data.len()) };
+        // SAFETY: M2, M3, M4 as in `write`; M6: `data` is valid for reads of its length; M5: it may overlap the target, as `copy` allows.
+        unsafe { ptr::copy(data.as_ptr(), target.as_ptr(), data.len()) };
         true
     }
 
@@ -68,9 +68,24 @@ impl Map {
         let Some(source) = self.range(at, out.len()) else {
             return false;
         };
-        // SAFETY: as in `read`, and M6: `out` is valid for writes of its length.
-        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), out.as_ptr(), out.len()) };
+        // SAFETY: M2, M3, M4 as in `read`; M6: `out` is valid for writes of its length; M5: it may overlap the source, as `copy` allows.
+        unsafe { ptr::copy(source.as_ptr(), out.as_ptr(), out.len()) };
         true
+    }
+
+    /// Sets `len` bytes to `byte`; `false` when they do not fit.
+    pub(crate) fn fill(&self, at: usize, len: usize, byte: u8) -> bool {
+        let Some(target) = self.range(at, len) else {
+            return false;
+        };
+        // SAFETY: M2: `range` checked the target; M4: it is backed; M3: a raw write.
+        unsafe { ptr::write_bytes(target.as_ptr(), byte, len) };
+        true
+    }
+
+    /// Where `len` bytes at `at` are, if all of them are in the mapping. Whoever asks keeps M5.
+    pub(crate) fn address(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
+        self.range(at, len)
     }
 
     /// Sets all bytes to zero.
@@ -89,7 +104,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: M1: this is the mapping that `new` made, unmapped once; M5: nobody else knows its address.
+        // SAFETY: M1: this is the mapping that `new` made, unmapped once; M5: who knows its address keeps it alive.
         // An error would mean that it is not mapped, and there is nobody to tell.
         let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
 use rustix::io::Errno;
@@ -139,6 +140,7 @@ impl Opened {
             segment_id: control.map_or(0, |control| control.segment_id),
             pid: std::process::id(),
             seen: Some(Seen { file_len, n_links: links(&self.stat) }),
+            has_lane_owner: AtomicBool::new(false),
         })
     }
 }

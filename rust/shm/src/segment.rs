@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
@@ -17,6 +18,8 @@ use crate::{ForeignBytes, SegmentError, create};
 
 /// Where POSIX shared memory lives.
 pub(crate) const SHM_DIR: &str = "/dev/shm";
+/// What freed memory is filled with: as a float not a number, as an integer negative.
+const SCRIBBLE: u8 = 0xff;
 
 /// A segment that this process created or attached to. Dropping it unmaps it and, for the owner, releases the lock;
 /// the names stay until [`Segment::unlink`] or until a [`crate::sweep`].
@@ -34,6 +37,8 @@ pub struct Segment {
     pub(crate) pid: u32,
     /// `None` for the owner.
     pub(crate) seen: Option<Seen>,
+    /// Whether the lanes were given out, which happens once.
+    pub(crate) has_lane_owner: AtomicBool,
 }
 
 /// What the file looked like when it was attached.
@@ -116,8 +121,7 @@ impl Segment {
     /// Writes `data` at a byte offset within the slots.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), SegmentError> {
         self.check(offset, data.len() as u64)?;
-        let done = self.access.write(self.file.as_fd(), offset, data);
-        done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
+        self.write_unlooked(offset, data)
     }
 
     /// As [`Self::write`], but only a whole slot (W4). A segment that does not know its slots checks the bounds only.
@@ -129,8 +133,14 @@ impl Segment {
     /// As [`Self::write`], from memory that others may write to.
     pub fn write_from(&self, offset: u64, data: ForeignBytes<'_>) -> Result<(), SegmentError> {
         self.check(offset, data.len() as u64)?;
-        let done = self.access.write_from(self.file.as_fd(), offset, data);
-        done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
+        self.write_from_unlooked(offset, data)
+    }
+
+    /// Overwrites bytes that nobody should look at any more, so that whoever does sees it.
+    pub fn scribble(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
+        self.check(offset, len)?;
+        let done = self.access.fill(self.file.as_fd(), offset, len, SCRIBBLE);
+        done.map_err(|errno| self.failed("write to", len, errno))
     }
 
     /// Fills `out` from a byte offset within the slots.
@@ -149,14 +159,7 @@ impl Segment {
 
     /// Whether `len` bytes at `offset` lie in the slots of a segment that is still the one its name leads to.
     pub fn check(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
-        if offset.checked_add(len).is_none_or(|end| end > self.slots_len) {
-            return Err(SegmentError::OutOfBounds {
-                name: self.names.address.clone(),
-                offset,
-                len,
-                size: self.slots_len,
-            });
-        }
+        self.check_bounds(offset, len)?;
         self.seen.map_or(Ok(()), |seen| self.check_unchanged(seen))
     }
 
@@ -218,22 +221,55 @@ impl Segment {
         unnamed || self.seen.is_some_and(|seen| self.check_unchanged(seen).is_err())
     }
 
+    /// As [`Self::write`], without a look at the file.
+    pub(crate) fn write_unlooked(&self, offset: u64, data: &[u8]) -> Result<(), SegmentError> {
+        self.check_bounds(offset, data.len() as u64)?;
+        let done = self.access.write(self.file.as_fd(), offset, data);
+        done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
+    }
+
+    /// As [`Self::write_from`], without a look at the file.
+    pub(crate) fn write_from_unlooked(
+        &self,
+        offset: u64,
+        data: ForeignBytes<'_>,
+    ) -> Result<(), SegmentError> {
+        self.check_bounds(offset, data.len() as u64)?;
+        let done = self.access.write_from(self.file.as_fd(), offset, data);
+        done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
+    }
+
+    pub(crate) fn check_bounds(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.slots_len) {
+            return Ok(());
+        }
+        let (name, size) = (self.names.address.clone(), self.slots_len);
+        Err(SegmentError::OutOfBounds { name, offset, len, size })
+    }
+
+    pub(crate) fn refused(&self, why: &str) -> SegmentError {
+        SegmentError::Refused { name: self.names.address.clone(), why: why.to_owned() }
+    }
+
+    pub(crate) fn gone(&self) -> SegmentError {
+        SegmentError::Gone { name: self.names.address.clone() }
+    }
+
     /// One `fstat`, and more only when a name was removed. Without it a writer that keeps its segments would go on writing
     /// to one that its client has long replaced, and report success.
     fn check_unchanged(&self, seen: Seen) -> Result<(), SegmentError> {
-        let gone = || SegmentError::Gone { name: self.names.address.clone() };
         let stat = fstat(&self.file).map_err(|errno| self.failed("look at", 0, errno))?;
         if stat.st_size as u64 != seen.file_len {
-            return Err(gone());
+            return Err(self.gone());
         }
         if links(&stat) < seen.n_links && self.names.leads_here(&self.names.public) == Some(false) {
-            return Err(gone());
+            return Err(self.gone());
         }
         if let Some(layout) = self.layout {
             let mut id = [0; 8];
             let read = self.access.read(self.file.as_fd(), layout.block_at() + SEGMENT_ID_AT, &mut id);
             if read.is_err() || u64::from_le_bytes(id) != self.segment_id {
-                return Err(gone());
+                return Err(self.gone());
             }
         }
         Ok(())
@@ -242,7 +278,7 @@ impl Segment {
     fn failed(&self, what: &'static str, need: u64, errno: Errno) -> SegmentError {
         match errno {
             Errno::NOSPC | Errno::DQUOT => full(self.file.as_fd(), &self.names.public, need),
-            Errno::NODATA => SegmentError::Gone { name: self.names.address.clone() },
+            Errno::NODATA => self.gone(),
             _ => SegmentError::io(what, &self.names.address, errno),
         }
     }

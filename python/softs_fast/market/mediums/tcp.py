@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -51,6 +52,8 @@ class TCPMedium(Medium):
     ) -> None:
         self._server: _core.TcpMediumServer | None = None
         self._writer: _core.TcpMediumWriter | None = None
+        # The number of a connection, in each thread that has prepared one.
+        self._prepared = threading.local()
         if create:
             self._server = _core.TcpMediumServer(address, host, slot_size, num_slots, allow_remote)
             address = self._server.address
@@ -71,18 +74,80 @@ class TCPMedium(Medium):
             False, and a logged warning, when the owner refused it, is gone, or did not answer in time; when
             this medium is closed, or is the owner and has no such place. The next write connects again.
         """
-        target = self._server or self._writer
+        return self._store(byte_offset, data, is_prepared=False)
+
+    def prepare(self) -> bool:
+        """Make sure that a connection to the owner is open, for `write_prepared` in the same thread.
+
+        A supplier prepares, checks whether it may still write, and writes to what it has prepared. If its order
+        is given to another one in between, the owner's `fence` ends the connection, and nothing is written late.
+
+        Returns:
+            False, and a logged warning, when the owner cannot be reached or does not answer in time, or this
+            medium is closed. As the owner, True.
+        """
         try:
-            if target is None:
+            if self._writer is not None:
+                self._prepared.connection = self._writer.prepare()
+            elif self._server is None:
                 raise SegmentError("it is closed")
-            if target.write(byte_offset, data):
+        except Exception as caught:
+            # As text, see below.
+            logger.warning("cannot prepare a write to TCP medium %r: %s", self.address, str(caught))
+            return False
+        return True
+
+    def write_prepared(self, byte_offset: int, data: Data) -> bool:
+        """As `write`, but only over the connection that this thread has prepared.
+
+        Args:
+            byte_offset: where the first byte goes. An owner of softs-fast takes whole slots only.
+            data: any C-contiguous buffer.
+
+        Returns:
+            As `write`; False also when that connection has ended, which is not made again.
+        """
+        return self._store(byte_offset, data, is_prepared=True)
+
+    def _store(self, byte_offset: int, data: Data, is_prepared: bool) -> bool:
+        try:
+            if self._server is not None:
+                stored = self._server.write(byte_offset, data)
+            elif self._writer is None:
+                raise SegmentError("it is closed")
+            elif is_prepared:
+                connection = getattr(self._prepared, "connection", None)
+                if connection is None:
+                    raise SegmentError("this thread has prepared nothing")
+                stored = self._writer.write_prepared(connection, byte_offset, data)
+            else:
+                stored = self._writer.write(byte_offset, data)
+            if stored:
                 return True
-            error = "refused, or the owner is gone"
+            error = "refused, or the owner is gone or has ended the connection"
         except Exception as caught:
             # As text: a record that keeps the exception would keep this frame, and so the sockets.
             error = str(caught)
         logger.warning("write to TCP medium %r at offset %r failed: %s", self.address, byte_offset, error)
         return False
+
+    def fence(self) -> None:
+        """As the owner, end all connections that there are; suppliers make new ones.
+
+        When it returns, no sample that was sent over a connection made before the call will be stored any more,
+        not even one that a supplier began to send long ago. A supplier of softs-fast notices before its next
+        write; one of softs fails to write once, and then attaches anew.
+
+        Raises:
+            SegmentError: this is not the owner.
+            PeerLost: nothing is promised: no file descriptor is left to accept the connections that wait, or
+                the machine stands still.
+            ForkedError: the owner is another process, and this is a fork of it.
+        """
+        if self._server is not None:
+            self._server.fence()
+        elif not self.is_owner:
+            raise SegmentError(f"TCP medium {self.address!r} is not owned; only its owner can fence it")
 
     def read(self, slot_id: int) -> bytes:
         """Copy a slot out, as the owner.

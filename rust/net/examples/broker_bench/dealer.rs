@@ -11,6 +11,7 @@ use softs_proto::Dialect;
 use softs_proto::wire::{ClientRequest, Message, SupplierRequest, ToClient, ToSupplier};
 use softs_proto::zmtp::{Codec, Event, Role};
 
+use crate::peer::look_then_wait;
 use crate::{Failure, Outcome};
 
 /// The READY command of a libzmq DEALER: without the property that makes a peer a native one.
@@ -67,7 +68,7 @@ impl Dealer {
     /// Connects and says HELLO as a client.
     pub(crate) fn client(endpoint: &str, dialect: Dialect) -> Outcome<Self> {
         let mut client = Self::connect(endpoint, dialect)?;
-        client.ask(&ClientRequest::Hello);
+        client.ask(&ClientRequest::Hello { nonce: None });
         client.flush()?;
         client.answer()?;
         Ok(client)
@@ -132,14 +133,22 @@ impl Dealer {
                     };
                 }
                 Some(_) => return Err("READY twice".into()),
-                None => self.receive(RecvFlags::empty())?,
+                None => {
+                    self.wait()?;
+                    self.read()?;
+                }
             }
         }
     }
 
-    /// What the broker said to this client; waits when `wait` and nothing is there, and calls `hear` for each message.
-    pub(crate) fn hear(&mut self, wait: bool, hear: impl FnMut(ToClient<'_>) -> Outcome<()>) -> Outcome<()> {
-        self.read(wait)?;
+    /// Waits until the broker has said something.
+    pub(crate) fn wait(&self) -> Outcome<()> {
+        look_then_wait(self.fd.as_fd())
+    }
+
+    /// What the broker has said to this client, if anything; calls `hear` for each message.
+    pub(crate) fn hear(&mut self, hear: impl FnMut(ToClient<'_>) -> Outcome<()>) -> Outcome<()> {
+        self.read()?;
         let mut hear = hear;
         while let Some(event) = self.codec.poll()? {
             if let Event::Message(frames) = event {
@@ -150,12 +159,8 @@ impl Dealer {
     }
 
     /// As [`Dealer::hear`], for a supplier.
-    pub(crate) fn work(
-        &mut self,
-        wait: bool,
-        work: impl FnMut(ToSupplier<'_>) -> Outcome<()>,
-    ) -> Outcome<()> {
-        self.read(wait)?;
+    pub(crate) fn work(&mut self, work: impl FnMut(ToSupplier<'_>) -> Outcome<()>) -> Outcome<()> {
+        self.read()?;
         let mut work = work;
         while let Some(event) = self.codec.poll()? {
             if let Event::Message(frames) = event {
@@ -165,8 +170,8 @@ impl Dealer {
         Ok(())
     }
 
-    fn read(&mut self, wait: bool) -> Outcome<()> {
-        match self.receive(if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT }) {
+    fn read(&mut self) -> Outcome<()> {
+        match self.receive(RecvFlags::DONTWAIT) {
             Err(error) if error.downcast_ref() == Some(&Errno::AGAIN) => Ok(()),
             outcome => outcome,
         }

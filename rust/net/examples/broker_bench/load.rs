@@ -105,7 +105,7 @@ impl Client {
                 for (slot, order) in numbered {
                     self.last_order = order;
                     self.slots.insert(order, slot);
-                    orders.push((order, slot * SLOT_BYTES));
+                    orders.push((order, slot * SLOT_BYTES, 0));
                 }
                 self.dealer.ask(&ClientRequest::Orders {
                     address: &self.address,
@@ -133,7 +133,7 @@ impl Client {
     fn hear(&mut self) -> Outcome<u64> {
         let Self { dealer, free, slots, .. } = self;
         let before = free.len();
-        dealer.hear(false, |said| {
+        dealer.hear(|said| {
             match said {
                 ToClient::Reply(reply) if reply.ok => {}
                 ToClient::Results { done, ended } if ended.is_empty() => {
@@ -168,12 +168,13 @@ fn supply_all(suppliers: &mut [Dealer], drained: &AtomicBool) -> Outcome<()> {
     while !drained.load(Relaxed) {
         for n in readable(suppliers.iter())? {
             let supplier = &mut suppliers[n];
-            supplier.work(false, |said| {
+            supplier.work(|said| {
                 match said {
                     ToSupplier::Reply(reply) if reply.ok => {}
                     ToSupplier::Work { order_id, .. } => orders.push(order_id.to_owned()),
                     ToSupplier::Works(groups) => {
-                        leases.extend(groups.iter().flat_map(|group| &group.leases).map(|(lease, _)| *lease));
+                        leases
+                            .extend(groups.iter().flat_map(|group| &group.leases).map(|(lease, ..)| *lease));
                     }
                     other => return Err(format!("{other:?}").into()),
                 }
@@ -217,7 +218,7 @@ impl Background {
                     address: &address,
                     slot_size: SLOT_BYTES,
                     product_id: &format!("nobody's {}", order % products),
-                    orders: vec![(order + 1, order * SLOT_BYTES)],
+                    orders: vec![(order + 1, order * SLOT_BYTES, 0)],
                 });
             }
             client.flush()?;
@@ -235,7 +236,7 @@ impl Background {
                 address: &format!("sl_{n:016x}"),
                 slot_size: SLOT_BYTES,
                 product_id: "nobody's",
-                orders: (0..orders).map(|order| (order + 1, order * SLOT_BYTES)).collect(),
+                orders: (0..orders).map(|order| (order + 1, order * SLOT_BYTES, 0)).collect(),
             });
             client.flush()?;
             all.push(settled(client)?);
@@ -246,7 +247,7 @@ impl Background {
 
 /// Answers keep the order of requests: with this answer everything before it has been dealt with, and nothing was refused.
 fn settled(mut client: Dealer) -> Outcome<Dealer> {
-    client.ask(&ClientRequest::Stats { request_id: None, product_id: None });
+    client.ask(&ClientRequest::Stats { request_id: None, product_id: None, detail: false });
     client.flush()?;
     client.answer()?;
     Ok(client)

@@ -6,12 +6,19 @@
 //!                                               another broker that speaks the softs dialect, with the same load; one
 //!                                               fresh broker for each of its measurements: 1, 8, 32 clients, round trips
 //! broker_bench --broker FRONT BACK               only a broker: prints its endpoints, stops when standard input ends
+//! broker_bench --echo                            only the other end of a raw round trip, over the socket that is its input
+//! broker_bench --supplier BACK DIALECT ORDERS    only a supplier, which leaves after so many orders
 //! ```
+//!
+//! Round trips (`round_trip_*`) are made between processes that are bound to a core each, or all to one where this process is bound
+//! to one (`taskset -c 3 broker_bench`); their `added_to_raw` is what [`sync::report`] says.
 
 mod child;
 mod dealer;
 mod json;
 mod load;
+mod peer;
+mod placement;
 mod sync;
 
 use std::error::Error;
@@ -21,9 +28,11 @@ use std::time::Duration;
 use child::Child;
 use json::Object;
 use load::{Load, Parties};
+use placement::Placement;
 use softs_net::{BrokerHandle, BrokerOptions};
 use softs_proto::Dialect::{self, Native, Softs};
 use softs_proto::broker::Config;
+use sync::Placed;
 
 /// What went wrong; the benchmark ends with it.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -40,6 +49,11 @@ fn main() -> Outcome<()> {
     if let Some(at) = after("--broker") {
         let (front, back) = two(at)?;
         return be_a_broker(&front, &back);
+    }
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--echo"] => return peer::be_an_echo(),
+        ["--supplier", endpoint, dialect, orders] => return peer::be_a_supplier(endpoint, dialect, orders),
+        _ => {}
     }
     let plan = Plan::new(after("--quick").is_some());
     let mut report = Object::new();
@@ -106,9 +120,18 @@ impl Plan {
             }
             Ok(())
         })?;
-        let broker = Child::start()?;
-        for (name, dialect) in [("softs", Softs), ("native", Native)] {
-            self.round_trips(&broker.endpoints, dialect, &format!("round_trip_{name}"), report)?;
+        let turns = Placement::turns()?;
+        let brokers = turns
+            .iter()
+            .map(|turn| Placement::at(&turn.broker, Child::start))
+            .collect::<Outcome<Vec<_>>>()?;
+        let turns: Vec<_> = turns
+            .iter()
+            .zip(&brokers)
+            .map(|(placement, broker)| Placed { placement, endpoints: &broker.endpoints })
+            .collect();
+        for (name, dialect) in [("round_trip_softs", Softs), ("round_trip_native", Native)] {
+            report.object(name, |out| sync::report(&turns, dialect, self.trips, out))?;
         }
         report.object("growth", |out| self.growth(out))?;
         report.object("memory", |out| self.memory(out))?;
@@ -125,7 +148,10 @@ impl Plan {
                 Ok(())
             })
         })?;
-        self.round_trips(&endpoints[3], Softs, "round_trip_softs", report)
+        let placements = Placement::turns()?;
+        let turns: Vec<_> =
+            placements.iter().map(|placement| Placed { placement, endpoints: &endpoints[3] }).collect();
+        report.object("round_trip_softs", |out| sync::report(&turns, Softs, self.trips, out))
     }
 
     fn load<'a>(
@@ -143,36 +169,18 @@ impl Plan {
         }
     }
 
-    fn round_trips(
-        &self,
-        endpoints: &(String, String),
-        dialect: Dialect,
-        name: &str,
-        report: &mut Object,
-    ) -> Outcome<()> {
-        let raw = sync::raw(self.trips)?;
-        let request = sync::requests(endpoints, dialect, self.trips)?;
-        let order = sync::orders(endpoints, dialect, self.trips)?;
-        report.object(name, |out| {
-            // Two hops there and back: what an order would take without a broker between the two.
-            out.times("raw_us", &raw);
-            out.times("request_us", &request);
-            out.times("order_us", &order);
-            out.number("added_to_raw", (order.p50_us - raw.p50_us) / raw.p50_us);
-            Ok(())
-        })
-    }
-
     /// What a synchronous order and a flood of them cost beside few and many others that wait.
     fn growth(&self, out: &mut Object) -> Outcome<()> {
         let backgrounds =
             [("10_queued", 10, 1), ("many_queued", self.many, 1), ("many_products", self.many, self.many)];
         out.number("many", self.many as f64);
+        let placement = Placement::turns()?.swap_remove(0);
         for (name, orders, products) in backgrounds {
-            let broker = Child::start()?;
+            let broker = Placement::at(&placement.broker, Child::start)?;
             let waiting = load::Background::place(&broker.endpoints.0, orders, products)?;
             out.object(name, |out| {
-                out.times("order_us", &sync::orders(&broker.endpoints, Native, self.trips)?);
+                let turn = Placed { placement: &placement, endpoints: &broker.endpoints };
+                out.times("order_us", &sync::orders(&turn, Native, self.trips)?);
                 let load = self.load(&broker.endpoints, (Native, 8), (Native, 8));
                 out.number("orders_per_s", load.orders_per_s()?);
                 Ok(())

@@ -3,6 +3,11 @@
 //! Nobody can hold the others up: a peer is read for [`TURN_BYTES`] per turn at most, and what it does not read waits, up to a limit.
 //! There is no timer but the handshake deadlines and the pause after running out of descriptors, so an idle broker sleeps.
 
+mod transmit;
+
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +22,7 @@ use softs_proto::log::{Level, LogRecord};
 use softs_proto::wire::{Message, Stats};
 use softs_proto::zmtp;
 
+use super::duet::Duet;
 use super::log::Throttle;
 use super::peers::{Peer, Peers};
 use super::{BrokerOptions, Shared};
@@ -53,6 +59,14 @@ pub(super) struct EventLoop {
     handshakes: BTreeSet<(Instant, u64)>,
     /// Connections with something to write.
     dirty: Vec<PeerId>,
+    /// Clients with an answer that can wait for a first glance at the sockets, and those that have waited.
+    patient: Vec<PeerId>,
+    waited: Vec<PeerId>,
+    /// Whether a supplier was given work since the last turn.
+    gave_work: bool,
+    /// Whether the last events came while it looked, so that it need not be woken.
+    is_awake: bool,
+    duet: Duet,
     frontend: Listener,
     backend: Listener,
     accept_again: Option<Instant>,
@@ -83,6 +97,11 @@ impl EventLoop {
             peers: Peers::default(),
             handshakes: BTreeSet::new(),
             dirty: Vec::new(),
+            patient: Vec::new(),
+            waited: Vec::new(),
+            gave_work: false,
+            is_awake: false,
+            duet: Duet::default(),
             frontend,
             backend,
             accept_again: None,
@@ -101,26 +120,54 @@ impl EventLoop {
         let mut events = Vec::with_capacity(TURN_EVENTS);
         while !self.shared.stop.load(Ordering::Acquire) {
             events.clear();
-            if !self.look(&mut events) {
-                self.sleep(&mut events)?;
-            }
+            self.wait(&mut events)?;
             self.turn(Instant::now(), &events);
         }
         Ok(())
     }
 
-    /// Looks for events without sleeping, for as long as that has paid off lately; whether there are any.
+    /// Waits for events: looks for a moment, if that has paid off lately, and then sleeps.
+    fn wait(&mut self, events: &mut Vec<Event>) -> Result<(), NetError> {
+        self.is_awake = self.look(events);
+        if self.is_awake {
+            return Ok(());
+        }
+        self.speak_up();
+        self.sleep(events)
+    }
+
+    /// Looks for events without sleeping; whether there are any.
     fn look(&mut self, events: &mut Vec<Event>) -> bool {
         let budget = self.spin.budget();
         if budget.is_zero() {
             return false;
         }
-        let at_once = socket::timespec(Duration::ZERO);
-        let found = spin::look(budget, || {
-            epoll::wait(&self.epoll, spare_capacity(events), Some(&at_once)).is_ok_and(|n| n > 0)
-        });
+        let started = Instant::now();
+        if self.duet.is_on() {
+            // Who was just written to may share this core, and has nothing to say before it has run.
+            std::thread::yield_now();
+        }
+        // Who gets the core back as late as that shares it with somebody who works, and does better to be woken.
+        let mut found = started.elapsed() < budget && self.glance(events);
+        if !found {
+            self.speak_up();
+            found = spin::look(budget.saturating_sub(started.elapsed()), || self.glance(events));
+        }
         self.spin.note(found);
         found
+    }
+
+    /// Writes the answers that could wait for a first glance.
+    fn speak_up(&mut self) {
+        if !self.patient.is_empty() {
+            self.is_awake = false;
+            self.say(Instant::now());
+        }
+    }
+
+    fn glance(&self, events: &mut Vec<Event>) -> bool {
+        let at_once = socket::timespec(Duration::ZERO);
+        epoll::wait(&self.epoll, spare_capacity(events), Some(&at_once)).is_ok_and(|n| n > 0)
     }
 
     fn sleep(&self, events: &mut Vec<Event>) -> Result<(), NetError> {
@@ -140,18 +187,23 @@ impl EventLoop {
     }
 
     fn turn(&mut self, now: Instant, events: &[Event]) {
+        std::mem::swap(&mut self.patient, &mut self.waited);
         for event in events {
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
-                WAKE => self.clear_wake(),
+                WAKE => self.answer(),
                 FRONTEND => self.accept(now, Side::Frontend),
                 BACKEND => self.accept(now, Side::Backend),
                 id => self.serve(now, PeerId(id), flags),
             }
         }
         self.expire(now);
+        self.say(now);
+    }
+
+    /// Hands on what the state machine has to say, to the peers and to the log.
+    fn say(&mut self, now: Instant) {
         self.transmit(now);
-        self.shared.answer(|| self.broker.stats());
         while let Some(record) = self.broker.poll_log() {
             self.shared.log.push(record);
         }
@@ -179,10 +231,12 @@ impl EventLoop {
         }
     }
 
-    fn clear_wake(&self) {
+    /// Answers whoever has asked the handle; the wake-up is cleared first, so that one who asks meanwhile causes another.
+    fn answer(&self) {
         let mut count = [0_u8; 8];
         // It fails only when there is nothing to clear.
         let _cleared = rustix::io::read(&self.shared.wake, &mut count);
+        self.shared.answer(|| self.broker.stats());
     }
 
     fn accept(&mut self, now: Instant, side: Side) {
@@ -248,6 +302,7 @@ impl EventLoop {
     }
 
     fn serve(&mut self, now: Instant, id: PeerId, flags: EventFlags) {
+        self.duet.note(id);
         if flags.contains(EventFlags::OUT) {
             self.mark(id);
         }
@@ -340,91 +395,6 @@ impl EventLoop {
         drop(peer);
         if self.accept_again.is_some() {
             self.resume_accepting();
-        }
-    }
-
-    /// Hands what the state machine has to say to the connections and writes, until nothing is left to say.
-    fn transmit(&mut self, now: Instant) {
-        loop {
-            self.collect(now);
-            if self.dirty.is_empty() {
-                return;
-            }
-            let mut dirty = std::mem::take(&mut self.dirty);
-            // Last come, first written: an answer is said before what it causes, and somebody waits for the latter.
-            for id in dirty.drain(..).rev() {
-                self.flush(now, id);
-            }
-            // A connection that could not be written to ended meanwhile, which gives the state machine more to say.
-            dirty.append(&mut self.dirty);
-            self.dirty = dirty;
-        }
-    }
-
-    /// Hands what the state machine has to say to the connections; one that has too much waiting is written to at once, or ended.
-    fn collect(&mut self, now: Instant) {
-        while let Some(id) = self.next_message() {
-            let Some(peer) = self.peers.get_mut(id) else { continue };
-            peer.codec.send(&self.message);
-            let is_full = peer.codec.unsent() > self.options.max_unsent_bytes;
-            self.mark(id);
-            if is_full {
-                self.flush(now, id);
-            }
-        }
-    }
-
-    fn next_message(&mut self) -> Option<PeerId> {
-        self.message.clear();
-        self.broker.poll_transmit(&mut self.message)
-    }
-
-    fn mark(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get_mut(id)
-            && !peer.is_dirty
-        {
-            peer.is_dirty = true;
-            self.dirty.push(id);
-        }
-    }
-
-    /// Writes what the kernel takes and has epoll say when it takes more.
-    fn flush(&mut self, now: Instant, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id) else {
-            return;
-        };
-        peer.is_dirty = false;
-        while !peer.codec.output().is_empty() {
-            let output = peer.codec.output();
-            let len = output.len();
-            match socket::write(&peer.fd, output) {
-                Ok(n) => {
-                    peer.codec.advance_output(n);
-                    if n < len {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    // It may have said something before it went.
-                    let why = self.read(now, id).err().unwrap_or_else(|| os_text(error));
-                    self.close(now, id, &why);
-                    return;
-                }
-            }
-        }
-        let unsent = peer.codec.unsent();
-        if unsent > self.options.max_unsent_bytes {
-            let limit = self.options.max_unsent_bytes;
-            self.close(now, id, &format!("it does not read: {unsent} bytes wait for it, and {limit} may"));
-            return;
-        }
-        let is_blocked = unsent > 0;
-        if is_blocked != peer.is_armed {
-            peer.is_armed = is_blocked;
-            let mut flags = EventFlags::IN;
-            flags.set(EventFlags::OUT, is_blocked);
-            // The connection is in the epoll from its acceptance to its end, so there is nothing that could fail.
-            let _armed = epoll::modify(&self.epoll, &peer.fd, EventData::new_u64(id.0), flags);
         }
     }
 

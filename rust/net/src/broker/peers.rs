@@ -18,6 +18,8 @@ pub(super) struct Peer {
     pub(super) deadline: Option<Instant>,
     /// Whether it is in the list of those with something to write.
     pub(super) is_dirty: bool,
+    /// Whether it is in the list of those with an answer to write that can wait.
+    pub(super) is_patient: bool,
     /// Whether epoll waits for room in its socket.
     pub(super) is_armed: bool,
 }
@@ -30,6 +32,7 @@ impl Peer {
             side,
             deadline: Some(deadline),
             is_dirty: false,
+            is_patient: false,
             is_armed: false,
         }
     }

@@ -1,3 +1,5 @@
+mod fence;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -70,14 +72,17 @@ fn the_wire_is_that_of_softs() {
     peer.read_exact(&mut answers).unwrap();
     assert_eq!(answers, [1, 1]);
     assert_eq!(read(&server, 0, 8), b"efghabcd");
+    // Nothing, wherever, as an answer is all that is wanted.
+    peer.write_all(&[header(0, 0), header(u32::MAX, 0)].concat()).unwrap();
+    peer.read_exact(&mut answers).unwrap();
+    assert_eq!(answers, [1, 1]);
+    assert_eq!(read(&server, 0, 8), b"efghabcd");
 }
 
 #[test]
 fn whatever_is_not_one_slot_is_refused_before_its_body() {
     let server = server(4, 2);
-    for (offset, len) in
-        [(1, 4), (2, 4), (8, 4), (u32::MAX - 3, 4), (0, 3), (0, 5), (0, 8), (0, 0), (0, u32::MAX)]
-    {
+    for (offset, len) in [(1, 4), (2, 4), (8, 4), (u32::MAX - 3, 4), (0, 3), (0, 5), (0, 8), (0, u32::MAX)] {
         let mut peer = raw(&server);
         peer.write_all(&header(offset, len)).unwrap();
         let mut answer = Vec::new();
@@ -215,11 +220,49 @@ fn a_silent_owner_is_given_up() {
     assert!(matches!(write(&writer, 0, b"abcd"), Err(WriteError::TimedOut { .. })));
     assert!(started.elapsed() >= Duration::from_millis(250));
     let patient = TcpMediumWriter::connect(&address, false, LONG).unwrap();
+    assert!(matches!(patient.prepare(&mut || true), Err(WriteError::Interrupted { .. })));
+
+    // The third connection finds somebody who answers, and then takes nothing.
+    let patient = TcpMediumWriter::connect(&address, false, LONG).unwrap();
+    let answering = std::thread::spawn(move || {
+        let mut accepted: Vec<_> = (0..3).map(|_| listener.accept().unwrap().0).collect();
+        accepted[2].read_exact(&mut [0; 8]).unwrap();
+        accepted[2].write_all(&[1]).unwrap();
+        accepted
+    });
+    let connection = patient.prepare(&mut || false).unwrap();
+    let _silent = answering.join().unwrap();
     let mut asked = 0;
-    let outcome = patient.write(0, &vec![0; 64 << 20], &mut || {
+    let outcome = patient.write_prepared(connection, 0, &vec![0; 64 << 20], &mut || {
         asked += 1;
         asked == 2
     });
     assert!(matches!(outcome, Err(WriteError::Interrupted { .. })));
     assert_eq!(asked, 2);
+}
+
+#[test]
+fn a_writer_that_is_hung_up_at_once_tries_again_but_not_for_ever() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let writer = TcpMediumWriter::connect(&address, false, LONG).unwrap();
+    std::thread::spawn(move || {
+        let knock = || {
+            let (mut peer, _) = listener.accept().unwrap();
+            peer.read_exact(&mut [0; 8]).unwrap();
+            peer
+        };
+        drop(knock());
+        let mut second = knock();
+        second.write_all(&[1]).unwrap();
+        second.read_to_end(&mut Vec::new()).unwrap();
+        while let Ok((peer, _)) = listener.accept() {
+            drop(peer);
+        }
+    });
+    let connection = writer.prepare(&mut || false).unwrap();
+    // Interrupted, so that the writer gives its connection up.
+    let outcome = writer.write_prepared(connection, 0, b"abcd", &mut || true);
+    assert!(matches!(outcome, Err(WriteError::Interrupted { .. })));
+    assert!(matches!(write(&writer, 0, b"abcd"), Err(WriteError::HungUp { .. })));
 }

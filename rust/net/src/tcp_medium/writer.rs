@@ -1,7 +1,7 @@
 //! The supplier's side.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -14,6 +14,10 @@ use crate::{Endpoint, NetError};
 
 /// A blocked write looks this often whether it should give up.
 const SLICE: Duration = Duration::from_millis(100);
+/// A fence may come between a connection and its answer; a second one after that is no accident.
+const CONNECT_TRIES: u32 = 2;
+/// Asks the owner for its answer and stores nothing.
+const KNOCK: [u8; HEADER_LEN] = [0; HEADER_LEN];
 
 /// A connection to the owner of a TCP medium. Writes from several threads take turns.
 #[derive(Debug)]
@@ -21,8 +25,30 @@ pub struct TcpMediumWriter {
     address: String,
     endpoint: Endpoint,
     timeout: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
     /// `None` after a write that failed: what the owner made of it is not known, so the next one begins anew.
-    connection: Mutex<Option<OwnedFd>>,
+    open: Option<Open>,
+    /// The number of the newest connection.
+    newest: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    fd: OwnedFd,
+    number: u64,
+    /// Whether the owner has said something, so that its next fence finds this connection.
+    is_accepted: bool,
+}
+
+impl Open {
+    /// The owner never speaks unasked: what can be read between writes is the end of a connection that it closed meanwhile.
+    fn is_quiet(&self) -> bool {
+        socket::read(&self.fd, &mut [0]) == Ok(None)
+    }
 }
 
 /// Why a write failed other than by the owner's refusal.
@@ -50,6 +76,14 @@ pub enum WriteError {
         /// Where.
         address: String,
     },
+    /// The owner ends connections as soon as they are made.
+    #[error(
+        "the owner of the TCP medium at {address} hangs up; it has too many writers, or speaks otherwise"
+    )]
+    HungUp {
+        /// Where.
+        address: String,
+    },
     /// Nobody listens there any more.
     #[error("{0}")]
     Unreachable(#[from] NetError),
@@ -72,7 +106,9 @@ impl TcpMediumWriter {
     pub fn connect(address: &str, allow_remote: bool, timeout: Duration) -> Result<Self, NetError> {
         let endpoint = reachable(address, allow_remote)?;
         let connection = socket::connect(&endpoint, timeout).map_err(of_medium)?;
-        Ok(Self { address: address.to_owned(), endpoint, timeout, connection: Mutex::new(Some(connection)) })
+        let open = Some(Open { fd: connection, number: 0, is_accepted: false });
+        let state = Mutex::new(State { open, newest: 0 });
+        Ok(Self { address: address.to_owned(), endpoint, timeout, state })
     }
 
     /// As given.
@@ -81,9 +117,7 @@ impl TcpMediumWriter {
         &self.address
     }
 
-    /// Sends a sample and waits until the owner has stored it; `false` when the owner refused it or is gone.
-    ///
-    /// `give_up` is asked every 100 ms of waiting.
+    /// [`prepare`](Self::prepare) and [`write_prepared`](Self::write_prepared) in one.
     ///
     /// # Errors
     /// See [`WriteError`]. The next write connects again.
@@ -93,50 +127,116 @@ impl TcpMediumWriter {
         data: &[u8],
         give_up: &mut dyn FnMut() -> bool,
     ) -> Result<bool, WriteError> {
-        let (Ok(offset32), Ok(len32)) = (u32::try_from(offset), u32::try_from(data.len())) else {
-            return Err(WriteError::TooFar { offset, len: data.len() });
-        };
-        let mut header = [0; HEADER_LEN];
-        header[..4].copy_from_slice(&offset32.to_be_bytes());
-        header[4..].copy_from_slice(&len32.to_be_bytes());
+        let header = header(offset, data)?;
+        let mut state = self.lock();
+        let connection = self.connected(&mut state, give_up)?;
+        self.store(&mut state, connection, &header, data, give_up)
+    }
 
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        // The owner never speaks unasked: what can be read now is the end of a connection that it closed meanwhile.
-        let open = connection.take().filter(|fd| socket::read(fd, &mut [0]) == Ok(None));
-        let fd = match open {
-            Some(fd) => fd,
-            None => socket::connect(&self.endpoint, self.timeout).map_err(of_medium)?,
+    /// Makes sure that a connection is open that the owner has accepted, so that its next fence ends it; the number of that
+    /// connection, for [`write_prepared`](Self::write_prepared). Whether a write is still allowed is to be checked between the two.
+    ///
+    /// `give_up` is asked every 100 ms of waiting.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub fn prepare(&self, give_up: &mut dyn FnMut() -> bool) -> Result<u64, WriteError> {
+        self.connected(&mut self.lock(), give_up)
+    }
+
+    /// Sends a sample over a connection of [`prepare`](Self::prepare) and waits until the owner has stored it; `false` when the
+    /// owner refused it or is gone, and when that connection has ended. It never makes another one.
+    ///
+    /// `give_up` is asked every 100 ms of waiting.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub fn write_prepared(
+        &self,
+        connection: u64,
+        offset: u64,
+        data: &[u8],
+        give_up: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, WriteError> {
+        let header = header(offset, data)?;
+        self.store(&mut self.lock(), connection, &header, data, give_up)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connected(&self, state: &mut State, give_up: &mut dyn FnMut() -> bool) -> Result<u64, WriteError> {
+        for _ in 0..CONNECT_TRIES {
+            let mut open = match state.open.take().filter(Open::is_quiet) {
+                Some(open) => open,
+                None => {
+                    let fd = socket::connect(&self.endpoint, self.timeout).map_err(of_medium)?;
+                    state.newest += 1;
+                    Open { fd, number: state.newest, is_accepted: false }
+                }
+            };
+            if !open.is_accepted {
+                match self.exchange(&open.fd, &KNOCK, &[], give_up) {
+                    Ok(STORED) => open.is_accepted = true,
+                    Ok(_) | Err(Stop::Gone) => continue,
+                    Err(stop) => return Err(self.failed(stop)),
+                }
+            }
+            let number = open.number;
+            state.open = Some(open);
+            return Ok(number);
+        }
+        Err(self.failed(Stop::Gone))
+    }
+
+    fn store(
+        &self,
+        state: &mut State,
+        connection: u64,
+        header: &[u8],
+        data: &[u8],
+        give_up: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, WriteError> {
+        // A newer one, made for another thread, is not this caller's to use: he was checked before it was made.
+        let Some(open) =
+            state.open.take_if(|open| open.number == connection && open.is_accepted).filter(Open::is_quiet)
+        else {
+            return Ok(false);
         };
-        let mut answer = [0];
-        let sent = self.exchange(&fd, &header, data, &mut answer, give_up);
-        match sent {
-            Ok(()) if answer == [STORED] => {
-                *connection = Some(fd);
+        match self.exchange(&open.fd, header, data, give_up) {
+            Ok(STORED) => {
+                state.open = Some(open);
                 Ok(true)
             }
-            Ok(()) => Ok(false),
-            Err(Stop::Gone) => Ok(false),
-            Err(Stop::TimedOut) => Err(WriteError::TimedOut {
-                address: self.address.clone(),
-                seconds: format!("{:.1}", self.timeout.as_secs_f64()),
-            }),
-            Err(Stop::Interrupted) => Err(WriteError::Interrupted { address: self.address.clone() }),
-            Err(Stop::Os(error)) => {
-                Err(WriteError::Os { address: self.address.clone(), why: os_text(error) })
-            }
+            Ok(_) | Err(Stop::Gone) => Ok(false),
+            Err(stop) => Err(self.failed(stop)),
         }
     }
 
+    fn failed(&self, stop: Stop) -> WriteError {
+        let address = self.address.clone();
+        match stop {
+            Stop::Gone => WriteError::HungUp { address },
+            Stop::TimedOut => {
+                WriteError::TimedOut { address, seconds: format!("{:.1}", self.timeout.as_secs_f64()) }
+            }
+            Stop::Interrupted => WriteError::Interrupted { address },
+            Stop::Os(error) => WriteError::Os { address, why: os_text(error) },
+        }
+    }
+
+    /// Sends, and waits for the owner's answer.
     fn exchange(
         &self,
         fd: &OwnedFd,
         header: &[u8],
         data: &[u8],
-        answer: &mut [u8; 1],
         give_up: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<u8, Stop> {
         // MORE: the header leaves with the first bytes of the sample.
-        for (mut bytes, flags) in [(header, SendFlags::MORE), (data, SendFlags::empty())] {
+        let more = if data.is_empty() { SendFlags::empty() } else { SendFlags::MORE };
+        for (mut bytes, flags) in [(header, more), (data, SendFlags::empty())] {
             while !bytes.is_empty() {
                 match send(fd, bytes, flags | SendFlags::NOSIGNAL) {
                     Ok(n) => bytes = &bytes[n..],
@@ -146,10 +246,11 @@ impl TcpMediumWriter {
                 }
             }
         }
+        let mut answer = [0];
         loop {
-            match socket::read(fd, answer)? {
+            match socket::read(fd, &mut answer)? {
                 Some(0) => return Err(Stop::Gone),
-                Some(_) => return Ok(()),
+                Some(_) => return Ok(answer[0]),
                 None => self.wait(fd, true, give_up)?,
             }
         }
@@ -171,6 +272,16 @@ impl TcpMediumWriter {
             }
         }
     }
+}
+
+fn header(offset: u64, data: &[u8]) -> Result<[u8; HEADER_LEN], WriteError> {
+    let (Ok(offset32), Ok(len32)) = (u32::try_from(offset), u32::try_from(data.len())) else {
+        return Err(WriteError::TooFar { offset, len: data.len() });
+    };
+    let mut header = [0; HEADER_LEN];
+    header[..4].copy_from_slice(&offset32.to_be_bytes());
+    header[4..].copy_from_slice(&len32.to_be_bytes());
+    Ok(header)
 }
 
 /// Why an exchange ended early.

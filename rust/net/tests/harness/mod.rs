@@ -100,7 +100,7 @@ impl Peer {
 
     pub(crate) fn client(broker: &BrokerHandle) -> Self {
         let mut peer = Self::connect(&broker.endpoints().0);
-        peer.ask(&ClientRequest::Hello);
+        peer.ask(&ClientRequest::Hello { nonce: None });
         assert!(matches!(peer.hear(), Heard::Reply(true, _)));
         peer
     }
@@ -130,7 +130,7 @@ impl Peer {
             address: "sl_test",
             slot_size: 64,
             product_id: "p",
-            orders: orders.to_vec(),
+            orders: orders.iter().map(|&(order, offset)| (order, offset, 0)).collect(),
         });
     }
 
@@ -160,10 +160,11 @@ impl Peer {
         self.next(|frames| match ToSupplier::decode(frames).unwrap() {
             ToSupplier::Reply(reply) => Work::Reply(reply.ok, reply.error.unwrap_or("").to_owned()),
             ToSupplier::Works(groups) => {
-                Work::Leases(groups.into_iter().flat_map(|group| group.leases).collect())
+                let leases = groups.into_iter().flat_map(|group| group.leases);
+                Work::Leases(leases.map(|(lease, offset, _)| (lease, offset)).collect())
             }
             ToSupplier::Terminate => Work::Terminate,
-            other @ ToSupplier::Work { .. } => panic!("{other:?} in the native dialect"),
+            other => panic!("{other:?} to a supplier that serves no lanes"),
         })
     }
 

@@ -2,16 +2,17 @@
 //!
 //! Suppliers with equal pattern lists share a [`PatternSet`]. A product is matched against the sets once, when it is first ordered, and
 //! remembers the result; from then on orders and suppliers find each other through lists, whatever else there is:
-//! * a set has a ring of its suppliers with free credit, and a ring of the products that have orders waiting for one of them;
+//! * a set has rings of its suppliers with free credit, a ring of the products that have orders waiting for one of them, and the products that
+//!   clients have announced;
 //! * a product has its interests, and a queue of orders.
 //!
 //! Only a new list of patterns looks at many products: at those that are named literally, and, if it has real patterns, at all that have
-//! orders.
+//! orders or are announced.
 
 use std::sync::Arc;
 
 use regex::RegexSet;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cost;
 use super::orders::Order;
@@ -22,11 +23,13 @@ use super::suppliers::Supplier;
 /// Products without orders that stay in the table, so that ordering one at a time does not match each of them again.
 const MAX_IDLE_PRODUCTS: usize = 16_384;
 
-/// A product that has orders, or had some a moment ago.
+/// A product that has orders or is announced, or was a moment ago.
 pub(super) struct Product {
     pub(super) id: Arc<str>,
-    /// Orders that name it, leased ones too.
-    orders: u32,
+    /// Orders that name it, leased ones too, and clients that announce it.
+    holders: u32,
+    /// Whether a client announces it; its sets know then.
+    announced: bool,
     /// Orders that no supplier has: those in the queue, and those that wait for their slot.
     pub(super) unleased: u32,
     queue: List<Order>,
@@ -55,8 +58,12 @@ pub(super) struct PatternSet {
     /// Those patterns that are more than a name.
     regexes: Option<RegexSet>,
     pub(super) suppliers: u32,
-    /// Suppliers with free credit; the first one is next.
-    pub(super) ready: List<Supplier>,
+    /// The native ones of them.
+    pub(super) natives: FxHashSet<Key<Supplier>>,
+    /// Announced products that match.
+    pub(super) announced: FxHashSet<Key<Product>>,
+    /// Suppliers with free credit that serve every lane they match, and the others; the first one of each is next.
+    pub(super) ready: [List<Supplier>; 2],
     /// Products with queued orders; the first one is next.
     waiting: List<Interest>,
 }
@@ -115,21 +122,22 @@ impl Catalogue {
         self.by_id.get(id).map(|&key| &self.products[key])
     }
 
-    /// One more order names the product.
+    /// One more order, or client, names the product.
     pub(super) fn acquire(&mut self, id: &str) -> Key<Product> {
         if let Some(&key) = self.by_id.get(id) {
             let product = &mut self.products[key];
-            if product.orders == 0 {
+            if product.holders == 0 {
                 self.idle -= 1;
             }
-            product.orders += 1;
+            product.holders += 1;
             return key;
         }
         let matching = self.matching(id);
         let id: Arc<str> = id.into();
         let key = self.products.insert(Product {
             id: Arc::clone(&id),
-            orders: 1,
+            holders: 1,
+            announced: false,
             unleased: 0,
             queue: List::new(),
             interests: Vec::new(),
@@ -141,16 +149,16 @@ impl Catalogue {
         key
     }
 
-    /// One more order names a product that is held already.
+    /// The same for a product that is held already.
     pub(super) fn hold(&mut self, key: Key<Product>) {
-        self.products[key].orders += 1;
+        self.products[key].holders += 1;
     }
 
-    /// One order less. The product may go, or be kept for a while.
+    /// One holder less. The product may go, or be kept for a while.
     pub(super) fn release(&mut self, key: Key<Product>) {
         let product = &mut self.products[key];
-        product.orders -= 1;
-        if product.orders == 0 {
+        product.holders -= 1;
+        if product.holders == 0 {
             self.idle += 1;
             if self.idle > MAX_IDLE_PRODUCTS {
                 self.forget_idle();
@@ -158,13 +166,13 @@ impl Catalogue {
         }
     }
 
-    /// Drops the products without orders. All at once, so that the cost for each order stays constant.
+    /// Drops the products without holders. All at once, so that the cost for each order stays constant.
     pub(super) fn forget_idle(&mut self) {
         if self.idle == 0 {
             return;
         }
         let idle: Vec<_> =
-            self.products.iter().filter(|(_, product)| product.orders == 0).map(|(key, _)| key).collect();
+            self.products.iter().filter(|(_, product)| product.holders == 0).map(|(key, _)| key).collect();
         for key in idle {
             if let Some(product) = self.products.remove(key) {
                 self.by_id.remove(&product.id);
@@ -174,6 +182,27 @@ impl Catalogue {
             }
         }
         self.idle = 0;
+    }
+
+    /// A client announces a product that is held already.
+    pub(super) fn announce(&mut self, key: Key<Product>) {
+        let product = &mut self.products[key];
+        if !std::mem::replace(&mut product.announced, true) {
+            for &interest in &product.interests {
+                cost::step();
+                self.sets[self.interests[interest].set].announced.insert(key);
+            }
+        }
+    }
+
+    /// No client announces the product any more; it is still held.
+    pub(super) fn unannounce(&mut self, key: Key<Product>) {
+        let product = &mut self.products[key];
+        product.announced = false;
+        for &interest in &product.interests {
+            cost::step();
+            self.sets[self.interests[interest].set].announced.remove(&key);
+        }
     }
 
     /// The order that is next; `None` also for a product that is gone.
@@ -249,7 +278,9 @@ impl Catalogue {
             patterns: Arc::clone(&list),
             regexes,
             suppliers: 1,
-            ready: List::new(),
+            natives: FxHashSet::default(),
+            announced: FxHashSet::default(),
+            ready: [List::new(), List::new()],
             waiting: List::new(),
         });
         self.by_patterns.insert(Arc::clone(&list), key);
@@ -329,6 +360,9 @@ impl Catalogue {
         }
         let interest = self.interests.insert(Interest { product: key, set, links: Links::new() });
         product.interests.push(interest);
+        if product.announced {
+            self.sets[set].announced.insert(key);
+        }
         if !product.queue.is_empty() {
             self.sets[set].waiting.push_back(&mut self.interests, interest);
         }

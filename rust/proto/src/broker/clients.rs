@@ -8,8 +8,9 @@ use rustc_hash::FxHashMap;
 use super::catalogue::Product;
 use super::guards::Address;
 use super::journal::Kind;
+use super::lanes::Announcement;
 use super::orders::{Order, OrderId, Place};
-use super::outbox::{Answer, ENTRY_BYTES, Item, MAX_CONTENT_BYTES, Outcome, Party, PeerOut};
+use super::outbox::{Answer, ENTRY_BYTES, Item, MAX_CONTENT_BYTES, Outcome, Party, PeerOut, StatsAnswer};
 use super::slab::{Key, Links};
 use super::{Broker, PeerId, foreign};
 use crate::Dialect;
@@ -29,6 +30,9 @@ pub(super) struct Client {
     number: Option<u64>,
     /// Whether it said HELLO or ordered.
     active: bool,
+    /// Native: names the client in orders to softs suppliers, over all its connections.
+    pub(super) nonce: Option<u64>,
+    pub(super) announcement: Announcement,
     orders: Orders,
     pub(super) out: PeerOut<Outcome>,
 }
@@ -45,6 +49,8 @@ impl Client {
             peer,
             number: None,
             active: false,
+            nonce: None,
+            announcement: Announcement::default(),
             orders: match dialect {
                 Dialect::Native => Orders::Native(FxHashMap::default()),
                 Dialect::Softs => Orders::Softs(FxHashMap::default()),
@@ -69,7 +75,12 @@ impl Client {
         };
     }
 
-    fn len(&self) -> usize {
+    /// Its number, once it said HELLO.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.number
+    }
+
+    pub(super) fn len(&self) -> usize {
         match &self.orders {
             Orders::Native(orders) => orders.len(),
             Orders::Softs(orders) => orders.len(),
@@ -113,14 +124,25 @@ impl Broker {
             Err(error) => return self.refuse_client(now, key, error.0),
         };
         match (request, self.clients[key].dialect()) {
-            (ClientRequest::Hello, _) => self.hello_client(now, key),
-            (ClientRequest::Stats { .. }, Dialect::Softs) => {
-                self.answer_client(key, Answer::Stats(Box::new((None, self.stats(), None))));
+            (ClientRequest::Hello { .. }, Dialect::Softs) => self.hello_client(now, key, None),
+            (ClientRequest::Hello { nonce }, Dialect::Native) => {
+                self.name_client(key, nonce);
+                self.hello_client(now, key, Some(self.config.max_order_attempts));
             }
-            (ClientRequest::Stats { request_id, product_id }, Dialect::Native) => {
+            (ClientRequest::Lanes { address, segment_id, lanes }, Dialect::Native) => {
+                self.activate(key);
+                self.announce(key, address, segment_id, &lanes);
+            }
+            (ClientRequest::Stats { .. }, Dialect::Softs) => {
+                let (request_id, stats) = (None, self.stats());
+                let answer = StatsAnswer { request_id, stats, diagnosis: None, detail: None };
+                self.answer_client(key, Answer::Stats(Box::new(answer)));
+            }
+            (ClientRequest::Stats { request_id, product_id, detail }, Dialect::Native) => {
                 let diagnosis = product_id.map(|id| self.diagnose(now, id));
-                let answer = Box::new((request_id, self.stats(), diagnosis));
-                self.answer_client(key, Answer::Stats(answer));
+                let (stats, detail) = if detail { self.stats_in_detail(now) } else { (self.stats(), None) };
+                let answer = StatsAnswer { request_id, stats, diagnosis, detail };
+                self.answer_client(key, Answer::Stats(Box::new(answer)));
             }
             (ClientRequest::Order { order_id, product_id, address, offset }, Dialect::Softs) => {
                 self.order(now, key, order_id, (product_id, address, offset));
@@ -138,7 +160,8 @@ impl Broker {
                 | ClientRequest::Cancel { .. }
                 | ClientRequest::Discard
                 | ClientRequest::Orders { .. }
-                | ClientRequest::Cancels { .. },
+                | ClientRequest::Cancels { .. }
+                | ClientRequest::Lanes { .. },
                 dialect,
             ) => {
                 self.refuse_client(now, key, foreign(dialect));
@@ -165,11 +188,26 @@ impl Broker {
                 self.orders[order].client = None;
             }
         }
+        self.name_client(key, None);
+        self.withdraw_announcement(key);
         self.clients.remove(key);
         self.forget_products_of_nobody();
     }
 
-    fn hello_client(&mut self, now: Instant, key: Key<Client>) {
+    /// The newest connection with a nonce is the client's; its older ones may not have been found dead yet.
+    fn name_client(&mut self, key: Key<Client>, nonce: Option<u64>) {
+        let before = std::mem::replace(&mut self.clients[key].nonce, nonce);
+        if let Some(before) = before
+            && self.by_nonce.get(&before) == Some(&key)
+        {
+            self.by_nonce.remove(&before);
+        }
+        if let Some(nonce) = nonce {
+            self.by_nonce.insert(nonce, key);
+        }
+    }
+
+    fn hello_client(&mut self, now: Instant, key: Key<Client>, max_order_attempts: Option<u32>) {
         self.activate(key);
         let number = match self.clients[key].number {
             Some(number) => number,
@@ -184,7 +222,7 @@ impl Broker {
                 number
             }
         };
-        self.answer_client(key, Answer::Hello(number));
+        self.answer_client(key, Answer::Hello(number, max_order_attempts));
     }
 
     fn order(
@@ -204,7 +242,7 @@ impl Broker {
             return self.answer_client(key, Answer::Error(TOO_MANY_ORDERS.into()));
         }
         let medium = self.open_medium(product_id, address, 0);
-        if self.accept(key, OrderId::Softs(order_id.into()), medium, offset) {
+        if self.accept(key, OrderId::Softs(order_id.into()), medium, (offset, 0)) {
             // Answered first: the client takes the next frame that comes for the answer.
             self.answer_client(key, Answer::Ok);
             self.dispatch_product(now, medium.product);
@@ -219,17 +257,17 @@ impl Broker {
         now: Instant,
         key: Key<Client>,
         (address, slot_size, product_id): (&str, u64, &str),
-        orders: &[(u64, u64)],
+        orders: &[(u64, u64, u64)],
     ) {
         self.activate(key);
         let medium = self.open_medium(product_id, address, slot_size);
-        for &(number, offset) in orders {
+        for &(number, offset, sequence) in orders {
             let client = &self.clients[key];
             let refusal = if client.find_number(number).is_some() {
                 Some((EndCode::Invalid, "an order with this number is open"))
             } else if client.len() >= MAX_ORDERS_PER_CLIENT {
                 Some((EndCode::Refused, TOO_MANY_ORDERS))
-            } else if !self.accept(key, OrderId::Native(number), medium, offset) {
+            } else if !self.accept(key, OrderId::Native(number), medium, (offset, sequence)) {
                 Some((EndCode::Refused, QUEUE_FULL))
             } else {
                 self.dispatch_product(now, medium.product);
@@ -244,7 +282,13 @@ impl Broker {
     }
 
     /// Queues an order that has room there, or that `dispatch_product` will lease at once; `false` if it is neither.
-    fn accept(&mut self, client: Key<Client>, id: OrderId, medium: Medium, offset: u64) -> bool {
+    fn accept(
+        &mut self,
+        client: Key<Client>,
+        id: OrderId,
+        medium: Medium,
+        (offset, sequence): (u64, u64),
+    ) -> bool {
         let Medium { product, address, slot_size } = medium;
         let full = self.catalogue.product(product).unleased as usize >= self.config.max_queue_per_product;
         if full && !self.can_lease(product, address, offset) {
@@ -260,6 +304,7 @@ impl Broker {
             avoid: None,
             offset,
             slot_size,
+            sequence,
             links: Links::new(),
             attempts: 0,
             lost: 0,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::cost::take_steps;
 use super::{Broker, Config, PeerId, Side};
 use crate::Dialect;
-use crate::wire::{ClientRequest, Message, SupplierRequest};
+use crate::wire::{AnnouncedLane, ClientRequest, Message, SupplierRequest};
 
 const SUPPLIER: PeerId = PeerId(1);
 const CLIENT: PeerId = PeerId(10);
@@ -46,8 +46,18 @@ impl Bench {
         let mut message = Message::new();
         let address = "medium";
         let client = client_of(orders[0].0);
+        let orders = orders.into_iter().map(|(number, offset)| (number, offset, 0)).collect();
         let request = ClientRequest::Orders { address, slot_size: 64, product_id, orders };
         request.encode(&mut message);
+        self.deliver(client, &message)
+    }
+
+    fn announce(&mut self, client: PeerId, products: &[&str], generation: u32) -> u64 {
+        let mut message = Message::new();
+        let lanes = products.iter().zip(0..);
+        let lanes = lanes.map(|(product_id, lane)| AnnouncedLane { product_id, lane, generation }).collect();
+        let address = &*format!("medium of {client:?}");
+        ClientRequest::Lanes { address, segment_id: 1, lanes }.encode(&mut message);
         self.deliver(client, &message)
     }
 
@@ -171,4 +181,38 @@ fn products_that_came_once_are_forgotten() {
         bench.broker.handle_disconnected(bench.now, PeerId(CLIENT.0 + n));
     }
     assert!(!bench.broker.catalogue.has_products());
+}
+
+#[test]
+fn lanes_cost_by_what_matches_them() {
+    let costs = |other_clients: u64, other_suppliers: u64| {
+        let mut bench = Bench::new();
+        bench.hello(&["p.*"]);
+        for n in 0..other_suppliers {
+            let peer = PeerId(100_000 + n);
+            bench.connect(peer, Side::Backend);
+            let mut message = Message::new();
+            SupplierRequest::Hello { product_ids: vec!["q1", "q2"], name: None }.encode(&mut message);
+            bench.deliver(peer, &message);
+        }
+        for n in 0..other_clients {
+            let peer = PeerId(200_000 + n);
+            bench.connect(peer, Side::Frontend);
+            bench.announce(peer, &["q1", "r"], 0);
+        }
+        let announced = bench.announce(CLIENT, &["p1", "p2"], 0);
+        let again = bench.announce(CLIENT, &["p1", "p2"], 0);
+        let used_anew = bench.announce(CLIENT, &["p1", "p2"], 1);
+        let ordered = bench.order("p1", vec![(1, 0)]);
+        bench.broker.handle_disconnected(bench.now, SUPPLIER);
+        let lost = take_steps();
+        bench.hello(&["p1"]);
+        take_steps();
+        bench.broker.handle_disconnected(bench.now, CLIENT);
+        vec![announced, again, used_anew, ordered, lost, take_steps()]
+    };
+    let few = costs(2, 2);
+    assert!(few.iter().all(|&steps| (1..40).contains(&steps)), "{few:?}");
+    assert_eq!(costs(1000, 2), few, "many clients");
+    assert_eq!(costs(2, 1000), few, "many suppliers");
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::catalogue::Product;
 use super::guards::{Address, MAX_WAITERS_PER_SLOT};
 use super::journal::Kind;
+use super::lanes::Lane;
 use super::orders::{Order, OrderId, Place};
 use super::outbox::{ENTRY_BYTES, Item, NUMBER_BYTES, Outcome, Party, Work};
 use super::slab::{Key, List};
@@ -37,14 +38,16 @@ impl Broker {
     /// Whether an order that arrived now would be leased at once.
     pub(super) fn can_lease(&self, product: Key<Product>, address: Key<Address>, offset: u64) -> bool {
         self.catalogue.front(product).is_none()
-            && self.choose(product, None).is_some()
+            && self.choose(product, None, None).is_some()
             && !self.guards.holds(address, offset)
     }
 
     /// Hands out the queued orders of one product while suppliers have credit.
     pub(super) fn dispatch_product(&mut self, now: Instant, product: Key<Product>) {
         while let Some(order) = self.catalogue.front(product) {
-            let Some(supplier) = self.choose(product, self.orders[order].avoid) else {
+            let Order { client, avoid, .. } = self.orders[order];
+            let lane = self.lane_of_order(client, product);
+            let Some(supplier) = self.choose(product, avoid, lane) else {
                 return;
             };
             self.lease(now, order, supplier);
@@ -61,24 +64,33 @@ impl Broker {
         }
     }
 
-    /// Of the suppliers that are next in their sets the one with the fewest leases; one to avoid only if there is no other.
-    fn choose(&self, product: Key<Product>, avoid: Option<Key<Supplier>>) -> Option<Key<Supplier>> {
+    /// Of the suppliers that are next in their rings the one with the fewest leases, and of these the one whose last lease is the oldest; one to
+    /// avoid only if there is no other. One that serves the client's lane for the product only if all do: it finds orders there, the others
+    /// are why this one came by wire.
+    fn choose(
+        &self,
+        product: Key<Product>,
+        avoid: Option<Key<Supplier>>,
+        lane: Option<Key<Lane>>,
+    ) -> Option<Key<Supplier>> {
         let mut best = None;
         let mut fallback = None;
-        for set in self.catalogue.sets_of(product) {
-            let Some(mut supplier) = set.ready.front() else {
+        for ring in self.catalogue.sets_of(product).flat_map(|set| &set.ready) {
+            let Some(mut key) = ring.front() else {
                 continue;
             };
-            if avoid == Some(supplier) {
+            if avoid == Some(key) {
                 fallback = avoid;
-                match List::after(supplier, &self.suppliers) {
-                    Some(next) => supplier = next,
+                match List::after(key, &self.suppliers) {
+                    Some(next) => key = next,
                     None => continue,
                 }
             }
-            let open = self.suppliers[supplier].leases.len();
-            if best.is_none_or(|(fewest, _)| open < fewest) {
-                best = Some((open, supplier));
+            let supplier = &self.suppliers[key];
+            let attached = lane.is_some_and(|lane| self.is_attached(key, lane));
+            let rank = (attached, supplier.leases.len(), supplier.last_lease);
+            if best.is_none_or(|(lowest, _)| rank < lowest) {
+                best = Some((rank, key));
             }
         }
         best.map(|(_, supplier)| supplier).or(fallback)
@@ -107,6 +119,8 @@ impl Broker {
         supplier.take_lease(number, Lease { order: key, since: now });
         match supplier.dialect() {
             Dialect::Softs => {
+                let nonce = order.client.and_then(|client| self.clients[client].nonce);
+                supplier.work_id = order.id.for_softs(nonce);
                 let item = Item::Push(Work::One(number));
                 self.outbox.push(party, &mut supplier.out, item);
             }
@@ -114,20 +128,13 @@ impl Broker {
                 // As if it shared its group with no other lease.
                 let address = self.addresses.text(order.address);
                 let names = product.id.len() + address.len() + 2 * ENTRY_BYTES;
-                let bytes = names + 3 * NUMBER_BYTES;
+                let bytes = names + 4 * NUMBER_BYTES;
                 self.outbox.push_lease(party, &mut supplier.out, number, bytes);
             }
         }
         // To the end of its ring, or out of it: leases go round.
-        if supplier.has_credit()
-            && let Some(set) = supplier.set
-        {
-            let ring = &mut self.catalogue.sets[set].ready;
-            ring.remove(&mut self.suppliers, supplier_key);
-            ring.push_back(&mut self.suppliers, supplier_key);
-        } else {
-            self.update_ready(supplier_key);
-        }
+        self.leave_ring(supplier_key);
+        self.update_ready(supplier_key);
     }
 
     /// Ends a lease, if the supplier has it. What can be leased now is left to [`Self::settle`].

@@ -18,10 +18,10 @@ pub(super) const MAX_WAITERS_PER_SLOT: u32 = 16;
 /// An interned address.
 pub(super) struct Address {
     pub(super) text: Arc<str>,
-    orders: u32,
+    holders: u32,
 }
 
-/// The addresses of all live orders.
+/// The addresses of all live orders and lanes.
 pub(super) struct Addresses {
     slab: Slab<Address>,
     by_text: FxHashMap<Arc<str>, Key<Address>>,
@@ -40,27 +40,37 @@ impl Addresses {
         &self.slab[key].text
     }
 
-    /// One more order holds the address.
+    /// The text to keep.
+    pub(super) fn shared(&self, key: Key<Address>) -> &Arc<str> {
+        &self.slab[key].text
+    }
+
+    /// The address, if something holds it.
+    pub(super) fn find(&self, text: &str) -> Option<Key<Address>> {
+        self.by_text.get(text).copied()
+    }
+
+    /// One more order, or lane, holds the address.
     pub(super) fn acquire(&mut self, text: &str) -> Key<Address> {
         if let Some(&key) = self.by_text.get(text) {
-            self.slab[key].orders += 1;
+            self.slab[key].holders += 1;
             return key;
         }
         let text: Arc<str> = text.into();
-        let key = self.slab.insert(Address { text: Arc::clone(&text), orders: 1 });
+        let key = self.slab.insert(Address { text: Arc::clone(&text), holders: 1 });
         self.by_text.insert(text, key);
         key
     }
 
-    /// One more order holds an address that is held already.
+    /// The same for an address that is held already.
     pub(super) fn hold(&mut self, key: Key<Address>) {
-        self.slab[key].orders += 1;
+        self.slab[key].holders += 1;
     }
 
-    /// One order less; the last one takes the address away.
+    /// One holder less; the last one takes the address away.
     pub(super) fn release(&mut self, key: Key<Address>) {
-        self.slab[key].orders -= 1;
-        if self.slab[key].orders == 0
+        self.slab[key].holders -= 1;
+        if self.slab[key].holders == 0
             && let Some(address) = self.slab.remove(key)
         {
             self.by_text.remove(&address.text);

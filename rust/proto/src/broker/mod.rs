@@ -13,7 +13,8 @@
 //! Everything that an event causes has happened when its call returns; only messages wait to be fetched. There is nothing to do when time
 //! passes: a lease ends when its supplier answers or its connection ends, never by a clock (W1).
 //!
-//! Read on in `catalogue` (who can make what), `dispatch` (who gets what), `clients` and `suppliers` (who says what).
+//! Read on in `catalogue` (who can make what), `dispatch` (who gets what), `lanes` (who needs no broker for it), `clients` and `suppliers`
+//! (who says what).
 
 mod catalogue;
 mod clients;
@@ -23,31 +24,29 @@ mod cost_tests;
 mod dispatch;
 mod guards;
 mod journal;
+mod lanes;
 mod orders;
 mod outbox;
 mod patterns;
 mod slab;
+mod statistics;
 mod suppliers;
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
 use crate::Dialect;
 use crate::log::LogRecord;
-use crate::wire::{Diagnosis, Stats};
 use catalogue::{Catalogue, Product};
 use clients::Client;
 use guards::{Addresses, Guards};
 use journal::Journal;
+use lanes::Lanes;
 use orders::Order;
-use outbox::{ENTRY_BYTES, MAX_CONTENT_BYTES, Outbox, Party};
+use outbox::{Outbox, Party};
 use slab::{Key, Slab};
 use suppliers::Supplier;
-
-/// Bytes of a STATS answer besides its list of patterns.
-const STATS_BYTES: usize = 512;
 
 /// A connection, to either side; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,9 +81,11 @@ pub struct Broker {
     config: Config,
     peers: FxHashMap<PeerId, Party>,
     clients: Slab<Client>,
+    by_nonce: FxHashMap<u64, Key<Client>>,
     suppliers: Slab<Supplier>,
     orders: Slab<Order>,
     catalogue: Catalogue,
+    lanes: Lanes,
     addresses: Addresses,
     guards: Guards,
     outbox: Outbox,
@@ -107,9 +108,11 @@ impl Broker {
             config,
             peers: FxHashMap::default(),
             clients: Slab::new(),
+            by_nonce: FxHashMap::default(),
             suppliers: Slab::new(),
             orders: Slab::new(),
             catalogue: Catalogue::new(),
+            lanes: Lanes::new(),
             addresses: Addresses::new(),
             guards: Guards::new(),
             outbox: Outbox::new(),
@@ -158,29 +161,6 @@ impl Broker {
         self.journal.poll()
     }
 
-    /// The figures of `softs.BrokerStats`. The list of patterns is cut where it would not fit into a message.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let mut room = MAX_CONTENT_BYTES - STATS_BYTES;
-        let sets = || self.catalogue.sets.iter().map(|(_, set)| set);
-        let patterns: BTreeSet<&str> =
-            sets().flat_map(|set| set.patterns.iter().map(|pattern| &**pattern)).collect();
-        let fits = |pattern: &&str| {
-            let bytes = pattern.len() + ENTRY_BYTES;
-            let fits = bytes <= room;
-            room -= if fits { bytes } else { room };
-            fits
-        };
-        Stats {
-            pending_orders: self.orders.len() as u64,
-            available_suppliers: sets().map(|set| u64::from(set.ready.len())).sum(),
-            connected_clients: self.active_clients,
-            connected_suppliers: self.registered_suppliers,
-            total_completed: self.total_completed,
-            product_ids: patterns.into_iter().take_while(fits).map(str::to_owned).collect(),
-        }
-    }
-
     /// Whether nothing is held for anybody; so it is once all peers are gone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -188,6 +168,8 @@ impl Broker {
             && self.clients.len() + self.suppliers.len() + self.orders.len() == 0
             && !self.catalogue.has_products()
             && !self.catalogue.has_sets()
+            && self.lanes.is_empty()
+            && self.by_nonce.is_empty()
             && self.addresses.is_empty()
             && self.guards.is_empty()
             && self.touched.is_empty()
@@ -199,37 +181,11 @@ impl Broker {
             self.catalogue.forget_idle();
         }
     }
-
-    /// Why a product may be late.
-    fn diagnose(&self, now: Instant, product_id: &str) -> Diagnosis {
-        let matching = self.catalogue.matching(product_id);
-        let product = self.catalogue.find(product_id);
-        let mut diagnosis = Diagnosis {
-            queued: product.map_or(0, |product| u64::from(product.unleased)),
-            ..Diagnosis::default()
-        };
-        for (_, supplier) in self.suppliers.iter() {
-            if !supplier.set.is_some_and(|set| matching.contains(&set)) {
-                continue;
-            }
-            diagnosis.matching_suppliers += 1;
-            if let Some(oldest) = supplier.leases.values().map(|lease| lease.since).min() {
-                diagnosis.busy_suppliers += 1;
-                let held_s = now.saturating_duration_since(oldest).as_secs_f64();
-                diagnosis.busiest_s = diagnosis.busiest_s.max(held_s);
-            }
-        }
-        diagnosis
-    }
 }
 
 /// The answer to a message that only a peer of the other dialect may send.
 fn foreign(dialect: Dialect) -> String {
-    let name = match dialect {
-        Dialect::Softs => "softs",
-        Dialect::Native => "native",
-    };
-    format!("not a message of the {name} dialect, which this connection speaks")
+    format!("not a message of the {} dialect, which this connection speaks", dialect.name())
 }
 
 /// At most `max` bytes of a text, whole characters.

@@ -17,7 +17,7 @@ pub(super) enum OrderId {
 }
 
 impl OrderId {
-    /// What a softs supplier gets to see.
+    /// How the log calls it.
     pub(super) fn text(&self) -> Cow<'_, str> {
         match self {
             Self::Native(number) => Cow::Owned(number.to_string()),
@@ -25,13 +25,23 @@ impl OrderId {
         }
     }
 
-    /// Whether a softs supplier means this order.
-    pub(super) fn is(&self, text: &str) -> bool {
-        match self {
-            Self::Native(number) => text.parse() == Ok(*number),
-            Self::Softs(id) => **id == *text,
+    /// What a softs supplier gets to see. With the nonce of the client it says whose order it is even to a broker that never knew it.
+    pub(super) fn for_softs(&self, nonce: Option<u64>) -> Arc<str> {
+        match (self, nonce) {
+            (Self::Native(number), Some(nonce)) => format!("{nonce:016x}-{number}").into(),
+            (Self::Native(number), None) => number.to_string().into(),
+            (Self::Softs(id), _) => Arc::clone(id),
         }
     }
+}
+
+/// The nonce and the number in an id that [`OrderId::for_softs`] made.
+pub(super) fn parse_for_softs(text: &str) -> Option<(u64, u64)> {
+    let (nonce, number) = text.split_once('-')?;
+    // Exactly as it was written: no signs, no other widths.
+    let parsed = (u64::from_str_radix(nonce, 16).ok()?, number.parse().ok()?);
+    let again = OrderId::Native(parsed.1).for_softs(Some(parsed.0));
+    (*again == *text).then_some(parsed)
 }
 
 /// Where an order is.
@@ -56,6 +66,8 @@ pub(super) struct Order {
     pub(super) avoid: Option<Key<Supplier>>,
     pub(super) offset: u64,
     pub(super) slot_size: u64,
+    /// The number of the sample in its client's stream, for the supplier.
+    pub(super) sequence: u64,
     pub(super) links: Links<Order>,
     pub(super) attempts: u32,
     /// How often a supplier was lost while this was its oldest lease.

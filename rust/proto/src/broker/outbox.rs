@@ -7,12 +7,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::clients::Client;
-use super::orders::OrderId;
 use super::slab::Key;
 use super::suppliers::Supplier;
 use super::{Broker, PeerId};
 use crate::limits::MAX_MESSAGE_BYTES;
-use crate::wire::{Diagnosis, EndCode, Message, Reply, Stats, ToClient, ToSupplier, WorkGroup};
+use crate::wire::{Detail, Diagnosis, EndCode, Message, Reply, Stats, ToClient, ToSupplier, WorkGroup};
 
 /// Room for what is around the entries of a message: command, lengths of lists.
 const ENVELOPE_BYTES: usize = 256;
@@ -31,10 +30,19 @@ const MAX_SPARE: usize = 64;
 pub(super) enum Answer {
     Ok,
     Error(Cow<'static, str>),
-    Hello(u64),
+    /// Its number, and for a native client how often an order may fail.
+    Hello(u64, Option<u32>),
     Cancelled(u64, Vec<u64>),
     Discarded(Vec<Arc<str>>),
-    Stats(Box<(Option<u64>, Stats, Option<Diagnosis>)>),
+    Stats(Box<StatsAnswer>),
+}
+
+/// The answer to STATS; what follows the statistics is for native clients only.
+pub(super) struct StatsAnswer {
+    pub(super) request_id: Option<u64>,
+    pub(super) stats: Stats,
+    pub(super) diagnosis: Option<Diagnosis>,
+    pub(super) detail: Option<Box<Detail>>,
 }
 
 /// What a client is told unasked.
@@ -42,6 +50,8 @@ pub(super) enum Outcome {
     Fulfilled(Arc<str>),
     Failed(Arc<str>),
     Results(Results),
+    /// Orders that are not ours any more, and whose writers have answered.
+    Late(Vec<u64>),
 }
 
 /// What a supplier is told unasked.
@@ -99,6 +109,11 @@ impl Outbox {
 
     pub(super) fn push<P>(&mut self, party: Party, out: &mut PeerOut<P>, item: Item<P>) {
         out.items.push_back(item);
+        self.mark(party, out);
+    }
+
+    /// The peer has something to hear that is made into a message only when it is asked for: last, and once for all changes.
+    pub(super) fn mark<P>(&mut self, party: Party, out: &mut PeerOut<P>) {
         if !out.listed {
             out.listed = true;
             self.dirty.push_back(party);
@@ -123,6 +138,16 @@ impl Outbox {
         self.push_result(party, out, bytes, |results| {
             results.ended.push((order, code, text.into()));
         });
+    }
+
+    /// Tells a native client that a writer of an order from before our time has answered.
+    pub(super) fn push_late(&mut self, party: Party, out: &mut PeerOut<Outcome>, order: u64) {
+        if let Some(Item::Push(Outcome::Late(orders))) = out.items.back_mut()
+            && (orders.len() + 1) * NUMBER_BYTES <= MAX_CONTENT_BYTES
+        {
+            return orders.push(order);
+        }
+        self.push(party, out, Item::Push(Outcome::Late(vec![order])));
     }
 
     /// Gives a lease to a native supplier; `bytes` bounds what it needs on the wire.
@@ -187,8 +212,12 @@ impl Broker {
 
     fn transmit_to_client(&mut self, key: Key<Client>, out: &mut Message) -> Option<PeerId> {
         let client = self.clients.get_mut(key)?;
+        let peer = client.peer;
         let Some(item) = client.out.items.pop_front() else {
-            client.out.listed = false;
+            if self.encode_supply(key, out) {
+                return Some(peer);
+            }
+            self.clients[key].out.listed = false;
             return None;
         };
         match item {
@@ -197,6 +226,7 @@ impl Broker {
                 ToClient::Fulfilled { order_id: &order_id }.encode(out)
             }
             Item::Push(Outcome::Failed(order_id)) => ToClient::Failed { order_id: &order_id }.encode(out),
+            Item::Push(Outcome::Late(orders)) => ToClient::Late(orders).encode(out),
             Item::Push(Outcome::Results(results)) => {
                 let ended = results.ended.iter();
                 let message = ToClient::Results {
@@ -209,17 +239,20 @@ impl Broker {
                 }
             }
         }
-        Some(client.peer)
+        Some(peer)
     }
 
     fn transmit_to_supplier(&mut self, key: Key<Supplier>, out: &mut Message) -> Option<PeerId> {
         loop {
             let supplier = self.suppliers.get_mut(key)?;
+            let peer = supplier.peer;
             let Some(item) = supplier.out.items.pop_front() else {
-                supplier.out.listed = false;
+                if self.encode_lanes(key, out) {
+                    return Some(peer);
+                }
+                self.suppliers[key].out.listed = false;
                 return None;
             };
-            let peer = supplier.peer;
             match item {
                 Item::Answer(answer) => answer.encode(out),
                 Item::Push(Work::One(lease)) => self.encode_work(key, lease, out),
@@ -240,15 +273,8 @@ impl Broker {
             return;
         };
         let order = &self.orders[lease.order];
-        let text;
         let work = ToSupplier::Work {
-            order_id: match &order.id {
-                OrderId::Softs(id) => id,
-                OrderId::Native(_) => {
-                    text = order.id.text();
-                    &text
-                }
-            },
+            order_id: &self.suppliers[supplier].work_id,
             product_id: &self.catalogue.product(order.product).id,
             address: self.addresses.text(order.address),
             offset: order.offset,
@@ -277,7 +303,7 @@ impl Broker {
                     leases: Vec::new(),
                 });
             }
-            groups[at].leases.push((number, order.offset));
+            groups[at].leases.push((number, order.offset, order.sequence));
         }
         if !groups.is_empty() {
             ToSupplier::Works(groups).encode(out);
@@ -291,7 +317,10 @@ impl Answer {
         match self {
             Self::Ok => ok.encode(out),
             Self::Error(text) => Reply::error(&text).encode(out),
-            Self::Hello(peer_id) => Reply { peer_id: Some(peer_id), ..ok }.encode(out),
+            Self::Hello(peer_id, attempts) => {
+                let max_order_attempts = attempts.map(u64::from);
+                Reply { peer_id: Some(peer_id), max_order_attempts, ..ok }.encode(out);
+            }
             Self::Cancelled(request_id, orders) => {
                 Reply { request_id: Some(request_id), cancelled_orders: Some(orders), ..ok }.encode(out)
             }
@@ -299,8 +328,8 @@ impl Answer {
                 Reply { cancelled: Some(ids.iter().map(|id| &**id).collect()), ..Reply::ok() }.encode(out)
             }
             Self::Stats(answer) => {
-                let (request_id, stats, diagnosis) = *answer;
-                Reply { request_id, stats: Some(stats), diagnosis, ..ok }.encode(out);
+                let StatsAnswer { request_id, stats, diagnosis, detail } = *answer;
+                Reply { request_id, stats: Some(stats), diagnosis, detail, ..ok }.encode(out);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The backend: what suppliers say, in both dialects.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
@@ -7,7 +8,8 @@ use rustc_hash::FxHashMap;
 use super::catalogue::PatternSet;
 use super::dispatch::Ending;
 use super::journal::Kind;
-use super::orders::Order;
+use super::lanes::Attachments;
+use super::orders::{Order, parse_for_softs};
 use super::outbox::{Answer, Item, Party, PeerOut, Work};
 use super::slab::{Key, Linked, Links};
 use super::{Broker, PeerId, cut, foreign};
@@ -30,8 +32,13 @@ pub(super) struct Supplier {
     /// Native: leases it wants to hold. Softs: 1 from READY until it is given a lease.
     window: u32,
     pub(super) leases: FxHashMap<u64, Lease>,
-    /// Whether it is in its set's ring of suppliers with free credit.
-    ready: bool,
+    /// The newest lease that it was given.
+    pub(super) last_lease: u64,
+    /// Softs: what the order of its lease is called.
+    pub(super) work_id: Arc<str>,
+    pub(super) attachments: Attachments,
+    /// Which of its set's two rings of suppliers with free credit it is in.
+    ring: Option<usize>,
     links: Links<Supplier>,
     pub(super) out: PeerOut<Work>,
 }
@@ -61,7 +68,10 @@ impl Supplier {
             set: None,
             window: 0,
             leases: FxHashMap::default(),
-            ready: false,
+            last_lease: 0,
+            work_id: Arc::from(""),
+            attachments: Attachments::default(),
+            ring: None,
             links: Links::new(),
             out: PeerOut::new(),
         }
@@ -69,6 +79,22 @@ impl Supplier {
 
     pub(super) fn dialect(&self) -> Dialect {
         self.dialect
+    }
+
+    /// Its number, once it said HELLO.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.number
+    }
+
+    /// How it calls itself; empty if it did not say.
+    pub(super) fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    /// For how long it has had its oldest lease.
+    pub(super) fn busy_s(&self, now: Instant) -> Option<f64> {
+        let oldest = self.leases.values().map(|lease| lease.since).min()?;
+        Some(now.saturating_duration_since(oldest).as_secs_f64())
     }
 
     /// How errors and the log call it.
@@ -90,8 +116,14 @@ impl Supplier {
             }
     }
 
+    /// The ring for suppliers of its kind: a softs one serves no lane.
+    fn ring_of_kind(&self) -> usize {
+        usize::from(self.dialect == Dialect::Softs || !self.attachments.are_complete())
+    }
+
     pub(super) fn take_lease(&mut self, number: u64, lease: Lease) {
         self.leases.insert(number, lease);
+        self.last_lease = number;
         if self.dialect == Dialect::Softs {
             self.window = 0;
         }
@@ -121,9 +153,13 @@ impl Broker {
             (SupplierRequest::Dones { done, failed, returned }, Dialect::Native) => {
                 self.done_many(now, key, &done, &failed, &returned)
             }
+            (SupplierRequest::Unattached(names), Dialect::Native) => self.refuse_lanes(key, &names),
             (SupplierRequest::Goodbye, _) => self.goodbye(now, key),
             (
-                SupplierRequest::Ready { .. } | SupplierRequest::Done { .. } | SupplierRequest::Dones { .. },
+                SupplierRequest::Ready { .. }
+                | SupplierRequest::Done { .. }
+                | SupplierRequest::Dones { .. }
+                | SupplierRequest::Unattached(_),
                 dialect,
             ) => {
                 self.refuse_supplier(now, key, foreign(dialect));
@@ -160,10 +196,14 @@ impl Broker {
             Ok(set) => set,
             Err(error) => return self.refuse_supplier(now, key, error),
         };
-        self.unregister(key);
+        self.move_lanes(key, self.suppliers[key].set, Some(set));
+        self.leave_set(key);
         self.registered_suppliers += 1;
         let supplier = &mut self.suppliers[key];
         supplier.set = Some(set);
+        if supplier.dialect == Dialect::Native {
+            self.catalogue.sets[set].natives.insert(key);
+        }
         supplier.name = name.map(|name| cut(name, MAX_ID_BYTES).into());
         let number = match supplier.number {
             Some(number) => number,
@@ -178,7 +218,7 @@ impl Broker {
             let first = product_ids.first().copied().unwrap_or_default();
             format!("{} connected with {n_patterns} patterns ({first:?} ...), {total} now", supplier.who())
         });
-        self.answer_supplier(key, Answer::Hello(number));
+        self.answer_supplier(key, Answer::Hello(number, None));
         // A supplier that says HELLO again may have credit left.
         self.update_ready(key);
         self.dispatch_supplier(now, key);
@@ -195,10 +235,10 @@ impl Broker {
     }
 
     fn done(&mut self, now: Instant, key: Key<Supplier>, order_id: &str, success: bool) {
-        let mut leases = self.suppliers[key].leases.iter();
-        let lease =
-            leases.find(|(_, lease)| self.orders[lease.order].id.is(order_id)).map(|(&number, _)| number);
+        let supplier = &self.suppliers[key];
+        let lease = supplier.leases.keys().next().copied().filter(|_| *supplier.work_id == *order_id);
         let Some(lease) = lease else {
+            self.late(order_id);
             return self.answer_supplier(key, Answer::Error(UNKNOWN_ORDER.into()));
         };
         let ending = match success {
@@ -211,6 +251,17 @@ impl Broker {
         self.update_ready(key);
         self.settle(now);
         self.dispatch_supplier(now, key);
+    }
+
+    /// A softs supplier has answered an order that we did not give it: another broker did, before us, or we did on a connection that broke.
+    /// Its client waits for this before it uses the slot again.
+    fn late(&mut self, order_id: &str) {
+        let Some((nonce, order)) = parse_for_softs(order_id) else {
+            return;
+        };
+        if let Some(&client) = self.by_nonce.get(&nonce) {
+            self.outbox.push_late(Party::Client(client), &mut self.clients[client].out, order);
+        }
     }
 
     fn done_many(
@@ -248,32 +299,40 @@ impl Broker {
 
     /// Takes the patterns of a supplier away; `false` if it had none.
     fn unregister(&mut self, key: Key<Supplier>) -> bool {
+        self.move_lanes(key, self.suppliers[key].set, None);
+        self.leave_set(key)
+    }
+
+    fn leave_set(&mut self, key: Key<Supplier>) -> bool {
+        self.leave_ring(key);
         let Some(set) = self.suppliers[key].set.take() else {
             return false;
         };
-        if std::mem::take(&mut self.suppliers[key].ready) {
-            let ring = &mut self.catalogue.sets[set].ready;
-            ring.remove(&mut self.suppliers, key);
-        }
+        self.catalogue.sets[set].natives.remove(&key);
         self.catalogue.leave(set);
         self.registered_suppliers -= 1;
         true
     }
 
-    /// Puts a supplier into its set's ring, or takes it out, as its credit says.
+    /// Puts a supplier into the right ring of its set, or takes it out, as its credit says.
     pub(super) fn update_ready(&mut self, key: Key<Supplier>) {
+        let supplier = &self.suppliers[key];
+        let ring = supplier.has_credit().then(|| supplier.ring_of_kind());
+        if supplier.ring == ring {
+            return;
+        }
+        self.leave_ring(key);
+        if let (Some(set), Some(ring)) = (self.suppliers[key].set, ring) {
+            self.suppliers[key].ring = Some(ring);
+            self.catalogue.sets[set].ready[ring].push_back(&mut self.suppliers, key);
+        }
+    }
+
+    /// Takes a supplier out of the ring that it is in.
+    pub(super) fn leave_ring(&mut self, key: Key<Supplier>) {
         let supplier = &mut self.suppliers[key];
-        let has_credit = supplier.has_credit();
-        if let Some(set) = supplier.set
-            && supplier.ready != has_credit
-        {
-            supplier.ready = has_credit;
-            let ring = &mut self.catalogue.sets[set].ready;
-            if has_credit {
-                ring.push_back(&mut self.suppliers, key);
-            } else {
-                ring.remove(&mut self.suppliers, key);
-            }
+        if let (Some(set), Some(ring)) = (supplier.set, supplier.ring.take()) {
+            self.catalogue.sets[set].ready[ring].remove(&mut self.suppliers, key);
         }
     }
 

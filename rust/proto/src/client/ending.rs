@@ -1,52 +1,88 @@
 //! How orders end, and what becomes of their slots.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Client, OrderNumber, RETRY_REFUSED, Slot};
+use super::{Client, Ending, Lanes, OrderNumber, SlotId, State};
 use crate::log::{Level, LogRecord};
 
-impl Client {
-    pub(super) fn order_done(&mut self, number: OrderNumber) {
-        let Some(order) = self.orders.remove(&number) else {
-            return;
-        };
-        self.failures.forget(&order.product);
-        if order.stale {
-            self.make_free(order.slot);
+/// How long a refused order waits before it is sent again, unless a result arrives earlier.
+const RETRY_REFUSED: Duration = Duration::from_millis(10);
+
+impl<L: Lanes> Client<L> {
+    // -- in lanes ------------------------------------------------------------------------------------------------------------
+
+    pub(super) fn lane_order_ended(&mut self, now: Instant, slot: SlotId, ending: Ending) {
+        if ending == Ending::Lost {
+            self.counters.lost += 1;
+        }
+        if !self.block(slot).wanted {
+            self.make_free(slot);
             return;
         }
-        self.completions += 1;
-        self.slots[order.slot as usize] =
-            Slot::Finished { product: order.product, prefetched: order.prefetched };
-        self.finished.push_back(order.slot);
+        let product = self.products.get_mut(self.blocks[self.block_of(slot) as usize].product);
+        product.on_lane -= 1;
+        let failed = match ending {
+            Ending::Done => {
+                self.failures.forget(&product.name);
+                self.finish(slot);
+                return;
+            }
+            Ending::Failed(text) => Some(text),
+            Ending::Lost => None,
+        };
+        let attempts = &mut self.slots[slot as usize].attempts;
+        *attempts += 1;
+        let attempts = *attempts;
+        if attempts >= self.max_order_attempts {
+            let text = failed.unwrap_or_else(|| format!("its supplier died, in attempt {attempts}"));
+            self.give_up(now, slot, &text);
+            return;
+        }
+        self.counters.retried += u64::from(failed.is_some());
+        self.place_again(slot);
     }
 
-    pub(super) fn order_failed(&mut self, now: Instant, number: OrderNumber, text: &str) {
-        let Some(order) = self.orders.remove(&number) else {
+    // -- on the wire ---------------------------------------------------------------------------------------------------------
+
+    pub(super) fn order_done(&mut self, number: OrderNumber) {
+        let Some(slot) = self.leave_wire(number) else {
             return;
         };
-        self.make_free(order.slot);
-        if self.failures.record(now, &order.product, text) {
-            let product = &order.product;
-            self.log.push_back(LogRecord {
-                level: Level::Error,
-                text: format!("order for product {product:?} failed: {text}"),
-            });
+        self.set_tainted(slot, false);
+        if self.block(slot).wanted {
+            self.failures.forget(&self.products.get(self.block(slot).product).name);
+            self.finish(slot);
+        } else {
+            self.make_free(slot);
+        }
+    }
+
+    /// `written`: whether a supplier had it, so that the broker knows that nobody writes to the slot any more.
+    pub(super) fn order_failed(&mut self, now: Instant, number: OrderNumber, text: &str, written: bool) {
+        let Some(slot) = self.leave_wire(number) else {
+            return;
+        };
+        if written {
+            self.set_tainted(slot, false);
+        }
+        if self.block(slot).wanted {
+            self.give_up(now, slot, text);
+        } else {
+            self.make_free(slot);
         }
     }
 
     pub(super) fn order_refused(&mut self, now: Instant, number: OrderNumber) {
-        let Some(order) = self.orders.get_mut(&number) else {
+        let Some(slot) = self.leave_wire(number) else {
             return;
         };
-        if order.stale {
-            let slot = order.slot;
-            self.orders.remove(&number);
+        if !self.block(slot).wanted {
             self.make_free(slot);
             return;
         }
-        order.placed = false;
-        self.refused.push_back(number);
+        self.slots[slot as usize].state = State::Waiting;
+        self.products.get_mut(self.blocks[self.block_of(slot) as usize].product).on_wire += 1;
+        self.refused.push_back((slot, number));
         self.retry_refused_at.get_or_insert(now + RETRY_REFUSED);
     }
 
@@ -57,22 +93,67 @@ impl Client {
         }
     }
 
+    pub(super) fn requeue_refused(&mut self) {
+        self.retry_refused_at = None;
+        for (slot, order) in std::mem::take(&mut self.refused) {
+            if self.slots[slot as usize].is_waiting(order) {
+                self.queue_for_sending(slot, self.block(slot).product);
+            }
+        }
+    }
+
     pub(super) fn order_cancelled(&mut self, number: OrderNumber) {
-        if let Some(order) = self.orders.remove(&number) {
-            self.make_free(order.slot);
+        let Some(slot) = self.leave_wire(number) else {
+            return;
+        };
+        if self.block(slot).wanted {
+            self.slots[slot as usize].state = State::Finished;
+            self.dismantle(self.block_of(slot), true);
+            self.send_cancels();
+        } else {
+            self.make_free(slot);
         }
     }
 
+    /// softs 0.1.0 drops every order of a client, leased or not, and names none: nothing will be heard of the stale ones.
     pub(super) fn end_stale_orders(&mut self) {
-        let stale: Vec<_> = self.orders.iter().filter(|(_, o)| o.stale).map(|(&n, _)| n).collect();
+        let stale = |(_, slot): &(&OrderNumber, &SlotId)| !self.block(**slot).wanted;
+        let stale: Vec<_> = self.sent.iter().filter(stale).map(|(&number, _)| number).collect();
         for number in stale {
-            self.order_cancelled(number);
+            if let Some(slot) = self.leave_wire(number) {
+                self.set_tainted(slot, true);
+                self.make_free(slot);
+            }
         }
     }
 
-    pub(super) fn forget_unplaced(&mut self, number: OrderNumber) {
-        self.unplaced.retain(|&n| n != number);
-        self.refused.retain(|&n| n != number);
-        self.order_cancelled(number);
+    /// The broker has the order no longer. The slot's state is the caller's to change.
+    fn leave_wire(&mut self, number: OrderNumber) -> Option<SlotId> {
+        let slot = self.sent.remove(&number)?;
+        let block = self.block(slot);
+        let (key, wanted) = (block.product, block.wanted);
+        let product = self.products.get_mut(key);
+        product.leased -= 1;
+        if wanted {
+            product.sent -= 1;
+            product.on_wire -= 1;
+        }
+        self.mark_sendable(key);
+        Some(slot)
+    }
+
+    /// All attempts at the order in `slot` have failed. An ordered stream cannot leave a sample out and nor can a block: they are ordered again
+    /// after a pause. Other streams go on without it.
+    fn give_up(&mut self, now: Instant, slot: SlotId, text: &str) {
+        let id = self.block_of(slot);
+        let name = self.products.get(self.blocks[id as usize].product).name.clone();
+        self.slots[slot as usize].state = State::Finished;
+        self.dismantle(id, self.config.ordered || self.config.block > 1);
+        self.send_cancels();
+        self.counters.failed += 1;
+        if self.failures.record(now, &name, text) {
+            let text = format!("order for product {name:?} failed: {text}");
+            self.log.push_back(LogRecord { level: Level::Error, text });
+        }
     }
 }

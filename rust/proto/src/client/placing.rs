@@ -1,87 +1,163 @@
-//! Orders on the wire.
+//! Where an order goes: into a lane, or to the broker.
 
-use super::{Client, Order, OrderNumber, SlotId, requests};
-use crate::wire::Message;
+use super::products::ProductKey;
+use super::{Block, BlockId, Client, LaneRef, Lanes, OrderNumber, Owed, SlotId, State};
+use crate::Dialect;
 
-impl Client {
-    pub(super) fn offset(&self, slot: SlotId) -> u64 {
-        u64::from(slot) * self.config.slot_size
+/// A native supplier asks for this many leases at most when its calls are short.
+const NATIVE_WINDOW: u32 = 64;
+
+impl<L: Lanes> Client<L> {
+    /// A free block for an order of `key`, and the lane if it should go through one.
+    pub(super) fn take_free(&mut self, key: ProductKey) -> Option<(BlockId, Option<LaneRef>)> {
+        // Slots that only the broker may give away go to it first, so that they are soon like all others.
+        if self.dialect.is_some()
+            && let Some(block) = self.free_tainted.pop_front()
+        {
+            return Some((block, None));
+        }
+        let lane = self.lane_for(key);
+        let block = match lane {
+            Some(_) => self.free.pop_front(),
+            None => self.free_tainted.pop_front().or_else(|| self.free.pop_front()),
+        };
+        Some((block?, lane))
     }
 
-    /// All unplaced orders of one product in one message.
-    pub(super) fn encode_orders(&mut self, out: &mut Message) -> bool {
-        let Some(product) = self.next_unplaced().map(|order| order.product.clone()) else {
-            return false;
-        };
-        let mut batch = Vec::with_capacity(self.unplaced.len());
-        while let Some(&number) = self.unplaced.front() {
-            match self.orders.get_mut(&number) {
-                Some(order) if order.product == product && batch.len() < requests::MAX_BATCH => {
-                    order.placed = true;
-                    let slot = order.slot;
-                    batch.push((number, self.offset(slot)));
-                }
-                Some(_) => break,
-                None => {}
+    /// The lane, if the next order of `key` should go through it: suppliers are attached, and those that only the broker reaches have enough.
+    fn lane_for(&self, key: ProductKey) -> Option<LaneRef> {
+        let product = self.products.get(key);
+        let lane = product.lane.filter(|&lane| self.lanes.n_attached(lane) > 0)?;
+        let by_wire = self.dialect == Some(Dialect::Native) && product.on_wire < self.wire_share(key);
+        (!by_wire).then_some(lane)
+    }
+
+    /// Slots that may be on order by wire while suppliers are attached to the lane: two for each supplier that only the broker reaches, since it
+    /// takes one while it works on the other, but never most of the slots.
+    fn wire_share(&self, key: ProductKey) -> u32 {
+        let wire = self.products.get(key).supply.map_or(0, |supply| supply.wire);
+        let half = self.blocks.len() as u32 / 2 * self.config.block;
+        wire.saturating_mul(2).min(half)
+    }
+
+    /// How many more orders of `key` the broker may have: none while we wait to hear who makes it. Where there are suppliers of softs it has no more than they all can use, because
+    /// what it has may be quarantined when it dies.
+    pub(super) fn room_on_wire(&self, key: ProductKey) -> usize {
+        let product = self.products.get(key);
+        match product.supply {
+            None if product.announced && self.supply_due.is_some() => 0,
+            Some(supply)
+                if supply.softs > 0 && self.dialect == Some(Dialect::Native) && !self.is_attached(key) =>
+            {
+                let native = supply.wire.saturating_sub(supply.softs);
+                let limit =
+                    supply.softs.saturating_mul(2).saturating_add(native.saturating_mul(NATIVE_WINDOW));
+                limit.saturating_sub(product.sent) as usize
             }
-            self.unplaced.pop_front();
+            _ => usize::MAX,
         }
-        crate::wire::ClientRequest::Orders {
-            address: &self.config.address,
-            slot_size: self.config.slot_size,
-            product_id: &product,
-            orders: batch,
-        }
-        .encode(out);
-        true
     }
 
-    pub(super) fn encode_order(&mut self, out: &mut Message) -> bool {
-        if self.next_unplaced().is_none() {
-            return false;
-        }
-        let Some(number) = self.unplaced.pop_front() else {
-            return false;
-        };
-        let order_id = self.order_id(number);
-        let Some(order) = self.orders.get_mut(&number) else {
-            return false;
-        };
-        order.placed = true;
-        let (slot, product) = (order.slot, order.product.clone());
-        crate::wire::ClientRequest::Order {
-            order_id: &order_id,
-            product_id: &product,
-            address: &self.config.address,
-            offset: self.offset(slot),
-        }
-        .encode(out);
-        self.requests.expect_order_reply(number);
-        true
-    }
-
-    pub(super) fn next_unplaced(&mut self) -> Option<&Order> {
-        while let Some(number) = self.unplaced.front() {
-            if self.orders.contains_key(number) {
-                return self.orders.get(self.unplaced.front()?);
+    /// The share of those whom only the broker reaches has grown: gives them what waits in the lane unclaimed.
+    pub(super) fn rebalance(&mut self, key: ProductKey) {
+        if self.is_attached(key) {
+            let room = self.wire_share(key).saturating_sub(self.products.get(key).on_wire);
+            if room > 0 {
+                self.take_back_from_lane(key, room as usize);
             }
-            self.unplaced.pop_front();
-        }
-        None
-    }
-
-    /// The id of an order as the user and a softs broker see it.
-    #[must_use]
-    pub fn order_id(&self, number: OrderNumber) -> String {
-        match self.peer_id {
-            Some(peer) => format!("c{peer}-{number}"),
-            None => format!("c-{number}"),
         }
     }
 
-    /// The order that [`Client::order_id`] named.
-    #[must_use]
-    pub fn parse_order_id(&self, order_id: &str) -> Option<OrderNumber> {
-        order_id.strip_prefix('c')?.split_once('-')?.1.parse().ok()
+    /// Puts the slots of a free block on order. `name`: the number by which the user knows this order already; `None` for a new one.
+    pub(super) fn put_on_order(
+        &mut self,
+        block: BlockId,
+        key: ProductKey,
+        place: u64,
+        name: Option<OrderNumber>,
+        lane: Option<LaneRef>,
+    ) -> OrderNumber {
+        let name = name.unwrap_or(self.next_order);
+        self.blocks[block as usize] = Block { product: key, place, name, wanted: true, ..Block::default() };
+        self.products.get_mut(key).live += 1;
+        self.n_live += 1;
+        for slot in self.slots_of(block) {
+            let order = self.next_order;
+            self.next_order += 1;
+            let slot_state = &mut self.slots[slot as usize];
+            (slot_state.order, slot_state.attempts) = (order, 0);
+            self.place(slot, key, lane);
+        }
+        name
+    }
+
+    /// Orders what the slot's block is for; by wire if the lane is full. Tainted slots have no lane ([`Client::take_free`]).
+    pub(super) fn place(&mut self, slot: SlotId, key: ProductKey, lane: Option<LaneRef>) {
+        if let Some(lane) = lane
+            && self.lanes.place(lane, slot, self.sequence_of(slot))
+        {
+            self.slots[slot as usize].state = State::Lane;
+            self.products.get_mut(key).on_lane += 1;
+            return;
+        }
+        self.await_wire(slot, key);
+    }
+
+    /// Places an order again that has ended, in its slot.
+    pub(super) fn place_again(&mut self, slot: SlotId) {
+        let key = self.block(slot).product;
+        self.place(slot, key, self.lane_for(key));
+    }
+
+    /// The slot's order will be sent to the broker.
+    pub(super) fn await_wire(&mut self, slot: SlotId, key: ProductKey) {
+        self.slots[slot as usize].state = State::Waiting;
+        self.products.get_mut(key).on_wire += 1;
+        self.queue_for_sending(slot, key);
+    }
+
+    pub(super) fn queue_for_sending(&mut self, slot: SlotId, key: ProductKey) {
+        let order = self.slots[slot as usize].order;
+        let (slots, product) = (&self.slots, self.products.get_mut(key));
+        if product.waiting.len() > 2 * slots.len() {
+            // Without a broker nobody else clears out what was taken back since.
+            product.waiting.retain(|&(slot, order)| slots[slot as usize].is_waiting(order));
+        }
+        product.waiting.push_back((slot, order));
+        self.mark_sendable(key);
+    }
+
+    pub(super) fn mark_sendable(&mut self, key: ProductKey) {
+        let product = self.products.get_mut(key);
+        if !product.waiting.is_empty() && !product.sendable {
+            product.sendable = true;
+            self.sendable.push_back(key);
+        }
+    }
+
+    /// The user's orders that have lost their slots get others, as far as there are any.
+    pub(super) fn place_owed(&mut self) {
+        while let Some(&Owed { product, place, name }) = self.owed.front() {
+            let Some((block, lane)) = self.take_free(product) else {
+                return;
+            };
+            self.owed.pop_front();
+            self.put_on_order(block, product, place, Some(name), lane);
+        }
+    }
+
+    /// Makes an order placed ahead the user's own.
+    pub(super) fn adopt(&mut self, key: ProductKey) -> Option<OrderNumber> {
+        if self.products.get(key).ahead == 0 {
+            return None;
+        }
+        let is_ahead = |block: &&mut Block| {
+            block.wanted && block.prefetched && block.product == key && block.n_finished == 0
+        };
+        let adopted = self.blocks.iter_mut().filter(is_ahead).min_by_key(|block| block.name)?;
+        adopted.prefetched = false;
+        let name = adopted.name;
+        self.products.get_mut(key).ahead -= 1;
+        Some(name)
     }
 }

@@ -1,15 +1,15 @@
-//! Ordering ahead: `request_sample` keeps every free slot on order for the products that are asked for.
+//! Ordering ahead: a request keeps every free block on order for the products that are asked for.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Client, Slot};
+use super::products::ProductKey;
+use super::{Block, BlockId, Client, Lanes, State};
 
 /// Products asked for lately; they share the slots.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     requests: u64,
-    products: Vec<(Arc<str>, u64)>,
+    products: Vec<(ProductKey, u64)>,
 }
 
 impl Recent {
@@ -17,113 +17,154 @@ impl Recent {
         self.products.clear();
     }
 
-    /// Notes a request; the product's shared name.
-    fn touch(&mut self, product: &str, n_slots: u64) -> Arc<str> {
+    pub(super) fn forget(&mut self, key: ProductKey) {
+        self.products.retain(|&(other, _)| other != key);
+    }
+
+    /// Notes a request.
+    fn touch(&mut self, key: ProductKey, n_blocks: u64) {
         self.requests += 1;
-        let (requests, horizon) = (self.requests, 4 * n_slots.max(1));
+        let (requests, horizon) = (self.requests, 4 * n_blocks.max(1));
         if let [(only, last)] = &mut self.products[..]
-            && &**only == product
+            && *only == key
         {
             *last = requests;
-            return only.clone();
+            return;
         }
         self.products.retain(|(_, last)| requests - last <= horizon);
-        if let Some((known, last)) = self.products.iter_mut().find(|(p, _)| &**p == product) {
-            *last = requests;
-            return known.clone();
+        match self.products.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, last)) => *last = requests,
+            None => self.products.push((key, requests)),
         }
-        let name: Arc<str> = Arc::from(product);
-        self.products.push((name.clone(), requests));
-        name
     }
 }
 
-impl Client {
-    /// Puts free slots on order for `product`; `starved` when the caller goes away without a sample.
-    pub(super) fn prefetch(&mut self, now: Instant, product: &str, starved: bool) {
-        let product = self.recent.touch(product, u64::from(self.config.n_slots));
-        // Ordering in bunches saves messages; a quarter of the slots keeps the suppliers busy meanwhile.
-        let bunch = (self.slots.len() / 4).max(1);
-        let supplied = !self.finished.is_empty() && self.free.len() < bunch;
-        if supplied && !starved {
-            return;
+impl<L: Lanes> Client<L> {
+    /// Puts free blocks on order for `key`; `starved` when the caller goes away without a sample.
+    pub(super) fn prefetch(&mut self, now: Instant, key: ProductKey, starved: bool) {
+        let n_blocks = self.blocks.len();
+        self.recent.touch(key, n_blocks as u64);
+        if !self.owed.is_empty() {
+            self.place_owed();
         }
-        if self.failures.is_paused(now, &product) {
-            return;
-        }
-        if self.recent.products.len() == 1 {
-            // One product: all that is free, the usual case, without counting.
-            while let Some(slot) = self.free.pop_front() {
-                self.put_on_order(slot, product.clone(), true);
-            }
-            if !starved || self.orders.values().any(|o| !o.stale && o.product == product) {
+        let n_free = self.free.len() + self.free_tainted.len();
+        if !starved {
+            // Ordering in bunches saves messages; a quarter of the slots keeps the suppliers busy meanwhile. A lane needs no messages.
+            let bunch = if self.is_attached(key) { 1 } else { (n_blocks / 4).max(1) };
+            if n_free == 0 || (self.n_finished > 0 && n_free < bunch) {
                 return;
             }
         }
-        let share = (self.slots.len() / self.recent.products.len()).max(1);
-        let have = self.ordered_or_finished(&product);
-        if have == 0 && self.free.is_empty() {
-            self.reclaim_for(&product, share);
+        if self.failures.is_paused(now, &self.products.get(key).name) {
+            return;
+        }
+        let most = self.prefetch_limit();
+        if self.recent.products.len() == 1 {
+            // One product: all that is free, the usual case, without counting.
+            while self.n_live < most && self.order_ahead(key) {}
+            if !starved {
+                return;
+            }
+            if self.products.get(key).live > 0 {
+                self.make_room_for_gap(key);
+                return;
+            }
+        }
+        let share = (most / self.recent.products.len()).max(1);
+        let have = self.products.get(key).live as usize;
+        if have == 0 && (self.free.is_empty() || self.n_live >= most) {
+            self.reclaim_for(key, share);
         }
         for _ in have..share {
-            let Some(slot) = self.free.pop_front() else {
+            if self.n_live >= most || !self.order_ahead(key) {
                 break;
-            };
-            self.put_on_order(slot, product.clone(), true);
+            }
+        }
+        if starved && self.products.get(key).live > 0 {
+            self.make_room_for_gap(key);
         }
     }
 
-    fn ordered_or_finished(&self, product: &Arc<str>) -> usize {
-        self.slots
-            .iter()
-            .filter(|slot| match slot {
-                Slot::OnOrder(number) => {
-                    self.orders.get(number).is_some_and(|o| !o.stale && o.product == *product)
-                }
-                Slot::Finished { product: p, .. } => p == product,
-                Slot::Free | Slot::Held => false,
+    /// Blocks that may be on order or finished ahead.
+    fn prefetch_limit(&self) -> usize {
+        let n_blocks = self.blocks.len();
+        let limit = self.config.prefetch.map(|slots| (slots / self.config.block).max(1) as usize);
+        limit.map_or(n_blocks, |limit| limit.min(n_blocks))
+    }
+
+    fn order_ahead(&mut self, key: ProductKey) -> bool {
+        let Some((block, lane)) = self.take_free(key) else {
+            return false;
+        };
+        let product = self.products.get_mut(key);
+        product.ahead += 1;
+        let place = product.stream.take();
+        self.put_on_order(block, key, place, None, lane);
+        self.blocks[block as usize].prefetched = true;
+        true
+    }
+
+    /// An ordered stream waits for a sample that has lost its slot, and all others hold later ones: the last of those makes room. Only one
+    /// that is at rest: its slot is of use at once.
+    fn make_room_for_gap(&mut self, key: ProductKey) {
+        let is_full = self.free.is_empty() || self.n_live >= self.prefetch_limit();
+        let Some(gap) = self.products.get(key).stream.first_gap().filter(|_| self.config.ordered && is_full)
+        else {
+            return;
+        };
+        let is_later = |&id: &BlockId| {
+            let block = &self.blocks[id as usize];
+            block.wanted && block.prefetched && block.product == key && block.place > gap
+        };
+        let is_at_rest = |&id: &BlockId| {
+            self.slots_of(id).all(|slot| {
+                let slot = &self.slots[slot as usize];
+                matches!(slot.state, State::Finished | State::Waiting)
+                    && (!slot.tainted || self.dialect.is_some())
             })
-            .count()
+        };
+        let last = (0..self.blocks.len() as BlockId)
+            .filter(is_later)
+            .filter(is_at_rest)
+            .max_by_key(|&id| self.blocks[id as usize].place);
+        if let Some(last) = last {
+            self.dismantle(last, true);
+            self.order_ahead(key);
+        }
     }
 
-    /// Takes back what was ordered ahead for other products, at most `wanted` slots: finished ones at once, the others when the broker agrees.
-    fn reclaim_for(&mut self, product: &Arc<str>, wanted: usize) {
-        let dropped = self.drop_prefetched_finished(wanted, Some(product));
-        let mut taken_back = Vec::new();
-        for (&number, order) in &mut self.orders {
-            if dropped + taken_back.len() >= wanted {
+    /// Takes back what was ordered ahead for other products, at most `wanted` blocks: finished ones and unclaimed ones in lanes at once, the
+    /// others when the broker agrees.
+    fn reclaim_for(&mut self, key: ProductKey, wanted: usize) {
+        let mut dropped = self.drop_prefetched_finished(wanted, Some(key));
+        for block in 0..self.blocks.len() as BlockId {
+            if dropped >= wanted {
                 break;
             }
-            if order.prefetched && !order.stale && order.product != *product {
-                order.stale = true;
-                taken_back.push(number);
+            let Block { wanted: live, prefetched, product, .. } = self.blocks[block as usize];
+            if live && prefetched && product != key {
+                self.dismantle(block, true);
+                dropped += 1;
             }
         }
-        let (placed, unplaced): (Vec<_>, Vec<_>) =
-            taken_back.into_iter().partition(|number| self.orders.get(number).is_some_and(|o| o.placed));
-        for number in unplaced {
-            self.forget_unplaced(number);
-        }
-        if !placed.is_empty() && self.dialect.is_some() {
-            let request = self.requests.cancel(placed);
-            self.requests.abandon(request);
-        }
+        self.send_cancels();
     }
 
-    /// Frees up to `wanted` finished slots that nobody asked for yet, other than those of `except`.
-    pub(super) fn drop_prefetched_finished(&mut self, wanted: usize, except: Option<&Arc<str>>) -> usize {
-        let mut dropped = Vec::new();
-        self.finished.retain(|&slot| {
-            let drop = dropped.len() < wanted
-                && matches!(&self.slots[slot as usize], Slot::Finished { product, prefetched: true } if Some(product) != except);
-            if drop {
-                dropped.push(slot);
-            }
-            !drop
-        });
-        for &slot in &dropped {
-            self.make_free(slot);
+    /// Frees up to `wanted` finished blocks that nobody asked for yet, other than those of `except`.
+    pub(super) fn drop_prefetched_finished(&mut self, wanted: usize, except: Option<ProductKey>) -> usize {
+        let complete: Vec<_> = (0..self.blocks.len() as BlockId)
+            .filter(|&id| {
+                let block = &self.blocks[id as usize];
+                block.wanted
+                    && block.prefetched
+                    && block.n_finished == self.config.block
+                    && Some(block.product) != except
+            })
+            .take(wanted)
+            .collect();
+        for &block in &complete {
+            self.dismantle(block, true);
         }
-        dropped.len()
+        complete.len()
     }
 }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::OrderNumber;
 use crate::Dialect;
-use crate::wire::{ClientRequest, Diagnosis, Message, Reply, Stats};
+use crate::wire::{ClientRequest, Detail, Diagnosis, Message, Reply, Stats};
 
 /// Orders in one message at most: far below the limit of a message whatever the numbers are.
 pub(super) const MAX_BATCH: usize = 16_384;
@@ -21,6 +21,8 @@ pub enum Outcome {
     Cancelled(Vec<OrderNumber>),
     /// The broker's statistics.
     Stats(Stats, Option<Diagnosis>),
+    /// The broker's statistics, and who is connected if it can tell.
+    Detail(Stats, Option<Box<Detail>>),
     /// The broker said no, and why.
     Refused(String),
     /// The connection ended before the answer came.
@@ -32,7 +34,7 @@ pub(super) enum Pending {
     Hello,
     Order(OrderNumber),
     Cancel { request: RequestId, orders: Vec<OrderNumber>, all: bool, settled: Vec<OrderNumber> },
-    Stats { request: RequestId, product: Option<String> },
+    Stats { request: RequestId, product: Option<String>, detail: bool },
 }
 
 #[derive(Debug, Default)]
@@ -64,9 +66,9 @@ impl Requests {
         request
     }
 
-    pub(super) fn stats(&mut self, product: Option<String>) -> RequestId {
+    pub(super) fn stats(&mut self, product: Option<String>, detail: bool) -> RequestId {
         let request = self.next_id();
-        self.unsent.push_back(Pending::Stats { request, product });
+        self.unsent.push_back(Pending::Stats { request, product, detail });
         request
     }
 
@@ -127,8 +129,11 @@ impl Requests {
                 let outcome = settled.iter().copied().chain(taken_back).collect();
                 self.settle(*request, Outcome::Cancelled(outcome));
             }
-            Pending::Stats { request, .. } => {
+            Pending::Stats { request, detail, .. } => {
                 let outcome = match &reply.stats {
+                    Some(stats) if reply.ok && *detail => {
+                        Outcome::Detail(stats.clone(), reply.detail.clone())
+                    }
                     Some(stats) if reply.ok => Outcome::Stats(stats.clone(), reply.diagnosis.clone()),
                     _ => Outcome::Refused(reply.error.unwrap_or("no reason given").to_owned()),
                 };
@@ -143,13 +148,17 @@ impl Requests {
         &mut self,
         dialect: Dialect,
         peer_id: Option<u64>,
+        nonce: u64,
         out: &mut Message,
     ) -> bool {
         let Some(pending) = self.unsent.pop_front() else {
             return false;
         };
         match (&pending, dialect) {
-            (Pending::Hello, _) => ClientRequest::Hello.encode(out),
+            (Pending::Hello, _) => {
+                let nonce = (dialect == Dialect::Native).then_some(nonce);
+                ClientRequest::Hello { nonce }.encode(out);
+            }
             (Pending::Order(_), _) => return false,
             (Pending::Cancel { request, orders, .. }, Dialect::Native) => {
                 ClientRequest::Cancels { request_id: *request, orders: orders.clone() }.encode(out);
@@ -158,12 +167,16 @@ impl Requests {
             (Pending::Cancel { request, orders, .. }, Dialect::Softs) => {
                 return self.send_softs_cancels(*request, orders, peer_id, out);
             }
-            (Pending::Stats { request, product }, Dialect::Native) => {
-                ClientRequest::Stats { request_id: Some(*request), product_id: product.as_deref() }
-                    .encode(out);
+            (Pending::Stats { request, product, detail }, Dialect::Native) => {
+                ClientRequest::Stats {
+                    request_id: Some(*request),
+                    product_id: product.as_deref(),
+                    detail: *detail,
+                }
+                .encode(out);
             }
             (Pending::Stats { .. }, Dialect::Softs) => {
-                ClientRequest::Stats { request_id: None, product_id: None }.encode(out)
+                ClientRequest::Stats { request_id: None, product_id: None, detail: false }.encode(out)
             }
         }
         self.sent.push_back(pending);

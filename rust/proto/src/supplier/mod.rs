@@ -5,6 +5,7 @@
 //! [`Supplier::may_write`] is asked right before the slot is touched (invariant W3).
 
 mod credit;
+mod lanes;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +16,10 @@ use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::{Level, LogRecord};
 use crate::wire::{Message, SupplierRequest, ToSupplier};
 
+pub use lanes::{LaneChange, LaneId};
+
 use credit::Credit;
+use lanes::Lanes;
 
 /// Results wait at most this long for company, as long as there is other work to do.
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
@@ -44,6 +48,8 @@ pub struct Work {
     pub offset: u64,
     /// Bytes of the client's slots; 0 when it did not say.
     pub slot_size: u64,
+    /// The number of the sample in the client's stream; 0 from clients that do not number theirs.
+    pub sequence: u64,
     lease: Lease,
     connection: u64,
     leased_at: Instant,
@@ -84,6 +90,7 @@ pub struct Supplier {
     expected: VecDeque<Expected>,
     hello: Option<Result<u64, String>>,
     terminated: bool,
+    lanes: Lanes,
     log: VecDeque<LogRecord>,
 }
 
@@ -120,6 +127,7 @@ impl Supplier {
             expected: VecDeque::new(),
             hello: None,
             terminated: false,
+            lanes: Lanes::default(),
             log: VecDeque::new(),
         }
     }
@@ -219,6 +227,12 @@ impl Supplier {
         }
     }
 
+    /// Serves a lane no longer, or does not begin to: its segment cannot be opened or is another one, it has no room for one more supplier, its
+    /// client is gone, or the lane is used for something else now. The broker sends this supplier the orders that it might have found there.
+    pub fn refuse_lane(&mut self, id: &LaneId) {
+        self.lanes.refuse(id, self.dialect == Some(Dialect::Native));
+    }
+
     /// Says GOODBYE; leases not begun are given back.
     pub fn leave(&mut self) {
         if self.leaving {
@@ -254,6 +268,7 @@ impl Supplier {
         self.next_softs_hello = None;
         self.expected.clear();
         self.goodbye_due = false;
+        self.lanes.handle_disconnected();
     }
 
     /// A message of the broker.
@@ -272,27 +287,31 @@ impl Supplier {
             },
             Ok(ToSupplier::Work { order_id, product_id, address, offset }) => {
                 let lease = Lease::Softs(order_id.to_owned());
-                self.enqueue(now, lease, Arc::from(product_id), Arc::from(address), offset, 0);
+                self.enqueue(now, lease, Arc::from(product_id), Arc::from(address), (offset, 0), 0);
             }
             Ok(ToSupplier::Works(groups)) => {
                 for group in groups {
                     let (product, address): (Arc<str>, Arc<str>) =
                         (Arc::from(group.product_id), Arc::from(group.address));
-                    for (lease, offset) in group.leases {
-                        self.enqueue(
-                            now,
-                            Lease::Native(lease),
-                            product.clone(),
-                            address.clone(),
-                            offset,
-                            group.slot_size,
-                        );
+                    for (lease, offset, sequence) in group.leases {
+                        let lease = Lease::Native(lease);
+                        let place = (offset, group.slot_size);
+                        self.enqueue(now, lease, product.clone(), address.clone(), place, sequence);
                     }
                 }
             }
+            // Offers that crossed our GOODBYE: the broker takes them back by itself.
+            Ok(ToSupplier::Attach(_)) if self.leaving => {}
+            Ok(ToSupplier::Attach(offers)) => self.lanes.attach(&offers),
+            Ok(ToSupplier::Detach(names)) => self.lanes.detach(&names),
             Ok(ToSupplier::Terminate) => self.terminated = true,
             Err(error) => self.warn(format!("message of the broker not understood: {error}")),
         }
+    }
+
+    /// What the broker has to say about lanes, in order; drain it after each message. A lost connection changes no lane.
+    pub fn poll_lane(&mut self) -> Option<LaneChange> {
+        self.lanes.poll()
     }
 
     /// When [`Supplier::poll_transmit`] should be drained even if nothing happens.
@@ -312,6 +331,7 @@ impl Supplier {
             || self.ready_due
             || self.goodbye_due
             || !self.returned.is_empty()
+            || self.lanes.has_refusals()
             || (has_results && (self.queue.is_empty() || full))
             || self.poll_timeout().is_some_and(|at| at <= now)
     }
@@ -345,6 +365,11 @@ impl Supplier {
         if self.ready_due && !self.leaving {
             self.ready_due = false;
             SupplierRequest::Ready { credit: Some(u64::from(self.credit.window())) }.encode(out);
+            return true;
+        }
+        if self.lanes.has_refusals() {
+            let refused = self.lanes.take_refusals();
+            SupplierRequest::Unattached(refused.iter().map(LaneId::name).collect()).encode(out);
             return true;
         }
         if self.oldest_result_at.take().is_some() || !self.returned.is_empty() {
@@ -392,8 +417,8 @@ impl Supplier {
         lease: Lease,
         product_id: Arc<str>,
         address: Arc<str>,
-        offset: u64,
-        slot_size: u64,
+        (offset, slot_size): (u64, u64),
+        sequence: u64,
     ) {
         if self.leaving {
             if let Lease::Native(lease) = lease {
@@ -407,6 +432,7 @@ impl Supplier {
             address,
             offset,
             slot_size,
+            sequence,
             lease,
             connection,
             leased_at: now,

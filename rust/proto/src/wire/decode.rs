@@ -1,7 +1,9 @@
 //! Frames to messages. The requests of a softs peer are as strict as the dataclasses of softs are; its other payloads are not looked into.
 
 use super::reader::{Reader, quoted};
-use super::{ClientRequest, EndCode, Reply, SupplierRequest, ToClient, ToSupplier, WireError, WorkGroup};
+use super::{
+    ClientRequest, EndCode, Reply, SupplierRequest, ToClient, ToSupplier, WireError, WorkGroup, lanes,
+};
 use crate::limits::MAX_PATTERNS;
 
 impl<'a> ClientRequest<'a> {
@@ -21,7 +23,8 @@ impl<'a> ClientRequest<'a> {
             b"CANCEL" => Ok(Self::Cancel { order_id: order_id("CANCEL", payload)? }),
             b"CANCELS" => cancels(payload),
             b"STATS" => stats(payload),
-            b"HELLO" => any_map("HELLO", payload).map(|()| Self::Hello),
+            b"LANES" => lanes::announced(payload),
+            b"HELLO" => client_hello(payload),
             b"DISCARD" => any_map("DISCARD", payload).map(|()| Self::Discard),
             _ => Err(unknown_command(command)),
         }
@@ -40,6 +43,7 @@ impl<'a> SupplierRequest<'a> {
             b"DONE" => done(payload),
             b"READY" => ready(payload),
             b"HELLO" => supplier_hello(payload),
+            b"UNATTACHED" => lanes::unattached(payload),
             b"GOODBYE" => any_map("GOODBYE", payload).map(|()| Self::Goodbye),
             _ => Err(unknown_command(command)),
         }
@@ -58,6 +62,8 @@ impl<'a> ToClient<'a> {
         let (command, payload) = split(frames)?;
         match command {
             b"RESULTS" => results(payload),
+            b"SUPPLY" => lanes::supply(payload),
+            b"LATE" => late(payload),
             b"FULFILLED" => Ok(Self::Fulfilled { order_id: order_id("FULFILLED", payload)? }),
             b"FAILED" => Ok(Self::Failed { order_id: order_id("FAILED", payload)? }),
             _ => Err(unknown_command(command)),
@@ -82,6 +88,8 @@ impl<'a> ToSupplier<'a> {
                 let (product_id, address) = (order.product_id, order.address);
                 Ok(Self::Work { order_id: order.order_id, product_id, address, offset: order.offset })
             }
+            b"ATTACH" => lanes::attach(payload),
+            b"DETACH" => lanes::detach(payload),
             b"TERMINATE" => any_map("TERMINATE", payload).map(|()| Self::Terminate),
             _ => Err(unknown_command(command)),
         }
@@ -159,17 +167,32 @@ fn order_id<'a>(message: &'static str, payload: &'a [u8]) -> Result<&'a str, Wir
 
 fn stats(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
     let mut reader = Reader::new("STATS", payload);
-    let (mut request_id, mut product_id) = (None, None);
+    let (mut request_id, mut product_id, mut detail) = (None, None, false);
     reader.map("payload", |reader, key| {
         match key {
             b"request_id" => request_id = Some(reader.uint("request_id")?),
             b"product_id" => product_id = Some(reader.id("product_id")?),
+            b"detail" => detail = reader.bool("detail")?,
             _ => reader.skip(key)?,
         }
         Ok(())
     })?;
     reader.end()?;
-    Ok(ClientRequest::Stats { request_id, product_id })
+    Ok(ClientRequest::Stats { request_id, product_id, detail })
+}
+
+fn client_hello(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
+    let mut reader = Reader::new("HELLO", payload);
+    let mut nonce = None;
+    reader.map("payload", |reader, key| {
+        match key {
+            b"nonce" => nonce = Some(reader.uint("nonce")?),
+            _ => reader.skip(key)?,
+        }
+        Ok(())
+    })?;
+    reader.end()?;
+    Ok(ClientRequest::Hello { nonce })
 }
 
 fn orders(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
@@ -178,7 +201,7 @@ fn orders(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
     let address = reader.id("address")?;
     let slot_size = reader.uint("slot_size")?;
     let product_id = reader.id("product_id")?;
-    let orders = flat_pairs(&mut reader, "orders")?;
+    let orders = flat_triples(&mut reader, "orders")?;
     reader.end()?;
     Ok(ClientRequest::Orders { address, slot_size, product_id, orders })
 }
@@ -282,6 +305,13 @@ fn results(payload: &[u8]) -> Result<ToClient<'_>, WireError> {
     Ok(ToClient::Results { done, ended })
 }
 
+fn late(payload: &[u8]) -> Result<ToClient<'_>, WireError> {
+    let mut reader = Reader::new("LATE", payload);
+    let orders = uints(&mut reader, "orders")?;
+    reader.end()?;
+    Ok(ToClient::Late(orders))
+}
+
 fn works(payload: &[u8]) -> Result<ToSupplier<'_>, WireError> {
     let mut reader = Reader::new("WORKS", payload);
     let groups = list(&mut reader, "groups", 5, |reader| {
@@ -290,7 +320,7 @@ fn works(payload: &[u8]) -> Result<ToSupplier<'_>, WireError> {
             product_id: reader.id("product_id")?,
             address: reader.id("address")?,
             slot_size: reader.uint("slot_size")?,
-            leases: flat_pairs(reader, "leases")?,
+            leases: flat_triples(reader, "leases")?,
         })
     })?;
     reader.end()?;
@@ -302,17 +332,17 @@ pub(super) fn uints(reader: &mut Reader<'_>, what: &str) -> Result<Vec<u64>, Wir
     list(reader, what, 1, |reader| reader.uint(what))
 }
 
-/// An array that holds both halves of each pair, one after the other.
-fn flat_pairs(reader: &mut Reader<'_>, what: &str) -> Result<Vec<(u64, u64)>, WireError> {
+/// An array that holds the parts of each triple, one after the other.
+fn flat_triples(reader: &mut Reader<'_>, what: &str) -> Result<Vec<(u64, u64, u64)>, WireError> {
     let len = reader.array(what)?;
-    if len % 2 != 0 {
-        return Err(reader.error(what, &format!("need pairs, have {len} numbers")));
+    if len % 3 != 0 {
+        return Err(reader.error(what, &format!("need triples, have {len} numbers")));
     }
-    let mut pairs = Vec::with_capacity(len / 2);
-    for _ in 0..len / 2 {
-        pairs.push((reader.uint(what)?, reader.uint(what)?));
+    let mut triples = Vec::with_capacity(len / 3);
+    for _ in 0..len / 3 {
+        triples.push((reader.uint(what)?, reader.uint(what)?, reader.uint(what)?));
     }
-    Ok(pairs)
+    Ok(triples)
 }
 
 /// An array of values of at least `min_bytes` bytes each, which bounds what its announced length can make us reserve.
@@ -324,6 +354,24 @@ pub(super) fn list<'a, T>(
 ) -> Result<Vec<T>, WireError> {
     let len = reader.array(what)?;
     let mut values = Vec::with_capacity(len.min(reader.remaining() / min_bytes));
+    for _ in 0..len {
+        values.push(value(reader)?);
+    }
+    Ok(values)
+}
+
+/// An array of at most `max` values.
+pub(super) fn short_list<'a, T>(
+    reader: &mut Reader<'a>,
+    what: &str,
+    max: usize,
+    mut value: impl FnMut(&mut Reader<'a>) -> Result<T, WireError>,
+) -> Result<Vec<T>, WireError> {
+    let len = reader.array(what)?;
+    if len > max {
+        return Err(reader.error(what, &format!("{len} elements, at most {max} allowed")));
+    }
+    let mut values = Vec::with_capacity(len.min(reader.remaining() / size_of::<T>()));
     for _ in 0..len {
         values.push(value(reader)?);
     }

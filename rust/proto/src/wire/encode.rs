@@ -1,20 +1,26 @@
 //! Messages to frames, byte for byte what softs itself would send in the softs dialect.
 
 use super::reader::cut;
-use super::{ClientRequest, Message, SupplierRequest, ToClient, ToSupplier, writer};
+use super::{ClientRequest, Message, SupplierRequest, ToClient, ToSupplier, lanes, writer};
 
 impl ClientRequest<'_> {
     /// Appends the two frames of this message to `out`.
     pub fn encode(&self, out: &mut Message) {
         match self {
-            Self::Hello => two_frames(out, b"HELLO", empty_map),
+            Self::Hello { nonce: None } => two_frames(out, b"HELLO", empty_map),
+            Self::Hello { nonce: Some(nonce) } => two_frames(out, b"HELLO", |out| {
+                writer::map(out, 1);
+                writer::str(out, "nonce");
+                writer::uint(out, *nonce);
+            }),
             Self::Discard => two_frames(out, b"DISCARD", empty_map),
             &Self::Order { order_id, product_id, address, offset } => {
                 work(out, b"ORDER", order_id, product_id, address, offset);
             }
             Self::Cancel { order_id } => one_order(out, b"CANCEL", order_id),
-            Self::Stats { request_id, product_id } => two_frames(out, b"STATS", |out| {
-                writer::map(out, usize::from(request_id.is_some()) + usize::from(product_id.is_some()));
+            Self::Stats { request_id, product_id, detail } => two_frames(out, b"STATS", |out| {
+                let given = [request_id.is_some(), product_id.is_some(), *detail];
+                writer::map(out, given.into_iter().filter(|given| *given).count());
                 if let Some(request_id) = request_id {
                     writer::str(out, "request_id");
                     writer::uint(out, *request_id);
@@ -23,18 +29,25 @@ impl ClientRequest<'_> {
                     writer::str(out, "product_id");
                     writer::str(out, product_id);
                 }
+                if *detail {
+                    writer::str(out, "detail");
+                    writer::bool(out, true);
+                }
             }),
             Self::Orders { address, slot_size, product_id, orders } => two_frames(out, b"ORDERS", |out| {
                 writer::array(out, 4);
                 writer::str(out, address);
                 writer::uint(out, *slot_size);
                 writer::str(out, product_id);
-                writer::flat_pairs(out, orders);
+                writer::flat_triples(out, orders);
             }),
             Self::Cancels { request_id, orders } => two_frames(out, b"CANCELS", |out| {
                 writer::array(out, 2);
                 writer::uint(out, *request_id);
                 writer::uints(out, orders);
+            }),
+            Self::Lanes { address, segment_id, lanes } => two_frames(out, b"LANES", |out| {
+                lanes::encode_announced(out, address, *segment_id, lanes);
             }),
         }
     }
@@ -78,6 +91,7 @@ impl SupplierRequest<'_> {
                 writer::uints(out, returned);
             }),
             Self::Goodbye => two_frames(out, b"GOODBYE", empty_map),
+            Self::Unattached(names) => two_frames(out, b"UNATTACHED", |out| lanes::encode_names(out, names)),
         }
     }
 }
@@ -100,6 +114,8 @@ impl ToClient<'_> {
                     writer::str(out, cut(text));
                 }
             }),
+            Self::Supply(supply) => two_frames(out, b"SUPPLY", |out| lanes::encode_supply(out, supply)),
+            Self::Late(orders) => two_frames(out, b"LATE", |out| writer::uints(out, orders)),
         }
     }
 }
@@ -119,9 +135,11 @@ impl ToSupplier<'_> {
                     writer::str(out, group.product_id);
                     writer::str(out, group.address);
                     writer::uint(out, group.slot_size);
-                    writer::flat_pairs(out, &group.leases);
+                    writer::flat_triples(out, &group.leases);
                 }
             }),
+            Self::Attach(offers) => two_frames(out, b"ATTACH", |out| lanes::encode_offers(out, offers)),
+            Self::Detach(names) => two_frames(out, b"DETACH", |out| lanes::encode_names(out, names)),
             Self::Terminate => two_frames(out, b"TERMINATE", empty_map),
         }
     }

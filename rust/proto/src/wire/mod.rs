@@ -3,12 +3,16 @@
 //! Decoding borrows from the frames, checks every length against [`crate::limits`] and allocates only for lists, never more than the frame itself can hold.
 
 mod decode;
+mod detail;
 mod encode;
+mod lanes;
 mod message;
 mod reader;
 mod reply;
 mod writer;
 
+pub use detail::{ClientDetail, Detail, LaneDetail, SupplierDetail};
+pub use lanes::{AnnouncedLane, LaneName, LaneOffer, NO_LANE, Supply};
 pub use message::Message;
 
 /// Why a payload could not be read. The text is what the peer gets to see.
@@ -20,7 +24,10 @@ pub struct WireError(pub String);
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientRequest<'a> {
     /// `HELLO`, both dialects.
-    Hello,
+    Hello {
+        /// Random, the same for all connections of one client (native).
+        nonce: Option<u64>,
+    },
     /// `ORDER`, softs dialect.
     Order {
         /// Chosen by the client, unique within it.
@@ -45,6 +52,8 @@ pub enum ClientRequest<'a> {
         request_id: Option<u64>,
         /// Asks for a diagnosis of this product (native).
         product_id: Option<&'a str>,
+        /// Asks who is connected (native).
+        detail: bool,
     },
     /// `ORDERS`, native dialect.
     Orders {
@@ -54,8 +63,8 @@ pub enum ClientRequest<'a> {
         slot_size: u64,
         /// What is ordered.
         product_id: &'a str,
-        /// (order number, byte offset of its slot).
-        orders: Vec<(u64, u64)>,
+        /// (order number, byte offset of its slot, number of the sample in the client's stream).
+        orders: Vec<(u64, u64, u64)>,
     },
     /// `CANCELS`, native dialect. No orders: all of them.
     Cancels {
@@ -63,6 +72,15 @@ pub enum ClientRequest<'a> {
         request_id: u64,
         /// Order numbers.
         orders: Vec<u64>,
+    },
+    /// `LANES`, native dialect: replaces what this client announced before.
+    Lanes {
+        /// The client's medium.
+        address: &'a str,
+        /// Which segment lies there.
+        segment_id: u64,
+        /// The products whose supply it wants to know, at most [`crate::limits::MAX_ANNOUNCED`].
+        lanes: Vec<AnnouncedLane<'a>>,
     },
 }
 
@@ -99,6 +117,8 @@ pub enum SupplierRequest<'a> {
     },
     /// `GOODBYE`, both dialects.
     Goodbye,
+    /// `UNATTACHED`, native dialect: lanes that it cannot serve.
+    Unattached(Vec<LaneName<'a>>),
 }
 
 /// The answer to a request: one frame, `{ok, error, ...}`.
@@ -110,6 +130,8 @@ pub struct Reply<'a> {
     pub error: Option<&'a str>,
     /// Number of the peer, in answer to HELLO.
     pub peer_id: Option<u64>,
+    /// Failed attempts after which an order is given up, in answer to HELLO (native).
+    pub max_order_attempts: Option<u64>,
     /// Echo of the request (native).
     pub request_id: Option<u64>,
     /// What DISCARD cancelled, softs dialect (`cancelled` is its length).
@@ -120,6 +142,8 @@ pub struct Reply<'a> {
     pub stats: Option<Stats>,
     /// In answer to STATS with a product id (native).
     pub diagnosis: Option<Diagnosis>,
+    /// In answer to STATS that asks who is connected (native).
+    pub detail: Option<Box<Detail>>,
 }
 
 /// The broker's statistics; the fields of `softs.BrokerStats`.
@@ -174,6 +198,10 @@ pub enum ToClient<'a> {
         /// Orders that ended otherwise.
         ended: Vec<(u64, EndCode, &'a str)>,
     },
+    /// `SUPPLY`, native dialect: who makes the products that it announced.
+    Supply(Vec<Supply<'a>>),
+    /// `LATE`, native dialect: orders from before a restart of the broker whose writers have answered.
+    Late(Vec<u64>),
 }
 
 /// How an order ended that was not fulfilled.
@@ -206,6 +234,10 @@ pub enum ToSupplier<'a> {
     },
     /// `WORKS`, native dialect.
     Works(Vec<WorkGroup<'a>>),
+    /// `ATTACH`, native dialect: lanes that it should serve.
+    Attach(Vec<LaneOffer<'a>>),
+    /// `DETACH`, native dialect: lanes that it should no longer serve.
+    Detach(Vec<LaneName<'a>>),
     /// `TERMINATE`, both dialects.
     Terminate,
 }
@@ -219,8 +251,8 @@ pub struct WorkGroup<'a> {
     pub address: &'a str,
     /// Bytes of one slot; 0 when the client did not say.
     pub slot_size: u64,
-    /// (lease, byte offset of its slot).
-    pub leases: Vec<(u64, u64)>,
+    /// (lease, byte offset of its slot, number of the sample in the client's stream).
+    pub leases: Vec<(u64, u64, u64)>,
 }
 
 // Each type above has, in `decode` and `encode`:

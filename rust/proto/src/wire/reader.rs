@@ -65,6 +65,12 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// An integer of at most 32 bits.
+    pub(super) fn uint32(&mut self, what: &str) -> Result<u32, WireError> {
+        let n = self.uint(what)?;
+        u32::try_from(n).map_err(|_| self.error(what, &format!("need at most {}, have {n}", u32::MAX)))
+    }
+
     /// `true` or `false`; no integer counts as one.
     pub(super) fn bool(&mut self, what: &str) -> Result<bool, WireError> {
         match self.head(what)? {

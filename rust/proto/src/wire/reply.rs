@@ -2,7 +2,7 @@
 
 use super::decode::{list, uints};
 use super::reader::{Reader, cut};
-use super::{Diagnosis, Message, Reply, Stats, WireError, writer};
+use super::{Detail, Diagnosis, Message, Reply, Stats, WireError, writer};
 
 impl<'a> Reply<'a> {
     /// The request was carried out.
@@ -25,7 +25,12 @@ impl<'a> Reply<'a> {
             writer::bool(out, self.ok);
             writer::str(out, "error");
             writer::optional_str(out, self.error.map(cut));
-            for (key, value) in [("peer_id", self.peer_id), ("request_id", self.request_id)] {
+            let numbers = [
+                ("peer_id", self.peer_id),
+                ("max_order_attempts", self.max_order_attempts),
+                ("request_id", self.request_id),
+            ];
+            for (key, value) in numbers {
                 if let Some(value) = value {
                     writer::str(out, key);
                     writer::uint(out, value);
@@ -46,6 +51,10 @@ impl<'a> Reply<'a> {
             if let Some(diagnosis) = &self.diagnosis {
                 encode_diagnosis(out, diagnosis);
             }
+            if let Some(detail) = &self.detail {
+                writer::str(out, "detail");
+                detail.encode(out);
+            }
         });
     }
 
@@ -59,6 +68,7 @@ impl<'a> Reply<'a> {
                 b"ok" => ok = Some(reader.bool("ok")?),
                 b"error" => reply.error = reader.optional_str("error")?.map(cut),
                 b"peer_id" => reply.peer_id = Some(reader.uint("peer_id")?),
+                b"max_order_attempts" => reply.max_order_attempts = Some(reader.uint("max_order_attempts")?),
                 b"request_id" => reply.request_id = Some(reader.uint("request_id")?),
                 b"cancelled" => {
                     reader.uint("cancelled")?;
@@ -66,6 +76,7 @@ impl<'a> Reply<'a> {
                 }
                 b"cancelled_ids" => cancelled.read(reader)?,
                 b"diagnosis" => reply.diagnosis = Some(decode_diagnosis(reader)?),
+                b"detail" => reply.detail = Some(Box::new(Detail::decode(reader)?)),
                 _ => stats.read(reader, key)?,
             }
             Ok(())
@@ -83,7 +94,13 @@ impl<'a> Reply<'a> {
             (None, Some(_)) => 1,
             (None, None) => 0,
         };
-        let given = [self.peer_id.is_some(), self.request_id.is_some(), self.diagnosis.is_some()];
+        let given = [
+            self.peer_id.is_some(),
+            self.max_order_attempts.is_some(),
+            self.request_id.is_some(),
+            self.diagnosis.is_some(),
+            self.detail.is_some(),
+        ];
         2 + given.into_iter().filter(|given| *given).count()
             + cancelled
             + if self.stats.is_some() { 6 } else { 0 }

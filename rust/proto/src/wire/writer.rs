@@ -77,12 +77,13 @@ pub(super) fn uints(out: &mut Vec<u8>, numbers: &[u64]) {
     }
 }
 
-/// Appends an array that holds both halves of each pair, one after the other.
-pub(super) fn flat_pairs(out: &mut Vec<u8>, pairs: &[(u64, u64)]) {
-    array(out, 2 * pairs.len());
-    for &(a, b) in pairs {
+/// Appends an array that holds the parts of each triple, one after the other.
+pub(super) fn flat_triples(out: &mut Vec<u8>, triples: &[(u64, u64, u64)]) {
+    array(out, 3 * triples.len());
+    for &(a, b, c) in triples {
         uint(out, a);
         uint(out, b);
+        uint(out, c);
     }
 }
 

@@ -55,12 +55,12 @@ fn all_four_combinations_of_dialects_work() {
 fn answers_keep_the_order_of_requests() {
     let mut net = Net::with_queue(1);
     let client = net.client(Softs);
-    net.ask(client, ClientRequest::Hello);
+    net.ask(client, ClientRequest::Hello { nonce: None });
     net.order(client, "a", "p", 0);
     net.order(client, "b", "p", 64);
     net.ask(client, ClientRequest::Cancel { order_id: "b" });
     net.ask(client, ClientRequest::Discard);
-    net.ask(client, ClientRequest::Hello);
+    net.ask(client, ClientRequest::Hello { nonce: None });
     assert_eq!(
         net.take(client),
         [
@@ -363,18 +363,21 @@ fn statistics_and_diagnosis() {
     net.ready(idle);
     net.orders(native, "p1", &[(1, 0), (2, 64), (3, 128)]);
     net.advance(Duration::from_millis(2500));
-    net.ask(softs, ClientRequest::Stats { request_id: None, product_id: None });
+    net.ask(softs, ClientRequest::Stats { request_id: None, product_id: None, detail: false });
     let Got::Stats(None, stats, None) = net.one(softs) else { panic!() };
     assert_eq!(stats, net.broker.stats());
     assert_eq!((stats.pending_orders, stats.available_suppliers, stats.total_completed), (3, 1, 0));
     assert_eq!((stats.connected_clients, stats.connected_suppliers), (1, 2), "one client only connected");
     assert_eq!(stats.product_ids, ["p.*", "x", "z"]);
 
-    net.ask(native, ClientRequest::Stats { request_id: Some(9), product_id: Some("p1") });
+    net.ask(native, ClientRequest::Stats { request_id: Some(9), product_id: Some("p1"), detail: false });
     let Got::Stats(Some(9), _, Some(diagnosis)) = net.one(native) else { panic!() };
     assert_eq!((diagnosis.matching_suppliers, diagnosis.busy_suppliers, diagnosis.queued), (1, 1, 2));
     assert_eq!(diagnosis.busiest_s, 2.5);
-    net.ask(native, ClientRequest::Stats { request_id: Some(10), product_id: Some("nobody's") });
+    net.ask(
+        native,
+        ClientRequest::Stats { request_id: Some(10), product_id: Some("nobody's"), detail: false },
+    );
     let Got::Stats(Some(10), _, Some(diagnosis)) = net.one(native) else { panic!() };
     assert_eq!(diagnosis, softs_proto::wire::Diagnosis::default());
 }

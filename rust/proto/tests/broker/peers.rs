@@ -7,7 +7,8 @@ use softs_proto::Dialect;
 use softs_proto::broker::{Broker, Config, PeerId, Side};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::{
-    ClientRequest, Diagnosis, EndCode, Message, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
+    AnnouncedLane, ClientRequest, Detail, Diagnosis, EndCode, LaneName, Message, NO_LANE, Reply, Stats,
+    SupplierRequest, ToClient, ToSupplier,
 };
 
 /// A message from the broker, owned.
@@ -16,15 +17,26 @@ pub(crate) enum Got {
     Ok,
     Error(String),
     Hello(u64),
+    /// Of a native client: with the attempts that its orders have.
+    NativeHello(u64, u64),
     Cancelled(u64, Vec<u64>),
     Discarded(Vec<String>),
     Stats(Option<u64>, Stats, Option<Diagnosis>),
+    Detail(Detail),
     Fulfilled(String),
     Failed(String),
     Results(Vec<u64>, Vec<(u64, EndCode, String)>),
     Work(Work),
     Works(Vec<Work>),
+    /// (product, lane suppliers, wire suppliers, softs suppliers).
+    Supply(Vec<(String, u32, u32, u32)>),
+    Late(Vec<u64>),
+    Attach(Vec<(Lane, String)>),
+    Detach(Vec<Lane>),
 }
+
+/// Address, segment, index and generation of a lane.
+pub(crate) type Lane = (String, u64, u32, u32);
 
 /// A lease: of a softs supplier by the id of its order, of a native one by its number.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +46,7 @@ pub(crate) struct Work {
     pub(crate) address: String,
     pub(crate) slot_size: u64,
     pub(crate) offset: u64,
+    pub(crate) sequence: u64,
 }
 
 /// A broker and what its peers have received.
@@ -149,14 +162,33 @@ impl Net {
         self.ask(client, ClientRequest::Order { order_id, product_id, address: "m", offset });
     }
 
+    /// Orders with a number and an offset each; the sequence follows from the number.
     pub(crate) fn orders(&mut self, client: PeerId, product_id: &str, orders: &[(u64, u64)]) {
-        let orders = orders.to_vec();
+        let orders = orders.iter().map(|&(number, offset)| (number, offset, sequence_of(number))).collect();
         self.ask(client, ClientRequest::Orders { address: "m", slot_size: 64, product_id, orders });
     }
 
     pub(crate) fn cancels(&mut self, client: PeerId, orders: &[u64]) {
         let orders = orders.to_vec();
         self.ask(client, ClientRequest::Cancels { request_id: 7, orders });
+    }
+
+    /// Announces products with their lanes, as generation 1 of segment 9 at "m".
+    pub(crate) fn announce(&mut self, client: PeerId, products: &[(&str, Option<u32>)]) {
+        let lane = |&(product_id, lane): &(_, Option<u32>)| AnnouncedLane {
+            product_id,
+            lane: lane.unwrap_or(NO_LANE),
+            generation: 1,
+        };
+        let lanes = products.iter().map(lane).collect();
+        self.ask(client, ClientRequest::Lanes { address: "m", segment_id: 9, lanes });
+    }
+
+    pub(crate) fn refuse(&mut self, supplier: PeerId, lanes: &[Lane]) {
+        fn name((address, segment_id, lane, generation): &Lane) -> LaneName<'_> {
+            LaneName { address, segment_id: *segment_id, lane: *lane, generation: *generation }
+        }
+        self.tell(supplier, SupplierRequest::Unattached(lanes.iter().map(name).collect()));
     }
 
     pub(crate) fn ready(&mut self, supplier: PeerId) {
@@ -195,11 +227,22 @@ impl Net {
     }
 }
 
+/// What `Net::orders` says of an order besides its number.
+pub(crate) fn sequence_of(number: u64) -> u64 {
+    number * 3 + 1
+}
+
+fn of_lane(name: &LaneName<'_>) -> Lane {
+    (name.address.to_owned(), name.segment_id, name.lane, name.generation)
+}
+
 fn of_reply(reply: Reply<'_>) -> Got {
     match reply {
         Reply { ok: false, error, .. } => Got::Error(error.unwrap().to_owned()),
         Reply { error: Some(error), .. } => panic!("ok with an error: {error}"),
+        Reply { peer_id: Some(peer_id), max_order_attempts: Some(n), .. } => Got::NativeHello(peer_id, n),
         Reply { peer_id: Some(peer_id), .. } => Got::Hello(peer_id),
+        Reply { detail: Some(detail), stats: Some(_), .. } => Got::Detail(*detail),
         Reply { stats: Some(stats), request_id, diagnosis, .. } => Got::Stats(request_id, stats, diagnosis),
         Reply { cancelled: Some(ids), .. } => Got::Discarded(ids.iter().map(|&id| id.into()).collect()),
         Reply { cancelled_orders: Some(orders), request_id, .. } => {
@@ -218,6 +261,13 @@ fn of_client(message: ToClient<'_>) -> Got {
             let ended = ended.into_iter().map(|(order, code, text)| (order, code, text.to_owned()));
             Got::Results(done, ended.collect())
         }
+        ToClient::Supply(supply) => {
+            let numbers = supply.iter().map(|of| {
+                (of.product_id.to_owned(), of.lane_suppliers, of.wire_suppliers, of.softs_suppliers)
+            });
+            Got::Supply(numbers.collect())
+        }
+        ToClient::Late(orders) => Got::Late(orders),
     }
 }
 
@@ -230,15 +280,21 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
             address: address.into(),
             slot_size: 0,
             offset,
+            sequence: 0,
         }),
+        ToSupplier::Attach(offers) => {
+            Got::Attach(offers.iter().map(|of| (of_lane(&of.name), of.product_id.to_owned())).collect())
+        }
+        ToSupplier::Detach(names) => Got::Detach(names.iter().map(of_lane).collect()),
         ToSupplier::Works(groups) => {
             let works = groups.into_iter().flat_map(|group| {
-                let lease = move |(lease, offset): (u64, u64)| Work {
+                let lease = move |(lease, offset, sequence): (u64, u64, u64)| Work {
                     lease: lease.to_string(),
                     product_id: group.product_id.into(),
                     address: group.address.into(),
                     slot_size: group.slot_size,
                     offset,
+                    sequence,
                 };
                 group.leases.into_iter().map(lease)
             });

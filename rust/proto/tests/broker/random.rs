@@ -1,6 +1,7 @@
 //! Random lives of clients and suppliers of both dialects, checked after every turn against what may never happen.
 
 mod checks;
+mod lanes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use softs_proto::Dialect::{self, Native, Softs};
 use softs_proto::broker::{Config, PeerId, Side};
 use softs_proto::wire::{ClientRequest, SupplierRequest};
 
-use crate::peers::{Net, Work};
+use crate::peers::{Net, Work, sequence_of};
 
 const SEEDS: u64 = 300;
 const STEPS: usize = 1500;
@@ -43,6 +44,11 @@ struct Client {
     asked: Vec<u64>,
     /// The same for cancellations.
     cancelled: Vec<u64>,
+    /// What it calls itself in orders to softs suppliers, once it said so.
+    nonce: Option<u64>,
+    /// Orders that suppliers answered although they did not have them.
+    late: Vec<u64>,
+    announcement: lanes::Announcement,
 }
 
 struct Supplier {
@@ -51,6 +57,7 @@ struct Supplier {
     registered: bool,
     window: usize,
     held: BTreeMap<String, Work>,
+    attachments: lanes::Attachments,
 }
 
 impl Supplier {
@@ -124,6 +131,7 @@ impl Life {
                     registered: false,
                     window: 0,
                     held: BTreeMap::new(),
+                    attachments: lanes::Attachments::default(),
                 };
                 self.suppliers.insert(peer, supplier);
                 self.hello(peer);
@@ -149,9 +157,11 @@ impl Life {
                     self.net.tell(peer, SupplierRequest::Goodbye);
                     let supplier = self.suppliers.get_mut(&peer).unwrap();
                     (supplier.registered, supplier.window) = (false, 0);
+                    self.forget_refusals();
                 }
             }
-            15..40 => self.order(),
+            15..37 => self.order(),
+            37..40 => self.announce(),
             40..48 => self.cancel(),
             48..60 => self.ready(),
             60..95 => self.answer(),
@@ -162,7 +172,8 @@ impl Life {
                 }
             }
             97..98 => self.lie(),
-            _ => {}
+            98..99 => self.announce(),
+            _ => self.refuse(),
         }
         // Some turns of the loop see many events.
         if self.rng.below(4) != 0 {
@@ -175,10 +186,22 @@ impl Life {
         let dialect = self.dialect();
         let peer = self.net.client(dialect);
         if self.rng.below(2) == 0 {
-            self.net.ask(peer, ClientRequest::Hello);
+            self.net.ask(peer, ClientRequest::Hello { nonce: None });
         }
-        let client =
-            Client { dialect, next_order: 0, open: BTreeMap::new(), asked: vec![], cancelled: vec![] };
+        let nonce = (dialect == Native && self.rng.below(2) == 0).then_some(peer.0 << 40);
+        if nonce.is_some() {
+            self.net.ask(peer, ClientRequest::Hello { nonce });
+        }
+        let client = Client {
+            dialect,
+            next_order: 0,
+            open: BTreeMap::new(),
+            asked: vec![],
+            cancelled: vec![],
+            nonce,
+            late: vec![],
+            announcement: lanes::Announcement::default(),
+        };
         self.clients.insert(peer, client);
     }
 
@@ -188,6 +211,7 @@ impl Life {
         self.net.kill(peer);
         self.clients.remove(&peer);
         self.lost_clients += 1;
+        self.forget_refusals();
     }
 
     fn hello(&mut self, peer: PeerId) {
@@ -201,6 +225,7 @@ impl Life {
         self.net.tell(peer, SupplierRequest::Hello { product_ids, name: None });
         let supplier = self.suppliers.get_mut(&peer).unwrap();
         (supplier.kinds, supplier.registered) = (kinds, true);
+        self.forget_refusals();
     }
 
     fn order(&mut self) {
@@ -225,7 +250,7 @@ impl Life {
         }
         match client.dialect {
             Native => {
-                let orders = numbers;
+                let orders = numbers.into_iter().map(|(n, offset)| (n, offset, sequence_of(n))).collect();
                 let request =
                     ClientRequest::Orders { address: &address, slot_size: 64, product_id: &product, orders };
                 self.net.ask(peer, request);
@@ -334,16 +359,34 @@ impl Life {
             Softs if !supplier.held.contains_key("1") => self.net.done(peer, "1", true),
             _ => {}
         }
+        let of_client = self.some_client().and_then(|client| Some((client, self.clients[&client].nonce?)));
+        if let Some((client, nonce)) = of_client
+            && self.suppliers[&peer].dialect == Softs
+        {
+            let id = format!("{nonce:016x}-{guess}");
+            if self.suppliers[&peer].held.contains_key(&id) {
+                return;
+            }
+            self.net.done(peer, &id, true);
+            self.clients.get_mut(&client).unwrap().late.push(guess);
+        }
     }
 
     /// Suppliers for everything: all orders end.
     fn finish(mut self) {
         self.receive();
-        let helper = self.net.supplier(Native, &[".*"]);
+        let helper = self.net.connect(Side::Backend, Native);
+        self.net.tell(helper, SupplierRequest::Hello { product_ids: vec![".*"], name: None });
         self.net.credit(helper, 1000);
         let kinds = (0..KINDS).collect();
-        let supplier =
-            Supplier { dialect: Native, kinds, registered: true, window: 1000, held: BTreeMap::new() };
+        let supplier = Supplier {
+            dialect: Native,
+            kinds,
+            registered: true,
+            window: 1000,
+            held: BTreeMap::new(),
+            attachments: lanes::Attachments::default(),
+        };
         self.suppliers.insert(helper, supplier);
         let mut turns = 0;
         loop {

@@ -4,13 +4,13 @@ use proptest::prelude::*;
 use softs_proto::Dialect::{Native, Softs};
 use softs_proto::broker::{Config, PeerId, Side};
 use softs_proto::limits::{MAX_MESSAGE_BYTES, MAX_ORDERS_PER_CLIENT};
-use softs_proto::wire::{ClientRequest, EndCode, Message, SupplierRequest};
+use softs_proto::wire::{AnnouncedLane, ClientRequest, EndCode, LaneName, Message, NO_LANE, SupplierRequest};
 
 use crate::peers::{Got, Net};
 
 #[test]
 fn junk_is_answered_and_changes_nothing() {
-    let junk: [&[&[u8]]; 8] = [
+    let junk: [&[&[u8]]; 10] = [
         &[b"HELO", b"\x80"],
         &[b"", b""],
         &[b"ORDER", b"\xc1"],
@@ -19,6 +19,8 @@ fn junk_is_answered_and_changes_nothing() {
         &[b"DONE", b"\x81\xa8order_id\x05"],
         &[b"DONES", b"\xdd\xff\xff\xff\xff"],
         &[b"READY", b"\x81\xa6credit\xa1x"],
+        &[b"LANES", b"\x93\xa1m\x01\x91\x93\xa1p\x01\xff"],
+        &[b"UNATTACHED", b"\x91\x94\xa1m\x01\x02\xa1x"],
     ];
     for (side, dialect) in
         [(Side::Frontend, Softs), (Side::Frontend, Native), (Side::Backend, Softs), (Side::Backend, Native)]
@@ -55,10 +57,11 @@ fn a_dialect_is_not_changed_in_mid_connection() {
     net.order(native, "1", "p", 0);
     net.ask(native, ClientRequest::Discard);
     net.ask(native, ClientRequest::Cancel { order_id: "1" });
-    assert_eq!((net.take(softs).len(), net.take(native).len()), (2, 3));
+    net.announce(softs, &[("p", Some(0))]);
+    assert_eq!((net.take(softs).len(), net.take(native).len()), (3, 3));
     let (softs, native) = (net.supplier(Softs, &["p"]), net.supplier(Native, &["p"]));
     net.credit(softs, 3);
-    net.dones(softs, &[1], &[], &[]);
+    net.refuse(softs, &[]);
     net.ready(native);
     net.done(native, "1", true);
     for peer in [softs, native] {
@@ -168,7 +171,7 @@ fn statistics_fit_into_a_message() {
         let patterns: Vec<String> = (0..800).map(|n| format!("{supplier}{n}{}", "x".repeat(900))).collect();
         net.supplier(Softs, &patterns.iter().map(String::as_str).collect::<Vec<_>>());
     }
-    net.ask(client, ClientRequest::Stats { request_id: None, product_id: None });
+    net.ask(client, ClientRequest::Stats { request_id: None, product_id: None, detail: false });
     let Got::Stats(_, stats, _) = net.one(client) else { panic!() };
     assert!((1000..2400).contains(&stats.product_ids.len()), "{}", stats.product_ids.len());
     assert!((MAX_MESSAGE_BYTES / 2..=MAX_MESSAGE_BYTES).contains(&net.longest), "{}", net.longest);
@@ -176,8 +179,19 @@ fn statistics_fit_into_a_message() {
 
 fn command() -> impl Strategy<Value = Vec<u8>> {
     let known = [
-        "HELLO", "ORDER", "ORDERS", "CANCEL", "CANCELS", "DISCARD", "STATS", "READY", "DONE", "DONES",
+        "HELLO",
+        "ORDER",
+        "ORDERS",
+        "CANCEL",
+        "CANCELS",
+        "DISCARD",
+        "STATS",
+        "READY",
+        "DONE",
+        "DONES",
         "GOODBYE",
+        "LANES",
+        "UNATTACHED",
     ];
     prop_oneof![
         8 => prop::sample::select(known.to_vec()).prop_map(|name| name.as_bytes().to_vec()),
@@ -189,13 +203,19 @@ fn command() -> impl Strategy<Value = Vec<u8>> {
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     let mut good = Vec::new();
     let mut message = Message::new();
-    ClientRequest::Orders { address: "m", slot_size: 8, product_id: "p", orders: vec![(1, 0), (2, 8)] }
+    ClientRequest::Orders { address: "m", slot_size: 8, product_id: "p", orders: vec![(1, 0, 5), (2, 8, 6)] }
         .encode(&mut message);
     ClientRequest::Order { order_id: "o", product_id: "p", address: "m", offset: 3 }.encode(&mut message);
     ClientRequest::Cancels { request_id: 3, orders: vec![1] }.encode(&mut message);
     SupplierRequest::Hello { product_ids: vec!["p", "q.*"], name: Some("n") }.encode(&mut message);
     SupplierRequest::Ready { credit: Some(5) }.encode(&mut message);
     SupplierRequest::Dones { done: vec![1], failed: vec![(2, "x")], returned: vec![3] }.encode(&mut message);
+    for lane in [0, NO_LANE] {
+        let lanes = vec![AnnouncedLane { product_id: "p", lane, generation: 1 }; 2];
+        ClientRequest::Lanes { address: "m", segment_id: 9, lanes }.encode(&mut message);
+    }
+    let name = LaneName { address: "m", segment_id: 9, lane: 0, generation: 1 };
+    SupplierRequest::Unattached(vec![name]).encode(&mut message);
     good.extend(message.frames().skip(1).step_by(2).map(<[u8]>::to_vec));
     (prop::sample::select(good), prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3))
         .prop_map(|(mut bytes, changes)| {

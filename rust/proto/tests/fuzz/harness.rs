@@ -1,10 +1,11 @@
 //! A small mutational fuzzer for all that comes from a peer: valid encodings are broken in typical ways and must be refused or understood,
 //! never more. A case is its seed.
 
+use softs_proto::Dialect;
 use softs_proto::limits::{MAX_COMMAND_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES};
 use softs_proto::wire::{
-    ClientRequest, Diagnosis, EndCode, Message, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
-    WorkGroup,
+    AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
+    Message, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WorkGroup,
 };
 use softs_proto::zmtp::{Codec, Event, Role, ZmtpError};
 
@@ -67,12 +68,21 @@ fn reply_bytes(reply: &Reply<'_>) -> usize {
     reply.cancelled.as_ref().map_or(0, bytes_of)
         + reply.cancelled_orders.as_ref().map_or(0, bytes_of)
         + reply.stats.as_ref().map_or(0, |stats| bytes_of(&stats.product_ids))
+        + reply.detail.as_deref().map_or(0, detail_bytes)
+}
+
+fn detail_bytes(detail: &Detail) -> usize {
+    bytes_of(&detail.clients)
+        + bytes_of(&detail.suppliers)
+        + detail.clients.iter().map(|client| bytes_of(&client.lanes)).sum::<usize>()
+        + detail.suppliers.iter().map(|supplier| bytes_of(&supplier.patterns)).sum::<usize>()
 }
 
 fn client_request_bytes(value: &ClientRequest<'_>) -> usize {
     match value {
         ClientRequest::Orders { orders, .. } => bytes_of(orders),
         ClientRequest::Cancels { orders, .. } => bytes_of(orders),
+        ClientRequest::Lanes { lanes, .. } => bytes_of(lanes),
         _ => 0,
     }
 }
@@ -83,6 +93,7 @@ fn supplier_request_bytes(value: &SupplierRequest<'_>) -> usize {
         SupplierRequest::Dones { done, failed, returned } => {
             bytes_of(done) + bytes_of(failed) + bytes_of(returned)
         }
+        SupplierRequest::Unattached(names) => bytes_of(names),
         _ => 0,
     }
 }
@@ -90,6 +101,8 @@ fn supplier_request_bytes(value: &SupplierRequest<'_>) -> usize {
 fn to_client_bytes(value: &ToClient<'_>) -> usize {
     match value {
         ToClient::Reply(reply) => reply_bytes(reply),
+        ToClient::Late(orders) => bytes_of(orders),
+        ToClient::Supply(supply) => bytes_of(supply),
         ToClient::Results { done, ended } => bytes_of(done) + bytes_of(ended),
         _ => 0,
     }
@@ -98,6 +111,8 @@ fn to_client_bytes(value: &ToClient<'_>) -> usize {
 fn to_supplier_bytes(value: &ToSupplier<'_>) -> usize {
     match value {
         ToSupplier::Reply(reply) => reply_bytes(reply),
+        ToSupplier::Attach(offers) => bytes_of(offers),
+        ToSupplier::Detach(names) => bytes_of(names),
         ToSupplier::Works(groups) => {
             bytes_of(groups) + groups.iter().map(|group| bytes_of(&group.leases)).sum::<usize>()
         }
@@ -310,29 +325,38 @@ fn write_message(rng: &mut Rng, out: &mut Vec<u8>, frames: &[Vec<u8>]) {
 
 /// Every kind of message, small and with lists.
 fn corpus() -> Vec<FrameList> {
-    let pairs: Vec<_> = (0..32).map(|i| (1000 + i, i << 16)).collect();
+    let triples: Vec<_> = (0..32).map(|i| (1000 + i, i << 16, 70 * i)).collect();
     let numbers: Vec<_> = (0..40).map(|i| 1 << i).collect();
     let (order_id, product_id, address, offset) = ("order-1", "teacher/7", "sl_0123456789abcdef", 4096);
     let stats =
         Stats { total_completed: 1 << 33, product_ids: vec!["a.*".into(), "b".into()], ..Stats::default() };
+    let lane = AnnouncedLane { product_id, lane: 3, generation: 70_000 };
+    let name = LaneName { address, segment_id: 1 << 60, lane: 3, generation: 70_000 };
+    let supply = Supply { product_id, lane_suppliers: 4, wire_suppliers: 300, softs_suppliers: 2 };
+    let detail = Detail {
+        clients: vec![client_detail(address, product_id); 2],
+        suppliers: vec![supplier_detail(product_id); 2],
+    };
     let diagnosis = Diagnosis { busiest_s: 2.5, ..Diagnosis::default() };
-    let reply = Reply { peer_id: Some(300), request_id: Some(1 << 40), ..Reply::ok() };
+    let reply =
+        Reply { peer_id: Some(300), request_id: Some(1 << 40), max_order_attempts: Some(5), ..Reply::ok() };
     let replies = [
         reply.clone(),
         Reply::error("Queue full for product_id"),
         Reply { cancelled: Some(vec!["o1", "o2"]), ..Reply::ok() },
         Reply { cancelled: Some(vec![]), ..Reply::ok() },
         Reply { cancelled_orders: Some(numbers.clone()), ..reply.clone() },
-        Reply { stats: Some(stats), diagnosis: Some(diagnosis), ..reply },
+        Reply { stats: Some(stats), diagnosis: Some(diagnosis), detail: Some(Box::new(detail)), ..reply },
     ];
     let client = [
-        ClientRequest::Hello,
+        ClientRequest::Hello { nonce: Some(1 << 50) },
         ClientRequest::Order { order_id, product_id, address, offset },
         ClientRequest::Cancel { order_id },
         ClientRequest::Discard,
-        ClientRequest::Stats { request_id: Some(9), product_id: Some(product_id) },
-        ClientRequest::Orders { address, slot_size: 1 << 20, product_id, orders: pairs.clone() },
+        ClientRequest::Stats { request_id: Some(9), product_id: Some(product_id), detail: true },
+        ClientRequest::Orders { address, slot_size: 1 << 20, product_id, orders: triples.clone() },
         ClientRequest::Cancels { request_id: 7, orders: numbers.clone() },
+        ClientRequest::Lanes { address, segment_id: 1 << 60, lanes: vec![lane; 3] },
     ];
     let supplier = [
         SupplierRequest::Hello { product_ids: vec!["a.*", "b"], name: Some("t0") },
@@ -340,20 +364,25 @@ fn corpus() -> Vec<FrameList> {
         SupplierRequest::Done { order_id, success: true },
         SupplierRequest::Dones { done: numbers.clone(), failed: vec![(3, "boom")], returned: vec![4] },
         SupplierRequest::Goodbye,
+        SupplierRequest::Unattached(vec![name; 3]),
     ];
     let to_client = [
         ToClient::Fulfilled { order_id },
         ToClient::Failed { order_id },
+        ToClient::Late(numbers.clone()),
+        ToClient::Supply(vec![supply; 3]),
         ToClient::Results {
             done: numbers,
             ended: vec![(3, EndCode::Failed, "boom"), (4, EndCode::Invalid, "")],
         },
     ];
-    let group = WorkGroup { product_id, address, slot_size: 65536, leases: pairs };
+    let group = WorkGroup { product_id, address, slot_size: 65536, leases: triples };
     let to_supplier = [
         ToSupplier::Work { order_id, product_id, address, offset },
         ToSupplier::Works(vec![group.clone(), group]),
         ToSupplier::Terminate,
+        ToSupplier::Attach(vec![LaneOffer { name, product_id }; 3]),
+        ToSupplier::Detach(vec![name; 3]),
     ];
     let mut corpus = Vec::new();
     corpus.extend(client.iter().map(|message| frames(|out| message.encode(out))));
@@ -362,6 +391,23 @@ fn corpus() -> Vec<FrameList> {
     corpus.extend(to_supplier.iter().map(|message| frames(|out| message.encode(out))));
     corpus.extend(replies.iter().map(|reply| frames(|out| reply.encode(out))));
     corpus
+}
+
+fn client_detail(address: &str, product_id: &str) -> ClientDetail {
+    let lane = LaneDetail { product_id: product_id.into(), lane: 3, generation: 70_000 };
+    ClientDetail { peer_id: 9, address: Some(address.into()), orders: 300, lanes: vec![lane; 2] }
+}
+
+fn supplier_detail(pattern: &str) -> SupplierDetail {
+    SupplierDetail {
+        peer_id: 10,
+        name: "t0".into(),
+        patterns: vec![pattern.into(); 2],
+        dialect: Dialect::Native,
+        leases: 5,
+        busy_s: 2.5,
+        attached: 6,
+    }
 }
 
 fn frames(encode: impl FnOnce(&mut Message)) -> FrameList {

@@ -7,7 +7,7 @@ use softs_proto::broker::PeerId;
 use softs_proto::wire::EndCode;
 
 use super::{Life, Slot};
-use crate::peers::{Got, Work};
+use crate::peers::{Got, Work, sequence_of};
 
 impl Life {
     /// Takes all messages to their peers.
@@ -25,6 +25,8 @@ impl Life {
                 match got {
                     Got::Work(work) => self.supplier_got(peer, work),
                     Got::Works(works) => works.into_iter().for_each(|work| self.supplier_got(peer, work)),
+                    Got::Attach(offers) => self.told_attach(peer, offers),
+                    Got::Detach(names) => self.told_detach(peer, names),
                     Got::Ok | Got::Error(_) | Got::Hello(_) => {}
                     other => panic!("a supplier got {other:?}"),
                 }
@@ -47,7 +49,7 @@ impl Life {
             life.completed += 1;
         };
         match got {
-            Got::Hello(_) => {}
+            Got::Hello(_) | Got::NativeHello(..) => {}
             Got::Error(text) if text.contains("NONSENSE") => {}
             Got::Ok | Got::Error(_) => {
                 let client = self.clients.get_mut(&peer).unwrap();
@@ -67,6 +69,11 @@ impl Life {
                 } else {
                     assert!(!ok, "an answer to nothing");
                 }
+            }
+            Got::Supply(supply) => self.told_supply(peer, supply),
+            Got::Late(orders) => {
+                let expected = std::mem::take(&mut self.clients.get_mut(&peer).unwrap().late);
+                assert_eq!(orders, expected, "late answers");
             }
             Got::Cancelled(_, numbers) => {
                 for number in numbers {
@@ -102,6 +109,7 @@ impl Life {
                 assert!(!same, "W2: {peer:?} and {other:?} write to one slot: {work:?}");
             }
         }
+        self.check_sequence(peer, &work);
         let supplier = self.suppliers.get_mut(&peer).unwrap();
         assert!(!work.product_id.is_empty());
         match supplier.dialect {
@@ -111,8 +119,27 @@ impl Life {
         assert!(supplier.held.insert(work.lease.clone(), work).is_none());
     }
 
+    /// What a native client says of an order comes with every lease of it.
+    fn check_sequence(&self, peer: PeerId, work: &Work) {
+        let (_, client) = work.product_id.split_once(".c").unwrap();
+        let client = self.clients.get(&PeerId(client.parse().unwrap()));
+        let expected = match client.filter(|client| client.dialect == Native) {
+            Some(client) if self.suppliers[&peer].dialect == Native => {
+                let slot = (work.product_id.clone(), (work.address.clone(), work.offset));
+                let mut same = client.open.iter().filter(|(_, open)| **open == slot);
+                same.find(|(number, _)| sequence_of(**number) == work.sequence).is_some()
+            }
+            _ => client.is_none() || work.sequence == 0,
+        };
+        assert!(expected, "{work:?} has the sequence of another order");
+    }
+
     /// What holds whenever all messages have been received.
     pub(super) fn check(&mut self) {
+        self.check_lanes();
+        for (peer, client) in &self.clients {
+            assert!(client.late.is_empty(), "{peer:?} was not told of late answers");
+        }
         let mut leased: BTreeMap<(&str, &str, u64), usize> = BTreeMap::new();
         let mut guarded = BTreeSet::new();
         let mut orphans = 0;

@@ -1,110 +1,12 @@
-//! The client's state machine in virtual time: what it says, and what becomes of its slots.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+//! Slots and orders through the broker.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use softs_proto::Dialect;
-use softs_proto::client::{Client, Config, Outcome, ReleaseError};
-use softs_proto::wire::{ClientRequest, EndCode, Message, Reply, Stats, ToClient};
+use softs_proto::client::{Outcome, ReleaseError};
+use softs_proto::wire::{EndCode, Reply, Stats, ToClient};
 
-const SLOT_SIZE: u64 = 8;
-
-/// A client and the broker's end of its connection.
-struct Desk {
-    client: Client,
-    now: Instant,
-}
-
-/// An order as the broker sees it.
-#[derive(Clone, Debug, PartialEq)]
-struct Placed {
-    number: u64,
-    product: String,
-    offset: u64,
-}
-
-impl Desk {
-    fn new(n_slots: u32) -> Self {
-        let config = Config { address: "sl_test".into(), slot_size: SLOT_SIZE, n_slots };
-        Self { client: Client::new(config), now: Instant::now() }
-    }
-
-    fn connected(n_slots: u32) -> Self {
-        let mut desk = Self::new(n_slots);
-        desk.connect(Dialect::Native);
-        desk
-    }
-
-    fn connect(&mut self, dialect: Dialect) {
-        self.client.handle_connected(dialect);
-        let said = self.said();
-        assert_eq!(
-            said.first().map(String::as_str),
-            Some("HELLO"),
-            "a connection begins with HELLO: {said:?}"
-        );
-        self.answer(ToClient::Reply(Reply { ok: true, peer_id: Some(7), ..Reply::default() }));
-    }
-
-    /// Drains the client, dropping what it says; the commands.
-    fn said(&mut self) -> Vec<String> {
-        let mut message = Message::new();
-        let mut commands = Vec::new();
-        while self.client.poll_transmit(self.now, &mut message) {
-            commands.push(String::from_utf8(message.frames().next().unwrap().to_vec()).unwrap());
-        }
-        commands
-    }
-
-    /// Drains the client; the orders it placed, and whether it said anything else.
-    fn placed(&mut self) -> Vec<Placed> {
-        let mut message = Message::new();
-        let mut placed = Vec::new();
-        while self.client.poll_transmit(self.now, &mut message) {
-            let frames: Vec<_> = message.frames().collect();
-            match ClientRequest::decode(&frames).unwrap() {
-                ClientRequest::Orders { product_id, orders, slot_size, .. } => {
-                    assert_eq!(slot_size, SLOT_SIZE);
-                    placed.extend(orders.into_iter().map(|(number, offset)| Placed {
-                        number,
-                        product: product_id.to_owned(),
-                        offset,
-                    }));
-                }
-                ClientRequest::Order { order_id, product_id, offset, .. } => placed.push(Placed {
-                    number: order_id.split_once('-').unwrap().1.parse().unwrap(),
-                    product: product_id.to_owned(),
-                    offset,
-                }),
-                _ => {}
-            }
-        }
-        placed
-    }
-
-    fn answer(&mut self, message: ToClient<'_>) {
-        let mut out = Message::new();
-        message.encode(&mut out);
-        let frames: Vec<_> = out.frames().collect();
-        self.client.handle_message(self.now, &frames);
-    }
-
-    fn done(&mut self, orders: &[Placed]) {
-        self.answer(ToClient::Results { done: orders.iter().map(|o| o.number).collect(), ended: vec![] });
-    }
-
-    fn end(&mut self, order: &Placed, code: EndCode, text: &str) {
-        self.answer(ToClient::Results { done: vec![], ended: vec![(order.number, code, text)] });
-    }
-
-    fn request(&mut self, product: &str) -> Option<u32> {
-        self.client.request_sample(self.now, product)
-    }
-
-    fn pass(&mut self, time: Duration) {
-        self.now += time;
-    }
-}
+use crate::desk::{Desk, SLOT_SIZE};
 
 #[test]
 fn request_sample_keeps_every_free_slot_on_order() {
@@ -155,7 +57,7 @@ fn orders_on_their_way_are_taken_back_for_another_product() {
     assert_eq!(desk.request("a"), None);
     let ahead = desk.placed();
     assert_eq!(desk.request("b"), None);
-    assert_eq!(desk.said(), ["CANCELS"]);
+    assert_eq!(desk.said(), ["CANCELS", "LANES"]);
     desk.done(&ahead);
     assert_eq!(desk.request("b"), None, "what was taken back is not handed out, even if it was made");
     assert_eq!(desk.placed()[0].product, "b");
@@ -205,7 +107,7 @@ fn a_new_connection_orders_everything_again() {
     desk.done(&old[..1]);
     desk.client.handle_disconnected();
     assert!(desk.said().is_empty(), "nobody to talk to");
-    desk.client.handle_connected(Dialect::Native);
+    desk.connect(Dialect::Native);
     let again = desk.placed();
     assert_eq!(again, old[1..], "what was finished is not made twice");
     assert_eq!(desk.request("p"), Some(0));
@@ -378,4 +280,18 @@ fn completions_count_what_is_still_there() {
     assert_eq!(desk.client.take_completions(), 0);
     desk.done(&placed[3..]);
     assert_eq!(desk.client.take_completions(), 1);
+}
+
+#[test]
+fn who_is_connected_comes_back_as_detail_or_not_at_all() {
+    let mut desk = Desk::connected(1);
+    for detail in [Some(Box::default()), None] {
+        let request = desk.client.request_detail();
+        assert_eq!(desk.said(), ["STATS"]);
+        let stats = Some(Stats::default());
+        let reply = Reply { ok: true, request_id: Some(request), stats, detail, ..Reply::default() };
+        desk.answer(ToClient::Reply(reply.clone()));
+        let expected = Outcome::Detail(Stats::default(), reply.detail);
+        assert_eq!(desk.client.take_outcome(request), Some(expected));
+    }
 }

@@ -1,0 +1,104 @@
+"""Tables of what stands beside the comparison of the two packages: other ways, training, switches, growth, memory."""
+
+from __future__ import annotations
+
+from benches.markdown import Record, further, measured, medians, section, table
+from benches.scenarios import FASTER_FIFO, ICEORYX2, TORCH
+
+# The opponents that the README names.
+IN_README = (FASTER_FIFO, ICEORYX2, TORCH)
+
+
+def other_ways(result: Record) -> str:
+    """Samples per second, and their CPU time, of the candidate's options and of other software."""
+    scenarios = [one for one in measured(result, "samples_per_s") if further(one)]
+    names = _names(scenarios)
+    rows = [
+        [one["name"], _rate(medians(one)[1]), *(_rate(further(one).get(name)) for name in names)]
+        for one in scenarios
+    ]
+    left_out = {name: text for one in result["scenarios"] for name, text in one.get("left_out", {}).items()}
+    note = "; ".join(f"{name} ({_in_short(text)})" for name, text in left_out.items())
+    return section(
+        "Beside other ways: samples per second (CPU s per 10,000)",
+        ["scenario", result["packages"][1], *names],
+        rows,
+        f"Not measured: {note}." if note else "",
+    )
+
+
+def other_ways_short(result: Record) -> str:
+    """The few columns of that which the README shows; empty if nothing of it was measured."""
+    scenarios = [one for one in measured(result, "samples_per_s") if set(IN_README) & set(further(one))]
+    names = [name for name in IN_README if name in _names(scenarios)]
+    rows = []
+    for one in scenarios:
+        others = (further(one).get(name) for name in names)
+        rows.append([one["name"], *(_count(side) for side in (medians(one)[1], *others))])
+    return table(["samples per second", result["packages"][1], *names], rows) if rows else ""
+
+
+def training(result: Record) -> str:
+    """Time of a training step fed by a loader, against one on tensors that are in memory."""
+    scenarios = measured(result, "step_ratio")
+    names = _names(scenarios)
+    rows = []
+    for one in scenarios:
+        theirs, ours = medians(one)
+        sides = [theirs, ours, *(further(one).get(name) for name in names)]
+        ratios = [f"{side['step_ratio']:.3f}x" if side else "-" for side in sides]
+        rows.append([one["name"], f"{ours['memory_step_ms']:.1f} ms", *ratios])
+    heads = ["scenario", "step on tensors in memory", *result["packages"], *names]
+    return section("Training: a step fed by the loader, against one on tensors in memory", heads, rows)
+
+
+def switches(result: Record) -> str:
+    """Time from a change of the model to the first sample of the new one."""
+    rows = []
+    for one in measured(result, "switches"):
+        for name, side in one["sides"].items():
+            median = side["median"]
+            times = [f"{median[key] / 1e3:.2f}" for key in ("p50_us", "p99_us")]
+            rows.append([f"{one['name']}: {name}", *times, f"{median['stale_samples']:,.0f}"])
+    heads = ["scenario", "p50 ms", "p99 ms", "samples of the old model"]
+    return section("From set_model to the first sample of the new model", heads, rows)
+
+
+def growth(result: Record) -> str:
+    """What a sample costs beside more suppliers and clients, and the memory of each process."""
+    record = result.get("growth", {})
+    if "suppliers" not in record:
+        return ""
+    parts = []
+    for key, beside in (("suppliers", "1 client"), ("clients", "1 supplier")):
+        rows = [
+            [str(one["n"]), f"{one['us']:.2f}", f"{one['cpu_us']:.2f}", f"{one['p50_us']:.1f} / {one['p99_us']:.1f}"]
+            for one in record[key]
+        ]  # fmt: skip
+        heads = [key, "us per sample", "CPU us per sample", "one request, p50 / p99 us"]
+        parts.append(section(f"More {key}, {beside}: one by one, 64 B, 16 slots", heads, rows))
+    packages = list(record["memory"])
+    rows = []
+    for role in ("broker", "supplier", "client"):
+        sides = [record["memory"][package][role] for package in packages]
+        rows.append([role, *(f"{one['mb']:.1f} ({one['mb'] - one['imported_mb']:.1f})" for one in sides)])
+    title = "Resident memory of a process beyond the slots, MB (since its imports)"
+    return "\n\n".join([*parts, section(title, ["", *packages], rows)])
+
+
+def _in_short(text: str) -> str:
+    # Of a failure the first line says who, and the last line of the log why.
+    first, *rest = text.strip().splitlines()
+    return f"{first}: {rest[-1]}" if rest else first
+
+
+def _names(scenarios: list[Record]) -> list[str]:
+    return list(dict.fromkeys(name for one in scenarios for name in further(one)))
+
+
+def _rate(side: Record | None) -> str:
+    return f"{_count(side)} ({side['cpu_s_per_10000']:.2f})" if side else "-"
+
+
+def _count(side: Record | None) -> str:
+    return f"{side['samples_per_s']:,.0f}" if side else "-"

@@ -1,0 +1,224 @@
+"""Other ways to get samples from one process to another, each in the fastest configuration that we found.
+
+A consumer is the measured process; its producers are its children, so they end with it. All send the same
+ready bytes as our suppliers, and stay at most so many samples ahead as they are given room for. None of them
+has products, orders or a broker: each moves one stream from producers that it was started with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benches import workloads
+from benches.scenarios import FASTER_FIFO, ICEORYX2, ICEORYX2_ZERO_COPY, TORCH, Size
+
+Take = Callable[[], Any]
+
+N_WORKERS = 3
+# As many as softs and softs_fast have slots in the same scenario.
+FIFO_SAMPLES = 16
+# One being written and one being read: more were slower, as they no longer fit into the cache.
+ICEORYX2_SAMPLES = 1
+PR_SET_PDEATHSIG = 1
+FOR_EVER_S = 3_600.0
+
+
+@dataclass(frozen=True)
+class Room:
+    """What an opponent is given.
+
+    Attributes:
+        size: the sample.
+        data: its bytes.
+        batch_size: samples per batch, where there are batches.
+        folder: for files; it is removed afterwards, and so are segments whose names begin with its name.
+    """
+
+    size: Size
+    data: bytes
+    batch_size: int
+    folder: str
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """Other software.
+
+    Attributes:
+        module: what to import.
+        open: starts its producers and returns what takes a sample, or a batch of them.
+        takes_batches: whether that is a batch.
+    """
+
+    module: str
+    open: Callable[[Room, ExitStack], Take]
+    takes_batches: bool = False
+
+    def measure(self, room: Room, stack: ExitStack, warm_up_s: float) -> Callable[[float], dict[str, Any]]:
+        """Start, compare the first sample with what is sent, warm up; returns what runs for a time.
+
+        Raises:
+            ValueError: the sample differs.
+        """
+        take, n_samples = self.open(room, stack), room.batch_size if self.takes_batches else 1
+        workloads.repeat(take, n_samples, warm_up_s)
+        return partial(workloads.repeat, take, n_samples)
+
+
+def open_faster_fifo(room: Room, stack: ExitStack) -> Take:
+    """Bytes through a faster-fifo queue, not pickled: its own copy in, its own copy out, and one to `bytes`."""
+    faster_fifo = importlib.import_module("faster_fifo")
+    # Each message has a header of 8 bytes.
+    n_bytes = FIFO_SAMPLES * (len(room.data) + 8)
+    queue = faster_fifo.Queue(max_size_bytes=n_bytes, loads=bytes, dumps=_as_it_is)
+    _start_producer(stack, _put_for_ever, queue, room.data)
+    _expect(queue.get(), room.data)
+    return queue.get  # type: ignore[no-any-return]
+
+
+def open_iceoryx2(room: Room, stack: ExitStack, zero_copy: bool) -> Take:
+    """Publish and subscribe: memmove into a loaned slice; read as `bytes`, or in place.
+
+    Both sides ask again and again instead of waiting for an event, which is faster and takes a core each.
+    """
+    n_bytes = len(room.data)
+    _start_producer(stack, _publish_for_ever, room.folder, room.data)
+    subscriber = _service(room.folder).subscriber_builder().buffer_size(ICEORYX2_SAMPLES).create()
+    stack.callback(subscriber.delete)
+    receive, string_at = subscriber.receive, ctypes.string_at
+    view_of = (ctypes.c_uint8 * n_bytes).from_address
+
+    def take_copy() -> bytes:
+        sample = receive()
+        while sample is None:
+            sample = receive()
+        data = string_at(sample.payload_ptr, n_bytes)
+        sample.delete()
+        return data
+
+    def take_in_place() -> int:
+        sample = receive()
+        while sample is None:
+            sample = receive()
+        view = view_of(sample.payload_ptr)
+        ends = view[0] + view[n_bytes - 1]
+        sample.delete()
+        return ends
+
+    _expect(take_copy(), room.data)
+    return take_in_place if zero_copy else take_copy
+
+
+def open_torch(room: Room, stack: ExitStack) -> Take:
+    """A DataLoader whose workers collate ready tensors into shared memory; the batch arrives without a copy."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    x = torch.frombuffer(bytearray(room.data[:-8]), dtype=torch.float32).reshape(room.size.x_shape)
+    y = torch.frombuffer(bytearray(room.data[-8:]), dtype=torch.int64)
+    # Forked workers start fastest, and need no pickled dataset.
+    loader = DataLoader(
+        _endless({"x": x, "y": y}),
+        batch_size=room.batch_size,
+        num_workers=N_WORKERS,
+        multiprocessing_context="fork",
+    )
+    batches = iter(loader)
+    first = next(batches)
+    for number in range(room.batch_size):
+        _expect(first["x"][number].numpy().tobytes() + first["y"][number].numpy().tobytes(), room.data)
+    return partial(next, batches)
+
+
+def _endless(sample: dict[str, Any]) -> Any:
+    from torch.utils.data import IterableDataset
+
+    class Endless(IterableDataset[dict[str, Any]]):
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            while True:
+                yield sample
+
+    return Endless()
+
+
+def _put_for_ever(queue: Any, data: bytes) -> None:
+    while True:
+        queue.put(data, timeout=FOR_EVER_S)
+
+
+def _publish_for_ever(folder: str, data: bytes) -> None:
+    iceoryx2 = importlib.import_module("iceoryx2")
+    publisher = (
+        _service(folder)
+        .publisher_builder()
+        .initial_max_slice_len(len(data))
+        .max_loaned_samples(1)
+        .backpressure_strategy(iceoryx2.BackpressureStrategy.RetryUntilDelivered)
+        .create()
+    )
+    loan, memmove, n_bytes = publisher.loan_slice_uninit, ctypes.memmove, len(data)
+    while True:
+        sample = loan(n_bytes)
+        memmove(sample.payload_ptr, data, n_bytes)
+        sample.assume_init().send()
+
+
+def _service(folder: str) -> Any:
+    """The service, on a node of its own; its segments have the folder's name in theirs."""
+    iceoryx2 = importlib.import_module("iceoryx2")
+    config = iceoryx2.config.default()
+    config.global_cfg.root_path = iceoryx2.Path.new(folder)
+    config.global_cfg.prefix = iceoryx2.FileName.new(f"{Path(folder).name}_")
+    node = iceoryx2.NodeBuilder.new().config(config).create(iceoryx2.ServiceType.Ipc)
+    return (
+        node.service_builder(iceoryx2.ServiceName.new(workloads.PRODUCT))
+        .publish_subscribe(iceoryx2.Slice[ctypes.c_uint8])
+        .enable_safe_overflow(False)
+        .history_size(0)
+        .subscriber_max_buffer_size(ICEORYX2_SAMPLES)
+        .subscriber_max_borrowed_samples(1)
+        .max_publishers(1)
+        .max_subscribers(1)
+        .open_or_create()
+    )
+
+
+def _start_producer(stack: ExitStack, work: Callable[..., None], *arguments: Any) -> None:
+    # A fork, so that the queue's memory is shared; this process has no threads yet.
+    context = multiprocessing.get_context("fork")
+    producer = context.Process(target=_until_parent_dies, args=(work, *arguments), daemon=True)
+    producer.start()
+    stack.callback(producer.join)
+    stack.callback(producer.kill)
+
+
+def _until_parent_dies(work: Callable[..., None], *arguments: Any) -> None:
+    # Also when the consumer is killed, which leaves it no time to end its producers.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    work(*arguments)
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
+def _expect(data: bytes, expected: bytes) -> None:
+    if data != expected:
+        raise ValueError(f"received {len(data)} bytes that are not the {len(expected)} that were sent")
+
+
+OPPONENTS = {
+    FASTER_FIFO: Opponent("faster_fifo", open_faster_fifo),
+    ICEORYX2: Opponent("iceoryx2", partial(open_iceoryx2, zero_copy=False)),
+    ICEORYX2_ZERO_COPY: Opponent("iceoryx2", partial(open_iceoryx2, zero_copy=True)),
+    TORCH: Opponent("torch", open_torch, takes_batches=True),
+}

@@ -1,0 +1,91 @@
+"""A small CNN trained on batches that are in memory already, and on batches from a loader, turn by turn."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+# Broker and supplier want cores too.
+N_THREADS = 2
+N_BATCHES_IN_MEMORY = 8
+N_STEPS = 20
+# The loader's first batches of a turn were made while the other turn ran.
+N_STEPS_NOT_COUNTED = 2
+
+Batch = Any
+
+
+def open_training(batches: Iterator[Batch]) -> Callable[[float], dict[str, Any]]:
+    """Take some batches into memory and warm up; returns what measures for a time.
+
+    Args:
+        batches: from the loader; `x` float32 [batch, 3, height, width], `y` int64 [batch, 1].
+
+    Returns:
+        A function of seconds; it returns step_ratio (a step from the loader against one from memory, median of the turns),
+        memory_step_ms, loader_step_ms (medians of the turns' means), turns and seconds.
+    """
+    torch.set_num_threads(N_THREADS)
+    torch.manual_seed(0)
+    step = _Step()
+    ready = [
+        {name: tensor.clone() for name, tensor in _tensors(batch).items()}
+        for batch in itertools.islice(batches, N_BATCHES_IN_MEMORY)
+    ]
+    in_memory = itertools.cycle(ready)
+    _turn(step, in_memory)
+
+    def measure(seconds: float) -> dict[str, Any]:
+        memory_s: list[float] = []
+        loader_s: list[float] = []
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds or not loader_s:
+            memory_s.append(_turn(step, in_memory))
+            loader_s.append(_turn(step, batches))
+        return {
+            "step_ratio": statistics.median(fed / free for fed, free in zip(loader_s, memory_s, strict=True)),
+            "memory_step_ms": 1e3 * statistics.median(memory_s),
+            "loader_step_ms": 1e3 * statistics.median(loader_s),
+            "turns": len(loader_s),
+            "seconds": time.perf_counter() - started,
+        }
+
+    return measure
+
+
+class _Step:
+    """One step of SGD with a fresh batch."""
+
+    def __init__(self) -> None:
+        self._model = nn.Sequential(
+            nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+        )  # fmt: skip
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-6)
+
+    def __call__(self, batch: Batch) -> None:
+        loss = nn.functional.cross_entropy(self._model(batch["x"]), batch["y"].flatten())
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+
+def _turn(step: _Step, batches: Iterator[Batch]) -> float:
+    """Seconds per step."""
+    for batch in itertools.islice(batches, N_STEPS_NOT_COUNTED):
+        step(batch)
+    started = time.perf_counter()
+    for _ in range(N_STEPS):
+        step(next(batches))
+    return (time.perf_counter() - started) / N_STEPS
+
+
+def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
+    return {name: batch[name] for name in ("x", "y")}

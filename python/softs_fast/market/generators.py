@@ -1,0 +1,267 @@
+"""The user's functions that make samples, in one form: make the samples of some orders into their slots.
+
+Pure Python without threads, sockets or memory of its own: who calls it brings the slots.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ..configs import BatchConfig
+from ..errors import ConfigError, GeneratorFailed
+
+__all__ = ["BatchGenerator", "FillGenerator", "Generator", "SampleGenerator", "make_generator"]
+
+
+class Generator(Protocol):
+    """Makes samples into slots.
+
+    Attributes:
+        function: the user's function.
+        wants_sequence: whether `function` takes the sequence number, or numbers, as its last argument.
+        max_batch: samples that one call of `function` can make; `make` takes at most as many.
+        is_plain: whether `function` takes one product and returns the bytes of one sample, so that a caller
+            who checks their number needs no `make`.
+    """
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+    @property
+    def wants_sequence(self) -> bool: ...
+    @property
+    def max_batch(self) -> int: ...
+    @property
+    def is_plain(self) -> bool: ...
+
+    def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
+        """Make one sample per slot; on an error, all slots are undefined.
+
+        Nothing that is kept here refers to a slot afterwards; what the user's function keeps of it, does.
+
+        Args:
+            product_id: what to make.
+            sequences: the number of each sample in its stream.
+            slots: writable bytes of each sample, contiguous, as many as there are sequences.
+
+        Raises:
+            GeneratorFailed: the function did not make samples; the text names the product, what it made and
+                what is needed.
+            Exception: what the function raises, as it is.
+        """
+
+
+class SampleGenerator:
+    """`function(product_id)`, or `function(product_id, sequence)`, returns one sample.
+
+    Args:
+        function: returns bytes, bytearray or memoryview of the slot's size; with a config also a mapping
+            {name: dtype [*shape]} of tensors, arrays or numbers, see `BatchConfig.encode_into`.
+        config: what a sample is made of.
+    """
+
+    max_batch = 1
+
+    def __init__(self, function: Callable[..., Any], config: BatchConfig | None = None) -> None:
+        self.function = function
+        self.wants_sequence = _takes_sequence(function, 1)
+        self.is_plain = config is None
+        self._config = config
+
+    def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
+        """Make one sample per slot, with a call for each; see `Generator.make`."""
+        for sequence, slot in zip(sequences, slots, strict=True):
+            sample = self.function(product_id, *((sequence,) if self.wants_sequence else ()))
+            try:
+                _write_sample(sample, slot, self._config)
+            except ConfigError as error:
+                raise _failed("generator_fn", product_id, error) from None
+
+
+class BatchGenerator:
+    """`function(product_id, n)`, or `function(product_id, n, sequences)`, returns n samples.
+
+    Args:
+        function: returns a list or tuple of n samples as bytes, bytearray or memoryview, or one of these with
+            all n end to end; with a config also a mapping {name: dtype [n, *shape]} of tensors or arrays, see
+            `BatchConfig.encode_batch_into`. `sequences` is a tuple of n numbers.
+        max_batch: the largest n, at least 1.
+        config: what a sample is made of.
+    """
+
+    is_plain = False
+
+    def __init__(
+        self, function: Callable[..., Any], max_batch: int, config: BatchConfig | None = None
+    ) -> None:
+        self.function = function
+        self.wants_sequence = _takes_sequence(function, 2)
+        self.max_batch = max_batch
+        self._config = config
+
+    def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
+        """Make all samples with one call; see `Generator.make`."""
+        n = len(slots)
+        numbers = (sequences,) if self.wants_sequence else ()
+        samples = self.function(product_id, n, *numbers)
+        try:
+            _write_samples(samples, slots, self._config)
+        except ConfigError as error:
+            raise _failed("batch_generator_fn", product_id, error) from None
+
+
+class FillGenerator:
+    """`function(product_id, out)`, or `function(product_id, out, sequence)`, makes one sample in place.
+
+    Args:
+        function: writes the whole sample into `out`, the slot's bytes; with a config into {name: dtype
+            [*shape]} on the slot's memory, see `BatchConfig.views`. What it returns is ignored. `out` has
+            what the slot's last sample left. It must not be used after the call: the slot has passed on.
+        config: what a sample is made of.
+    """
+
+    max_batch = 1
+    is_plain = False
+
+    def __init__(self, function: Callable[..., Any], config: BatchConfig | None = None) -> None:
+        self.function = function
+        self.wants_sequence = _takes_sequence(function, 2)
+        self._config = config
+
+    def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
+        """Make one sample per slot, with a call for each; see `Generator.make`."""
+        for sequence, slot in zip(sequences, slots, strict=True):
+            try:
+                views = None if self._config is None else self._config.views(slot)
+            except ConfigError as error:
+                raise _failed("fill_fn", product_id, error) from None
+            # The function may do with its dict what it likes; a copy tells what it did.
+            out = slot if views is None else dict(views)
+            self.function(product_id, out, *((sequence,) if self.wants_sequence else ()))
+            if isinstance(out, dict) and views is not None:
+                _check_in_place(product_id, views, out)
+
+
+def make_generator(
+    generator_fn: Callable[..., Any] | None = None,
+    *,
+    batch_generator_fn: Callable[..., Any] | None = None,
+    fill_fn: Callable[..., Any] | None = None,
+    slot_size: int,
+    batch_config: BatchConfig | None = None,
+    max_batch: int = 64,
+) -> Generator:
+    """Return the generator of the one function that is given.
+
+    A function gets the sequence number, or numbers, if it has one more positional parameter than the form
+    without them, and that one either has no default or is called `sequence` or `sequences`. A function that
+    takes one with another default, such as `lambda product_id, model=model: ...`, means its default.
+
+    Args:
+        generator_fn: see `SampleGenerator`.
+        batch_generator_fn: see `BatchGenerator`.
+        fill_fn: see `FillGenerator`.
+        slot_size: bytes of one sample.
+        batch_config: what a sample is made of, `slot_size` bytes; None if functions deal in bytes.
+        max_batch: the largest n for `batch_generator_fn`.
+
+    Raises:
+        ConfigError: not exactly one function; a config of another size, or one that encodes in its own way;
+            max_batch is less than 1.
+    """
+    functions = {"generator_fn": generator_fn, "batch_generator_fn": batch_generator_fn, "fill_fn": fill_fn}
+    given = [name for name, function in functions.items() if function is not None]
+    if len(given) != 1:
+        raise ConfigError(f"need exactly one of {', '.join(functions)}; have {', '.join(given) or 'none'}")
+    if max_batch < 1:
+        raise ConfigError(f"max_batch must be at least 1, have {max_batch}")
+    if batch_config is not None:
+        _check_config(batch_config, slot_size)
+    if batch_generator_fn is not None:
+        return BatchGenerator(batch_generator_fn, max_batch, batch_config)
+    if fill_fn is not None:
+        return FillGenerator(fill_fn, batch_config)
+    assert generator_fn is not None
+    return SampleGenerator(generator_fn, batch_config)
+
+
+def _takes_sequence(function: Callable[..., Any], n_before: int) -> bool:
+    """Return whether a function takes a sequence after its first `n_before` positional arguments."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # builtins, for instance
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) <= n_before:
+        return False
+    parameter = positional[n_before]
+    return parameter.default is parameter.empty or parameter.name in ("sequence", "sequences")
+
+
+def _check_config(config: BatchConfig, slot_size: int) -> None:
+    if config.nbytes() != slot_size:
+        raise ConfigError(f"batch_config has {config.nbytes()} bytes per sample, need slot_size={slot_size}")
+    if getattr(config.encode, "__func__", None) is not BatchConfig.encode:
+        raise ConfigError(
+            f"batch_config of type {type(config).__name__} has an encode of its own, which is not used to "
+            "write into slots; give no batch_config and return the bytes of encode from generator_fn"
+        )
+
+
+def _write_sample(sample: object, slot: memoryview, config: BatchConfig | None) -> None:
+    if config is not None and isinstance(sample, Mapping):
+        config.encode_into(sample, slot)
+        return
+    data = _flat_bytes(sample, "bytes" if config is None else "a mapping of tensors, or bytes")
+    if len(data) != len(slot):
+        raise ConfigError(f"returned {len(data)} bytes, need slot_size={len(slot)}")
+    slot[:] = data
+
+
+def _write_samples(samples: object, slots: Sequence[memoryview], config: BatchConfig | None) -> None:
+    n = len(slots)
+    if config is not None and isinstance(samples, Mapping):
+        config.encode_batch_into(samples, slots)
+        return
+    if isinstance(samples, list | tuple):
+        if len(samples) != n:
+            raise ConfigError(f"returned {len(samples)} samples, need {n}")
+        for i, slot in enumerate(slots):
+            try:
+                _write_sample(samples[i], slot, None)
+            except ConfigError as error:
+                raise ConfigError(f"{error} (sample {i} of {n})") from None
+        return
+    need = f"{n} byte strings, or bytes"
+    data = memoryview(_flat_bytes(samples, need if config is None else f"a mapping of tensors, {need}"))
+    needed = sum(map(len, slots))
+    if len(data) != needed:
+        raise ConfigError(f"returned {len(data)} bytes, need {needed} for {n} samples")
+    start = 0
+    for slot in slots:
+        slot[:] = data[start : start + len(slot)]
+        start += len(slot)
+
+
+def _flat_bytes(data: object, need: str) -> bytes | bytearray | memoryview:
+    """Return data as bytes in one row, copied only if they do not lie in one."""
+    if isinstance(data, bytes | bytearray):
+        return data
+    if isinstance(data, memoryview):
+        # An empty view cannot be cast.
+        return data.cast("B") if data.c_contiguous and data.nbytes else data.tobytes()
+    hint = " (tensors need batch_config)" if isinstance(data, Mapping) and "mapping" not in need else ""
+    raise ConfigError(f"returned {type(data).__name__}, need {need}{hint}")
+
+
+def _check_in_place(product_id: str, given: Mapping[str, Any], out: Mapping[str, Any]) -> None:
+    """Check that a function has filled what it was given, which is on the slot, and not replaced it."""
+    changed = [str(key) for key in {**given, **out} if key not in given or out.get(key) is not given[key]]
+    if changed:
+        error = f"replaced, added or removed {changed} in out, need them written to: out[name][...] = value"
+        raise _failed("fill_fn", product_id, error)
+
+
+def _failed(kind: str, product_id: str, error: object) -> GeneratorFailed:
+    return GeneratorFailed(f"{kind} for product {product_id!r} made no sample: {error}")

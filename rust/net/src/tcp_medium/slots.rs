@@ -1,0 +1,83 @@
+//! The owner's memory.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One buffer per slot, so that a sample that is complete takes the place of the old one without a copy.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slot_size: usize,
+    slots: Vec<Mutex<Vec<u8>>>,
+}
+
+impl Slots {
+    pub(super) fn new(slot_size: u64, n_slots: u64) -> Result<Self, String> {
+        if slot_size == 0 || n_slots == 0 {
+            return Err(format!("a medium needs slots: slot_size is {slot_size}, num_slots is {n_slots}"));
+        }
+        let total = slot_size.checked_mul(n_slots).filter(|total| *total <= u64::from(u32::MAX));
+        let (Some(total), Ok(slot_size)) = (total, usize::try_from(slot_size)) else {
+            return Err(format!(
+                "{n_slots} slots of {slot_size} bytes are more than the {} bytes that offsets of a TCP medium reach",
+                u32::MAX
+            ));
+        };
+        // Making the slots below would abort the process where this only fails.
+        let mut room = Vec::<u8>::new();
+        room.try_reserve_exact(total as usize)
+            .map_err(|_| format!("no memory for {total} bytes of slots"))?;
+        drop(room);
+        let slots = (0..n_slots).map(|_| Mutex::new(vec![0; slot_size])).collect();
+        Ok(Self { slot_size, slots })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slot_size * self.slots.len()
+    }
+
+    /// Calls `copy(slot, range in the slot, offset in the data)` for each slot that `len` bytes at `offset` touch.
+    pub(super) fn pieces(
+        &self,
+        offset: u64,
+        len: usize,
+        mut copy: impl FnMut(&mut [u8], std::ops::Range<usize>, usize),
+    ) -> bool {
+        let total = self.len();
+        let Some(offset) = usize::try_from(offset)
+            .ok()
+            .filter(|offset| offset.checked_add(len).is_some_and(|end| end <= total))
+        else {
+            return false;
+        };
+        let mut at = 0;
+        while at < len {
+            let start = (offset + at) % self.slot_size;
+            let end = self.slot_size.min(start + len - at);
+            copy(&mut lock(&self.slots[(offset + at) / self.slot_size]), start..end, at);
+            at += end - start;
+        }
+        true
+    }
+
+    /// The slot that a write of `len` bytes at `offset` fills exactly.
+    pub(super) fn index(&self, offset: u32, len: u32) -> Option<usize> {
+        let (offset, len) = (offset as usize, len as usize);
+        let index = offset / self.slot_size;
+        (len == self.slot_size && offset.is_multiple_of(self.slot_size) && index < self.slots.len())
+            .then_some(index)
+    }
+
+    /// A buffer of the size of a slot.
+    pub(super) fn buffer(&self) -> Vec<u8> {
+        vec![0; self.slot_size]
+    }
+
+    /// Puts a sample into a slot of [`Slots::index`], and what was there into `sample`.
+    pub(super) fn store(&self, index: usize, sample: &mut Vec<u8>) {
+        std::mem::swap(&mut *lock(&self.slots[index]), sample);
+    }
+}
+
+/// What a panicking thread left in a slot or a handle is still bytes or a handle.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

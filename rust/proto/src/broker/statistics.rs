@@ -1,0 +1,133 @@
+//! What STATS tells: figures, why a product may be late, who is connected.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::clients::Client;
+use super::outbox::{ENTRY_BYTES, MAX_CONTENT_BYTES, NUMBER_BYTES};
+use super::suppliers::Supplier;
+use super::{Broker, cut};
+use crate::limits::{MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS};
+use crate::wire::{ClientDetail, Detail, Diagnosis, LaneDetail, Stats, SupplierDetail};
+
+/// Bytes of a STATS answer besides its lists.
+const STATS_BYTES: usize = 512;
+/// Bytes of one peer in the detail besides its texts and lists: the names of the fields, mostly.
+const PEER_BYTES: usize = 128;
+/// Bytes of a pattern in the detail.
+const MAX_DETAIL_PATTERN_BYTES: usize = 128;
+
+impl Broker {
+    /// The figures of `softs.BrokerStats`. The list of patterns is cut where it would not fit into a message.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats_within(MAX_CONTENT_BYTES - STATS_BYTES)
+    }
+
+    /// The statistics and who is connected. Patterns, clients and suppliers get a third of the message each, and are cut where they would not fit.
+    pub(super) fn stats_in_detail(&self, now: Instant) -> (Stats, Option<Box<Detail>>) {
+        const THIRD: usize = (MAX_CONTENT_BYTES - STATS_BYTES) / 3;
+        let mut room = Room(THIRD);
+        let clients = self.clients.iter().filter_map(|(_, client)| self.client_detail(client));
+        let clients = clients.take(MAX_DETAIL_PEERS).map_while(|client| room.fit_client(client)).collect();
+        let mut room = Room(THIRD);
+        let suppliers = self.suppliers.iter().filter_map(|(_, supplier)| self.supplier_detail(now, supplier));
+        let suppliers =
+            suppliers.take(MAX_DETAIL_PEERS).map_while(|supplier| room.fit_supplier(supplier)).collect();
+        (self.stats_within(THIRD), Some(Box::new(Detail { clients, suppliers })))
+    }
+
+    /// Why a product may be late.
+    pub(super) fn diagnose(&self, now: Instant, product_id: &str) -> Diagnosis {
+        let matching = self.catalogue.matching(product_id);
+        let product = self.catalogue.find(product_id);
+        let mut diagnosis = Diagnosis {
+            queued: product.map_or(0, |product| u64::from(product.unleased)),
+            ..Diagnosis::default()
+        };
+        for (_, supplier) in self.suppliers.iter() {
+            if !supplier.set.is_some_and(|set| matching.contains(&set)) {
+                continue;
+            }
+            diagnosis.matching_suppliers += 1;
+            if let Some(busy_s) = supplier.busy_s(now) {
+                diagnosis.busy_suppliers += 1;
+                diagnosis.busiest_s = diagnosis.busiest_s.max(busy_s);
+            }
+        }
+        diagnosis
+    }
+
+    fn stats_within(&self, mut room: usize) -> Stats {
+        let sets = || self.catalogue.sets.iter().map(|(_, set)| set);
+        let patterns: BTreeSet<&str> =
+            sets().flat_map(|set| set.patterns.iter().map(|pattern| &**pattern)).collect();
+        let fits = |pattern: &&str| {
+            let bytes = pattern.len() + ENTRY_BYTES;
+            let fits = bytes <= room;
+            room -= if fits { bytes } else { room };
+            fits
+        };
+        Stats {
+            pending_orders: self.orders.len() as u64,
+            available_suppliers: sets().flat_map(|set| &set.ready).map(|ring| u64::from(ring.len())).sum(),
+            connected_clients: self.active_clients,
+            connected_suppliers: self.registered_suppliers,
+            total_completed: self.total_completed,
+            product_ids: patterns.into_iter().take_while(fits).map(str::to_owned).collect(),
+        }
+    }
+
+    fn client_detail(&self, client: &Client) -> Option<ClientDetail> {
+        let lanes = client.announcement.entries.iter().map(|entry| LaneDetail {
+            product_id: self.catalogue.product(entry.product).id.as_ref().to_owned(),
+            lane: entry.lane,
+            generation: entry.generation,
+        });
+        Some(ClientDetail {
+            peer_id: client.number()?,
+            address: client.announcement.address.as_deref().map(str::to_owned),
+            orders: client.len() as u64,
+            lanes: lanes.collect(),
+        })
+    }
+
+    fn supplier_detail(&self, now: Instant, supplier: &Supplier) -> Option<SupplierDetail> {
+        let patterns = self.catalogue.sets[supplier.set?].patterns.iter().take(MAX_DETAIL_PATTERNS);
+        Some(SupplierDetail {
+            peer_id: supplier.number()?,
+            name: supplier.name().to_owned(),
+            patterns: patterns.map(|pattern| cut(pattern, MAX_DETAIL_PATTERN_BYTES).to_owned()).collect(),
+            dialect: supplier.dialect(),
+            leases: supplier.leases.len() as u64,
+            busy_s: supplier.busy_s(now).unwrap_or(0.0),
+            attached: supplier.attachments.len() as u64,
+        })
+    }
+}
+
+/// Bytes that are left of a message.
+struct Room(usize);
+
+impl Room {
+    /// A client with as many of its products as fit; `None` when not even the client does.
+    fn fit_client(&mut self, mut client: ClientDetail) -> Option<ClientDetail> {
+        self.take(PEER_BYTES + client.address.as_deref().map_or(0, str::len))?;
+        let fitting =
+            |lane: &&LaneDetail| self.take(lane.product_id.len() + 2 * NUMBER_BYTES + ENTRY_BYTES).is_some();
+        let n = client.lanes.iter().take_while(fitting).count();
+        client.lanes.truncate(n);
+        Some(client)
+    }
+
+    fn fit_supplier(&mut self, supplier: SupplierDetail) -> Option<SupplierDetail> {
+        let patterns: usize = supplier.patterns.iter().map(|pattern| pattern.len() + ENTRY_BYTES).sum();
+        self.take(PEER_BYTES + supplier.name.len() + patterns)?;
+        Some(supplier)
+    }
+
+    fn take(&mut self, bytes: usize) -> Option<()> {
+        self.0 = self.0.checked_sub(bytes)?;
+        Some(())
+    }
+}

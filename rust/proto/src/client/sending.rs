@@ -1,0 +1,94 @@
+//! Orders on the wire.
+
+use super::{Client, Lanes, OrderNumber, SlotId, State, requests};
+use crate::wire::{ClientRequest, Message};
+
+impl<L: Lanes> Client<L> {
+    fn offset(&self, slot: SlotId) -> u64 {
+        u64::from(slot) * self.config.slot_size
+    }
+
+    /// All orders of one product that may be sent, in one message.
+    pub(super) fn encode_orders(&mut self, out: &mut Message) -> bool {
+        while let Some(&key) = self.sendable.front() {
+            let room = self.room_on_wire(key);
+            let mut batch = Vec::with_capacity(self.products.get(key).waiting.len().min(requests::MAX_BATCH));
+            while batch.len() < room.min(requests::MAX_BATCH)
+                && let Some((slot, order)) = self.products.get_mut(key).waiting.pop_front()
+            {
+                if self.note_sent(slot, order) {
+                    batch.push((order, self.offset(slot), self.sequence_of(slot)));
+                }
+            }
+            let product = self.products.get_mut(key);
+            if product.waiting.is_empty() || batch.len() < requests::MAX_BATCH {
+                // The rest, if any, waits until an order has ended.
+                product.sendable = false;
+                self.sendable.pop_front();
+            }
+            if !batch.is_empty() {
+                ClientRequest::Orders {
+                    address: &self.config.address,
+                    slot_size: self.config.slot_size,
+                    product_id: &self.products.get(key).name,
+                    orders: batch,
+                }
+                .encode(out);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// One order, as softs has it.
+    pub(super) fn encode_order(&mut self, out: &mut Message) -> bool {
+        while let Some(&key) = self.sendable.front() {
+            let Some((slot, order)) = self.products.get_mut(key).waiting.pop_front() else {
+                self.products.get_mut(key).sendable = false;
+                self.sendable.pop_front();
+                continue;
+            };
+            if self.note_sent(slot, order) {
+                ClientRequest::Order {
+                    order_id: &self.order_id(order),
+                    product_id: &self.products.get(key).name,
+                    address: &self.config.address,
+                    offset: self.offset(slot),
+                }
+                .encode(out);
+                self.requests.expect_order_reply(order);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the slot still waits to be sent with that number; it counts as sent then.
+    fn note_sent(&mut self, slot: SlotId, order: OrderNumber) -> bool {
+        let waiting = &mut self.slots[slot as usize];
+        if !waiting.is_waiting(order) {
+            return false;
+        }
+        waiting.state = State::Wire;
+        self.sent.insert(order, slot);
+        let product = self.products.get_mut(self.block(slot).product);
+        product.sent += 1;
+        product.leased += 1;
+        true
+    }
+
+    /// The id of an order as the user and a softs broker see it.
+    #[must_use]
+    pub fn order_id(&self, number: OrderNumber) -> String {
+        match self.last_peer_id {
+            Some(peer) => format!("c{peer}-{number}"),
+            None => format!("c-{number}"),
+        }
+    }
+
+    /// The order that [`Client::order_id`] named.
+    #[must_use]
+    pub fn parse_order_id(&self, order_id: &str) -> Option<OrderNumber> {
+        order_id.strip_prefix('c')?.split_once('-')?.1.parse().ok()
+    }
+}

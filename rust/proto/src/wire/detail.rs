@@ -1,0 +1,216 @@
+//! Who is connected: what a STATS answer has for a peer that asks for `detail`.
+
+use super::decode::short_list;
+use super::reader::Reader;
+use super::{WireError, writer};
+use crate::Dialect;
+use crate::limits::{MAX_ANNOUNCED, MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS};
+
+/// The peers of a broker, at most [`MAX_DETAIL_PEERS`] of each side.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Detail {
+    /// Those that said HELLO.
+    pub clients: Vec<ClientDetail>,
+    /// Those that said HELLO.
+    pub suppliers: Vec<SupplierDetail>,
+}
+
+/// One client.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClientDetail {
+    /// The number that it was given.
+    pub peer_id: u64,
+    /// The medium that it announced.
+    pub address: Option<String>,
+    /// Its orders that are queued or leased.
+    pub orders: u64,
+    /// The products that it announced, with their lanes.
+    pub lanes: Vec<LaneDetail>,
+}
+
+/// One announced product of one client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaneDetail {
+    /// What is ordered.
+    pub product_id: String,
+    /// Index of its lane, or [`super::NO_LANE`].
+    pub lane: u32,
+    /// Which use of that lane.
+    pub generation: u32,
+}
+
+/// One supplier.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SupplierDetail {
+    /// The number that it was given.
+    pub peer_id: u64,
+    /// How it calls itself; empty if it did not say.
+    pub name: String,
+    /// The first of its patterns, cut.
+    pub patterns: Vec<String>,
+    /// What it speaks.
+    pub dialect: Dialect,
+    /// Leases that it holds.
+    pub leases: u64,
+    /// Seconds since the oldest of them was given; 0 without one.
+    pub busy_s: f64,
+    /// Lanes that it was told to serve and did not refuse.
+    pub attached: u64,
+}
+
+impl Detail {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        writer::map(out, 2);
+        writer::str(out, "clients");
+        writer::array(out, self.clients.len());
+        for client in &self.clients {
+            client.encode(out);
+        }
+        writer::str(out, "suppliers");
+        writer::array(out, self.suppliers.len());
+        for supplier in &self.suppliers {
+            supplier.encode(out);
+        }
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (mut clients, mut suppliers) = (None, None);
+        reader.map("detail", |reader, key| {
+            match key {
+                b"clients" => {
+                    clients = Some(short_list(reader, "clients", MAX_DETAIL_PEERS, ClientDetail::decode)?)
+                }
+                b"suppliers" => {
+                    suppliers =
+                        Some(short_list(reader, "suppliers", MAX_DETAIL_PEERS, SupplierDetail::decode)?);
+                }
+                _ => reader.skip(key)?,
+            }
+            Ok(())
+        })?;
+        match (clients, suppliers) {
+            (Some(clients), Some(suppliers)) => Ok(Self { clients, suppliers }),
+            (clients, suppliers) => {
+                Err(reader.missing(&[("clients", clients.is_some()), ("suppliers", suppliers.is_some())]))
+            }
+        }
+    }
+}
+
+impl ClientDetail {
+    fn encode(&self, out: &mut Vec<u8>) {
+        writer::map(out, 3 + usize::from(self.address.is_some()));
+        writer::str(out, "peer_id");
+        writer::uint(out, self.peer_id);
+        if let Some(address) = &self.address {
+            writer::str(out, "address");
+            writer::str(out, address);
+        }
+        writer::str(out, "orders");
+        writer::uint(out, self.orders);
+        writer::str(out, "lanes");
+        writer::array(out, self.lanes.len());
+        for lane in &self.lanes {
+            writer::array(out, 3);
+            writer::str(out, &lane.product_id);
+            writer::uint(out, lane.lane.into());
+            writer::uint(out, lane.generation.into());
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let mut client = Self::default();
+        let mut seen = [false; 3];
+        reader.map("clients", |reader, key| {
+            match key {
+                b"peer_id" => (client.peer_id, seen[0]) = (reader.uint("peer_id")?, true),
+                b"address" => client.address = Some(reader.id("address")?.to_owned()),
+                b"orders" => (client.orders, seen[1]) = (reader.uint("orders")?, true),
+                b"lanes" => {
+                    (client.lanes, seen[2]) = (short_list(reader, "lanes", MAX_ANNOUNCED, lane)?, true)
+                }
+                _ => reader.skip(key)?,
+            }
+            Ok(())
+        })?;
+        all_seen(reader, ["peer_id", "orders", "lanes"], seen)?;
+        Ok(client)
+    }
+}
+
+impl SupplierDetail {
+    fn encode(&self, out: &mut Vec<u8>) {
+        writer::map(out, 7);
+        writer::str(out, "peer_id");
+        writer::uint(out, self.peer_id);
+        writer::str(out, "name");
+        writer::str(out, &self.name);
+        writer::str(out, "patterns");
+        writer::strs(out, &self.patterns);
+        writer::str(out, "dialect");
+        writer::str(out, self.dialect.name());
+        writer::str(out, "leases");
+        writer::uint(out, self.leases);
+        writer::str(out, "busy_s");
+        writer::float(out, self.busy_s);
+        writer::str(out, "attached");
+        writer::uint(out, self.attached);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let mut supplier = Self {
+            peer_id: 0,
+            name: String::new(),
+            patterns: Vec::new(),
+            dialect: Dialect::Softs,
+            leases: 0,
+            busy_s: 0.0,
+            attached: 0,
+        };
+        let mut seen = [false; 7];
+        reader.map("suppliers", |reader, key| {
+            match key {
+                b"peer_id" => (supplier.peer_id, seen[0]) = (reader.uint("peer_id")?, true),
+                b"name" => (supplier.name, seen[1]) = (reader.id("name")?.to_owned(), true),
+                b"patterns" => {
+                    let pattern = |reader: &mut Reader<'_>| reader.id("patterns").map(str::to_owned);
+                    supplier.patterns = short_list(reader, "patterns", MAX_DETAIL_PATTERNS, pattern)?;
+                    seen[2] = true;
+                }
+                b"dialect" => {
+                    let name = reader.str("dialect")?;
+                    supplier.dialect = match name {
+                        "softs" => Dialect::Softs,
+                        "native" => Dialect::Native,
+                        _ => return Err(reader.error("dialect", "need \"softs\" or \"native\"")),
+                    };
+                    seen[3] = true;
+                }
+                b"leases" => (supplier.leases, seen[4]) = (reader.uint("leases")?, true),
+                b"busy_s" => (supplier.busy_s, seen[5]) = (reader.number("busy_s")?, true),
+                b"attached" => (supplier.attached, seen[6]) = (reader.uint("attached")?, true),
+                _ => reader.skip(key)?,
+            }
+            Ok(())
+        })?;
+        all_seen(reader, ["peer_id", "name", "patterns", "dialect", "leases", "busy_s", "attached"], seen)?;
+        Ok(supplier)
+    }
+}
+
+fn lane(reader: &mut Reader<'_>) -> Result<LaneDetail, WireError> {
+    reader.tuple("lanes", 3)?;
+    Ok(LaneDetail {
+        product_id: reader.id("product_id")?.to_owned(),
+        lane: reader.uint32("lane")?,
+        generation: reader.uint32("generation")?,
+    })
+}
+
+fn all_seen<const N: usize>(reader: &Reader<'_>, names: [&str; N], seen: [bool; N]) -> Result<(), WireError> {
+    if seen == [true; N] {
+        return Ok(());
+    }
+    let fields: Vec<_> = names.into_iter().zip(seen).collect();
+    Err(reader.missing(&fields))
+}

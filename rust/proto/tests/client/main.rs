@@ -1,0 +1,12 @@
+//! The client's state machine in virtual time: what it says, and what becomes of its slots.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod blocks;
+mod desk;
+#[path = "../lane_model/mod.rs"]
+mod lane_model;
+mod lanes;
+mod lost_broker;
+mod random;
+mod slots;
+mod streams;

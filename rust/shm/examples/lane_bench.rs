@@ -1,0 +1,174 @@
+//! How fast a lane is: the hand-off from one thread to another on another core, and orders per second, Rust to Rust.
+//!
+//! `cargo run --release -p softs-shm --example lane_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use softs_shm::{Identity, LaneOwner, LaneRef, LaneWorker, Segment};
+
+/// Hand-offs there and back that are timed together, so that reading the clock does not count.
+const ROUNDS: usize = 100;
+const BATCHES: usize = 5000;
+const ORDERS: u64 = 2_000_000;
+const SLOT_SIZE: u64 = 64;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let cpus: Vec<usize> = std::env::args().skip(1).map(|cpu| cpu.parse()).collect::<Result<_, _>>()?;
+    let (client_cpu, supplier_cpu) = match cpus[..] {
+        [client, supplier] => (client, supplier),
+        _ => (0, 1),
+    };
+    pin(client_cpu)?;
+    let mut out = std::io::stdout();
+    write!(out, "{{\"client_cpu\": {client_cpu}, \"supplier_cpu\": {supplier_cpu}")?;
+    write!(out, ", \"bare_word_ns\": {:.0}", bare_word(supplier_cpu)?)?;
+    for n_slots in [16, 4096] {
+        let mut pair = Pair::new(n_slots)?;
+        let mut one_way_ns = pair.with_supplier(supplier_cpu, round_trips)?;
+        one_way_ns.sort_by(f64::total_cmp);
+        let at = |share: f64| one_way_ns[((one_way_ns.len() - 1) as f64 * share) as usize];
+        let per_s = pair.with_supplier(supplier_cpu, throughput)?;
+        write!(
+            out,
+            ", \"slots_{n_slots}\": {{\"one_way_ns_p50\": {:.0}, \"one_way_ns_p99\": {:.0}, \"orders_per_s\": {per_s:.0}}}",
+            at(0.5),
+            at(0.99)
+        )?;
+        pair.segment.unlink()?;
+    }
+    writeln!(out, "}}")?;
+    Ok(())
+}
+
+/// A client and a supplier that takes what comes.
+struct Pair {
+    segment: Arc<Segment>,
+    owner: LaneOwner,
+    lane: LaneRef,
+    worker: LaneWorker,
+}
+
+impl Pair {
+    fn new(n_slots: u64) -> Result<Self, Box<dyn std::error::Error>> {
+        let segment = Arc::new(Segment::create_shm(None, SLOT_SIZE, n_slots)?);
+        let mut owner = segment.lane_owner(0)?;
+        let lane = owner.open_lane().ok_or("no lane")?;
+        let attached = Arc::new(Segment::attach_shm(segment.address())?);
+        let worker = LaneWorker::attach(attached, Identity::current()?, 0)?;
+        Ok(Self { segment, owner, lane, worker })
+    }
+
+    /// Runs `client` while the supplier spins on another core.
+    fn with_supplier<T>(
+        &mut self,
+        cpu: usize,
+        client: impl FnOnce(&mut LaneOwner, LaneRef) -> T,
+    ) -> Result<T, Box<dyn std::error::Error>> {
+        let stop = AtomicBool::new(false);
+        let (worker, lane) = (&self.worker, self.lane);
+        std::thread::scope(|scope| {
+            let supplier = scope.spawn(|| {
+                let pinned = pin(cpu);
+                while !stop.load(Ordering::Relaxed) {
+                    match worker.claim(lane) {
+                        Some(claim) => drop(worker.publish(claim, Ok(()))),
+                        None => std::hint::spin_loop(),
+                    }
+                }
+                pinned
+            });
+            let result = client(&mut self.owner, lane);
+            stop.store(true, Ordering::Relaxed);
+            supplier.join().map_err(|_| "the supplier panicked")??;
+            Ok(result)
+        })
+    }
+}
+
+/// What the machine allows: one word on its own cache line, from core to core and back, median of one way.
+fn bare_word(cpu: usize) -> Result<f64, Box<dyn std::error::Error>> {
+    let (there, back) = (Word::default(), Word::default());
+    let n_rounds = (ROUNDS * BATCHES) as u64;
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(|| {
+            let pinned = pin(cpu);
+            for round in 1..=n_rounds {
+                wait_for(&there, round);
+                back.0.store(round, Ordering::Release);
+            }
+            pinned
+        });
+        let mut batches: Vec<f64> = (0..BATCHES as u64)
+            .map(|batch| {
+                let began = Instant::now();
+                for round in 1..=ROUNDS as u64 {
+                    there.0.store(batch * ROUNDS as u64 + round, Ordering::Release);
+                    wait_for(&back, batch * ROUNDS as u64 + round);
+                }
+                began.elapsed().as_nanos() as f64 / (2 * ROUNDS) as f64
+            })
+            .collect();
+        echo.join().map_err(|_| "the other thread panicked")??;
+        batches.sort_by(f64::total_cmp);
+        Ok(batches[BATCHES / 2])
+    })
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Word(AtomicU64);
+
+fn wait_for(word: &Word, value: u64) {
+    while word.0.load(Ordering::Acquire) != value {
+        std::hint::spin_loop();
+    }
+}
+
+/// One order at a time: two hand-offs each.
+fn round_trips(owner: &mut LaneOwner, lane: LaneRef) -> Vec<f64> {
+    let mut batch = || {
+        let began = Instant::now();
+        for round in 0..ROUNDS {
+            owner.place(lane, (round % 8) as u32, round as u64);
+            while owner.poll().is_none() {
+                std::hint::spin_loop();
+            }
+        }
+        began.elapsed().as_nanos() as f64 / (2 * ROUNDS) as f64
+    };
+    for _ in 0..BATCHES / 10 {
+        batch();
+    }
+    (0..BATCHES).map(|_| batch()).collect()
+}
+
+/// As many orders as there are slots at any time.
+fn throughput(owner: &mut LaneOwner, lane: LaneRef) -> f64 {
+    let n_slots = owner.segment().n_slots() as u32;
+    for slot in 0..n_slots {
+        owner.place(lane, slot, 0);
+    }
+    let began = Instant::now();
+    let mut n = 0;
+    while n < ORDERS {
+        if let Some(finished) = owner.poll() {
+            n += 1;
+            owner.place(lane, finished.slot, n);
+        }
+    }
+    let per_s = n as f64 / began.elapsed().as_secs_f64();
+    while !owner.is_settled(lane) {
+        owner.poll();
+    }
+    per_s
+}
+
+fn pin(cpu: usize) -> rustix::io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set)
+}

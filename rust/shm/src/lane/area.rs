@@ -1,0 +1,210 @@
+//! The lane area of a segment: the types whose atomics lie in it, and the one place that makes references to them.
+
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+
+use super::atomics::{AtomicU32, AtomicU64, Ordering};
+use super::ring::{Cell, Door, LaneHeader, Line, Ring};
+use super::shape::{
+    CELL_LEN, ERROR_LEN, ERRORS_AT, HEADER_LEN, LANE_LEN, LANES_AT, MAX_SUPPLIERS, N_ERRORS, N_LANES,
+    SUPPLIER_LEN, SUPPLIERS_AT, Shape,
+};
+use crate::control::SEGMENT_ID_AT;
+use crate::{Segment, SegmentError};
+
+/// Counters of the client.
+pub const N_CLIENT_COUNTERS: usize = 16;
+/// Counters of each supplier.
+pub const N_SUPPLIER_COUNTERS: usize = 8;
+/// Bytes of the text of a failed order; what is longer is cut.
+pub(crate) const MAX_TEXT: usize = ERROR_LEN as usize - 16;
+
+/// The client, what all lanes share, and the client's counters.
+#[repr(C)]
+pub(crate) struct Header {
+    pub(crate) client: ClientEntry,
+    /// Bit 0: the client sleeps.
+    pub(crate) client_asleep: Line,
+    /// One bit per supplier that sleeps.
+    pub(crate) suppliers_asleep: Line,
+    /// Grows when a supplier comes or goes.
+    pub(crate) table_version: Line,
+    pub(crate) counters: [AtomicU64; N_CLIENT_COUNTERS],
+    room: [AtomicU64; 48],
+}
+
+/// Who the client is.
+#[repr(C, align(128))]
+pub(crate) struct ClientEntry {
+    pub(crate) pid: AtomicU32,
+    pub(crate) start: AtomicU32,
+    pub(crate) pid_ns: AtomicU64,
+    pub(crate) bell_fd: AtomicU32,
+    /// 1 once the rest is there.
+    pub(crate) ready: AtomicU32,
+}
+
+/// One supplier.
+#[repr(C, align(128))]
+pub(crate) struct SupplierEntry {
+    /// Process number in the upper half, its start in the lower; 0 is a free entry.
+    pub(crate) holder: AtomicU64,
+    pub(crate) pid_ns: AtomicU64,
+    pub(crate) bell_fd: AtomicU32,
+    /// 1 once the rest is there.
+    pub(crate) ready: AtomicU32,
+    room: [AtomicU64; 5],
+    pub(crate) counters: [AtomicU64; N_SUPPLIER_COUNTERS],
+}
+
+/// The text of one failed order.
+#[repr(C)]
+pub(crate) struct ErrorRecord {
+    /// The slot in the upper half, the supplier and 1 in the lower; 0 is a free record.
+    pub(crate) holder: AtomicU64,
+    pub(crate) len: AtomicU32,
+    room: AtomicU32,
+    pub(crate) text: [AtomicU8; MAX_TEXT],
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == HEADER_LEN as usize);
+    assert!(offset_of!(Header, client_asleep) == 128);
+    assert!(offset_of!(Header, suppliers_asleep) == 256);
+    assert!(offset_of!(Header, table_version) == 384);
+    assert!(offset_of!(Header, counters) == 512);
+    assert!(offset_of!(Header, room) == 640);
+    assert!(offset_of!(ClientEntry, pid) == 0);
+    assert!(offset_of!(ClientEntry, start) == 4);
+    assert!(offset_of!(ClientEntry, pid_ns) == 8);
+    assert!(offset_of!(ClientEntry, bell_fd) == 16);
+    assert!(offset_of!(ClientEntry, ready) == 20);
+    assert!(size_of::<LaneHeader>() == LANE_LEN as usize);
+    assert!(offset_of!(LaneHeader, door) == 0 && offset_of!(Door, attached) == 0);
+    assert!(offset_of!(Door, generation) == 8);
+    assert!(offset_of!(LaneHeader, tail) == 128);
+    assert!(offset_of!(LaneHeader, hint) == 256);
+    assert!(offset_of!(LaneHeader, finished) == 384);
+    assert!(size_of::<SupplierEntry>() == SUPPLIER_LEN as usize);
+    assert!(offset_of!(SupplierEntry, holder) == 0);
+    assert!(offset_of!(SupplierEntry, pid_ns) == 8);
+    assert!(offset_of!(SupplierEntry, bell_fd) == 16);
+    assert!(offset_of!(SupplierEntry, ready) == 20);
+    assert!(offset_of!(SupplierEntry, room) == 24);
+    assert!(offset_of!(SupplierEntry, counters) == 64);
+    assert!(size_of::<ErrorRecord>() == ERROR_LEN as usize);
+    assert!(offset_of!(ErrorRecord, holder) == 0);
+    assert!(offset_of!(ErrorRecord, len) == 8);
+    assert!(offset_of!(ErrorRecord, room) == 12);
+    assert!(offset_of!(ErrorRecord, text) == 16);
+    assert!(size_of::<Cell>() == CELL_LEN as usize);
+    assert!(offset_of!(Cell, word) == 0);
+    assert!(offset_of!(Cell, sequence) == 8);
+};
+
+/// What may lie in memory that other processes write to.
+///
+/// # Safety
+/// Made of nothing but atomics (L1): any bytes are a valid value, and a shared reference allows others to write.
+unsafe trait Shared {}
+
+// SAFETY: L1: an atomic.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: L1: made of atomics.
+unsafe impl Shared for Header {}
+// SAFETY: as above.
+unsafe impl Shared for LaneHeader {}
+// SAFETY: as above.
+unsafe impl Shared for SupplierEntry {}
+// SAFETY: as above.
+unsafe impl Shared for ErrorRecord {}
+// SAFETY: as above.
+unsafe impl Shared for Cell {}
+
+/// The lane area of a mapped segment, which it keeps alive.
+#[derive(Debug)]
+pub(crate) struct Area {
+    base: NonNull<u8>,
+    shape: Shape,
+    segment: Arc<Segment>,
+}
+
+// SAFETY: M1, L1: the mapping belongs to no thread, and all that is reached through `base` is atomics.
+unsafe impl Send for Area {}
+// SAFETY: as for Send.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// `Refused` where the segment has no lanes or is not mapped.
+    pub(crate) fn new(segment: &Arc<Segment>) -> Result<Self, SegmentError> {
+        let refused = |why| segment.refused(why);
+        let layout = segment.layout.ok_or_else(|| refused("it has no lanes: it is not one of softs-fast"))?;
+        let shape =
+            layout.shape().ok_or_else(|| refused("it has no lanes: they serve at most 1048576 slots"))?;
+        let at = usize::try_from(layout.lanes_at()).ok();
+        // To the end of the control block: `is_current` looks there.
+        let len = usize::try_from(layout.file_len() - layout.lanes_at()).ok();
+        let map = segment.access.map().ok_or_else(|| refused("it has no lanes: it cannot be mapped"))?;
+        let base = at.zip(len).and_then(|(at, len)| map.address(at, len));
+        let base = base.ok_or_else(|| refused("its lanes lie outside of it"))?;
+        Ok(Self { base, shape, segment: Arc::clone(segment) })
+    }
+
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    pub(crate) fn n_slots(&self) -> u32 {
+        self.shape.n_slots
+    }
+
+    pub(crate) fn max_open(&self) -> usize {
+        self.shape.max_open()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.shape.capacity as usize
+    }
+
+    /// Whether the file still holds the segment that was attached, and not one that its next owner made in its place.
+    pub(crate) fn is_current(&self) -> bool {
+        let at = self.shape.len() + SEGMENT_ID_AT;
+        self.slice::<AtomicU64>(at, 1)[0].load(Ordering::Relaxed).to_le() == self.segment.segment_id
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        &self.slice(0, 1)[0]
+    }
+
+    pub(crate) fn lanes(&self) -> &[LaneHeader] {
+        self.slice(LANES_AT, N_LANES as usize)
+    }
+
+    pub(crate) fn suppliers(&self) -> &[SupplierEntry] {
+        self.slice(SUPPLIERS_AT, MAX_SUPPLIERS as usize)
+    }
+
+    pub(crate) fn errors(&self) -> &[ErrorRecord] {
+        self.slice(ERRORS_AT, N_ERRORS)
+    }
+
+    /// A lane below [`N_LANES`].
+    pub(crate) fn ring(&self, lane: u32) -> Ring<'_> {
+        let cells = self.slice(self.shape.cells_at(lane), self.capacity());
+        Ring { header: &self.lanes()[lane as usize], cells }
+    }
+
+    /// `n` values at an offset that this file's constants put within the area, or a word of the control block.
+    fn slice<T: Shared>(&self, at: u64, n: usize) -> &[T] {
+        debug_assert!(at as usize + n * size_of::<T>() <= (self.shape.len() + crate::BLOCK_LEN) as usize);
+        debug_assert!(at.is_multiple_of(align_of::<T>() as u64));
+        // SAFETY: L1: `new` found the whole area in the mapping, which `segment` keeps, page-aligned; all offsets follow from the shape that
+        // was checked there, and are aligned as the assertions above say. `Shared` allows any bytes and writes of others.
+        unsafe {
+            let first = self.base.add(at as usize).cast::<T>();
+            std::slice::from_raw_parts(first.as_ptr(), n)
+        }
+    }
+}

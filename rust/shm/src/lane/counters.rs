@@ -1,0 +1,87 @@
+//! Numbers for people who look: written by their owner, read by anyone who is attached.
+
+use std::sync::Arc;
+
+use super::area::{Area, N_CLIENT_COUNTERS, N_SUPPLIER_COUNTERS};
+use super::atomics::{AtomicU64, Ordering};
+use super::{LaneRef, N_LANES, Supplier, peers};
+use crate::Segment;
+
+/// The counters of one peer, all zero when it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> Counters<'a> {
+    pub(crate) fn new(words: &'a [AtomicU64]) -> Self {
+        Self { words }
+    }
+
+    /// Adds to a counter; nothing where there is no such counter.
+    pub fn add(&self, counter: usize, n: u64) {
+        if let Some(word) = self.words.get(counter) {
+            word.fetch_add(n, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets a counter that can also fall; nothing where there is no such counter.
+    pub fn set(&self, counter: usize, n: u64) {
+        if let Some(word) = self.words.get(counter) {
+            word.store(n, Ordering::Relaxed);
+        }
+    }
+
+    /// A counter; 0 where there is no such one.
+    #[must_use]
+    pub fn get(&self, counter: usize) -> u64 {
+        self.words.get(counter).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+}
+
+/// What the lanes of a segment are doing, as seen by somebody who takes no part.
+#[derive(Clone, Debug)]
+pub struct LaneStats {
+    /// The client's counters.
+    pub client: [u64; N_CLIENT_COUNTERS],
+    /// The attached suppliers and their counters.
+    pub suppliers: Vec<(Supplier, [u64; N_SUPPLIER_COUNTERS])>,
+    /// The lanes that were ever used.
+    pub lanes: Vec<LaneActivity>,
+}
+
+/// What one lane is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneActivity {
+    /// The lane in its present use.
+    pub lane: LaneRef,
+    /// Suppliers that serve it, one bit each.
+    pub attached: u64,
+    /// Orders ever placed, and ring positions that were passed over.
+    pub tail: u64,
+}
+
+impl Segment {
+    /// The state of its lanes; `None` where it has none.
+    #[must_use]
+    pub fn lane_stats(self: &Arc<Self>) -> Option<LaneStats> {
+        let area = Area::new(self).ok()?;
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let lanes = (0..N_LANES).zip(area.lanes()).filter_map(|(index, header)| {
+            let generation = header.door.generation.load(Ordering::Relaxed);
+            (generation != 0).then(|| LaneActivity {
+                lane: LaneRef { index, generation },
+                attached: load(&header.door.attached),
+                tail: load(&header.tail.word),
+            })
+        });
+        let lanes = lanes.collect();
+        let suppliers = peers::registered(&area).map(|supplier| {
+            let words = &area.suppliers()[supplier.index as usize].counters;
+            (supplier, std::array::from_fn(|counter| load(&words[counter])))
+        });
+        let suppliers = suppliers.collect();
+        let client = std::array::from_fn(|counter| load(&area.header().counters[counter]));
+        Some(LaneStats { client, suppliers, lanes })
+    }
+}

@@ -1,0 +1,55 @@
+//! The texts of failed orders: a few records that suppliers take and the client gives back.
+
+use super::area::{Area, ErrorRecord, MAX_TEXT};
+use super::atomics::Ordering;
+
+/// What is said where no record was free.
+const NO_RECORD: &str = "the generator failed; its supplier's log says why (error records all in use)";
+
+/// Puts the text of a failed order into a record, if one is free, before the order is published as failed.
+pub(crate) fn put(area: &Area, owner: u32, slot: u32, text: &str) {
+    let holder = pack(owner, slot);
+    let taken = area.errors().iter().find(|record| {
+        // SYNC(error-read): pairs with `get`; the client has read what was here before.
+        record.holder.compare_exchange(0, holder, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    });
+    let Some(record) = taken else { return };
+    let mut len = text.len().min(MAX_TEXT);
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    for (to, byte) in record.text.iter().zip(&text.as_bytes()[..len]) {
+        to.store(*byte, Ordering::Relaxed);
+    }
+    record.len.store(len as u32, Ordering::Relaxed);
+}
+
+/// Reads the text of an order that `owner` failed, and frees its record.
+pub(crate) fn get(area: &Area, owner: u32, slot: u32) -> String {
+    let is_theirs = |record: &&ErrorRecord| record.holder.load(Ordering::Relaxed) == pack(owner, slot);
+    let Some(record) = area.errors().iter().find(is_theirs) else { return NO_RECORD.to_owned() };
+    let len = (record.len.load(Ordering::Relaxed) as usize).min(MAX_TEXT);
+    let text: Vec<u8> = record.text[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+    // SYNC(error-read): pairs with `put`.
+    record.holder.store(0, Ordering::Release);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Frees the record of an order that ended otherwise, and those of a supplier that died, when `slot` is `None`.
+pub(crate) fn free(area: &Area, owner: u32, slot: Option<u32>) {
+    for record in area.errors() {
+        let holder = record.holder.load(Ordering::Relaxed);
+        let is_theirs = match slot {
+            Some(slot) => holder == pack(owner, slot),
+            None => holder as u32 == owner + 1,
+        };
+        if is_theirs {
+            // SYNC(error-read): pairs with `put`.
+            record.holder.store(0, Ordering::Release);
+        }
+    }
+}
+
+fn pack(owner: u32, slot: u32) -> u64 {
+    u64::from(slot) << 32 | u64::from(owner + 1)
+}

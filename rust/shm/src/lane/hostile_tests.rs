@@ -1,0 +1,189 @@
+//! Lanes among neighbours that are too many, wrong, late or hostile.
+
+use std::sync::Arc;
+
+use super::atomics::Ordering;
+use super::ring::Cell;
+use super::tests::Client;
+use super::word::{State, Word};
+use super::{Ending, Finished, Identity, LaneWorker, MAX_SUPPLIERS};
+use crate::{Segment, SegmentError};
+
+#[test]
+fn who_may_have_lanes() {
+    let client = Client::new(8);
+    assert!(matches!(client.segment.lane_owner(1), Err(SegmentError::Refused { .. })), "once");
+    let peer = Arc::new(Segment::attach_shm(client.segment.address()).unwrap());
+    assert!(matches!(peer.lane_owner(1), Err(SegmentError::NotOwner { .. })));
+    let me = Identity::current().unwrap();
+    let foreign = Identity { pid_ns: me.pid_ns + 1, ..me };
+    assert!(
+        LaneWorker::attach(Arc::clone(&peer), foreign, 1).unwrap_err().to_string().contains("namespaces")
+    );
+    assert_eq!(LaneWorker::attach(Arc::clone(&peer), me, 1).unwrap().client(), (me, 7));
+
+    let bare = Arc::new(Segment::create_shm(None, 8, 1).unwrap());
+    assert!(LaneWorker::attach(Arc::clone(&bare), me, 1).is_err(), "no owner of lanes yet");
+    drop(bare.lane_owner(1).unwrap());
+    assert!(LaneWorker::attach(Arc::clone(&bare), me, 1).is_err(), "and no more");
+    bare.unlink().unwrap();
+    let many = Arc::new(Segment::create_shm(None, 1, (1 << 20) + 1).unwrap());
+    assert!(many.lane_owner(1).unwrap_err().to_string().contains("at most 1048576 slots"));
+    assert!(many.lane_stats().is_none());
+    many.unlink().unwrap();
+}
+
+#[test]
+fn the_table_has_an_end() {
+    let client = Client::new(8);
+    let workers: Vec<LaneWorker> = (0..MAX_SUPPLIERS).map(|_| client.worker()).collect();
+    let segment = Arc::new(Segment::attach_shm(client.segment.address()).unwrap());
+    let me = Identity::current().unwrap();
+    let one_more = || LaneWorker::attach(Arc::clone(&segment), me, 1);
+    assert!(one_more().unwrap_err().to_string().contains("64 suppliers are attached already"));
+    assert_eq!(client.owner.suppliers().len(), 64);
+    drop(workers);
+    assert_eq!(client.owner.suppliers(), []);
+
+    // One that died while it registered, and one that did not.
+    let area = client.area();
+    for (entry, pid) in area.suppliers().iter().zip([me.pid, 0x7fff_ffff]) {
+        entry.holder.store(u64::from(pid) << 32 | u64::from(me.start), Ordering::Relaxed);
+        entry.pid_ns.store(me.pid_ns, Ordering::Relaxed);
+    }
+    assert_eq!(one_more().unwrap().index(), 1);
+}
+
+#[test]
+fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
+    let dir = std::env::temp_dir().join(format!("softs-shm-lanes-{}", std::process::id()));
+    let path = dir.join("file");
+    let me = Identity::current().unwrap();
+    let create = |n_slots| Arc::new(Segment::create_file(&path, 4096, n_slots).unwrap());
+    let attach = || {
+        let attached = Segment::attach_file(&path, &crate::AttachPolicy::Anywhere).unwrap();
+        LaneWorker::attach(Arc::new(attached), me, 1).unwrap()
+    };
+    // By one of the same shape, and by one that is smaller: then the old mapping must stay backed.
+    for n_slots in [100, 2] {
+        let old = create(100);
+        let mut owner = old.lane_owner(1).unwrap();
+        let worker = attach();
+        let lane = owner.open_lane().unwrap();
+        assert!(worker.join(lane) && owner.place(lane, 0, 0) && owner.place(lane, 1, 0));
+        let claim = worker.claim(lane).unwrap();
+        let unused = attach();
+        std::mem::forget(owner);
+        // As the death of its owner does.
+        rustix::fs::flock(&old.file, rustix::fs::FlockOperation::Unlock).unwrap();
+
+        let len = std::fs::metadata(&path).unwrap().len();
+        let new = create(n_slots);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
+        let mut owner = new.lane_owner(1).unwrap();
+        let fresh = owner.open_lane().unwrap();
+        assert_eq!(fresh, lane, "the same name means another lane");
+        let workers = [attach(), attach()];
+        assert!(workers.iter().all(|worker| worker.join(fresh)) && owner.place(fresh, 0, 0));
+        assert!(
+            !worker.is_current()
+                && worker.claim(lane).is_none()
+                && !worker.has_orders(lane)
+                && !worker.join(lane)
+        );
+        assert!(matches!(worker.write(&claim, &[1; 4096]), Err(SegmentError::Gone { .. })));
+        assert!(!worker.publish(claim, Ok(())));
+        worker.set_sleeping(true);
+        assert_eq!(owner.wake_list(fresh, 9), [0; 0]);
+        drop((worker, unused));
+        assert_eq!((owner.suppliers().len(), owner.n_attached(fresh)), (2, 2));
+        let mut sample = [7; 8192];
+        new.read(0, &mut sample).unwrap();
+        assert_eq!(sample, [0; 8192]);
+
+        let claim = workers[1].claim(fresh).unwrap();
+        workers[1].write(&claim, &[3; 4096]).unwrap();
+        assert!(workers[1].publish(claim, Ok(())));
+        assert_eq!(owner.poll(), Some(Finished { slot: 0, ending: Ending::Done }));
+        drop((workers, owner, new));
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn an_end_that_is_not_of_the_order_is_none() {
+    let mut client = Client::new(8);
+    let lane = client.owner.open_lane().unwrap();
+    for wrong in [Word::ordered(0, 1), Word::ordered(9, 0), Word::ordered(1 << 20, 0)] {
+        assert!(client.owner.place(lane, 0, 0));
+        let area = client.area();
+        for cell in area.ring(lane.index).cells {
+            cell.word.store(wrong.with_state(State::Done).bits(), Ordering::Relaxed);
+        }
+        let ended = client.polled();
+        assert!(
+            matches!(&ended[..], [Finished { slot: 0, ending: Ending::Failed(text) }] if text.contains("overwritten"))
+        );
+    }
+}
+
+#[test]
+fn whatever_lies_in_the_segment_both_sides_stay_within_it() {
+    let mut client = Client::new(8);
+    let worker = client.worker();
+    let lane = client.owner.open_lane().unwrap();
+    let area = client.area();
+    let mut noise = 1_u64;
+    let mut next = || {
+        noise ^= noise << 13;
+        noise ^= noise >> 7;
+        noise ^= noise << 17;
+        noise
+    };
+    for round in 0..20_000 {
+        let n_open = (0..8).filter(|&slot| !client.owner.place(lane, slot, 0)).count();
+        assert!(n_open <= 8);
+        let ring = area.ring(lane.index);
+        // Anything at all, or a word with one thing wrong.
+        for Cell { word: cell, .. } in ring.cells {
+            let word = cell.load(Ordering::Relaxed);
+            match next() % 6 {
+                0 => cell.store(next(), Ordering::Relaxed),
+                1 => cell.store(word ^ 1 << (next() % 64), Ordering::Relaxed),
+                _ => {}
+            }
+        }
+        match round % 4 {
+            0 => ring.header.tail.word.store(next(), Ordering::Relaxed),
+            1 => ring.header.hint.word.store(next(), Ordering::Relaxed),
+            2 => ring.header.finished.word.store(next(), Ordering::Relaxed),
+            _ => area.errors()[round % 3].holder.store(next() % 3, Ordering::Relaxed),
+        }
+        while let Some(claim) = worker.claim(lane) {
+            assert!(claim.slot() < 8);
+            worker.write(&claim, &[1; 64]).unwrap();
+            worker.publish(claim, if round % 3 == 0 { Err("text") } else { Ok(()) });
+        }
+        area.errors()[round % 4].len.store(next() as u32, Ordering::Relaxed);
+        let mut seen = [false; 8];
+        for finished in client.polled() {
+            assert!(!std::mem::replace(&mut seen[finished.slot as usize], true), "each order ends once");
+        }
+    }
+}
+
+#[test]
+fn a_view_shows_the_slot_and_keeps_it() {
+    let client = Client::new(8);
+    let view = client.segment.view(64, 64).unwrap();
+    assert!(matches!(client.segment.view(500, 64), Err(SegmentError::OutOfBounds { .. })));
+    client.segment.write(64, b"seen").unwrap();
+    drop(client);
+    // SAFETY: M5: the view keeps the mapping, and nobody else has it.
+    let seen = unsafe { std::slice::from_raw_parts(view.as_ptr(), 4).to_vec() };
+    assert_eq!((seen.as_slice(), view.len(), view.is_empty()), (b"seen".as_slice(), 64, false));
+    view.segment().scribble(64, 64).unwrap();
+    let mut bytes = [0; 65];
+    view.segment().read(63, &mut bytes).unwrap();
+    assert_eq!((bytes[0], &bytes[1..]), (0, [0xff; 64].as_slice()));
+}

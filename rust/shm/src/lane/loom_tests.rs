@@ -1,0 +1,364 @@
+//! The ring under loom: every interleaving, and every value that a load may return, of two or three peers at small capacities.
+//!
+//! The samples are loom's cells, which report two accesses that nothing orders. `make test` runs these.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::atomics::{AtomicU64, Ordering};
+use super::bell;
+use super::ring::{Cell, Held, LaneHeader, Look, Ring};
+use super::word::State;
+
+const N_SLOTS: u32 = 2;
+const GENERATION: u32 = 1;
+
+/// What lies in a segment.
+struct Memory {
+    header: LaneHeader,
+    cells: Vec<Cell>,
+    asleep: AtomicU64,
+    samples: [UnsafeCell<u64>; N_SLOTS as usize],
+}
+
+impl Memory {
+    fn new(n_cells: usize) -> Arc<Self> {
+        let memory = Self {
+            header: LaneHeader::default(),
+            cells: (0..n_cells).map(|_| Cell::default()).collect(),
+            asleep: AtomicU64::new(0),
+            samples: std::array::from_fn(|_| UnsafeCell::new(0)),
+        };
+        memory.ring().begin(GENERATION);
+        Arc::new(memory)
+    }
+
+    fn ring(&self) -> Ring<'_> {
+        Ring { header: &self.header, cells: &self.cells }
+    }
+
+    fn place(&self, position: u64, slot: u32, sequence: u64) {
+        self.ring().place(position, slot, sequence);
+        self.ring().set_tail(position + 1);
+    }
+
+    fn claim(&self, owner: u32) -> Option<Held> {
+        self.ring().claim(GENERATION, owner, N_SLOTS)
+    }
+
+    /// Fills the slot of an order with its sequence.
+    fn fill(&self, held: &Held) {
+        let slot = held.slot() as usize;
+        // SAFETY: what is to be shown: whoever holds an order is alone with its slot. Loom panics otherwise.
+        self.samples[slot].with_mut(|sample| unsafe { *sample = held.sequence() });
+    }
+
+    fn sample(&self, slot: u32) -> u64 {
+        // SAFETY: what is to be shown: nobody writes to the slot of an order that has ended. Loom panics otherwise.
+        self.samples[slot as usize].with(|sample| unsafe { *sample })
+    }
+
+    /// One supplier that takes what there is.
+    fn serve(&self, owner: u32) -> bool {
+        let held = self.claim(owner);
+        if let Some(held) = &held {
+            self.fill(held);
+            assert!(self.ring().publish(held, State::Done));
+        }
+        held.is_some()
+    }
+}
+
+#[test]
+fn a_claim_against_a_claim() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        memory.place(0, 0, 10);
+        memory.place(1, 1, 11);
+        let peers: Vec<_> = (1..3)
+            .map(|owner| {
+                let memory = Arc::clone(&memory);
+                thread::spawn(move || u32::from(memory.serve(owner)))
+            })
+            .collect();
+        let n_served: u32 = peers.into_iter().map(|peer| peer.join().unwrap()).sum();
+        assert_eq!(n_served, 2, "two orders, two suppliers, one each");
+        for (position, slot) in [(0, 0), (1, 1)] {
+            assert_eq!(memory.ring().look(position, slot), Look::Done);
+            assert_eq!(memory.sample(slot), 10 + u64::from(slot));
+        }
+    });
+}
+
+#[test]
+fn a_publish_against_a_take() {
+    loom::model(|| {
+        let memory = Memory::new(4);
+        let supplier = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.serve(1) as u32 + memory.serve(1) as u32)
+        };
+        memory.place(0, 0, 10);
+        // Whether it is taken at its cell or because its region is flagged, the sample is there; then the slot is ordered again.
+        let flagged = memory.ring().fetch_finished() != 0;
+        let seen = memory.ring().look(0, 0);
+        assert!(!flagged || seen == Look::Done, "whoever sees the flag sees the end");
+        let again = seen == Look::Done;
+        if again {
+            assert_eq!(memory.sample(0), 10);
+            memory.place(1, 0, 20);
+        }
+        let n_served = supplier.join().unwrap();
+        // What was placed before the supplier looked is served; all that was served has been flagged.
+        let (position, sequence) = if again { (1, 20) } else { (0, 10) };
+        if n_served == 1 + u32::from(again) {
+            assert_eq!(memory.ring().look(position, 0), Look::Done);
+            assert_eq!(memory.sample(0), sequence);
+            assert!(flagged || memory.ring().fetch_finished() != 0);
+        } else {
+            assert_eq!(memory.ring().look(position, 0), Look::Waiting);
+            assert!(memory.claim(2).is_some(), "no order is lost behind the hint");
+        }
+    });
+}
+
+#[test]
+fn a_cancel_against_a_claim() {
+    loom::model(|| {
+        let memory = Memory::new(4);
+        memory.place(0, 0, 10);
+        let supplier = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.serve(1))
+        };
+        let cancelled = memory.ring().cancel(0, 0);
+        if cancelled {
+            // The slot is the client's: it orders it elsewhere.
+            memory.place(1, 0, 20);
+        }
+        let served = supplier.join().unwrap();
+        assert!(served || cancelled);
+        if served {
+            let (position, sequence) = if cancelled { (1, 20) } else { (0, 10) };
+            assert_eq!(memory.ring().look(position, 0), Look::Done);
+            assert_eq!(memory.sample(0), sequence);
+        } else {
+            assert!(memory.serve(2), "the new order waits");
+        }
+    });
+}
+
+#[test]
+fn an_order_that_is_given_back_is_not_lost() {
+    loom::model(|| {
+        let memory = Memory::new(4);
+        memory.place(0, 0, 10);
+        memory.place(1, 1, 11);
+        let held = memory.claim(1).unwrap();
+        let other = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.serve(2))
+        };
+        // It has begun to write when it gives the order back.
+        memory.fill(&held);
+        assert!(memory.ring().unclaim(&held));
+        assert!(other.join().unwrap(), "an order waited all the time");
+        assert!(memory.serve(3), "the other one waits, wherever the hint is");
+        assert!(!memory.ring().has_orders(GENERATION));
+        assert_eq!((memory.sample(0), memory.sample(1)), (10, 11));
+    });
+}
+
+#[test]
+fn two_orders_that_are_given_back_are_not_lost() {
+    loom::model(|| {
+        let memory = Memory::new(4);
+        memory.place(0, 0, 10);
+        memory.place(1, 1, 11);
+        let other = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                let held = memory.claim(1).unwrap();
+                assert!(memory.ring().unclaim(&held));
+            })
+        };
+        let held = memory.claim(2).unwrap();
+        assert!(memory.ring().unclaim(&held));
+        other.join().unwrap();
+        assert!(memory.serve(3) && memory.serve(3) && !memory.serve(3));
+    });
+}
+
+#[test]
+fn an_order_given_back_and_taken_back() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        memory.place(0, 0, 10);
+        let supplier = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                if let Some(held) = memory.claim(1) {
+                    memory.fill(&held);
+                    assert!(memory.ring().unclaim(&held));
+                }
+            })
+        };
+        if memory.ring().cancel(0, 0) {
+            // The slot's memory is used by the client itself: what the supplier wrote comes before.
+            memory.sample(0);
+        }
+        supplier.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reclaim_against_a_publish() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        memory.place(0, 0, 10);
+        let held = memory.claim(1).unwrap();
+        memory.fill(&held);
+        let supplier = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.ring().publish(&held, State::Done))
+        };
+        let reclaimed = memory.ring().reclaim(0, 0, 1);
+        let published = supplier.join().unwrap();
+        assert!(reclaimed != published, "the order ends once");
+        if published {
+            assert_eq!(memory.ring().look(0, 0), Look::Done);
+        }
+    });
+}
+
+#[test]
+fn a_reclaim_against_a_claim() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        memory.place(0, 0, 10);
+        let supplier = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.serve(2))
+        };
+        // Supplier 1 is dead; that is no reason to take the order from supplier 2.
+        assert!(!memory.ring().reclaim(0, 0, 1));
+        memory.ring().look_everywhere(1);
+        assert!(supplier.join().unwrap());
+        assert_eq!((memory.ring().look(0, 0), memory.sample(0)), (Look::Done, 10));
+    });
+}
+
+#[test]
+fn an_order_that_waits_for_more_than_a_lap_is_served_once() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        memory.place(0, 0, 10);
+        memory.place(1, 1, 11);
+        let supplier = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.serve(1))
+        };
+        // The second order is taken back and placed again; the position between, whose cell is in use, is passed.
+        let sequence = if memory.ring().cancel(1, 1) {
+            memory.place(3, 1, 21);
+            21
+        } else {
+            11
+        };
+        let served = supplier.join().unwrap();
+        assert!(served, "an order waited all the time");
+        assert!(memory.serve(2) && !memory.serve(2), "and so does the other");
+        assert_eq!(memory.ring().look(0, 0), Look::Done);
+        assert_eq!((memory.sample(0), memory.sample(1)), (10, sequence));
+    });
+}
+
+#[test]
+fn an_order_that_is_given_back_after_a_lap_is_not_lost() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        memory.place(0, 0, 10);
+        let held = memory.claim(1).unwrap();
+        let other = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.serve(2))
+        };
+        memory.place(1, 1, 11);
+        if memory.ring().cancel(1, 1) {
+            memory.place(3, 1, 21);
+        }
+        assert!(memory.ring().unclaim(&held));
+        let served = other.join().unwrap();
+        let n_left = u32::from(memory.serve(3)) + u32::from(memory.serve(3));
+        assert_eq!(n_left + u32::from(served), 2);
+        assert_eq!(memory.ring().look(0, 0), Look::Done);
+        assert_eq!(memory.sample(0), 10);
+    });
+}
+
+#[test]
+fn a_bell_against_sleep() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        let supplier = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                bell::fall_asleep(&memory.asleep, 1);
+                memory.ring().has_orders(GENERATION)
+            })
+        };
+        memory.place(0, 0, 10);
+        let woken = bell::asleep(&memory.asleep) & 2 != 0 && bell::may_ring(&memory.asleep, 1);
+        let saw_it = supplier.join().unwrap();
+        assert!(woken || saw_it, "it would sleep while an order waits");
+    });
+}
+
+#[test]
+fn one_of_two_rings() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        bell::fall_asleep(&memory.asleep, 0);
+        let ring =
+            |memory: &Memory| bell::asleep(&memory.asleep) & 1 != 0 && bell::may_ring(&memory.asleep, 0);
+        let other = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || ring(&memory))
+        };
+        let mine = ring(&memory);
+        assert!(mine != other.join().unwrap(), "one wake-up, one ring");
+    });
+}
+
+#[test]
+fn a_new_generation_against_a_claim() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        let old = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.claim(1).is_some())
+        };
+        // No order is open: the lane may be used for another product.
+        memory.ring().begin(GENERATION + 1);
+        memory.place(0, 0, 10);
+        assert!(!old.join().unwrap(), "an order of the new product went to a supplier of the old one");
+        let held = memory.ring().claim(GENERATION + 1, 2, N_SLOTS);
+        assert!(held.is_some(), "and it is not lost");
+    });
+}
+
+#[test]
+fn a_new_generation_against_a_join() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        let old = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.ring().join(GENERATION, 1))
+        };
+        memory.ring().begin(GENERATION + 1);
+        old.join().unwrap();
+        let attached = memory.header.door.attached.load(Ordering::Relaxed);
+        assert_eq!(attached, 0, "a supplier of the old product counts for the new one");
+    });
+}

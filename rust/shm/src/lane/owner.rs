@@ -1,0 +1,414 @@
+//! The client's side of its lanes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::area::Area;
+use super::atomics;
+use super::counters::Counters;
+use super::ring::{Look, Ring};
+use super::{Identity, LaneRef, MAX_SUPPLIERS, N_LANES, Supplier, bell, errors, peers};
+use crate::{Segment, SegmentError};
+
+/// How an order ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The slot holds the sample.
+    Done,
+    /// The supplier could not make it; its text, at most 8 KiB.
+    Failed(String),
+    /// The supplier died. Nobody writes to the slot any more.
+    Lost,
+}
+
+/// An order that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// The slot that was ordered.
+    pub slot: u32,
+    /// What became of it.
+    pub ending: Ending,
+}
+
+/// The lanes of a segment, for the one client that owns it (L3).
+///
+/// What it has ordered it keeps in its own memory; from the segment it learns only how orders ended, so nothing that others write
+/// there makes it lose a slot or give one out twice.
+#[derive(Debug)]
+pub struct LaneOwner {
+    area: Area,
+    lanes: Vec<Own>,
+    /// Lanes in which orders are open, one bit each.
+    busy: u32,
+    /// Where each slot's order is.
+    places: Vec<Place>,
+    ended: VecDeque<Finished>,
+    n_opened: u64,
+    /// Whose turn it is to be asked or woken first.
+    next_lane: u32,
+    next_wake: u32,
+}
+
+/// What the client remembers of a lane.
+#[derive(Debug, Default)]
+struct Own {
+    generation: u32,
+    /// One per cell; empty before the first use.
+    orders: Vec<Option<Order>>,
+    n_open: usize,
+    tail: u64,
+    /// The order that is expected to end next.
+    cursor: u64,
+    /// Regions of cells that are still to be looked at.
+    pending: u64,
+    n_returned: u64,
+    /// For finding the one that was used least recently.
+    used_at: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    position: u64,
+    slot: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Not on order.
+    Nowhere,
+    /// In a cell.
+    Cell { lane: u16, index: u16 },
+    /// Among those that have ended but were not polled.
+    Ended,
+}
+
+impl Segment {
+    /// The lanes of this segment, which only its owner can have, and only once. `bell_fd` is the descriptor by which suppliers wake this
+    /// process.
+    ///
+    /// # Errors
+    /// [`SegmentError::NotOwner`] where somebody else created it, [`SegmentError::Refused`] where it has no lanes or they were
+    /// given out already.
+    pub fn lane_owner(self: &Arc<Self>, bell_fd: u32) -> Result<LaneOwner, SegmentError> {
+        if !self.is_owner() {
+            return Err(SegmentError::NotOwner {
+                name: self.address().to_owned(),
+                what: "place orders in it",
+            });
+        }
+        let area = Area::new(self)?;
+        let identity = Identity::current()?;
+        if self.has_lane_owner.swap(true, Ordering::Relaxed) {
+            return Err(self.refused("its lanes have an owner"));
+        }
+        area.header().client.register(identity, bell_fd);
+        let lanes = (0..N_LANES).map(|_| Own::default()).collect();
+        let places = vec![Place::Nowhere; area.n_slots() as usize];
+        Ok(LaneOwner {
+            area,
+            lanes,
+            busy: 0,
+            places,
+            ended: VecDeque::new(),
+            n_opened: 0,
+            next_lane: 0,
+            next_wake: 0,
+        })
+    }
+}
+
+impl LaneOwner {
+    /// The segment.
+    #[must_use]
+    pub fn segment(&self) -> &Arc<Segment> {
+        self.area.segment()
+    }
+
+    /// A lane for a product: one that was never used, or else of those without open orders the one opened or ordered from least
+    /// recently; who had it before has it no more. `None` when orders are open in all of them.
+    pub fn open_lane(&mut self) -> Option<LaneRef> {
+        let settled = self.lanes.iter_mut().enumerate().filter(|(_, own)| own.n_open == 0);
+        let (index, own) = settled.min_by_key(|(_, own)| (own.generation != 0, own.used_at))?;
+        let index = index as u32;
+        if own.orders.is_empty() {
+            own.orders = vec![None; self.area.capacity()];
+        }
+        self.n_opened += 1;
+        own.used_at = self.n_opened;
+        own.generation = own.generation.wrapping_add(1).max(1);
+        own.cursor = own.tail;
+        let ring = self.area.ring(index);
+        own.n_returned = ring.n_returned();
+        ring.begin(own.generation);
+        Some(LaneRef { index, generation: own.generation })
+    }
+
+    /// Whether no order is open in it; also when it is used for something else by now.
+    #[must_use]
+    pub fn is_settled(&self, lane: LaneRef) -> bool {
+        self.own(lane).is_none_or(|own| own.n_open == 0)
+    }
+
+    /// How many suppliers are attached to it.
+    #[must_use]
+    pub fn n_attached(&self, lane: LaneRef) -> u32 {
+        self.own(lane).map_or(0, |_| self.attached(lane).count_ones())
+    }
+
+    /// Orders a slot; `sequence` is for the supplier. `false` when the lane is full or used for something else by now, or the slot is on
+    /// order already (L4).
+    pub fn place(&mut self, lane: LaneRef, slot: u32, sequence: u64) -> bool {
+        let max_open = self.area.max_open();
+        if self.own(lane).is_none_or(|own| own.n_open >= max_open)
+            || self.places.get(slot as usize) != Some(&Place::Nowhere)
+        {
+            return false;
+        }
+        let ring = self.area.ring(lane.index);
+        let own = &mut self.lanes[lane.index as usize];
+        // Cells whose order is open are passed; at least a quarter are free. So a slow owner stops nobody else.
+        while own.orders[ring.index(own.tail)].is_some() {
+            own.tail += 1;
+        }
+        let index = ring.index(own.tail);
+        ring.place(own.tail, slot, sequence);
+        own.orders[index] = Some(Order { position: own.tail, slot });
+        own.tail += 1;
+        ring.set_tail(own.tail);
+        own.n_open += 1;
+        self.n_opened += 1;
+        own.used_at = self.n_opened;
+        self.busy |= 1 << lane.index;
+        self.places[slot as usize] = Place::Cell { lane: lane.index as u16, index: index as u16 };
+        true
+    }
+
+    /// Takes back an order that nobody has claimed; `false` when somebody has, or when the slot is not on order.
+    pub fn cancel(&mut self, slot: u32) -> bool {
+        let Some(&Place::Cell { lane, index }) = self.places.get(slot as usize) else { return false };
+        let (lane, index) = (u32::from(lane), usize::from(index));
+        let order = self.lanes[lane as usize].orders[index];
+        let cancelled = order.is_some_and(|order| self.area.ring(lane).cancel(order.position, order.slot));
+        if cancelled {
+            self.close(lane, index);
+        }
+        cancelled
+    }
+
+    /// An order that has ended, of whatever lane, in the order in which they are found; `None` when there are no more. Costs two
+    /// loads per lane while nothing has happened.
+    pub fn poll(&mut self) -> Option<Finished> {
+        if let Some(finished) = self.ended.pop_front() {
+            self.places[finished.slot as usize] = Place::Nowhere;
+            return Some(finished);
+        }
+        // Each lane in turn, so that a busy one does not hide the others.
+        let later = !0 << self.next_lane;
+        for lanes in [self.busy & later, self.busy & !later] {
+            let mut lanes = lanes;
+            while lanes != 0 {
+                let lane = lanes.trailing_zeros();
+                lanes &= lanes - 1;
+                if let Some(finished) = self.poll_lane(lane) {
+                    self.next_lane = (lane + 1) % N_LANES;
+                    return Some(finished);
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes everything from a supplier whose process has ended, as the kernel says: the orders that it held are lost. Its place in the
+    /// table is free then. Nothing happens when it left the table before it ended; then it held nothing.
+    ///
+    /// It may have been woken for an order that it did not claim: call [`Self::wake_list`] for all lanes.
+    pub fn owner_died(&mut self, supplier: &Supplier) {
+        let entry = self.area.suppliers().get(supplier.index as usize);
+        if entry.and_then(|entry| entry.read(supplier.index)) != Some(*supplier) {
+            return;
+        }
+        for lane in 0..N_LANES {
+            for index in 0..self.lanes[lane as usize].orders.len() {
+                let Some(order) = self.lanes[lane as usize].orders[index] else { continue };
+                let ring = self.area.ring(lane);
+                if ring.reclaim(order.position, order.slot, supplier.index) {
+                    self.close(lane, index);
+                    self.keep(Finished { slot: order.slot, ending: Ending::Lost });
+                } else if let Some(finished) = self.settle(lane, index) {
+                    // What it failed must be read before its records are freed.
+                    self.keep(finished);
+                }
+            }
+            if self.lanes[lane as usize].generation != 0 {
+                self.area.ring(lane).look_everywhere(self.lanes[lane as usize].tail);
+            }
+        }
+        errors::free(&self.area, supplier.index, None);
+        peers::free(&self.area, supplier.index);
+    }
+
+    /// The suppliers that are in the table.
+    #[must_use]
+    pub fn suppliers(&self) -> Vec<Supplier> {
+        peers::registered(&self.area).collect()
+    }
+
+    /// A number that changes when a supplier enters or leaves the table.
+    #[must_use]
+    pub fn suppliers_version(&self) -> u64 {
+        peers::version(&self.area)
+    }
+
+    /// Whom to wake after `n_new` orders were placed: at most as many suppliers of the lane, all asleep until now, each named once. Who
+    /// is named must be woken, for he counts as awake from here on.
+    pub fn wake_list(&mut self, lane: LaneRef, n_new: usize) -> Vec<u32> {
+        let asleep = bell::asleep(&self.area.header().suppliers_asleep.word);
+        if asleep == 0 || self.own(lane).is_none() {
+            return Vec::new();
+        }
+        let asleep = asleep & self.attached(lane);
+        let mut woken = Vec::new();
+        // Another one first each time, so that work is spread where there is little.
+        for step in 0..MAX_SUPPLIERS {
+            if woken.len() == n_new {
+                break;
+            }
+            let supplier = (self.next_wake + step) % MAX_SUPPLIERS;
+            if asleep & 1 << supplier != 0
+                && bell::may_ring(&self.area.header().suppliers_asleep.word, supplier)
+            {
+                woken.push(supplier);
+            }
+        }
+        if let Some(last) = woken.last() {
+            self.next_wake = (last + 1) % MAX_SUPPLIERS;
+        }
+        woken
+    }
+
+    /// Whether suppliers gave orders of this lane back since the last call: others may have to be woken for them.
+    pub fn orders_returned(&mut self, lane: LaneRef) -> bool {
+        let n_returned =
+            self.area.lanes().get(lane.index as usize).map(|_| self.area.ring(lane.index).n_returned());
+        match (n_returned, self.lanes.get_mut(lane.index as usize)) {
+            (Some(now), Some(own)) if own.generation == lane.generation => {
+                std::mem::replace(&mut own.n_returned, now) != now
+            }
+            _ => false,
+        }
+    }
+
+    /// Says that this process is about to sleep, or is awake. Before it sleeps it must [`Self::poll`] once more.
+    pub fn set_sleeping(&self, sleeping: bool) {
+        let sleepers = &self.area.header().client_asleep.word;
+        if sleeping { bell::fall_asleep(sleepers, 0) } else { bell::wake_up(sleepers, 0) }
+    }
+
+    /// The client's counters.
+    #[must_use]
+    pub fn counters(&self) -> Counters<'_> {
+        Counters::new(&self.area.header().counters)
+    }
+
+    fn own(&self, lane: LaneRef) -> Option<&Own> {
+        let own = self.lanes.get(lane.index as usize)?;
+        (own.generation == lane.generation && lane.generation != 0).then_some(own)
+    }
+
+    fn attached(&self, lane: LaneRef) -> u64 {
+        let header = &self.area.lanes()[lane.index as usize];
+        header.door.attached.load(atomics::Ordering::Relaxed)
+    }
+
+    fn poll_lane(&mut self, lane: u32) -> Option<Finished> {
+        // Mostly orders end in the order in which they were placed.
+        let mut is_expected = false;
+        while let Some((index, order)) = self.expected(lane) {
+            is_expected = order.is_some();
+            if is_expected {
+                let finished = self.settle(lane, index);
+                if finished.is_some() {
+                    return finished;
+                }
+                break;
+            }
+            self.lanes[lane as usize].cursor += 1;
+        }
+        if is_expected && self.lanes[lane as usize].n_open == 1 {
+            return None;
+        }
+        // Where they do not, the supplier has said in which region of the ring.
+        let fetched = self.area.ring(lane).fetch_finished();
+        self.lanes[lane as usize].pending |= fetched;
+        while self.lanes[lane as usize].pending != 0 {
+            let bit = self.lanes[lane as usize].pending.trailing_zeros();
+            for index in self.area.ring(lane).region(bit) {
+                let finished = self.settle(lane, index);
+                if finished.is_some() {
+                    return finished;
+                }
+            }
+            self.lanes[lane as usize].pending &= !(1 << bit);
+        }
+        None
+    }
+
+    /// The cell at the cursor, and the order that is expected there if it is open still; `None` when none is expected.
+    fn expected(&self, lane: u32) -> Option<(usize, Option<Order>)> {
+        let own = &self.lanes[lane as usize];
+        (own.cursor != own.tail).then(|| {
+            let index = self.area.ring(lane).index(own.cursor);
+            (index, own.orders[index].filter(|order| order.position == own.cursor))
+        })
+    }
+
+    /// Takes note of the order in a cell if it has ended.
+    fn settle(&mut self, lane: u32, index: usize) -> Option<Finished> {
+        let order = self.lanes[lane as usize].orders[index]?;
+        let ring: Ring<'_> = self.area.ring(lane);
+        let ending = match ring.look(order.position, order.slot) {
+            Look::Waiting | Look::Claimed { .. } => return None,
+            Look::Done => Ending::Done,
+            Look::Failed { owner } => Ending::Failed(errors::get(&self.area, owner, order.slot)),
+            Look::Damaged => {
+                Ending::Failed("the order was overwritten by a process that should not".to_owned())
+            }
+        };
+        self.close(lane, index);
+        let own = &mut self.lanes[lane as usize];
+        own.cursor = own.cursor.max(order.position + 1);
+        Some(Finished { slot: order.slot, ending })
+    }
+
+    /// Keeps what has ended for the next poll; its slot cannot be ordered before.
+    fn keep(&mut self, finished: Finished) {
+        self.places[finished.slot as usize] = Place::Ended;
+        self.ended.push_back(finished);
+    }
+
+    /// Forgets the order in a cell.
+    fn close(&mut self, lane: u32, index: usize) {
+        let own = &mut self.lanes[lane as usize];
+        if let Some(order) = own.orders[index].take() {
+            self.places[order.slot as usize] = Place::Nowhere;
+            own.n_open -= 1;
+            if own.n_open == 0 {
+                self.busy &= !(1 << lane);
+            }
+        }
+    }
+}
+
+impl Drop for LaneOwner {
+    /// Takes back what nobody has claimed: nobody would take note of it.
+    fn drop(&mut self) {
+        // The lanes of a fork are its parent's.
+        if self.area.segment().pid == std::process::id() {
+            self.area.header().client.retire();
+            for slot in 0..self.area.n_slots() {
+                self.cancel(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The table of the attached suppliers, and the client's own entry.
+
+use super::area::{Area, ClientEntry, Header, SupplierEntry};
+use super::atomics::Ordering;
+use super::identity::Identity;
+
+/// A supplier that is attached to the segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supplier {
+    /// Its place in the table, below [`super::MAX_SUPPLIERS`].
+    pub index: u32,
+    /// Its process.
+    pub identity: Identity,
+    /// The descriptor of its bell, in its process.
+    pub bell_fd: u32,
+}
+
+impl ClientEntry {
+    pub(crate) fn register(&self, identity: Identity, bell_fd: u32) {
+        self.pid.store(identity.pid, Ordering::Relaxed);
+        self.start.store(identity.start, Ordering::Relaxed);
+        self.pid_ns.store(identity.pid_ns, Ordering::Relaxed);
+        self.bell_fd.store(bell_fd, Ordering::Relaxed);
+        // SYNC(client-known): pairs with `read`; the identity is complete.
+        self.ready.store(1, Ordering::Release);
+    }
+
+    /// The client's process and its bell, once it has lanes.
+    pub(crate) fn read(&self) -> Option<(Identity, u32)> {
+        // SYNC(client-known): pairs with `register`.
+        if self.ready.load(Ordering::Acquire) != 1 {
+            return None;
+        }
+        let identity = Identity {
+            pid: self.pid.load(Ordering::Relaxed),
+            start: self.start.load(Ordering::Relaxed),
+            pid_ns: self.pid_ns.load(Ordering::Relaxed),
+        };
+        Some((identity, self.bell_fd.load(Ordering::Relaxed)))
+    }
+
+    /// The client has no more lanes.
+    pub(crate) fn retire(&self) {
+        self.ready.store(0, Ordering::Relaxed);
+    }
+}
+
+impl SupplierEntry {
+    /// What is registered here, if anything.
+    pub(crate) fn read(&self, index: u32) -> Option<Supplier> {
+        // SYNC(supplier-known): pairs with `register`.
+        if self.ready.load(Ordering::Acquire) != 1 {
+            return None;
+        }
+        let identity = self.holder()?;
+        Some(Supplier { index, identity, bell_fd: self.bell_fd.load(Ordering::Relaxed) })
+    }
+
+    fn holder(&self) -> Option<Identity> {
+        let holder = self.holder.load(Ordering::Relaxed);
+        let pid_ns = self.pid_ns.load(Ordering::Relaxed);
+        (holder != 0).then_some(Identity { pid: (holder >> 32) as u32, start: holder as u32, pid_ns })
+    }
+
+    /// Takes the entry if it is free, or if a process that died while it registered left it.
+    fn register(&self, identity: Identity, bell_fd: u32) -> bool {
+        let left = match self.holder() {
+            None => 0,
+            Some(holder) => {
+                if self.ready.load(Ordering::Relaxed) == 1 || holder.is_alive() {
+                    return false;
+                }
+                pack(holder)
+            }
+        };
+        // SYNC(entry-freed): pairs with `free`; the last holder no longer writes here.
+        let taken =
+            self.holder.compare_exchange(left, pack(identity), Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if taken {
+            self.pid_ns.store(identity.pid_ns, Ordering::Relaxed);
+            self.bell_fd.store(bell_fd, Ordering::Relaxed);
+            for counter in &self.counters {
+                counter.store(0, Ordering::Relaxed);
+            }
+            // SYNC(supplier-known): pairs with `read`; the identity is complete.
+            self.ready.store(1, Ordering::Release);
+        }
+        taken
+    }
+
+    fn free(&self) {
+        self.ready.store(0, Ordering::Relaxed);
+        // SYNC(entry-freed): pairs with `register`.
+        self.holder.store(0, Ordering::Release);
+    }
+}
+
+/// Takes a free entry; `None` when all are in use.
+pub(crate) fn register(area: &Area, identity: Identity, bell_fd: u32) -> Option<u32> {
+    let index = area.suppliers().iter().position(|entry| entry.register(identity, bell_fd))? as u32;
+    changed(area.header());
+    Some(index)
+}
+
+/// Gives an entry back whose supplier holds no claim, or is dead and has lost its claims.
+pub(crate) fn free(area: &Area, index: u32) {
+    for lane in 0..super::N_LANES {
+        area.ring(lane).leave(index);
+    }
+    super::bell::wake_up(&area.header().suppliers_asleep.word, index);
+    if let Some(entry) = area.suppliers().get(index as usize) {
+        entry.free();
+    }
+    changed(area.header());
+}
+
+fn changed(header: &Header) {
+    // SYNC(table-changed): pairs with `version`; whoever sees the number sees the table.
+    header.table_version.word.fetch_add(1, Ordering::Release);
+}
+
+/// A number that changes when a supplier comes or goes.
+pub(crate) fn version(area: &Area) -> u64 {
+    // SYNC(table-changed): pairs with `changed`.
+    area.header().table_version.word.load(Ordering::Acquire)
+}
+
+/// All suppliers that are registered.
+pub(crate) fn registered(area: &Area) -> impl Iterator<Item = Supplier> + '_ {
+    area.suppliers().iter().enumerate().filter_map(|(index, entry)| entry.read(index as u32))
+}
+
+fn pack(identity: Identity) -> u64 {
+    u64::from(identity.pid) << 32 | u64::from(identity.start)
+}

@@ -1,0 +1,345 @@
+//! The algorithm of a lane, on nothing but its atomics: the same code runs on a segment and under loom.
+//!
+//! Every change of an order is one atomic operation on its cell (L2). `hint` and `finished` only say where to look: what they say may be
+//! late, but the cell decides.
+
+use super::atomics::{AtomicU32, AtomicU64, Ordering};
+use super::word::{State, Word};
+
+/// Cells that share a cache line.
+const CELLS_PER_LINE: usize = 4;
+/// The position in a hint; the rest counts the orders that were given back.
+const HINT_BITS: u32 = 40;
+const HINT_MASK: u64 = (1 << HINT_BITS) - 1;
+
+/// What all peers look at and hardly anybody writes.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Door {
+    /// Suppliers that serve the lane, one bit each.
+    pub(crate) attached: AtomicU64,
+    /// Which use of the lane this is; 0 before the first.
+    pub(crate) generation: AtomicU32,
+}
+
+/// A word on cache lines of its own (two, because some processors fetch pairs).
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Line {
+    pub(crate) word: AtomicU64,
+}
+
+/// What a lane has besides its cells.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct LaneHeader {
+    pub(crate) door: Door,
+    /// The position after the last order. Written by the client.
+    pub(crate) tail: Line,
+    /// No order waits before this position; and how many orders were given back.
+    pub(crate) hint: Line,
+    /// One bit per region of cells in which an order has ended. Set by suppliers, fetched by the client.
+    pub(crate) finished: Line,
+}
+
+/// One place of the ring.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Cell {
+    /// The order, as a [`Word`].
+    pub(crate) word: AtomicU64,
+    /// What the client says about the order, written before it is placed.
+    pub(crate) sequence: AtomicU64,
+}
+
+/// One lane. `cells` has a power of two of them, at least [`CELLS_PER_LINE`] unless in a test.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring<'a> {
+    pub(crate) header: &'a LaneHeader,
+    pub(crate) cells: &'a [Cell],
+}
+
+/// An order that a supplier holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    index: usize,
+    word: Word,
+    /// Where it was found; in its cell, but perhaps laps after it was placed.
+    position: u64,
+    sequence: u64,
+}
+
+impl Held {
+    pub(crate) fn slot(&self) -> u32 {
+        self.word.slot()
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+/// What the client finds in the cell of an order that it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Waiting,
+    Claimed {
+        owner: u32,
+    },
+    Done,
+    Failed {
+        owner: u32,
+    },
+    /// Somebody wrote what nobody may write.
+    Damaged,
+}
+
+/// Where things are. Consecutive positions lie on different cache lines as far as there are enough.
+impl Ring<'_> {
+    pub(crate) fn capacity(self) -> usize {
+        self.cells.len()
+    }
+
+    pub(crate) fn index(self, position: u64) -> usize {
+        let n_cells = self.cells.len();
+        let within = position as usize & (n_cells - 1);
+        let n_lines = (n_cells / CELLS_PER_LINE).max(1);
+        (within & (n_lines - 1)) * (n_cells / n_lines) + within / n_lines
+    }
+
+    /// The cells that a bit of `finished` stands for.
+    pub(crate) fn region(self, bit: u32) -> std::ops::Range<usize> {
+        let n = self.region_len();
+        let first = bit as usize * n;
+        first.min(self.cells.len())..(first + n).min(self.cells.len())
+    }
+
+    fn region_len(self) -> usize {
+        self.cells.len().div_ceil(64)
+    }
+}
+
+/// The client's side. Only the one owner of the segment calls these (L3).
+impl Ring<'_> {
+    /// Begins a new use of the lane, in which no order is open (L5).
+    pub(crate) fn begin(self, generation: u32) {
+        self.header.door.generation.store(generation, Ordering::Relaxed);
+        // SYNC(lane-begun): pairs with `join`; who joins after this sees the new generation, who joined before is wiped.
+        self.header.door.attached.swap(0, Ordering::AcqRel);
+    }
+
+    /// Places an order into a cell whose last order has ended.
+    pub(crate) fn place(self, position: u64, slot: u32, sequence: u64) {
+        let cell = &self.cells[self.index(position)];
+        cell.sequence.store(sequence, Ordering::Relaxed);
+        // SYNC(order-placed): pairs with `try_cell`; the sequence is written, and the client no longer reads the slot.
+        cell.word.store(Word::ordered(position, slot).bits(), Ordering::Release);
+    }
+
+    /// Shows the suppliers all positions before `tail`.
+    pub(crate) fn set_tail(self, tail: u64) {
+        // SYNC(tail-moved): pairs with `claim`; whoever sees the tail sees the cells before it, and may pass them.
+        self.header.tail.word.store(tail, Ordering::Release);
+    }
+
+    /// Takes back an order that nobody has claimed.
+    pub(crate) fn cancel(self, position: u64, slot: u32) -> bool {
+        let word = Word::ordered(position, slot);
+        let cell = &self.cells[self.index(position)].word;
+        let cancelled = word.with_state(State::Cancelled).bits();
+        // SYNC(order-placed): pairs with `unclaim`; what a supplier wrote before it gave the order back comes before any new use.
+        cell.compare_exchange(word.bits(), cancelled, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// What has become of an order.
+    pub(crate) fn look(self, position: u64, slot: u32) -> Look {
+        // SYNC(sample-published): pairs with `publish`; the bytes of the slot, or the text of the error, are there.
+        let word = Word::from_bits(self.cells[self.index(position)].word.load(Ordering::Acquire));
+        if !word.is_order_of(position, slot) {
+            return Look::Damaged;
+        }
+        match word.state() {
+            Some(State::Ordered) => Look::Waiting,
+            Some(State::Claimed) => Look::Claimed { owner: word.owner() },
+            Some(State::Done) => Look::Done,
+            Some(State::Failed) => Look::Failed { owner: word.owner() },
+            _ => Look::Damaged,
+        }
+    }
+
+    /// Takes an order from an owner that is proven dead; `false` when it had not claimed it, or ended it before it died.
+    pub(crate) fn reclaim(self, position: u64, slot: u32, owner: u32) -> bool {
+        let word = Word::ordered(position, slot).claimed_by(owner);
+        let cell = &self.cells[self.index(position)].word;
+        let lost = word.with_state(State::Lost).bits();
+        // Relaxed: the kernel, which says that the owner is dead, has finished its writes.
+        cell.compare_exchange(word.bits(), lost, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Makes suppliers look at all cells again: an owner that died may have given an order back without saying so.
+    pub(crate) fn look_everywhere(self, tail: u64) {
+        self.lower_hint(tail.saturating_sub(self.capacity() as u64));
+    }
+
+    /// In which regions orders have ended since the last call.
+    pub(crate) fn fetch_finished(self) -> u64 {
+        let finished = &self.header.finished.word;
+        if finished.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        // SYNC(end-flagged): pairs with `publish`; whoever sees the bit sees the cell.
+        finished.swap(0, Ordering::Acquire)
+    }
+
+    /// A number that changes when an order is given back.
+    pub(crate) fn n_returned(self) -> u64 {
+        self.header.hint.word.load(Ordering::Relaxed) >> HINT_BITS
+    }
+}
+
+/// The suppliers' side.
+impl Ring<'_> {
+    /// Whether the lane is still in the use that `generation` names.
+    pub(crate) fn is_open(self, generation: u32) -> bool {
+        self.header.door.generation.load(Ordering::Relaxed) == generation
+    }
+
+    /// Adds a supplier to those that are attached, unless the lane is used for something else by now.
+    pub(crate) fn join(self, generation: u32, owner: u32) -> bool {
+        if !self.is_open(generation) {
+            return false;
+        }
+        // SYNC(lane-begun): pairs with `begin`.
+        self.header.door.attached.fetch_or(1 << owner, Ordering::AcqRel);
+        if self.is_open(generation) {
+            return true;
+        }
+        self.leave(owner);
+        false
+    }
+
+    /// Removes a supplier from those that are attached.
+    pub(crate) fn leave(self, owner: u32) {
+        self.header.door.attached.fetch_and(!(1 << owner), Ordering::Relaxed);
+    }
+
+    /// Claims the oldest order that waits.
+    pub(crate) fn claim(self, generation: u32, owner: u32, n_slots: u32) -> Option<Held> {
+        if !self.is_open(generation) {
+            return None;
+        }
+        // SYNC(order-returned): pairs with `lower_hint`; whoever sees the lower hint sees the order that was given back.
+        let hint = self.header.hint.word.load(Ordering::Acquire);
+        let mut next = hint;
+        // The usual case, an order that was placed just there, needs neither the tail nor its cache line.
+        let position = hint & HINT_MASK;
+        let at_hint = self.ordered_at(position).filter(|word| word.is_at(position));
+        let held = at_hint.and_then(|word| self.try_cell(position, word, owner, n_slots)).or_else(|| {
+            let (first, tail) = self.waiting(hint);
+            next = tail;
+            (first..tail)
+                .find_map(|position| self.try_cell(position, self.ordered_at(position)?, owner, n_slots))
+        });
+        if let Some(held) = held {
+            next = held.position.wrapping_add(1);
+        }
+        self.advance_hint(hint, next);
+        let held = held?;
+        // The client changes the generation only while no order is open (L5), so from here on it stays what it is.
+        if self.is_open(generation) {
+            return Some(held);
+        }
+        self.unclaim(&held);
+        None
+    }
+
+    /// Whether an order waits.
+    pub(crate) fn has_orders(self, generation: u32) -> bool {
+        // SYNC(order-returned): as in `claim`.
+        let (first, tail) = self.waiting(self.header.hint.word.load(Ordering::Acquire));
+        self.is_open(generation) && (first..tail).any(|position| self.ordered_at(position).is_some())
+    }
+
+    /// Gives an order back; `false` when it was taken away because this supplier seemed dead.
+    pub(crate) fn unclaim(self, held: &Held) -> bool {
+        let cell = &self.cells[held.index].word;
+        let returned = held.word.returned();
+        // SYNC(order-placed): pairs with `try_cell`; what this supplier wrote to the slot comes before what the next one writes.
+        let done =
+            cell.compare_exchange(held.word.bits(), returned.bits(), Ordering::Release, Ordering::Relaxed);
+        if done.is_ok() {
+            self.lower_hint(held.position);
+        }
+        done.is_ok()
+    }
+
+    /// Ends an order; `false` when it was taken away because this supplier seemed dead.
+    pub(crate) fn publish(self, held: &Held, state: State) -> bool {
+        let cell = &self.cells[held.index].word;
+        let ended = held.word.with_state(state);
+        // SYNC(sample-published): pairs with `look`; the slot is written.
+        let done =
+            cell.compare_exchange(held.word.bits(), ended.bits(), Ordering::Release, Ordering::Relaxed);
+        if done.is_ok() {
+            let bit = held.index / self.region_len();
+            // SYNC(end-flagged): pairs with `fetch_finished`.
+            self.header.finished.word.fetch_or(1 << bit, Ordering::Release);
+        }
+        done.is_ok()
+    }
+
+    /// The positions at which orders may wait: at most as many as there are cells, whatever the words say.
+    fn waiting(self, hint: u64) -> (u64, u64) {
+        // SYNC(tail-moved): pairs with `set_tail`.
+        let tail = self.header.tail.word.load(Ordering::Acquire);
+        let lag = (tail.wrapping_sub(hint) & HINT_MASK).min(self.capacity() as u64);
+        (tail.saturating_sub(lag), tail)
+    }
+
+    /// The order that waits in the cell of a position. It may be from an earlier lap: given back late, or passed by the client.
+    fn ordered_at(self, position: u64) -> Option<Word> {
+        // Relaxed: only a claim makes use of what the order says.
+        let word = Word::from_bits(self.cells[self.index(position)].word.load(Ordering::Relaxed));
+        (word.state() == Some(State::Ordered)).then_some(word)
+    }
+
+    fn try_cell(self, position: u64, word: Word, owner: u32, n_slots: u32) -> Option<Held> {
+        if word.slot() >= n_slots {
+            return None;
+        }
+        let (index, claimed) = (self.index(position), word.claimed_by(owner));
+        let cell = &self.cells[index];
+        // SYNC(order-placed): pairs with `place` and `unclaim`.
+        cell.word.compare_exchange(word.bits(), claimed.bits(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        let sequence = cell.sequence.load(Ordering::Relaxed);
+        Some(Held { index, word: claimed, position, sequence })
+    }
+
+    /// Says that no order waits before `position`, unless one was given back or somebody else was faster.
+    fn advance_hint(self, seen: u64, position: u64) {
+        let new = seen & !HINT_MASK | position & HINT_MASK;
+        if new != seen {
+            let hint = &self.header.hint.word;
+            let _ = hint.compare_exchange(seen, new, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Says that an order waits at `position` again. The count makes those fail who passed it before.
+    fn lower_hint(self, position: u64) {
+        let position = position & HINT_MASK;
+        let lowered = |seen: u64| {
+            let behind = seen.wrapping_sub(position) & HINT_MASK;
+            let lower = if behind >> (HINT_BITS - 1) == 0 { position } else { seen & HINT_MASK };
+            (seen & !HINT_MASK).wrapping_add(1 << HINT_BITS) | lower
+        };
+        let hint = &self.header.hint.word;
+        let mut seen = hint.load(Ordering::Relaxed);
+        loop {
+            // SYNC(order-returned): pairs with `claim` and `has_orders`; the cell is ORDERED again.
+            match hint.compare_exchange_weak(seen, lowered(seen), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}

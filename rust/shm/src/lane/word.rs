@@ -1,0 +1,149 @@
+//! The word of a cell: what there is to know about one order, in 64 bits that change together (L2).
+
+const STATE_BITS: u32 = 4;
+const OWNER_BITS: u32 = 12;
+const SLOT_BITS: u32 = 20;
+const TAG_BITS: u32 = 28;
+
+const OWNER_AT: u32 = STATE_BITS;
+const SLOT_AT: u32 = OWNER_AT + OWNER_BITS;
+const TAG_AT: u32 = SLOT_AT + SLOT_BITS;
+
+/// Slots that a word can name.
+pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
+
+const _: () = assert!(TAG_AT + TAG_BITS == u64::BITS);
+
+/// What has become of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Never used.
+    Empty = 0,
+    /// May be claimed.
+    Ordered = 1,
+    /// The owner fills the slot.
+    Claimed = 2,
+    /// The slot is full.
+    Done = 3,
+    /// The owner gave up; an error record says why, if one was free.
+    Failed = 4,
+    /// The client took the order back.
+    Cancelled = 5,
+    /// The owner died.
+    Lost = 6,
+}
+
+/// A cell's 64 bits: tag of the ring position, slot, owner, state, from the highest bits to the lowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Word(u64);
+
+impl Word {
+    /// The order of `slot` at a ring position.
+    pub(crate) fn ordered(position: u64, slot: u32) -> Self {
+        Self((position << TAG_AT) | u64::from(slot % MAX_SLOTS) << SLOT_AT | State::Ordered as u64)
+    }
+
+    /// The same order in another state.
+    pub(crate) fn with_state(self, state: State) -> Self {
+        Self(self.0 & !low(STATE_BITS) | state as u64)
+    }
+
+    /// The same order, claimed by `owner`.
+    pub(crate) fn claimed_by(self, owner: u32) -> Self {
+        let bare = self.0 & !(low(OWNER_BITS) << OWNER_AT);
+        Self(bare | (u64::from(owner) & low(OWNER_BITS)) << OWNER_AT).with_state(State::Claimed)
+    }
+
+    /// The same order, nobody's again.
+    pub(crate) fn returned(self) -> Self {
+        self.claimed_by(0).with_state(State::Ordered)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn slot(self) -> u32 {
+        (self.0 >> SLOT_AT & low(SLOT_BITS)) as u32
+    }
+
+    pub(crate) fn owner(self) -> u32 {
+        (self.0 >> OWNER_AT & low(OWNER_BITS)) as u32
+    }
+
+    /// `None` where somebody wrote what is no state.
+    pub(crate) fn state(self) -> Option<State> {
+        Some(match self.0 & low(STATE_BITS) {
+            0 => State::Empty,
+            1 => State::Ordered,
+            2 => State::Claimed,
+            3 => State::Done,
+            4 => State::Failed,
+            5 => State::Cancelled,
+            6 => State::Lost,
+            _ => return None,
+        })
+    }
+
+    /// Whether it was placed at that position, as far as the tag can tell.
+    pub(crate) fn is_at(self, position: u64) -> bool {
+        self.0 >> TAG_AT == position & low(TAG_BITS)
+    }
+
+    /// Whether it is about that slot at that position, as far as the tag can tell, whoever owns it and whatever its state.
+    pub(crate) fn is_order_of(self, position: u64, slot: u32) -> bool {
+        self.is_at(position) && self.slot() == slot
+    }
+}
+
+const fn low(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STATES: [State; 7] = [
+        State::Empty,
+        State::Ordered,
+        State::Claimed,
+        State::Done,
+        State::Failed,
+        State::Cancelled,
+        State::Lost,
+    ];
+
+    proptest! {
+        #[test]
+        fn every_field_survives_every_change(
+            position in any::<u64>(),
+            slot in 0..MAX_SLOTS,
+            owner in 0_u32..1 << OWNER_BITS,
+            state in prop::sample::select(&STATES),
+        ) {
+            let ordered = Word::ordered(position, slot);
+            prop_assert_eq!((ordered.slot(), ordered.owner(), ordered.state()), (slot, 0, Some(State::Ordered)));
+            let claimed = ordered.claimed_by(owner);
+            prop_assert_eq!((claimed.slot(), claimed.owner(), claimed.state()), (slot, owner, Some(State::Claimed)));
+            prop_assert_eq!(claimed.returned(), ordered);
+            let word = Word::from_bits(claimed.with_state(state).bits());
+            prop_assert_eq!((word.slot(), word.owner(), word.state()), (slot, owner, Some(state)));
+            prop_assert!(word.is_order_of(position, slot) && word.is_order_of(position.wrapping_add(1 << TAG_BITS), slot));
+            prop_assert!(!word.is_order_of(position.wrapping_add(1), slot) && !word.is_order_of(position, slot ^ 1));
+        }
+
+        #[test]
+        fn any_bits_can_be_looked_at(bits in any::<u64>()) {
+            let word = Word::from_bits(bits);
+            prop_assert!(word.slot() < MAX_SLOTS && word.owner() < 1 << OWNER_BITS);
+            prop_assert_eq!(word.state().is_none(), bits & 15 > 6);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! A supplier's side of the lanes of one segment.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::area::Area;
+use super::atomics::Ordering;
+use super::counters::Counters;
+use super::ring::{Held, Ring};
+use super::word::State;
+use super::{Identity, LaneRef, MAX_SUPPLIERS, N_LANES, bell, errors, peers};
+use crate::{ForeignBytes, Segment, SegmentError, SlotView};
+
+/// A supplier's place at the lanes of one segment. Any of its threads may use it.
+#[derive(Debug)]
+pub struct LaneWorker {
+    area: Area,
+    /// Its place in the table.
+    index: u32,
+    client: (Identity, u32),
+    /// The generation of each lane that it has joined, or 0.
+    joined: Mutex<[u32; N_LANES as usize]>,
+    n_claims: AtomicUsize,
+}
+
+/// An order that this supplier holds: it must be published or given back. Until then its slot belongs to the holder (L4).
+#[derive(Debug)]
+#[must_use = "an order that is neither published nor given back blocks its slot until this process ends"]
+pub struct Claim {
+    lane: LaneRef,
+    held: Held,
+}
+
+impl Claim {
+    /// The lane.
+    #[must_use]
+    pub fn lane(&self) -> LaneRef {
+        self.lane
+    }
+
+    /// The slot to be filled.
+    #[must_use]
+    pub fn slot(&self) -> u32 {
+        self.held.slot()
+    }
+
+    /// What the client said about the order: which sample of its stream it is.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.held.sequence()
+    }
+}
+
+impl LaneWorker {
+    /// Enters the table of an attached segment. `bell_fd` is the descriptor by which the client wakes this process.
+    ///
+    /// # Errors
+    /// [`SegmentError::Refused`] where the segment has no lanes or nobody offers them, the client lives in another namespace of
+    /// processes, or all places are taken.
+    pub fn attach(segment: Arc<Segment>, identity: Identity, bell_fd: u32) -> Result<Self, SegmentError> {
+        let area = Area::new(&segment)?;
+        let refused = |why: &str| Err(segment.refused(why));
+        let Some(client) = area.header().client.read().filter(|_| area.is_current()) else {
+            return refused("its client offers no lanes");
+        };
+        if client.0.pid_ns != identity.pid_ns {
+            return refused("its client cannot see this process: they are in different pid namespaces");
+        }
+        let Some(index) = peers::register(&area, identity, bell_fd) else {
+            return refused(&format!("{MAX_SUPPLIERS} suppliers are attached already"));
+        };
+        Ok(Self { area, index, client, joined: Mutex::default(), n_claims: AtomicUsize::new(0) })
+    }
+
+    /// The segment.
+    #[must_use]
+    pub fn segment(&self) -> &Arc<Segment> {
+        self.area.segment()
+    }
+
+    /// Its place in the client's table.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The client's process, and the descriptor of its bell there.
+    #[must_use]
+    pub fn client(&self) -> (Identity, u32) {
+        self.client
+    }
+
+    /// Whether the file still holds the segment that was attached. Where it does not, there is nothing left to do in it.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.area.is_current()
+    }
+
+    /// Shows the client that this supplier serves a lane; `false` when the lane is used for something else by now.
+    pub fn join(&self, lane: LaneRef) -> bool {
+        let mut joined = self.joined();
+        let Some(ring) = self.ring(lane).filter(|ring| ring.join(lane.generation, self.index)) else {
+            return false;
+        };
+        debug_assert!(ring.capacity() == self.area.capacity());
+        joined[lane.index as usize] = lane.generation;
+        true
+    }
+
+    /// Serves a lane no more.
+    pub fn leave(&self, lane: LaneRef) {
+        let mut joined = self.joined();
+        let Some(ring) = self.ring(lane) else { return };
+        let generation = &mut joined[lane.index as usize];
+        if *generation == lane.generation {
+            *generation = 0;
+            ring.leave(self.index);
+        }
+    }
+
+    /// Claims the oldest order of a lane that waits, if there is one.
+    #[must_use]
+    pub fn claim(&self, lane: LaneRef) -> Option<Claim> {
+        let held = self.ring(lane)?.claim(lane.generation, self.index, self.area.n_slots())?;
+        self.n_claims.fetch_add(1, Ordering::Relaxed);
+        Some(Claim { lane, held })
+    }
+
+    /// Whether an order waits in a lane.
+    #[must_use]
+    pub fn has_orders(&self, lane: LaneRef) -> bool {
+        self.ring(lane).is_some_and(|ring| ring.has_orders(lane.generation))
+    }
+
+    /// Gives an order back; another supplier, or this one, may claim it. The client should be woken: it knows who else sleeps.
+    pub fn unclaim(&self, claim: Claim) {
+        if let Some(ring) = self.ring(claim.lane) {
+            ring.unclaim(&claim.held);
+        }
+        self.n_claims.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Ends an order: its slot is written, or it failed for the reason given. `false` when the client has taken it away, because it
+    /// believes that this process is dead.
+    pub fn publish(&self, claim: Claim, outcome: Result<(), &str>) -> bool {
+        let published = self.ring(claim.lane).is_some_and(|ring| {
+            let state = match outcome {
+                Ok(()) => State::Done,
+                Err(text) => {
+                    errors::put(&self.area, self.index, claim.slot(), text);
+                    State::Failed
+                }
+            };
+            let published = ring.publish(&claim.held, state);
+            if !published && state == State::Failed {
+                errors::free(&self.area, self.index, Some(claim.slot()));
+            }
+            published
+        });
+        self.n_claims.fetch_sub(1, Ordering::Relaxed);
+        published
+    }
+
+    /// Copies one whole sample into the slot. No system call.
+    ///
+    /// # Errors
+    /// [`SegmentError::NotOneSlot`] where it has another size, [`SegmentError::Gone`] where the segment was replaced.
+    pub fn write(&self, claim: &Claim, data: &[u8]) -> Result<(), SegmentError> {
+        let offset = self.check(claim, data.len() as u64)?;
+        self.segment().write_unlooked(offset, data)
+    }
+
+    /// As [`Self::write`], from memory that others may write to.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_from(&self, claim: &Claim, data: ForeignBytes<'_>) -> Result<(), SegmentError> {
+        let offset = self.check(claim, data.len() as u64)?;
+        self.segment().write_from_unlooked(offset, data)
+    }
+
+    /// The memory of the slot, to be written to until the order ends.
+    ///
+    /// # Errors
+    /// [`SegmentError::Gone`] where the segment was replaced.
+    pub fn slot_bytes(&self, claim: &Claim) -> Result<SlotView, SegmentError> {
+        let slot_size = self.segment().slot_size();
+        let offset = self.check(claim, slot_size)?;
+        self.segment().view_unlooked(offset, slot_size)
+    }
+
+    /// Whether the client must be woken after something ended; whoever is told so must do it.
+    #[must_use]
+    pub fn client_to_wake(&self) -> bool {
+        let sleepers = &self.area.header().client_asleep.word;
+        bell::asleep(sleepers) & 1 != 0 && bell::may_ring(sleepers, 0)
+    }
+
+    /// Says that this supplier is about to sleep, or is awake. Before it sleeps it must ask [`Self::has_orders`] once more.
+    pub fn set_sleeping(&self, sleeping: bool) {
+        let sleepers = &self.area.header().suppliers_asleep.word;
+        if !self.is_current() {
+            return;
+        }
+        if sleeping {
+            bell::fall_asleep(sleepers, self.index);
+        } else {
+            bell::wake_up(sleepers, self.index);
+        }
+    }
+
+    /// This supplier's counters.
+    #[must_use]
+    pub fn counters(&self) -> Counters<'_> {
+        Counters::new(&self.area.suppliers()[self.index as usize].counters)
+    }
+
+    /// What is left when its process ends: the mapping goes, the table and the cells stay as they are.
+    #[cfg(test)]
+    pub(super) fn die(self) {
+        self.n_claims.store(1, Ordering::Relaxed);
+    }
+
+    /// `None` where there is no such lane, or the file holds another segment by now.
+    fn ring(&self, lane: LaneRef) -> Option<Ring<'_>> {
+        (lane.index < N_LANES && lane.generation != 0 && self.is_current())
+            .then(|| self.area.ring(lane.index))
+    }
+
+    fn joined(&self) -> MutexGuard<'_, [u32; N_LANES as usize]> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The offset of the slot of an order; its sample has `len` bytes.
+    fn check(&self, claim: &Claim, len: u64) -> Result<u64, SegmentError> {
+        let segment = self.segment();
+        let offset = u64::from(claim.slot()) * segment.slot_size();
+        segment.check_one_slot(offset, len)?;
+        if self.is_current() { Ok(offset) } else { Err(segment.gone()) }
+    }
+}
+
+impl Drop for LaneWorker {
+    /// Leaves the table, unless orders are held: then the place stays until the process ends, and the client takes them back.
+    fn drop(&mut self) {
+        // The place of a fork is its parent's.
+        let is_ours = self.segment().pid == std::process::id();
+        if is_ours && self.n_claims.load(Ordering::Relaxed) == 0 && self.area.is_current() {
+            peers::free(&self.area, self.index);
+        }
+    }
+}
