@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from softs_fast import (
     TensorSpec,
     batches,
 )
-from softs_fast.batches import Row, RowReader, SampleReader, collate_rows, has_rows
+from softs_fast.batches import RowReader, SampleReader, collate_rows, has_rows, rows_of
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -83,30 +84,54 @@ def xy_medium(n_slots: int = 1) -> BytesMedium:
     return medium
 
 
-def rows_of(reader: RowReader, slots: list[int]) -> list[Row]:
-    rows = []
-    for slot in slots:
-        reader.read(slot)
-        rows.append(reader.take())
-    return rows
+class Slots:
+    """A client whose finished slots are the numbers that it is given."""
+
+    def __init__(self, medium: Any) -> None:
+        self.medium = medium
+        self.finished: list[int] = []
+        self.held: list[int] = []
+
+    def request_sample(self, product_id: str, timeout_ms: int) -> int | None:
+        if not self.finished:
+            return None
+        self.held.append(self.finished.pop(0))
+        return self.held[-1]
+
+    def release_slot(self, slot_id: int) -> None:
+        self.held.remove(slot_id)
+
+
+def row_reader(medium: Any, config: BatchConfig = XY) -> RowReader:
+    return RowReader(config, Slots(medium), N_ROWS)  # type: ignore[arg-type]
+
+
+def fill(reader: RowReader, slots: list[int], done: int = 0) -> dict[str, torch.Tensor]:
+    """Read slots into the rows from `done` on, which must be the last ones, and take the batch."""
+    client: Any = reader._client
+    client.finished = list(slots)
+    while client.finished:
+        done = reader.fill("m", done, 0)
+        assert client.held == []
+    assert done == N_ROWS
+    return reader.take()
 
 
 def next_batch(reader: RowReader, slot: int = 0) -> dict[str, torch.Tensor]:
-    batch: dict[str, torch.Tensor] = collate_rows(rows_of(reader, [slot] * N_ROWS))
-    return batch
+    return fill(reader, [slot] * N_ROWS)
 
 
 def test_the_same_batches_as_by_decoding_and_stacking(kind: str, tmp_path: Any) -> None:
     generator = torch.Generator().manual_seed(1)
     medium = open_medium(kind, MIXED, N_ROWS, tmp_path)
     try:
-        rows, samples = RowReader(MIXED, medium, N_ROWS), SampleReader(MIXED, medium)
+        rows, samples = row_reader(medium, MIXED), SampleReader(MIXED, medium)
         for _ in range(3):
             sent = [random_sample(MIXED, generator) for _ in range(N_ROWS)]
             encoded = [MIXED.encode(**sample) for sample in sent]
             for slot, data in enumerate(encoded):
                 assert medium.write(slot * MIXED.nbytes(), data)
-            batch = collate_rows(rows_of(rows, list(range(N_ROWS))))
+            batch = fill(rows, list(range(N_ROWS)))
             expected = torch.utils.data.default_collate([MIXED.decode(data) for data in encoded])
             assert type(batch) is dict
             assert list(batch) == list(expected)
@@ -148,7 +173,7 @@ def test_the_same_batches_as_by_decoding_and_stacking(kind: str, tmp_path: Any) 
     ids=["tensor", "slice", "numpy", "view", "dlpack", "storage", "memoryview"],
 )
 def test_what_is_kept_is_never_overwritten(keep: Any) -> None:
-    reader = RowReader(XY, xy_medium(20), N_ROWS)  # type: ignore[arg-type]
+    reader = row_reader(xy_medium(20))
     kept = []
     for slot in range(20):
         view = keep(next_batch(reader, slot))
@@ -163,7 +188,7 @@ def array_of(view: Any) -> Any:
 
 
 def test_memory_is_used_again_when_its_batch_is_gone() -> None:
-    reader = RowReader(XY, xy_medium(), N_ROWS)  # type: ignore[arg-type]
+    reader = row_reader(xy_medium())
     batch = next_batch(reader)
     addresses = set()
     for _ in range(20):
@@ -177,7 +202,7 @@ def test_memory_is_used_again_when_its_batch_is_gone() -> None:
 
 
 def test_a_kept_tensor_keeps_its_own_memory_only() -> None:
-    reader = RowReader(XY, xy_medium(), N_ROWS)  # type: ignore[arg-type]
+    reader = row_reader(xy_medium())
     labels, images = [], set()
     for _ in range(10):
         batch = next_batch(reader)
@@ -189,16 +214,16 @@ def test_a_kept_tensor_keeps_its_own_memory_only() -> None:
 
 
 def test_little_memory_is_kept_for_later() -> None:
-    reader = RowReader(XY, xy_medium(), N_ROWS)  # type: ignore[arg-type]
+    reader = row_reader(xy_medium())
     many = [next_batch(reader) for _ in range(10)]
-    assert [len(field._lent) for field in reader._fields] == [10, 10]
+    assert [len(field._lent) for field in reader._memory._fields] == [10, 10]
     del many
-    assert [len(field._idle) for field in reader._fields] == [batches._IDLE] * 2
-    assert [len(field._lent) for field in reader._fields] == [0, 0]
+    assert [len(field._idle) for field in reader._memory._fields] == [batches._IDLE] * 2
+    assert [len(field._lent) for field in reader._memory._fields] == [0, 0]
 
 
 def test_memory_outlives_the_reader_and_its_loan() -> None:
-    reader = RowReader(XY, xy_medium(4), N_ROWS)  # type: ignore[arg-type]
+    reader = row_reader(xy_medium(4))
     batch = next_batch(reader, 3)
     del reader
     assert batch["x"].eq(3).all()
@@ -206,7 +231,7 @@ def test_memory_outlives_the_reader_and_its_loan() -> None:
 
 
 def test_batches_dropped_in_several_threads() -> None:
-    reader = RowReader(XY, xy_medium(8), N_ROWS)  # type: ignore[arg-type]
+    reader = row_reader(xy_medium(8))
     wrong: list[int] = []
     held: list[dict[str, torch.Tensor]] = []
     done = threading.Event()
@@ -230,60 +255,55 @@ def test_batches_dropped_in_several_threads() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert [len(field._lent) for field in reader._fields] == [0, 0]
+    assert [len(field._lent) for field in reader._memory._fields] == [0, 0]
 
 
 def test_a_row_that_is_read_twice_has_the_later_sample() -> None:
-    reader = RowReader(XY, xy_medium(6), N_ROWS)  # type: ignore[arg-type]
-    reader.read(5)
-    batch = collate_rows(rows_of(reader, [0, 1, 2, 3]))
+    reader = row_reader(xy_medium(6))
+    client: Any = reader._client
+    client.finished = [5, 4]
+    assert reader.fill("m", 0, 0) == 1
+    assert reader.fill("m", 1, 0) == 2
+    batch = fill(reader, [0, 1, 2, 3])
     assert batch["y"].tolist() == [0, 1, 2, 3]
     assert batch["x"][:, -1].tolist() == [0, 1, 2, 3]
 
 
 def test_a_sample_of_another_length_takes_no_row() -> None:
     medium = xy_medium(5)
-    reader = RowReader(XY, medium, N_ROWS)  # type: ignore[arg-type]
-    rows = rows_of(reader, [0, 1])
+    reader = row_reader(medium)
+    client: Any = reader._client
+    client.finished = [0, 4]
+    assert reader.fill("m", 0, 0) == 1
     medium.slots[4] = medium.slots[4][1:]
     with pytest.raises(ConfigError, match="Data length 4103 != expected 4104"):
-        reader.read(4)
-    assert collate_rows(rows + rows_of(reader, [2, 3]))["y"].tolist() == [0, 1, 2, 3]
+        reader.fill("m", 1, 0)
+    assert client.held == []
+    assert fill(reader, [1, 2, 3], done=1)["y"].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "choose", [[0], [0, 1, 2], [1, 0, 2, 3], [0, 1, 2, 4], [0, 5, 2, 7], [4, 5, 6, 7, 0], [2, 2, 2, 2]]
-)
-@pytest.mark.parametrize("config", [XY, MIXED], ids=["xy", "mixed"])
-def test_rows_that_are_no_whole_batch_are_stacked(choose: list[int], config: BatchConfig) -> None:
-    generator = torch.Generator().manual_seed(2)
-    medium = BytesMedium(config)
-    medium.slots = {i: config.encode(**random_sample(config, generator)) for i in range(8)}
-    rows = rows_of(RowReader(config, medium, N_ROWS), list(range(8)))  # type: ignore[arg-type]
-    batch = collate_rows([rows[i] for i in choose])
-    expected = config.decode_batch([medium.slots[i] for i in choose])
-    assert batch.keys() == expected.keys()
-    for name, tensor in batch.items():
-        assert tensor.dtype is expected[name].dtype
-        assert torch.equal(tensor, expected[name])
-    batch_too = collate_rows([config.decode(medium.slots[0]), rows[1]])
-    assert torch.equal(batch_too[config.specs[0].name][1], expected_row(config, medium, 1))
+def test_nothing_there_fills_nothing() -> None:
+    assert row_reader(xy_medium()).fill("m", 2, 0) == 2
 
 
-def expected_row(config: BatchConfig, medium: BytesMedium, slot: int) -> torch.Tensor:
-    return config.decode_single(medium.slots[slot], config.specs[0].name)
+def test_batches_on_their_way_through_a_data_loader() -> None:
+    batches = [{"x": torch.full((3,), float(i))} for i in range(4)]
+    known = [weakref.ref(batch["x"]) for batch in batches]
+    items = rows_of(iter(batches), 3)
+    for i in range(4):
+        samples = [next(items) for _ in range(3)]
+        batch = collate_rows(samples)
+        assert batch is batches[i]
+        batches[i] = {}
+        del samples, batch
+        assert known[i]() is None, "nothing on the way keeps a batch"
+    with pytest.raises(StopIteration):
+        next(items)
 
 
-def test_a_row_gives_copies() -> None:
-    rows = rows_of(RowReader(XY, xy_medium(4), N_ROWS), [0, 1, 2, 3])  # type: ignore[arg-type]
-    copy = dict(rows[2])
-    assert list(copy) == ["x", "y"]
-    assert len(rows[2]) == 2
-    copy["x"].zero_()
-    assert rows[2]["x"].eq(2).all()
-    assert rows[2]["y"].shape == ()
-    with pytest.raises(KeyError):
-        rows[2]["z"]
+def test_samples_are_stacked() -> None:
+    batch = collate_rows([{"x": torch.tensor([1.0])}, {"x": torch.tensor([2.0])}])
+    assert batch["x"].tolist() == [[1], [2]]
 
 
 def test_an_overridden_read_is_used() -> None:
@@ -294,10 +314,12 @@ def test_an_overridden_read_is_used() -> None:
     config = BatchConfig([TensorSpec("x", (4,), "uint8")])
     with Inverted(None, slot_size=4, num_slots=1, create=True) as medium:
         medium.write(0, b"\0\1\2\3")
-        samples, rows = SampleReader(config, medium), RowReader(config, medium, 1)
+        samples, rows = SampleReader(config, medium), RowReader(config, Slots(medium), 1)  # type: ignore[arg-type]
         samples.read(0)
         assert samples.take()["x"].tolist() == [255, 254, 253, 252]
-        assert collate_rows(rows_of(rows, [0]))["x"].tolist() == [[255, 254, 253, 252]]
+        rows._client.finished = [0]  # type: ignore[attr-defined]
+        assert rows.fill("m", 0, 0) == 1
+        assert rows.take()["x"].tolist() == [[255, 254, 253, 252]]
         medium.unlink()
 
 

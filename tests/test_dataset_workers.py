@@ -62,3 +62,49 @@ def test_a_cause_found_in_a_worker_reaches_the_trainer(endpoint: str) -> None:
     )
     with pytest.raises(softs_fast.NoSupplier, match="no supplier for it at"):
         next(iter(loader))
+
+
+def numbered(product_id: str, sequence: int) -> bytes:
+    return CONFIG.encode(x=torch.full((8,), float(sequence)), y=torch.tensor(sequence))
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_stream_is_the_same_for_any_suppliers_and_workers(
+    frontend: str, backend: str, zero_copy: bool, num_workers: int
+) -> None:
+    def supplier() -> Supplier:
+        return Supplier(numbered, ["m"], backend, ShmMedium, CONFIG.nbytes())
+
+    loader = SoftDataLoader(
+        "m",
+        frontend,
+        CONFIG,
+        ShmMedium,
+        num_slots=32,
+        batch_size=4,
+        ordered=True,
+        prefetch=12,
+        zero_copy=zero_copy,
+        num_workers=num_workers,
+        multiprocessing_context="fork" if num_workers else None,
+    )
+    with Broker(EndpointConfig(frontend, backend)), supplier(), supplier(), supplier():
+        batches = iter(loader)
+        for first in range(0, 800, 4):
+            batch = next(batches)
+            assert batch["y"].tolist() == list(range(first, first + 4))
+            assert batch["x"].eq(batch["y"].unsqueeze(1)).all()
+        del batch, batches
+        loader.soft_dataset.close()
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_no_batch_of_two_models(endpoint: str, zero_copy: bool) -> None:
+    loader = SoftDataLoader("1", endpoint, CONFIG, ShmMedium, num_slots=16, batch_size=4, zero_copy=zero_copy)
+    for i, batch in zip(range(200), loader, strict=False):
+        assert batch["y"].tolist() == [i % 3 + 1] * 4
+        assert batch["x"].eq(i % 3 + 1).all()
+        loader.set_model(str((i + 1) % 3 + 1))
+    del batch
+    loader.soft_dataset.close()

@@ -4,16 +4,20 @@ Every handle belongs to the process that made it; in a fork its methods raise `s
 and look for signals every 50 ms.
 """
 
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, Literal, final
 
 __all__ = [
     "Broker",
     "Client",
+    "Lease",
     "Segment",
     "Supplier",
     "TcpMediumServer",
     "TcpMediumWriter",
+    "Viewer",
     "__version__",
+    "lane_stats",
     "sweep",
 ]
 
@@ -21,6 +25,13 @@ __version__: str
 
 def sweep() -> list[str]:
     """Remove the segments that dead owners left in shared memory; their names."""
+
+def lane_stats(segment: Segment) -> dict[str, Any] | None:
+    """The counters of the lanes in a segment; None where it has none.
+
+    `segment_id`; `client`: 16 counters; `suppliers`: `{index, pid, counters: 8 of them}` each; `lanes`: `{index, generation,
+    attached, tail}` of each that was ever used.
+    """
 
 @final
 class Broker:
@@ -54,9 +65,29 @@ class Broker:
 
 @final
 class Client:
-    """A client of one broker: slots, orders, results. Timeouts in milliseconds."""
+    """A client of one broker: slots, orders, results. Timeouts in milliseconds.
 
-    def __new__(cls, endpoint: str, address: str, slot_size: int, n_slots: int) -> Client: ...
+    `segment`: the slots, where they are memory or a file of this host; suppliers then serve it through lanes. `server`: the TCP medium,
+    to be fenced after a broker was lost. `ordered`: samples of a product come in the order of their sequence numbers. `prefetch`: samples
+    ordered ahead at most. `block`: neighbouring slots that are handed out together. `scribble`: free slots are overwritten. `spin_us`: how
+    long a call looks before it sleeps, as long as that pays off.
+    """
+
+    def __new__(
+        cls,
+        endpoint: str,
+        address: str,
+        slot_size: int,
+        n_slots: int,
+        *,
+        segment: Segment | None = None,
+        server: TcpMediumServer | None = None,
+        ordered: bool = False,
+        prefetch: int | None = None,
+        block: int = 1,
+        scribble: bool = False,
+        spin_us: float = 20.0,
+    ) -> Client: ...
     def hello(self, timeout_ms: int) -> int | None:
         """Wait until a broker has answered our HELLO; the number it gave us."""
 
@@ -78,6 +109,29 @@ class Client:
 
     def release_slot(self, slot_id: int) -> None:
         """Make a held slot free."""
+
+    def gather(
+        self,
+        product_id: str,
+        n: int,
+        done: int,
+        targets: list[tuple[int, Any]],
+        timeout_ms: int,
+    ) -> int:
+        """Fill rows done..n of each target, (offset in the slot, writable buffer of n rows); rows filled when it returns."""
+
+    def lease(self, product_id: str, timeout_ms: int) -> Lease | None:
+        """A block of slots with consecutive samples, held until the lease is garbage."""
+
+    @property
+    def n_blocks_held(self) -> int:
+        """Blocks handed out and not given back."""
+
+    def position(self, product_id: str) -> int:
+        """Samples of the product's stream that were handed out."""
+
+    def seek(self, product_id: str, start: int, run: int, stride: int, position: int) -> None:
+        """Go to a position of the stream whose sample i has the number start + i // run * stride + i % run."""
 
     def cancel(self, order_id: str, timeout_ms: int) -> bool:
         """Take an order back that no supplier has."""
@@ -106,18 +160,55 @@ class Client:
         """Leave the broker."""
 
 @final
-class Supplier:
-    """A supplier of one broker: leases in, results out."""
+class Lease:
+    """Slots as a writable row of bytes, through the buffer protocol; they go back when nobody uses it any more."""
 
-    def __new__(cls, endpoint: str, product_ids: list[str], name: str) -> Supplier: ...
+    @property
+    def first_slot(self) -> int:
+        """The first of the slots."""
+
+    def __len__(self) -> int: ...
+
+@final
+class Supplier:
+    """A supplier of one broker: orders in, samples out. Orders come through the lanes of clients on this machine, and from the broker."""
+
+    def __new__(
+        cls,
+        endpoint: str,
+        product_ids: list[str],
+        name: str,
+        slot_size: int,
+        lanes: Literal["shm", "file"] | None,
+        file_dirs: list[str],
+        weights: list[tuple[str, int]],
+        spin_us: float,
+    ) -> Supplier: ...
     def hello(self, timeout_ms: int) -> int | None:
         """Wait until a broker has answered our HELLO; the number it gave us."""
 
-    def next(self) -> tuple[str, str, int, int] | None:
-        """Wait for work: product id, address, offset, slot size of the client (0: unknown). None: stop."""
+    def serve(
+        self,
+        generator_fn: Callable[[], Any],
+        wire_fn: Callable[[str, str, int, int, int], str | None],
+        error_fn: Callable[[str, object], str],
+        max_wait_ms: float,
+    ) -> None:
+        """Work until `stop`, in this thread.
 
-    def finish_and_next(self, error: str | None = None) -> tuple[str, str, int, int] | None:
-        """End the work in hand, well or with an error, and wait for the next."""
+        Args:
+            generator_fn: the generator, a `market.generators.Generator`; called at the start and after `renew`.
+            wire_fn: serves one lease: product id, address, offset, slot size of the client (0: unknown), sequence number. The error
+                for the client, or None.
+            error_fn: logs what went wrong in a lane: product id, and the exception or a text. The error for the client.
+            max_wait_ms: how long a batch that is not full waits for more orders.
+
+        Raises:
+            BaseException: what the generator raises and is no Exception; the orders in hand are given back.
+        """
+
+    def renew(self) -> None:
+        """Make `serve` ask for its generator before the next call of it."""
 
     def may_write(self) -> bool:
         """Whether the work in hand may still be written."""
@@ -240,3 +331,25 @@ class TcpMediumWriter:
 
     def write_prepared(self, connection: int, offset: int, data: Any) -> bool:
         """As write, over that connection only; False also when it has ended."""
+
+@final
+class Viewer:
+    """A client that only looks: it has no slots and orders nothing."""
+
+    def __new__(cls, endpoint: str) -> Viewer: ...
+    @property
+    def peer_id(self) -> int | None:
+        """The number that the broker gave us."""
+
+    @property
+    def connection_error(self) -> str | None:
+        """Why there is no connection."""
+
+    def detail(self, timeout_ms: int) -> dict[str, Any] | None:
+        """The broker's statistics, with `clients`, `suppliers` and `products` as in docs/wire.md if it can tell.
+
+        The lanes of a client are (product id, lane or None, generation).
+        """
+
+    def close(self) -> None:
+        """Leave the broker."""

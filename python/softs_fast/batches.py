@@ -1,11 +1,12 @@
-"""From a slot to tensors in one copy: rows of a batch in memory that batches use in turn, or single samples."""
+"""From slots to tensors in one copy: whole batches in memory that batches use in turn, or single samples."""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,23 @@ import torch
 from torch.utils.data import default_collate
 
 from .configs import BatchConfig, TensorSpec, array_dtype, check_length, tensor_over
-from .market import Medium
+from .market import Client, Medium
+from .market.client import own_segment
 from .market.mediums._segment import SegmentMedium
 
-__all__ = ["Row", "RowReader", "SampleReader", "collate_rows", "has_rows"]
+__all__ = [
+    "GatherReader",
+    "RowReader",
+    "SampleReader",
+    "batch_reader",
+    "collate_rows",
+    "has_rows",
+    "rows_of",
+    "shared",
+]
 
 Array = np.ndarray[Any, Any]
+Tensors = dict[str, torch.Tensor]
 
 
 class SampleReader:
@@ -32,9 +44,10 @@ class SampleReader:
     def __init__(self, config: BatchConfig, medium: Medium) -> None:
         self._config = config
         self._medium = medium
-        self._specs = list(config.specs) if has_rows(config) and _is_segment(medium) else None
-        self._copy = _copier(config, medium) if self._specs is not None else None
-        self._sample: dict[str, torch.Tensor] | None = None
+        plain = has_rows(config) and own_segment(medium) is not None
+        self._specs = list(config.specs) if plain else None
+        self._copy = _copier(config, medium) if plain else None
+        self._sample: Tensors | None = None
 
     def read(self, slot_id: int) -> None:
         """Copy a slot; the copy replaces one that `take` has not handed out.
@@ -53,89 +66,130 @@ class SampleReader:
             for spec, field in zip(self._specs, memory, strict=True)
         }
 
-    def take(self) -> dict[str, torch.Tensor]:
+    def take(self) -> Tensors:
         """Hand out the copy, `{name: dtype [*shape]}`; `read` must have been called since the last time."""
         sample, self._sample = self._sample, None
         assert sample is not None
         return sample
 
 
-class RowReader:
-    """Copies slots into the rows of a batch, one batch after the other.
+class GatherReader:
+    """Fills batches by native calls, each of which copies all samples that are there.
 
     Args:
         config: what a slot holds; one for which `has_rows` is true.
-        medium: the slots.
+        client: who has the slots, in a segment.
         n_rows: samples per batch.
     """
 
-    def __init__(self, config: BatchConfig, medium: Medium, n_rows: int) -> None:
-        self._n_rows = n_rows
-        self._fields = [_Field(spec, n_rows) for spec in config.specs]
-        self._copy = _copier(config, medium)
-        self._batch: _Batch | None = None
-        self._n_taken = 0
+    def __init__(self, config: BatchConfig, client: Client, n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._gather = client.gather
+        self._memory = _BatchMemory(config, n_rows)
 
-    def read(self, slot_id: int) -> None:
-        """Copy a slot into the next row; the copy replaces one that `take` has not handed out.
+    def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
+        """Copy samples into the rows from `done` on, waiting up to timeout_ms for the first.
+
+        Returns:
+            How many rows are filled now.
+        """
+        return self._gather(product_id, self.n_rows, done, self._memory.lend(), timeout_ms)
+
+    def take(self) -> Tensors:
+        """Hand out the batch, `{name: dtype [n_rows, *shape]}`; all rows must have been filled."""
+        return self._memory.take()
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether nothing can come because the user holds all slots: never, he gets copies."""
+        return False
+
+
+class RowReader:
+    """Fills batches one row at a time, from a medium of any kind.
+
+    Args:
+        config: what a slot holds; one for which `has_rows` is true.
+        client: who has the slots.
+        n_rows: samples per batch.
+    """
+
+    def __init__(self, config: BatchConfig, client: Client, n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._client = client
+        self._memory = _BatchMemory(config, n_rows)
+        self._copy = _copier(config, client.medium)
+
+    def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
+        """Copy a sample into row `done`, waiting up to timeout_ms for it.
+
+        Returns:
+            How many rows are filled now.
 
         Raises:
             ConfigError: the medium gave another number of bytes than a sample has.
-            SegmentError: there is no such slot, or the medium is closed.
+            SegmentError: the medium is closed.
         """
-        if self._batch is None:
-            self._batch = _Batch(self._fields)
-        self._copy(slot_id, self._batch.targets[self._n_taken])
+        slot_id = self._client.request_sample(product_id, timeout_ms=timeout_ms)
+        if slot_id is None:
+            return done
+        try:
+            self._memory.lend()
+            self._copy(slot_id, self._memory.row(done))
+        finally:
+            self._client.release_slot(slot_id)
+        return done + 1
 
-    def take(self) -> Row:
-        """Hand out the row that was read; `read` must have been called since the last time."""
-        batch, index = self._batch, self._n_taken
-        assert batch is not None
-        self._n_taken += 1
-        if self._n_taken == self._n_rows:
-            # Whoever has the rows has the batch now; its memory is free as soon as they let it go.
-            self._batch, self._n_taken = None, 0
-        return Row(batch, index)
+    def take(self) -> Tensors:
+        """Hand out the batch, `{name: dtype [n_rows, *shape]}`; all rows must have been filled."""
+        return self._memory.take()
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether nothing can come because the user holds all slots: never, he gets copies."""
+        return False
 
 
-class Row(Mapping[str, torch.Tensor]):
-    """One sample in a batch that is being filled: what the dataset yields to `collate_rows`.
+def batch_reader(config: BatchConfig, client: Client, n_rows: int) -> GatherReader | RowReader:
+    """Return the faster of the readers that can read this client's medium."""
+    if own_segment(client.medium) is not None:
+        return GatherReader(config, client, n_rows)
+    return RowReader(config, client, n_rows)
 
-    As a mapping, it gives copies.
+
+def rows_of(batches: Iterable[Tensors], n_rows: int) -> Iterator[Any]:
+    """Return an iterator over `n_rows` items per batch, of which `collate_rows` makes the batch again.
+
+    For DataLoader, which asks for each sample by itself. Only the first item refers to the batch.
     """
+    rest = (None,) * (n_rows - 1) + (_END,)
 
-    __slots__ = ("batch", "index")
+    def items(batch: Tensors) -> Iterator[_Whole | None]:
+        # Unlike a tuple's iterator, this one forgets what it has handed out.
+        return iter(deque((_Whole(batch), *rest)).popleft, _END)
 
-    def __init__(self, batch: _Batch, index: int) -> None:
-        self.batch = batch
-        self.index = index
+    return chain.from_iterable(map(items, batches))
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        """Return a copy of one tensor, dtype [*shape]; KeyError if there is none of this name."""
-        spec, array = self.batch.arrays[name]
-        return tensor_over(spec, array[self.index, ...].copy())
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.batch.arrays)
+def shared(tensors: Tensors) -> Tensors:
+    """Return the tensors after moving their memory, with one copy, to where torch's queues need it.
 
-    def __len__(self) -> int:
-        return len(self.batch.arrays)
+    A queue would do it in a thread of its own, which can abort a worker that ends meanwhile: to let go of a slot
+    or an array, that thread needs the interpreter.
+    """
+    for tensor in tensors.values():
+        # Tensors on the same storage move together.
+        tensor.untyped_storage().share_memory_()
+    return tensors
 
 
 def collate_rows(samples: list[Any]) -> Any:
-    """Return the batch of which `samples` are the rows, `{name: dtype [n_rows, *shape]}`, without a copy.
+    """Return the batch of which `samples` are the items, `{name: dtype [n_rows, *shape]}`, without a copy.
 
-    Anything else, such as samples that are no rows or not all rows of one batch, is stacked as torch's
-    `default_collate` does it.
+    Anything else, such as samples, is stacked as torch's `default_collate` does it.
     """
     first = samples[0]
-    if isinstance(first, Row):
-        batch = first.batch
-        if len(samples) == len(batch.targets) and all(
-            isinstance(row, Row) and row.batch is batch and row.index == i for i, row in enumerate(samples)
-        ):
-            return {name: tensor_over(spec, array) for name, (spec, array) in batch.arrays.items()}
-    return default_collate([dict(sample) if isinstance(sample, Row) else sample for sample in samples])
+    return first.batch if type(first) is _Whole else default_collate(samples)
 
 
 def has_rows(config: BatchConfig) -> bool:
@@ -143,24 +197,47 @@ def has_rows(config: BatchConfig) -> bool:
     return getattr(config.decode, "__func__", None) is BatchConfig.decode
 
 
-class _Batch:
-    """Memory for the rows of one batch.
+class _Whole:
+    """A batch on its way through DataLoader."""
 
-    Attributes:
-        arrays: spec and array_dtype(spec) [n_rows, *shape], by name.
-        targets: for each row, the bytes of each of its tensors.
-    """
+    __slots__ = ("batch",)
 
-    __slots__ = ("arrays", "targets")
+    def __init__(self, batch: Tensors) -> None:
+        self.batch = batch
 
-    def __init__(self, fields: list[_Field]) -> None:
-        self.arrays: dict[str, tuple[TensorSpec, Array]] = {}
-        rows = []
-        for field in fields:
-            array, field_rows = field.lend()
-            self.arrays[field.spec.name] = (field.spec, array)
-            rows.append(field_rows)
-        self.targets = list(zip(*rows, strict=True))
+
+class _BatchMemory:
+    """Memory for one batch after the other."""
+
+    def __init__(self, config: BatchConfig, n_rows: int) -> None:
+        self._fields = [_Field(spec, config.get_offset(spec.name), n_rows) for spec in config.specs]
+        self._targets: list[tuple[int, Array]] = []
+        self._arrays: list[Array] | None = None
+
+    def lend(self) -> list[tuple[int, Array]]:
+        """Return (offset in a slot, bytes of all rows) of each tensor of the batch to be filled."""
+        if self._arrays is None:
+            self._arrays, self._targets = [], []
+            for field in self._fields:
+                array, block = field.lend()
+                self._arrays.append(array)
+                if block.nbytes:
+                    self._targets.append((field.offset, block))
+        return self._targets
+
+    def row(self, index: int) -> list[Any]:
+        """Return the bytes of each tensor in one row of the batch that was lent."""
+        assert self._arrays is not None
+        return [field.row(array, index) for field, array in zip(self._fields, self._arrays, strict=True)]
+
+    def take(self) -> Tensors:
+        """Hand out the batch that was lent; its memory is free as soon as whoever has it lets it go."""
+        arrays, self._arrays, self._targets = self._arrays, None, []
+        assert arrays is not None
+        return {
+            field.spec.name: tensor_over(field.spec, array)
+            for field, array in zip(self._fields, arrays, strict=True)
+        }
 
 
 class _Field:
@@ -171,60 +248,46 @@ class _Field:
     Memory that is used again has its pages already, and pages cost more than the copy into them.
     """
 
-    def __init__(self, spec: TensorSpec, n_rows: int) -> None:
+    def __init__(self, spec: TensorSpec, offset: int, n_rows: int) -> None:
         self.spec = spec
+        self.offset = offset
         self._shape = (n_rows, *spec.shape)
         self._dtype = np.dtype(array_dtype(spec))
-        self._n_rows = n_rows
         # Appending drops the oldest; no lock, as memory may come back in any thread and at any allocation.
-        self._idle: deque[_Memory] = deque(maxlen=_IDLE)
+        self._idle: deque[Array] = deque(maxlen=_IDLE)
         self._lent: dict[int, weakref.ref[Array]] = {}
 
-    def lend(self) -> tuple[Array, list[memoryview]]:
-        """Return an array and the bytes of its rows.
+    def lend(self) -> tuple[Array, Array]:
+        """Return an array and its bytes.
 
         Nobody else gets this memory until the array is garbage. A tensor on it keeps it, as do the tensor's
-        views.
+        views; the bytes do not.
         """
         try:
-            memory = self._idle.pop()
+            block = self._idle.pop()
         except IndexError:
-            memory = _Memory(self._n_rows, self.spec.nbytes)
-        array: Array = np.ndarray(self._shape, self._dtype, memory.block)
-        key = id(memory)
-        self._lent[key] = weakref.ref(array, partial(_come_back, self._lent, key, self._idle, memory))
-        return array, memory.rows
+            block = _aligned(self._shape[0] * self.spec.nbytes)
+        array: Array = np.ndarray(self._shape, self._dtype, block)
+        key = id(block)
+        self._lent[key] = weakref.ref(array, partial(_come_back, self._lent, key, self._idle, block))
+        return array, block
+
+    def row(self, array: Array, index: int) -> Any:
+        """Return the bytes of one row of an array that was lent."""
+        return array[index, ...].reshape(-1).view(np.uint8).data
 
 
-class _Memory:
-    """Bytes for one tensor in each of the rows of a batch.
-
-    Attributes:
-        block: all of them, at a multiple of 64.
-        rows: those of each row.
-    """
-
-    __slots__ = ("block", "rows")
-
-    def __init__(self, n_rows: int, row_bytes: int) -> None:
-        n_bytes = n_rows * row_bytes
-        # From 4 MiB on, numpy asks the system for huge pages.
-        memory = np.empty(n_bytes + _ALIGNMENT, np.uint8)
-        start = -memory.__array_interface__["data"][0] % _ALIGNMENT
-        self.block: Array = memory[start : start + n_bytes]
-        view = self.block.data
-        self.rows = [view[i * row_bytes : (i + 1) * row_bytes] for i in range(n_rows)]
+def _aligned(n_bytes: int) -> Array:
+    """Return memory that begins at a multiple of 64; from 4 MiB on, numpy asks the system for huge pages."""
+    memory = np.empty(n_bytes + _ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % _ALIGNMENT
+    return memory[start : start + n_bytes]
 
 
-def _come_back(lent: dict[int, Any], key: int, idle: deque[_Memory], memory: _Memory, _: object) -> None:
+def _come_back(lent: dict[int, Any], key: int, idle: deque[Array], block: Array, _: object) -> None:
     """Take memory back whose array is garbage."""
     lent.pop(key, None)
-    idle.append(memory)
-
-
-def _is_segment(medium: Medium) -> bool:
-    """Return whether the medium's own `read_into` reads what its `read` does."""
-    return isinstance(medium, SegmentMedium) and getattr(medium.read, "__func__", None) is SegmentMedium.read
+    idle.append(block)
 
 
 def _copier(config: BatchConfig, medium: Medium) -> Callable[[int, Sequence[Any]], None]:
@@ -232,7 +295,7 @@ def _copier(config: BatchConfig, medium: Medium) -> Callable[[int, Sequence[Any]
     starts = [config.get_offset(spec.name) for spec in config.specs]
     n_bytes = config.nbytes()
 
-    if isinstance(medium, SegmentMedium) and _is_segment(medium):
+    if isinstance(medium, SegmentMedium) and own_segment(medium) is not None:
         read_into = medium.read_into
 
         def copy_parts(slot_id: int, targets: Sequence[Any]) -> None:
@@ -251,6 +314,8 @@ def _copier(config: BatchConfig, medium: Medium) -> Callable[[int, Sequence[Any]
     return copy_whole
 
 
+#: Comes after the items of a batch.
+_END: Any = object()
 #: Memory of so many batches is kept for the next ones: a student has one batch while the next is filled.
 _IDLE = 2
 #: What vector instructions and torch's own allocator align to, bytes.

@@ -45,10 +45,12 @@ def test_a_broker_that_went_away(market: Market) -> None:
     dataset = softs_fast.SoftIterableDataset(
         "p1", market.frontend, SAMPLE, softs_fast.ShmMedium, num_slots=2, request_timeout=1.0
     )
-    market.supplier()
+    supplier = market.supplier()
     samples = iter(dataset)
     next(samples)
     broker.kill()
+    # It needs no broker to go on with what it has begun to serve.
+    supplier.kill()
     try:
         # What was finished before is still handed out.
         with pytest.raises(softs_fast.NoBroker, match="no broker at"):

@@ -18,8 +18,8 @@ calls = {
     "hello": client.hello,
     "supplier.start": supplier.start,
 }
-print("waiting", flush=True)
 try:
+    print("waiting", flush=True)
     calls[call]()
     print("came back")
 except KeyboardInterrupt:

@@ -84,6 +84,11 @@ class Broker:
             self._relay.join()
         self._core = None
 
+    def wait(self) -> None:
+        """Sleep until the broker has stopped; at once if it is not running. Ctrl-C ends the wait."""
+        if self._relay is not None:
+            self._relay.join()
+
     @property
     def bound_endpoints(self) -> EndpointConfig:
         """Where the broker really listens: wildcards such as ``tcp://127.0.0.1:*`` are resolved while it runs."""

@@ -1,9 +1,11 @@
 """The client: owns the slots, orders samples, hands out the slots that are filled."""
 
 import logging
+import math
 import os
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from .. import _core
@@ -18,7 +20,8 @@ from ..errors import (
     SoftsError,
     SuppliersBusy,
 )
-from .mediums import Medium, ShmMedium
+from .mediums import Medium, ShmMedium, TCPMedium
+from .mediums._segment import SegmentMedium
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +39,15 @@ class Client:
         num_slots: samples that can be on order, finished, or in use at a time.
         address: of the medium; default: chosen by the medium.
         send_timeout_ms: how long a request waits for the broker, milliseconds.
+        ordered: hand samples of a product out strictly by their sequence numbers, 0, 1, 2, ...: with a generator
+            that goes by that number, the stream is the same whoever generates it.
+        prefetch: samples on order or finished ahead of requests at most; default: all slots.
+        spin_us: how long a wait looks for a result before it sleeps, microseconds.
+        block: slots that are handed out together, by `lease` only; slots that make no whole block are not used.
+        scribble: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
 
     Raises:
-        ConfigError: a size is not positive, or the endpoint is malformed.
+        ConfigError: a number is out of range, or the endpoint is malformed.
         SegmentError: the medium cannot be created.
     """
 
@@ -50,9 +59,21 @@ class Client:
         num_slots: int,
         address: str | None = None,
         send_timeout_ms: int = 5000,
+        *,
+        ordered: bool = False,
+        prefetch: int | None = None,
+        spin_us: float = 20.0,
+        block: int = 1,
+        scribble: bool = False,
     ) -> None:
         if slot_size < 1 or num_slots < 1:
             raise ConfigError(f"slot_size and num_slots must be at least 1, have {slot_size} and {num_slots}")
+        if not 1 <= block <= num_slots:
+            raise ConfigError(f"block must be between 1 and num_slots ({num_slots}), have {block}")
+        if prefetch is not None and prefetch < 1:
+            raise ConfigError(f"prefetch must be at least 1, have {prefetch}")
+        if not 0 <= spin_us < math.inf:
+            raise ConfigError(f"spin_us must be a finite number of microseconds >= 0, have {spin_us}")
         self.endpoint = endpoint
         self.slot_count = num_slots
         self.send_timeout_ms = send_timeout_ms
@@ -62,7 +83,19 @@ class Client:
         try:
             if not isinstance(self.medium.address, str):
                 raise ConfigError(f"the medium's address must be a str, have {self.medium.address!r}")
-            self._core = _core.Client(endpoint, self.medium.address, slot_size, num_slots)
+            self._core = _core.Client(
+                endpoint,
+                self.medium.address,
+                slot_size,
+                num_slots,
+                segment=own_segment(self.medium),
+                server=self.medium._server if isinstance(self.medium, TCPMedium) else None,
+                ordered=ordered,
+                prefetch=prefetch,
+                block=block,
+                scribble=scribble,
+                spin_us=spin_us,
+            )
         except BaseException:
             self.medium.close()
             self.medium.unlink()
@@ -123,11 +156,72 @@ class Client:
         """
         slot_id = self._core.request_sample(product_id, max(timeout_ms, 0))
         if slot_id is None:
-            self._relay_log()
-            if isinstance(self.medium, ShmMedium):
-                # On Python before 3.13 the exit of a softs supplier removes the name, and no other can attach.
-                self.medium.ensure_linked()
+            self._after_timeout()
         return slot_id
+
+    def gather(
+        self, product_id: str, n: int, done: int, targets: Sequence[tuple[int, Any]], timeout_ms: int
+    ) -> int:
+        """Copy samples of `product_id` into rows `done` to `n` of a batch, all that come within timeout_ms.
+
+        The slots go back at once. Needs a medium in a segment (`own_segment`), and blocks of 1.
+
+        Args:
+            product_id: what to order.
+            n: rows of the batch.
+            done: how many of them are filled.
+            targets: per tensor, where it begins in a slot, bytes, and writable contiguous memory for n rows; its
+                length / n is how much of each slot goes there.
+            timeout_ms: how long to wait.
+
+        Returns:
+            How many rows are filled now.
+
+        Raises:
+            ConfigError: the arguments do not fit each other or the slots, or there is no segment.
+        """
+        n_filled = self._core.gather(product_id, n, done, list(targets), timeout_ms)
+        if n_filled < n:
+            self._after_timeout()
+        return n_filled
+
+    def lease(self, product_id: str, timeout_ms: int) -> "_core.Lease | None":
+        """A block of neighbouring slots with consecutive samples of `product_id`, waiting for it if need be.
+
+        Returns:
+            Their memory, uint8 [block * slot_size], yours until nothing refers to it any more; ``None`` when no
+            block was complete within timeout_ms.
+
+        Raises:
+            ConfigError: there is no segment.
+        """
+        lease = self._core.lease(product_id, timeout_ms)
+        if lease is None:
+            self._after_timeout()
+        return lease
+
+    @property
+    def n_blocks_held(self) -> int:
+        """Blocks that were leased and have not come back."""
+        return self._core.n_blocks_held
+
+    def position(self, product_id: str) -> int:
+        """How many samples of the product's stream were handed out, including those before a `seek`."""
+        return self._core.position(product_id)
+
+    def seek(self, product_id: str, start: int, run: int, stride: int, position: int) -> None:
+        """Go to another place of the product's stream; what was ordered of it is forgotten.
+
+        Sample i has the sequence number start + (i // run) * stride + i % run; so workers can take turns.
+
+        Args:
+            product_id: whose stream.
+            start: sequence number of the first sample.
+            run: samples that follow each other.
+            stride: from the beginning of one run to that of the next.
+            position: which sample comes next.
+        """
+        self._core.seek(product_id, start, run, stride, position)
 
     def discard(self) -> int:
         """Forget everything ordered so far: none of it will be handed out any more.
@@ -199,6 +293,12 @@ class Client:
         """Leave the broker, close and remove the medium. Idempotent."""
         self._finalizer()
 
+    def _after_timeout(self) -> None:
+        self._relay_log()
+        if isinstance(self.medium, ShmMedium):
+            # On Python before 3.13 the exit of a softs supplier removes the name, and no other can attach.
+            self.medium.ensure_linked()
+
     def _relay_log(self) -> None:
         for record in self._core.take_log():
             logger.log(*record)
@@ -208,6 +308,20 @@ class Client:
 
     def __exit__(self, *args: object) -> None:
         self.close()
+
+
+def own_segment(medium: Medium) -> _core.Segment | None:
+    """Return the native memory of a medium that can be read without asking the medium.
+
+    None where there is none, or where a subclass reads in a way of its own.
+    """
+    if not isinstance(medium, SegmentMedium):
+        return None
+    as_ever = (
+        getattr(medium.read, "__func__", None) is SegmentMedium.read
+        and getattr(medium.read_into, "__func__", None) is SegmentMedium.read_into
+    )
+    return medium._segment if as_ever else None
 
 
 def _close(core: _core.Client, medium: Medium, owner_pid: int) -> None:

@@ -5,10 +5,13 @@ import os
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from .. import _core
+from ..configs import BatchConfig
 from ..errors import ConfigError, HelloError
+from .generators import Generator, make_generator
 from .mediums import FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums._segment import SegmentMedium
 
@@ -18,54 +21,131 @@ logger = logging.getLogger(__name__)
 _MAX_WRITERS = 64
 #: `stop` waits this long for a generator that is running.
 _STOP_S = 2.0
+#: A batch waits at most a minute for more orders.
+_MAX_WAIT_MS = 60_000
+#: Who has nothing to do looks for it at most a second.
+_MAX_SPIN_US = 1_000_000
+_MAX_WEIGHT = 1000
 
 
 class Supplier:
-    """Serves the products that its patterns match, one call of the generator per sample.
+    """Serves the products that its patterns match.
+
+    Give one function: `generator_fn`, `batch_generator_fn` or `fill_fn`. Each gets the number of the sample in its client's stream
+    too, if it takes one more positional argument, without a default or called ``sequence`` (``sequences``).
+    What it raises goes to the client with its traceback.
+
+    Clients on this machine are served through the memory of their slots, with `ShmMedium` and `FilesystemMedium`; all others, and
+    those of softs, through the broker.
 
     Args:
-        generator_fn: ``generator_fn(product_id) -> bytes`` of exactly slot_size; called in the supplier's thread. What it raises
-            goes to the client with its traceback.
+        generator_fn: ``generator_fn(product_id)`` returns one sample: bytes, bytearray or memoryview of exactly slot_size; with a
+            batch_config also a mapping {name: dtype [*shape]} of tensors or arrays. It may be assigned anew while the supplier runs.
         product_ids: patterns of the products it can make: regular expressions matched with the whole product id, by a
             linear-time engine (no look-around, no back-references). Text without special characters matches itself.
         endpoint: the broker's backend.
         medium_cls: class of the clients' medium; ``medium_cls.attach(address)`` opens it.
         slot_size: bytes of one sample.
         send_timeout_ms: how long `start` waits for the broker, milliseconds.
+        batch_generator_fn: ``batch_generator_fn(product_id, n)`` returns n samples: a list of bytes, or all n end to end; with a
+            batch_config also a mapping {name: dtype [n, *shape]}.
+        fill_fn: ``fill_fn(product_id, out)`` makes one sample in place: `out` is the memory of the slot, a writable memoryview uint8
+            [slot_size], or with a batch_config a mapping {name: dtype [*shape]} on that memory. It is good for the call only: who
+            writes to it later damages other samples.
+        batch_config: what a sample is made of, for functions that deal in tensors or arrays.
+        max_batch: the largest n.
+        max_wait_ms: how long a batch that is not full waits for more orders, milliseconds.
+        weights: {pattern: weight from 1 to 1000} for products that share this supplier's time, counted in samples; the first pattern
+            that matches counts, 1 where none does.
+        spin_us: how long it looks for work before it goes to sleep, as long as that pays off, microseconds.
         file_dirs: directories in which orders may name files (file medium); files created by a softs-fast client are allowed anyway.
         allow_remote: lets orders name TCP mediums on other machines.
 
     Raises:
-        ConfigError: slot_size or the endpoint is malformed.
+        ConfigError: not exactly one function, or an argument is malformed.
     """
 
     def __init__(
         self,
-        generator_fn: Callable[[str], bytes],
-        product_ids: list[str],
-        endpoint: str,
-        medium_cls: type[Medium],
-        slot_size: int,
+        generator_fn: Callable[..., Any] | None = None,
+        product_ids: Sequence[str] = (),
+        endpoint: str = "",
+        medium_cls: type[Medium] = ShmMedium,
+        slot_size: int = 0,
         send_timeout_ms: int = 10000,
         *,
+        batch_generator_fn: Callable[..., Any] | None = None,
+        fill_fn: Callable[..., Any] | None = None,
+        batch_config: BatchConfig | None = None,
+        max_batch: int = 64,
+        max_wait_ms: float = 0.0,
+        weights: Mapping[str, int] | None = None,
+        spin_us: float = 20.0,
         file_dirs: Sequence[str] = (),
         allow_remote: bool = False,
     ) -> None:
         if slot_size < 1:
             raise ConfigError(f"slot_size must be at least 1, have {slot_size}")
-        self.generator_fn = generator_fn
+        if not 0 <= max_wait_ms <= _MAX_WAIT_MS:
+            raise ConfigError(f"max_wait_ms must be from 0 to {_MAX_WAIT_MS}, have {max_wait_ms}")
+        if not 0 <= spin_us <= _MAX_SPIN_US:
+            raise ConfigError(f"spin_us must be from 0 to {_MAX_SPIN_US}, have {spin_us}")
+        weights = dict(weights or {})
+        for pattern, weight in weights.items():
+            if not isinstance(weight, int) or not 1 <= weight <= _MAX_WEIGHT:
+                raise ConfigError(
+                    f"the weight of {pattern!r} must be from 1 to {_MAX_WEIGHT}, have {weight!r}"
+                )
+        self._generator = make_generator(
+            generator_fn,
+            batch_generator_fn=batch_generator_fn,
+            fill_fn=fill_fn,
+            slot_size=slot_size,
+            batch_config=batch_config,
+            max_batch=max_batch,
+        )
+        self._generator_fn = generator_fn
+        self._batch_config = batch_config
         self.product_ids = product_ids
         self.endpoint = endpoint
         self.slot_size = slot_size
         self.send_timeout_ms = send_timeout_ms
+        self._max_wait_ms = float(max_wait_ms)
         self._medium_cls = medium_cls
         self._file_dirs = tuple(file_dirs)
         self._allow_remote = allow_remote
         self._writers: dict[str, Medium] = {}
         self._main_thread: threading.Thread | None = None
-        self._core = _core.Supplier(endpoint, list(product_ids), f"{os.uname().nodename}:{os.getpid()}")
+        self._name = f"{os.uname().nodename}:{os.getpid()}"
+        self._core = _core.Supplier(
+            endpoint,
+            list(product_ids),
+            self._name,
+            slot_size,
+            _lanes_of(medium_cls),
+            [os.fspath(directory) for directory in file_dirs],
+            list(weights.items()),
+            float(spin_us),
+        )
         # A daemon thread must not be inside native code when the interpreter ends.
         self._stop_at_exit = weakref.finalize(self, _core.Supplier.stop, self._core)
+
+    @property
+    def generator_fn(self) -> Callable[..., Any] | None:
+        """The function that makes one sample; None if this supplier was given another kind.
+
+        Raises:
+            ConfigError: when it is assigned to a supplier of another kind, or not a function.
+        """
+        return self._generator_fn
+
+    @generator_fn.setter
+    def generator_fn(self, function: Callable[..., Any]) -> None:
+        if self._generator_fn is None:
+            raise ConfigError("this supplier makes its samples with another function than generator_fn")
+        self._generator = make_generator(function, slot_size=self.slot_size, batch_config=self._batch_config)
+        self._generator_fn = function
+        self._core.renew()
 
     def start(self) -> None:
         """Introduce this supplier to the broker, waiting for one to appear, and begin to work in a thread.
@@ -96,12 +176,7 @@ class Supplier:
 
     def _main_loop(self) -> None:
         try:
-            work = self._core.next()
-            while work is not None:
-                error = self._fulfil(*work)
-                if error is not None:
-                    self._relay_log()
-                work = self._core.finish_and_next(error)
+            self._core.serve(self._current_generator, self._fulfil, self._explain, self._max_wait_ms)
         finally:
             # Also when the generator ended this thread (SystemExit): its order must go to somebody else.
             self._core.stop()
@@ -111,22 +186,52 @@ class Supplier:
                 writer.close()
             self._writers.clear()
 
-    def _fulfil(self, product_id: str, address: str, offset: int, client_slot_size: int) -> str | None:
-        """Make one sample and write it; the error for the client if that fails."""
+    def _current_generator(self) -> Generator:
+        return self._generator
+
+    def _explain(self, product_id: str, problem: object) -> str:
+        """Log what went wrong in a lane; the text for the client."""
+        self._relay_log()
+        if isinstance(problem, Exception):
+            logger.error("generator failed for product %r", product_id, exc_info=problem)
+            return f"supplier {self._name}: {_failed(product_id, problem)}"
+        text = f"the generator for product {product_id!r} {problem}"
+        logger.warning("%s", text)
+        return f"supplier {self._name}: {text}"
+
+    def _fulfil(
+        self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int
+    ) -> str | None:
+        """Serve a lease of the broker; the error for the client if that fails."""
+        error = self._make_and_write(product_id, address, offset, client_slot_size, sequence)
+        if error is not None:
+            self._relay_log()
+        return error
+
+    def _make_and_write(
+        self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int
+    ) -> str | None:
         if client_slot_size not in (0, self.slot_size):
             return f"slot_size differs: this supplier has {self.slot_size}, the client {client_slot_size}"
         if offset % self.slot_size != 0:
             return f"offset {offset} is not that of a slot: slot_size is {self.slot_size}"
         try:
-            data = self.generator_fn(product_id)
-        except Exception:
+            data = self._make(product_id, sequence)
+        except Exception as error:
             logger.exception("generator failed for product %r", product_id)
-            return f"the generator failed for product {product_id!r}\n{traceback.format_exc()}"
+            return _failed(product_id, error)
         if not isinstance(data, (bytes, bytearray, memoryview)):
             return f"the generator for product {product_id!r} returned {type(data).__name__}, need bytes"
         n_bytes = data.nbytes if isinstance(data, memoryview) else len(data)
         if n_bytes != self.slot_size:
             return f"the generator for product {product_id!r} returned {n_bytes} bytes, need slot_size={self.slot_size}"
+        if isinstance(data, memoryview) and not data.c_contiguous:
+            data = data.tobytes()
+        return self._write(product_id, address, offset, data, n_bytes)
+
+    def _write(
+        self, product_id: str, address: str, offset: int, data: bytes | bytearray | memoryview, n_bytes: int
+    ) -> str | None:
         writer = self._writers.get(address)
         if writer is None:
             try:
@@ -140,10 +245,17 @@ class Supplier:
                     str(error),
                 )
                 return f"cannot open the medium {address!r}: {error}"
+        write = writer.write
+        if isinstance(writer, TCPMedium) and _is_same(type(writer), TCPMedium, "write"):
+            # A connection that was opened only after we asked whether we may write would have missed the client's fence.
+            if not writer.prepare():
+                self._writers.pop(address).close()
+                return f"cannot connect to the medium {address!r}"
+            write = writer.write_prepared
         if not self._core.may_write():
             return "the broker that gave this order is gone"
         try:
-            written = writer.write(offset, data)
+            written = write(offset, data)
         except Exception as error:
             logger.exception("cannot write to the medium %r at offset %d", address, offset)
             return f"cannot write to the medium {address!r} at offset {offset}: {error}"
@@ -151,6 +263,15 @@ class Supplier:
             self._writers.pop(address).close()
             return f"cannot write {n_bytes} bytes to the medium {address!r} at offset {offset}"
         return None
+
+    def _make(self, product_id: str, sequence: int) -> object:
+        """One sample: what a plain generator returns, whatever it is; of others slot_size bytes."""
+        generator = self._generator
+        if generator.is_plain:
+            return generator.function(product_id, *((sequence,) if generator.wants_sequence else ()))
+        data = bytearray(self.slot_size)
+        generator.make(product_id, (sequence,), (memoryview(data),))
+        return data
 
     def _attach(self, address: str) -> Medium:
         medium_cls = self._medium_cls
@@ -181,3 +302,25 @@ class Supplier:
 
     def __exit__(self, *args: object) -> None:
         self.stop()
+
+
+def _lanes_of(medium_cls: type[Medium]) -> Literal["shm", "file"] | None:
+    """Where the native side may look for a client's slots; None if the medium writes in a way of its own."""
+    if _writes_as(medium_cls, ShmMedium):
+        return "shm"
+    return "file" if _writes_as(medium_cls, FilesystemMedium) else None
+
+
+def _writes_as(medium_cls: type[Medium], base: type[Medium]) -> bool:
+    ways = ("write", "attach", "attach_limited", "__init__")
+    return issubclass(medium_cls, base) and all(_is_same(medium_cls, base, way) for way in ways)
+
+
+def _is_same(cls: type, base: type, name: str) -> bool:
+    mine, theirs = getattr(cls, name), getattr(base, name)
+    return getattr(mine, "__func__", mine) is getattr(theirs, "__func__", theirs)
+
+
+def _failed(product_id: str, error: Exception) -> str:
+    trace = "".join(traceback.format_exception(error))
+    return f"the generator failed for product {product_id!r}\n{trace}"

@@ -1,45 +1,54 @@
 //! The client's driver: no thread of its own, every call turns the crank in the caller's.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+mod waiting;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
 use softs_proto::Dialect;
 use softs_proto::client::{
-    Client as Machine, Config, Failure, NoLanes, Outcome, ReleaseError, RequestId, SlotId,
+    BlockId, Client as StateMachine, Config, Failure, Outcome, Plan, ReleaseError, RequestId, SlotId,
 };
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
 
 use crate::endpoint::Endpoint;
 use crate::error::NetError;
-use crate::link::{self, Link};
+use crate::lanes::owner::OwnLanes;
+use crate::link::{self, Fence, Link};
 
-/// A blocked call looks up this often, to see signals and what other threads received.
-const SLICE: Duration = Duration::from_millis(50);
+/// While samples come without waiting, the socket and the suppliers are looked after this often.
+const CARE_EVERY: Duration = Duration::from_millis(2);
+/// The counters for people who look are renewed this often.
+const SHOW_EVERY: Duration = Duration::from_millis(100);
 /// A new order waits for the broker's SUPPLY at most this long; the state machine has less patience.
 const SUPPLY_WAIT: Duration = Duration::from_millis(100);
 
+type Machine = StateMachine<OwnLanes>;
+
 impl link::Machine for Machine {
     fn handle_connected(&mut self, _now: Instant, dialect: Dialect) {
-        Machine::handle_connected(self, dialect);
+        StateMachine::handle_connected(self, dialect);
     }
     fn handle_disconnected(&mut self) {
-        Machine::handle_disconnected(self);
+        StateMachine::handle_disconnected(self);
     }
     fn handle_message(&mut self, now: Instant, frames: &[&[u8]]) {
-        Machine::handle_message(self, now, frames);
+        StateMachine::handle_message(self, now, frames);
     }
     fn wants_transmit(&self, _now: Instant) -> bool {
         true
     }
     fn poll_transmit(&mut self, now: Instant, out: &mut Message) -> bool {
-        Machine::poll_transmit(self, now, out)
+        StateMachine::poll_transmit(self, now, out)
     }
     fn poll_timeout(&self) -> Option<Instant> {
-        Machine::poll_timeout(self)
+        StateMachine::poll_timeout(self)
     }
     fn poll_log(&mut self) -> Option<LogRecord> {
-        Machine::poll_log(self)
+        StateMachine::poll_log(self)
     }
 }
 
@@ -57,23 +66,84 @@ pub enum Waited<T> {
 /// A client of one broker; may be shared between threads.
 #[derive(Debug)]
 pub struct Client {
-    link: Mutex<Link<Machine>>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    link: Link<Machine>,
+    /// Orders worth a wake-up while there are finished samples.
+    bunch: usize,
+    care_at: Instant,
+    show_at: Instant,
+    n_sleeping: usize,
+    closed: bool,
+}
+
+/// What a client's slots lie in, as far as the driver needs to know.
+#[derive(Debug, Default)]
+pub struct Slots {
+    lanes: OwnLanes,
+    fence: Option<Fence>,
+}
+
+impl Slots {
+    /// Slots in memory or in a file of this host, with lanes.
+    #[must_use]
+    pub fn with_lanes(lanes: OwnLanes) -> Self {
+        Self { lanes, fence: None }
+    }
+
+    /// Slots that suppliers reach through connections. `fence` ends those, so that nothing sent before is stored afterwards.
+    #[must_use]
+    pub fn with_fence(fence: impl FnMut() -> Result<(), NetError> + Send + 'static) -> Self {
+        Self { lanes: OwnLanes::default(), fence: Some(Fence(Box::new(fence))) }
+    }
+}
+
+/// A random number for a client, by which brokers know it from one connection to the next.
+///
+/// # Errors
+/// The system has none.
+pub fn nonce() -> Result<u64, NetError> {
+    let mut bytes = [0; 8];
+    // Reads of up to 256 bytes are never short.
+    match retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())) {
+        Ok(_) => Ok(u64::from_le_bytes(bytes)),
+        Err(error) => Err(NetError::Os {
+            endpoint: String::new(),
+            what: "draw a random number".to_owned(),
+            why: error.to_string(),
+        }),
+    }
 }
 
 impl Client {
-    /// A client that will connect on its first call.
+    /// A client that will connect on its first call. Whoever waits looks for up to `look` before going to sleep, as long as that pays off.
     #[must_use]
-    pub fn new(endpoint: Endpoint, config: Config) -> Self {
-        Self { link: Mutex::new(Link::new(Machine::new(config, NoLanes), endpoint, Instant::now())) }
+    pub fn new(endpoint: Endpoint, config: Config, slots: Slots, look: Duration) -> Self {
+        let now = Instant::now();
+        let n_blocks = config.n_slots / config.block.max(1);
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        slots.lanes.show_start(u64::try_from(since_1970.as_nanos()).unwrap_or(0));
+        let mut link = Link::new(Machine::new(config, slots.lanes), endpoint, now, look);
+        link.set_fence(slots.fence);
+        let bunch = (n_blocks / 4).max(1) as usize;
+        Self {
+            inner: Mutex::new(Inner {
+                link,
+                bunch,
+                care_at: now,
+                show_at: now,
+                n_sleeping: 0,
+                closed: false,
+            }),
+        }
     }
 
     /// The finished slot of `product` if there is one; never blocks.
     pub fn try_sample(&self, product: &str) -> Option<SlotId> {
-        let now = Instant::now();
-        let mut link = self.lock();
-        let slot = link.machine.request_sample(now, product);
-        link.transmit(now);
-        slot
+        self.attempt(|machine, now| machine.request_sample(now, product))
     }
 
     /// A finished slot of `product`, held by the caller.
@@ -83,7 +153,45 @@ impl Client {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<SlotId> {
-        self.wait(timeout, interrupted, |machine, now| machine.request_sample(now, product))
+        self.starve(timeout, interrupted, |machine, now| machine.request_sample(now, product))
+    }
+
+    /// A block of finished slots if there is one; never blocks.
+    pub fn try_block(&self, product: &str) -> Option<BlockId> {
+        self.attempt(|machine, now| machine.request_block(now, product))
+    }
+
+    /// A block of finished slots with consecutive samples, held by the caller.
+    pub fn request_block(
+        &self,
+        product: &str,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Waited<BlockId> {
+        self.starve(timeout, interrupted, |machine, now| machine.request_block(now, product))
+    }
+
+    /// As many finished slots of `product` as there are, `most` at most, held by the caller, appended to `slots`; waits until there is one.
+    pub fn request_samples(
+        &self,
+        product: &str,
+        most: usize,
+        slots: &mut Vec<SlotId>,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Waited<()> {
+        let mut take = |machine: &mut Machine, now| {
+            while slots.len() < most
+                && let Some(slot) = machine.request_sample(now, product)
+            {
+                slots.push(slot);
+            }
+            (!slots.is_empty()).then_some(())
+        };
+        match self.attempt(&mut take) {
+            Some(()) => Waited::Ready(()),
+            None => self.starve(timeout, interrupted, take),
+        }
     }
 
     /// Puts one slot on order once a broker is there. Ready with `None`: no slot is free.
@@ -120,7 +228,12 @@ impl Client {
 
     /// Any finished slot, held by the caller.
     pub fn take_completed(&self) -> Option<SlotId> {
-        self.lock().machine.take_completed()
+        self.attempt(|machine, now| {
+            machine.take_completed().or_else(|| {
+                machine.handle_lanes(now);
+                machine.take_completed()
+            })
+        })
     }
 
     /// Makes a held slot free.
@@ -128,7 +241,45 @@ impl Client {
     /// # Errors
     /// No such slot, or not held.
     pub fn release_slot(&self, slot: u64) -> Result<(), ReleaseError> {
-        self.lock().machine.release_slot(slot)
+        self.release(|machine| machine.release_slot(slot))
+    }
+
+    /// Makes held slots free.
+    ///
+    /// # Errors
+    /// No such slot, or not held; the slots before it are free.
+    pub fn release_slots(&self, slots: &[SlotId]) -> Result<(), ReleaseError> {
+        self.release(|machine| slots.iter().try_for_each(|&slot| machine.release_slot(u64::from(slot))))
+    }
+
+    /// Makes a held block free.
+    ///
+    /// # Errors
+    /// No such block, or not held.
+    pub fn release_block(&self, block: BlockId) -> Result<(), ReleaseError> {
+        self.release(|machine| machine.release_block(block))
+    }
+
+    /// Makes slots free and orders the next samples into them.
+    fn release<T>(&self, act: impl FnOnce(&mut Machine) -> T) -> T {
+        let mut inner = self.lock();
+        let done = act(&mut inner.link.machine);
+        if !inner.closed {
+            let now = Instant::now();
+            inner.link.machine.order_ahead(now);
+            inner.settle(now);
+        }
+        done
+    }
+
+    /// How many samples of the stream of `product` were handed out.
+    pub fn position(&self, product: &str) -> u64 {
+        self.lock().link.machine.position(product)
+    }
+
+    /// Goes to `position` of the stream of `product` as `plan` counts it.
+    pub fn seek(&self, product: &str, plan: Plan, position: u64) {
+        self.lock().link.machine.seek(product, plan, position);
     }
 
     /// Waits until a broker has answered our HELLO; the number it gave us.
@@ -138,7 +289,7 @@ impl Client {
 
     /// The number that the broker gave us.
     pub fn peer_id(&self) -> Option<u64> {
-        self.lock().machine.peer_id()
+        self.lock().link.machine.peer_id()
     }
 
     /// Takes one order back; whether the broker did. `None`: there is no such order.
@@ -149,7 +300,7 @@ impl Client {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Option<Waited<Outcome>> {
         let request = {
-            let machine = &mut self.lock().machine;
+            let machine = &mut self.lock().link.machine;
             machine.parse_order_id(order_id).and_then(|number| machine.cancel(number))
         }?;
         Some(self.outcome(request, timeout, interrupted))
@@ -157,7 +308,7 @@ impl Client {
 
     /// Makes everything ordered so far stale and takes back what no supplier has started.
     pub fn discard(&self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Waited<Outcome> {
-        let request = self.lock().machine.discard();
+        let request = self.lock().link.machine.discard();
         self.outcome(request, timeout, interrupted)
     }
 
@@ -168,39 +319,62 @@ impl Client {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<Outcome> {
+        self.ask(timeout, interrupted, |machine| machine.request_stats(product))
+    }
+
+    /// The broker's statistics and who is connected, if the broker can tell.
+    pub fn detail(&self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Waited<Outcome> {
+        self.ask(timeout, interrupted, Machine::request_detail)
+    }
+
+    /// How many blocks the user holds.
+    pub fn n_blocks_held(&self) -> usize {
+        self.lock().link.machine.n_blocks_held()
+    }
+
+    /// How many slots the user holds.
+    pub fn n_held(&self) -> usize {
+        self.lock().link.machine.n_held()
+    }
+
+    /// The last failure of `product` that no success followed.
+    pub fn failure(&self, product: &str) -> Option<Failure> {
+        self.lock().link.machine.failure(product).cloned()
+    }
+
+    /// Why there is no connection.
+    pub fn connection_error(&self) -> Option<NetError> {
+        self.lock().link.error().cloned()
+    }
+
+    /// The log records since the last call.
+    pub fn take_log(&self) -> Vec<LogRecord> {
+        self.lock().link.take_log()
+    }
+
+    /// Ends the connection, and gives up the lanes: the broker forgets this client at once. What the user holds stays as it is.
+    pub fn close(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.link.close();
+        *inner.link.machine.lanes_mut() = OwnLanes::default();
+    }
+
+    /// Waits for a connection, asks, and waits for the answer.
+    fn ask(
+        &self,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+        request: impl FnOnce(&mut Machine) -> RequestId,
+    ) -> Waited<Outcome> {
         let started = Instant::now();
         match self.wait(timeout, interrupted, |machine, _| machine.is_connected().then_some(())) {
             Waited::Ready(()) => {}
             Waited::TimedOut => return Waited::TimedOut,
             Waited::Interrupted => return Waited::Interrupted,
         }
-        let request = self.lock().machine.request_stats(product);
+        let request = request(&mut self.lock().link.machine);
         self.outcome(request, timeout.saturating_sub(started.elapsed()), interrupted)
-    }
-
-    /// How many slots the user holds.
-    pub fn n_held(&self) -> usize {
-        self.lock().machine.n_held()
-    }
-
-    /// The last failure of `product` that no success followed.
-    pub fn failure(&self, product: &str) -> Option<Failure> {
-        self.lock().machine.failure(product).cloned()
-    }
-
-    /// Why there is no connection.
-    pub fn connection_error(&self) -> Option<NetError> {
-        self.lock().error().cloned()
-    }
-
-    /// The log records since the last call.
-    pub fn take_log(&self) -> Vec<LogRecord> {
-        self.lock().take_log()
-    }
-
-    /// Ends the connection: the broker forgets this client at once.
-    pub fn close(&self) {
-        self.lock().close();
     }
 
     fn outcome(
@@ -211,50 +385,13 @@ impl Client {
     ) -> Waited<Outcome> {
         let waited = self.wait(timeout, interrupted, |machine, _| machine.take_outcome(request));
         if !matches!(waited, Waited::Ready(_)) {
-            self.lock().machine.abandon(request);
+            self.lock().link.machine.abandon(request);
         }
         waited
     }
 
-    /// Turns the crank until `check` has what it wants. The lock is not held while waiting.
-    fn wait<T>(
-        &self,
-        timeout: Duration,
-        interrupted: &mut dyn FnMut() -> bool,
-        mut check: impl FnMut(&mut Machine, Instant) -> Option<T>,
-    ) -> Waited<T> {
-        let started = Instant::now();
-        let mut now = started;
-        loop {
-            let waitable = {
-                let mut link = self.lock();
-                if let Some(found) = check(&mut link.machine, now) {
-                    link.transmit(now);
-                    return Waited::Ready(found);
-                }
-                link.turn(now);
-                if let Some(found) = check(&mut link.machine, now) {
-                    link.transmit(now);
-                    return Waited::Ready(found);
-                }
-                link.transmit(now);
-                link.eager_waitable()
-            };
-            let left = timeout.saturating_sub(now.saturating_duration_since(started));
-            if left.is_zero() {
-                return Waited::TimedOut;
-            }
-            let found = waitable.wait(now, Some(left.min(SLICE)), None);
-            self.lock().waited(found);
-            if interrupted() {
-                return Waited::Interrupted;
-            }
-            now = Instant::now();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Link<Machine>> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic in another call leaves a state that is still consistent enough to be closed.
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

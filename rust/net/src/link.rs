@@ -1,7 +1,7 @@
 //! A peer's way to its broker: connect, turn the crank of a state machine, lose the connection, connect again.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,18 @@ pub(crate) struct Link<M> {
     message: Message,
     spin: Spin,
     log: VecDeque<LogRecord>,
+    fence: Option<Fence>,
+    /// A connection was lost since the fence was run.
+    fence_due: bool,
+}
+
+/// What must have succeeded after a connection was lost before the next one is used.
+pub(crate) struct Fence(pub(crate) Box<dyn FnMut() -> Result<(), NetError> + Send>);
+
+impl std::fmt::Debug for Fence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fence")
+    }
 }
 
 #[derive(Debug)]
@@ -63,11 +75,11 @@ pub(crate) struct Waitable {
     socket: Option<(Arc<OwnedFd>, bool)>,
     until: Option<Instant>,
     /// How long to look before going to sleep.
-    look: Duration,
+    pub(crate) look: Duration,
 }
 
 impl<M: Machine> Link<M> {
-    pub(crate) fn new(machine: M, endpoint: Endpoint, now: Instant) -> Self {
+    pub(crate) fn new(machine: M, endpoint: Endpoint, now: Instant, look: Duration) -> Self {
         Self {
             machine,
             endpoint,
@@ -76,9 +88,16 @@ impl<M: Machine> Link<M> {
             delay: FIRST_DELAY,
             error: None,
             message: Message::new(),
-            spin: Spin::default(),
+            spin: Spin::new(look),
             log: VecDeque::new(),
+            fence: None,
+            fence_due: false,
         }
+    }
+
+    /// Sets what must succeed after each lost connection before the next one is used; where it fails, that one is given up too.
+    pub(crate) fn set_fence(&mut self, fence: Option<Fence>) {
+        self.fence = fence;
     }
 
     /// Why there is no connection; `None` while there is one, or before the first attempt.
@@ -142,6 +161,7 @@ impl<M: Machine> Link<M> {
 
     pub(crate) fn close(&mut self) {
         if self.connection.take().is_some() {
+            self.fence_due = true;
             self.machine.handle_disconnected();
         }
     }
@@ -174,6 +194,10 @@ impl<M: Machine> Link<M> {
             while let Some(event) = connected.connection.poll()? {
                 match event {
                     Event::Ready { dialect, .. } => {
+                        if let Some(Fence(run)) = self.fence.as_mut().filter(|_| self.fence_due) {
+                            run()?;
+                        }
+                        self.fence_due = false;
                         connected.ready = true;
                         self.delay = FIRST_DELAY;
                         self.error = None;
@@ -207,6 +231,7 @@ impl<M: Machine> Link<M> {
     fn lose(&mut self, now: Instant, error: NetError) {
         let was_ready = self.connection.take().is_some_and(|c| c.ready);
         if was_ready {
+            self.fence_due = true;
             self.machine.handle_disconnected();
         }
         // One line when the state changes, not one per attempt.
@@ -230,10 +255,7 @@ impl Waitable {
         let timeout = [limit, until_moment].into_iter().flatten().min();
         let look = self.look.min(timeout.unwrap_or(Duration::MAX));
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-        let socket = self.socket.as_ref().map(|(fd, unwritten)| {
-            let out = if *unwritten { PollFlags::OUT } else { PollFlags::empty() };
-            PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN | out)
-        });
+        let socket = self.socket();
         let wake = wake.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
         let mut fds: Vec<_> = socket.into_iter().chain(wake).collect();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -244,5 +266,37 @@ impl Waitable {
             let _ = poll(&mut fds, timeout.as_ref());
         }
         found
+    }
+
+    /// Whether the socket has something, or takes what waits to be written.
+    pub(crate) fn is_ready(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds: Vec<_> = self.socket().into_iter().collect();
+        !fds.is_empty() && poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Sleeps until the socket is ready, one of `also` is readable, `limit` is over, or the moment has come. Whether one of `also` was.
+    pub(crate) fn sleep<'a>(
+        &'a self,
+        now: Instant,
+        limit: Duration,
+        also: impl Iterator<Item = BorrowedFd<'a>>,
+    ) -> bool {
+        let until_moment = self.until.map_or(limit, |at| at.saturating_duration_since(now).min(limit));
+        let timeout = Timespec::try_from(until_moment).ok();
+        let also = also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let socket = self.socket();
+        let n_before = usize::from(socket.is_some());
+        let mut fds: Vec<_> = socket.into_iter().chain(also).collect();
+        // An interrupted sleep is a short one: the caller looks again anyway.
+        let _ = poll(&mut fds, timeout.as_ref());
+        fds[n_before..].iter().any(|fd| !fd.revents().is_empty())
+    }
+
+    fn socket(&self) -> Option<PollFd<'_>> {
+        self.socket.as_ref().map(|(fd, unwritten)| {
+            let out = if *unwritten { PollFlags::OUT } else { PollFlags::empty() };
+            PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN | out)
+        })
     }
 }

@@ -2,23 +2,30 @@
 
 use std::time::{Duration, Instant};
 
-/// Longest look. Between two processes that answer at once a hop takes a few microseconds awake, and several times that asleep.
-const LOOK: Duration = Duration::from_micros(20);
+/// Longest look, if nobody says otherwise. Between two processes that answer at once a hop takes a few microseconds awake, and several times
+/// that asleep.
+pub const LOOK: Duration = Duration::from_micros(20);
 /// After this many vain looks in a row, all but one in 2^6 waits go straight to sleep.
 const MAX_VAIN: u32 = 6;
 
 /// Decides for one waiter, from how its last looks went: peers that are slow cost next to nothing, idle ones nothing at all.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Spin {
+    look: Duration,
     vain: u32,
     skip: u32,
 }
 
 impl Spin {
+    /// Looks last for `look` at most.
+    pub(crate) fn new(look: Duration) -> Self {
+        Self { look, vain: 0, skip: 0 }
+    }
+
     /// How long to look before the next wait.
     pub(crate) fn budget(&mut self) -> Duration {
         if self.skip == 0 {
-            return LOOK;
+            return self.look;
         }
         self.skip -= 1;
         Duration::ZERO
@@ -49,7 +56,7 @@ mod tests {
 
     #[test]
     fn vain_looks_become_rare_and_one_that_pays_brings_them_back() {
-        let mut spin = Spin::default();
+        let mut spin = Spin::new(LOOK);
         let mut looks = 0;
         for _ in 0..1000 {
             if spin.budget() > Duration::ZERO {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use softs_net::client::{Client, Waited};
-use softs_net::supplier::Supplier;
+use softs_net::client::{Client, Slots, Waited};
+use softs_net::supplier::{Batch, Options, Supplier, Task};
 use softs_net::{BrokerHandle, BrokerOptions, Endpoint};
 use softs_proto::broker::Config as BrokerConfig;
 use softs_proto::client::Config as ClientConfig;
@@ -45,24 +45,25 @@ impl Market {
     fn client(&self, n_slots: u32) -> Client {
         let config =
             ClientConfig { address: "sl_x".into(), slot_size: 8, n_slots, ..ClientConfig::default() };
-        Client::new(self.endpoint("f"), config)
+        Client::new(self.endpoint("f"), config, Slots::default(), softs_net::LOOK)
     }
 
     fn supplier(&self, call: Duration) -> Running {
         let config = SupplierConfig { product_ids: vec!["p.*".into()], name: "t".into() };
-        let supplier = Arc::new(Supplier::new(self.endpoint("b"), config).unwrap());
+        let supplier = Arc::new(Supplier::new(self.endpoint("b"), config, Options::default()).unwrap());
         assert!(matches!(supplier.hello(WATCHDOG, &mut || false), Waited::Ready(Ok(_))));
         let calls = Arc::new(AtomicUsize::new(0));
         let thread = std::thread::spawn({
             let (supplier, calls) = (supplier.clone(), calls.clone());
             move || {
-                let mut work = supplier.next(None);
-                while work.is_some() {
+                let one = Batch { max: 1, wait: Duration::ZERO };
+                while let Some(task) = supplier.next(one) {
+                    assert!(matches!(task, Task::Wire(_)), "it serves no lanes");
                     std::thread::sleep(call);
                     calls.fetch_add(1, Ordering::Relaxed);
                     let result =
                         if supplier.may_write() { Ok(()) } else { Err("the broker is gone".to_owned()) };
-                    work = supplier.next(Some(result));
+                    supplier.finish(result);
                 }
             }
         });

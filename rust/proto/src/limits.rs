@@ -36,3 +36,9 @@ pub const MAX_LANES_PER_SUPPLIER: usize = 4096;
 pub const MAX_DETAIL_PEERS: usize = 256;
 /// Patterns of one supplier in the statistics in detail.
 pub const MAX_DETAIL_PATTERNS: usize = 8;
+/// Orders of absent clients that a broker remembers, to tell them with LATE.
+pub const MAX_LATE_ORDERS: usize = 4096;
+/// Those of one client.
+pub const MAX_LATE_ORDERS_PER_CLIENT: usize = 1024;
+/// Products of the statistics in detail.
+pub const MAX_DETAIL_PRODUCTS: usize = 256;

@@ -3,8 +3,8 @@
 use softs_proto::Dialect;
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
-    Message, NO_LANE, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WireError,
-    WorkGroup,
+    Message, NO_LANE, ProductDetail, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient,
+    ToSupplier, WireError, WorkGroup,
 };
 
 /// Encodes, compares, decodes, compares.
@@ -268,7 +268,9 @@ golden!(
                 ClientDetail {
                     peer_id: 1,
                     address: Some("m".into()),
+                    segment_id: Some(9),
                     orders: 2,
+                    leased: 1,
                     lanes: vec![LaneDetail { product_id: "p".into(), lane: 3, generation: 7 }],
                 },
                 ClientDetail { peer_id: 2, ..ClientDetail::default() },
@@ -282,14 +284,16 @@ golden!(
                 busy_s: 2.5,
                 attached: 6,
             }],
+            products: vec![ProductDetail { product_id: "p".into(), queued: 1, leased: 2, suppliers: 3 }],
         })),
         ..Reply::ok()
     }),
-    &[b"\x83\xa2ok\xc3\xa5error\xc0\xa6detail\x82\
-        \xa7clients\x92\x84\xa7peer_id\x01\xa7address\xa1m\xa6orders\x02\xa5lanes\x91\x93\xa1p\x03\x07\
-        \x83\xa7peer_id\x02\xa6orders\x00\xa5lanes\x90\
+    &[b"\x83\xa2ok\xc3\xa5error\xc0\xa6detail\x83\
+        \xa7clients\x92\x86\xa7peer_id\x01\xa7address\xa1m\xaasegment_id\x09\xa6orders\x02\xa6leased\x01\xa5lanes\x91\x93\xa1p\x03\x07\
+        \x84\xa7peer_id\x02\xa6orders\x00\xa6leased\x00\xa5lanes\x90\
         \xa9suppliers\x91\x87\xa7peer_id\x04\xa4name\xa2t0\xa8patterns\x91\xa3a.*\xa7dialect\xa6native\
-        \xa6leases\x05\xa6busy_s\xcb@\x04\x00\x00\x00\x00\x00\x00\xa8attached\x06"]
+        \xa6leases\x05\xa6busy_s\xcb@\x04\x00\x00\x00\x00\x00\x00\xa8attached\x06\
+        \xa8products\x91\x94\xa1p\x01\x02\x03"]
 );
 
 /// The payload of a CANCELS message of these orders, without what stands before the list.

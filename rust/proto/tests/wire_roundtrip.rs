@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use softs_proto::Dialect;
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
-    Message, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WorkGroup,
+    Message, ProductDetail, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier,
+    WorkGroup,
 };
 
 /// Ids, with all widths of string lengths.
@@ -43,15 +44,29 @@ fn lanes() -> impl Strategy<Value = Vec<AnyLane>> {
 fn detail() -> impl Strategy<Value = Detail> {
     let lane = (id(), any::<u32>(), any::<u32>());
     let lane = lane.prop_map(|(product_id, lane, generation)| LaneDetail { product_id, lane, generation });
-    let client = (uint(), option::of(id()), uint(), vec(lane, 0..4));
-    let client =
-        client.prop_map(|(peer_id, address, orders, lanes)| ClientDetail { peer_id, address, orders, lanes });
+    let client = (uint(), option::of(id()), option::of(uint()), uint(), uint(), vec(lane, 0..4));
+    let client = client.prop_map(|(peer_id, address, segment_id, orders, leased, lanes)| ClientDetail {
+        peer_id,
+        address,
+        segment_id,
+        orders,
+        leased,
+        lanes,
+    });
     let dialect = prop_oneof![Just(Dialect::Softs), Just(Dialect::Native)];
     let supplier = (uint(), id(), vec(id(), 0..8), dialect, uint(), 0.0..1e9, uint());
     let supplier = supplier.prop_map(|(peer_id, name, patterns, dialect, leases, busy_s, attached)| {
         SupplierDetail { peer_id, name, patterns, dialect, leases, busy_s, attached }
     });
-    (vec(client, 0..4), vec(supplier, 0..4)).prop_map(|(clients, suppliers)| Detail { clients, suppliers })
+    let product = (id(), uint(), uint(), uint());
+    let product = product.prop_map(|(product_id, queued, leased, suppliers)| ProductDetail {
+        product_id,
+        queued,
+        leased,
+        suppliers,
+    });
+    let detail = (vec(client, 0..4), vec(supplier, 0..4), vec(product, 0..4));
+    detail.prop_map(|(clients, suppliers, products)| Detail { clients, suppliers, products })
 }
 
 fn code() -> impl Strategy<Value = EndCode> {

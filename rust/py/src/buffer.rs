@@ -1,13 +1,14 @@
 //! Bytes that come from Python or go there.
 
 use std::borrow::Cow;
+use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
-use softs_shm::ForeignBytes;
+use softs_shm::{ForeignBytes, SlotView};
 
 use crate::errors::raise;
 
@@ -98,5 +99,55 @@ impl Buffer {
         // SAFETY: M6: an exported buffer keeps its memory in place until the `PyBuffer` is released, which the borrow prevents.
         // Python has no Rust references to it.
         unsafe { ForeignBytes::new(bytes, self) }
+    }
+}
+
+/// Slots as Python sees them: a writable row of bytes without a copy. Whoever uses it keeps the segment mapped (M5).
+#[pyclass(frozen, module = "softs_fast._core")]
+pub(crate) struct Lease {
+    view: SlotView,
+    first_slot: u32,
+    /// What is to be done when nobody uses the slots any more.
+    give_back: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        view: SlotView,
+        first_slot: u32,
+        give_back: Option<Box<dyn Fn() + Send + Sync>>,
+    ) -> Self {
+        Self { view, first_slot, give_back }
+    }
+}
+
+#[pymethods]
+impl Lease {
+    #[getter]
+    fn first_slot(&self) -> u32 {
+        self.first_slot
+    }
+
+    fn __len__(&self) -> usize {
+        self.view.len()
+    }
+
+    /// # Safety
+    /// Python calls it with a `view` to be filled.
+    unsafe fn __getbuffer__(slf: PyRef<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let len = ffi::Py_ssize_t::try_from(slf.view.len())?;
+        let start = slf.view.as_ptr().cast();
+        // SAFETY: the memory stays mapped while `slf` lives (M5), and `view` keeps `slf` until it is released. Python is used to memory that
+        // others write to.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 0, flags) };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(give_back) = &self.give_back {
+            give_back();
+        }
     }
 }

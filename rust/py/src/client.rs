@@ -1,31 +1,78 @@
 //! `_core.Client`.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use softs_net::Endpoint;
-use softs_net::client::{Client as NetClient, Waited};
-use softs_proto::client::{Config, Outcome};
+use softs_net::client::{Client as NetClient, Slots, Waited, nonce};
+use softs_net::{Endpoint, OwnLanes};
+use softs_proto::client::{Config, Outcome, Plan, ReleaseError, SlotId};
+use softs_shm::{self as shm, Rows, SegmentError};
 
+use crate::buffer::{Buffer, Lease};
 use crate::errors::{net_error, raise, release_error};
 use crate::log::{Record, to_python};
 use crate::process::{Owned, Signals};
+use crate::segment::{Segment, segment_error};
 use crate::stats;
+use crate::tcp_medium::TcpMediumServer;
+
+/// Shorter copies take less time than giving up the GIL and getting it back.
+const DETACH_LEN: usize = 64 << 10;
 
 /// A client of one broker: slots, orders, results.
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct Client {
-    client: Owned<NetClient>,
+    client: Arc<Owned<NetClient>>,
+    /// The slots, where they are memory.
+    segment: Option<Arc<shm::Segment>>,
+    slot_size: u64,
+    block: u32,
+    /// Free slots are overwritten.
+    scribble: bool,
 }
 
 #[pymethods]
 impl Client {
     #[new]
-    fn new(py: Python<'_>, endpoint: &str, address: String, slot_size: u64, n_slots: u32) -> PyResult<Self> {
+    #[pyo3(signature = (endpoint, address, slot_size, n_slots, *, segment=None, server=None, ordered=false, prefetch=None, block=1, scribble=false, spin_us=20.0))]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
+    fn new(
+        py: Python<'_>,
+        endpoint: &str,
+        address: String,
+        slot_size: u64,
+        n_slots: u32,
+        segment: Option<&Segment>,
+        server: Option<&TcpMediumServer>,
+        ordered: bool,
+        prefetch: Option<u32>,
+        block: u32,
+        scribble: bool,
+        spin_us: f64,
+    ) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|e| net_error(py, &e))?;
-        let client = NetClient::new(endpoint, Config { address, slot_size, n_slots, ..Config::default() });
-        Ok(Self { client: Owned::new(client) })
+        let look = Duration::try_from_secs_f64(spin_us / 1e6)
+            .map_err(|_| raise(py, "ConfigError", format!("spin_us must be at least 0, have {spin_us}")))?;
+        let segment = segment.map(|segment| segment.segment(py)).transpose()?;
+        let slots = match (&segment, server) {
+            (Some(segment), _) => Slots::with_lanes(OwnLanes::open(segment).map_err(|e| net_error(py, &e))?),
+            (None, Some(server)) => Slots::with_fence(server.fence_of()),
+            (None, None) => Slots::default(),
+        };
+        let config = Config {
+            address,
+            slot_size,
+            n_slots,
+            segment_id: segment.as_ref().map_or(0, |segment| segment.segment_id()),
+            nonce: nonce().map_err(|e| net_error(py, &e))?,
+            ordered,
+            prefetch,
+            block,
+        };
+        let client = Arc::new(Owned::new(NetClient::new(endpoint, config, slots, look)));
+        Ok(Self { client, segment, slot_size, block: block.max(1), scribble })
     }
 
     fn hello(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Option<u64>> {
@@ -61,7 +108,113 @@ impl Client {
     }
 
     fn release_slot(&self, py: Python<'_>, slot_id: u64) -> PyResult<()> {
-        self.here(py)?.release_slot(slot_id).map_err(|e| release_error(py, e))
+        let client = self.here(py)?;
+        if self.scribble
+            && let Some(segment) = &self.segment
+            && let Some(offset) = slot_id.checked_mul(self.slot_size)
+        {
+            // Slots that do not exist are the business of the call below.
+            let _ = segment.scribble(offset, self.slot_size);
+        }
+        client.release_slot(slot_id).map_err(|e| release_error(py, e))
+    }
+
+    /// Fills rows `done..n` of the targets as samples come; returns how many rows are filled.
+    fn gather(
+        &self,
+        py: Python<'_>,
+        product_id: &str,
+        n: usize,
+        done: usize,
+        targets: Vec<(u64, Bound<'_, PyAny>)>,
+        timeout_ms: u64,
+    ) -> PyResult<usize> {
+        let client = self.here(py)?;
+        let segment = self.segment(py)?;
+        let buffers = targets
+            .iter()
+            .map(|(start, target)| Ok((*start, Buffer::writable(target)?)))
+            .collect::<PyResult<Vec<_>>>()?;
+        let mut rows = Vec::with_capacity(buffers.len());
+        for (start, buffer) in &buffers {
+            let out = buffer.foreign();
+            if n == 0 || !out.len().is_multiple_of(n) {
+                let text = format!("a target has {} bytes, which are not {n} rows", out.len());
+                return Err(raise(py, "ConfigError", text));
+            }
+            rows.push(Rows { start: *start, row_len: out.len() / n, out });
+        }
+        let mut batch =
+            Gathering { client, segment, product_id, rows, n, done, slots: Vec::with_capacity(n) };
+        let is_small = (n - done.min(n)).saturating_mul(self.slot_size as usize) < DETACH_LEN;
+        if is_small && batch.take_ready(py)? {
+            return Ok(n);
+        }
+        let mut signals = Signals::new();
+        let deadline = Duration::from_millis(timeout_ms);
+        let gathered = py.detach(|| batch.run(deadline, &mut || signals.look()));
+        signals.raised()?;
+        gathered.map_err(|error| error.raise(py))?;
+        Ok(batch.done)
+    }
+
+    /// A block of slots with consecutive samples, held until the lease is garbage.
+    fn lease(&self, py: Python<'_>, product_id: &str, timeout_ms: u64) -> PyResult<Option<Lease>> {
+        let segment = self.segment(py)?;
+        let timeout = Duration::from_millis(timeout_ms);
+        let block = match self.here(py)?.try_block(product_id) {
+            Some(block) => block,
+            None => {
+                match self.blocking(py, |client, look| client.request_block(product_id, timeout, look))? {
+                    Some(block) => block,
+                    None => return Ok(None),
+                }
+            }
+        };
+        let first_slot = block * self.block;
+        let (offset, len) = (u64::from(first_slot) * self.slot_size, u64::from(self.block) * self.slot_size);
+        let client = Arc::clone(&self.client);
+        let scribbled = self.scribble.then(|| Arc::clone(segment));
+        let give_back = move || {
+            // The slots that a fork has inherited are its parent's.
+            if client.is_forked() {
+                return;
+            }
+            if let Some(segment) = &scribbled {
+                let _ = segment.scribble(offset, len);
+            }
+            // It was handed out above, and is given back once.
+            let _ = client.release_block(block);
+        };
+        match segment.view(offset, len) {
+            Ok(view) => Ok(Some(Lease::new(view, first_slot, Some(Box::new(give_back))))),
+            Err(error) => {
+                give_back();
+                Err(segment_error(py, &error))
+            }
+        }
+    }
+
+    #[getter]
+    fn n_blocks_held(&self) -> usize {
+        self.client.n_blocks_held()
+    }
+
+    fn position(&self, product_id: &str) -> u64 {
+        self.client.position(product_id)
+    }
+
+    fn seek(
+        &self,
+        py: Python<'_>,
+        product_id: &str,
+        start: u64,
+        run: u64,
+        stride: u64,
+        position: u64,
+    ) -> PyResult<()> {
+        self.here(py)?.seek(product_id, Plan { start, run, stride }, position);
+        Ok(())
     }
 
     fn cancel(&self, py: Python<'_>, order_id: &str, timeout_ms: u64) -> PyResult<bool> {
@@ -132,6 +285,16 @@ impl Client {
         self.client.here(py, "client")
     }
 
+    fn segment(&self, py: Python<'_>) -> PyResult<&Arc<shm::Segment>> {
+        self.segment.as_ref().ok_or_else(|| {
+            raise(
+                py,
+                "ConfigError",
+                "this client's medium is not memory that can be read in place".to_owned(),
+            )
+        })
+    }
+
     /// Runs a blocking call without the GIL; `None` when it timed out.
     fn blocking<T: Send>(
         &self,
@@ -146,5 +309,73 @@ impl Client {
             Waited::Ready(value) => Ok(Some(value)),
             Waited::TimedOut | Waited::Interrupted => Ok(None),
         }
+    }
+}
+
+/// A batch that is being put together.
+struct Gathering<'a> {
+    client: &'a NetClient,
+    segment: &'a shm::Segment,
+    product_id: &'a str,
+    rows: Vec<Rows<'a>>,
+    n: usize,
+    /// Rows that are filled.
+    done: usize,
+    slots: Vec<SlotId>,
+}
+
+enum GatherError {
+    Copy(SegmentError),
+    Release(ReleaseError),
+}
+
+impl GatherError {
+    fn raise(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Copy(error) => segment_error(py, error),
+            Self::Release(error) => release_error(py, *error),
+        }
+    }
+}
+
+impl Gathering<'_> {
+    /// Takes what is there; whether the batch is complete.
+    fn take_ready(&mut self, py: Python<'_>) -> PyResult<bool> {
+        let waited = self.step(Duration::ZERO, &mut || false);
+        waited.map_err(|error| error.raise(py))?;
+        Ok(self.done >= self.n)
+    }
+
+    fn run(&mut self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Result<(), GatherError> {
+        let started = Instant::now();
+        while self.done < self.n {
+            let left = timeout.saturating_sub(started.elapsed());
+            if !self.step(left, interrupted)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for samples, copies them and gives their slots back; whether there were any.
+    fn step(
+        &mut self,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, GatherError> {
+        self.slots.clear();
+        let most = self.n.saturating_sub(self.done);
+        let waited =
+            self.client.request_samples(self.product_id, most, &mut self.slots, timeout, interrupted);
+        if !matches!(waited, Waited::Ready(())) {
+            return Ok(false);
+        }
+        let copied = self.segment.gather(&self.slots, self.done, &self.rows);
+        // The slots go back whatever became of the copy.
+        let released = self.client.release_slots(&self.slots);
+        copied.map_err(GatherError::Copy)?;
+        released.map_err(GatherError::Release)?;
+        self.done += self.slots.len();
+        Ok(true)
     }
 }

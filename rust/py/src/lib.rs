@@ -5,12 +5,14 @@ mod broker;
 mod buffer;
 mod client;
 mod errors;
+mod lane_stats;
 mod log;
 mod process;
 mod segment;
 mod stats;
 mod supplier;
 mod tcp_medium;
+mod viewer;
 
 use pyo3::prelude::*;
 
@@ -20,13 +22,19 @@ mod _core {
     #[pymodule_export]
     use crate::broker::Broker;
     #[pymodule_export]
+    use crate::buffer::Lease;
+    #[pymodule_export]
     use crate::client::Client;
+    #[pymodule_export]
+    use crate::lane_stats::lane_stats;
     #[pymodule_export]
     use crate::segment::{Segment, sweep};
     #[pymodule_export]
     use crate::supplier::Supplier;
     #[pymodule_export]
     use crate::tcp_medium::{TcpMediumServer, TcpMediumWriter};
+    #[pymodule_export]
+    use crate::viewer::Viewer;
 
     use pyo3::prelude::*;
 

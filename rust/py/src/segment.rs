@@ -175,14 +175,14 @@ impl Segment {
     }
 
     /// The segment, kept mapped for the length of a call even if another thread closes it.
-    fn segment(&self, py: Python<'_>) -> PyResult<Arc<softs_shm::Segment>> {
+    pub(crate) fn segment(&self, py: Python<'_>) -> PyResult<Arc<softs_shm::Segment>> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.clone()
             .ok_or_else(|| raise(py, "SegmentError", format!("segment {:?} is closed", self.names.address())))
     }
 }
 
-fn segment_error(py: Python<'_>, error: &SegmentError) -> PyErr {
+pub(crate) fn segment_error(py: Python<'_>, error: &SegmentError) -> PyErr {
     let class = match error {
         SegmentError::Invalid(_) => "ConfigError",
         SegmentError::Exists { .. } | SegmentError::Busy { .. } => "SegmentExists",

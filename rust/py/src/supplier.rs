@@ -1,34 +1,73 @@
 //! `_core.Supplier`.
 
+mod lane;
+mod maker;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use softs_net::Endpoint;
 use softs_net::client::Waited;
-use softs_net::supplier::Supplier as NetSupplier;
-use softs_proto::supplier::Config;
+use softs_net::supplier::{Batch, LanePolicy, Options, Supplier as NetSupplier, Task};
+use softs_proto::supplier::{Config, Weights};
+use softs_shm::AttachPolicy;
 
 use crate::errors::{net_error, raise};
 use crate::log::{Record, to_python};
 use crate::process::{Owned, Signals};
+use maker::Maker;
 
-/// A supplier of one broker: leases in, results out.
+/// A supplier of one broker: orders in, samples out.
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct Supplier {
     supplier: Owned<NetSupplier>,
+    slot_size: usize,
+    /// Whether the generator is to be asked for anew.
+    is_renewed: AtomicBool,
+    /// Whether it was said that the generator keeps slots.
+    has_warned: AtomicBool,
 }
-
-/// (product id, address, offset, slot size of the client or 0).
-type Work = (String, String, u64, u64);
 
 #[pymethods]
 impl Supplier {
     #[new]
-    fn new(py: Python<'_>, endpoint: &str, product_ids: Vec<String>, name: String) -> PyResult<Self> {
+    #[allow(clippy::too_many_arguments, reason = "Python's side puts them together")]
+    fn new(
+        py: Python<'_>,
+        endpoint: &str,
+        product_ids: Vec<String>,
+        name: String,
+        slot_size: usize,
+        lanes: Option<&str>,
+        file_dirs: Vec<PathBuf>,
+        weights: Vec<(String, u32)>,
+        spin_us: f64,
+    ) -> PyResult<Self> {
+        let config_error = |text: String| raise(py, "ConfigError", text);
         let endpoint = endpoint.parse::<Endpoint>().map_err(|e| net_error(py, &e))?;
-        let supplier =
-            NetSupplier::new(endpoint, Config { product_ids, name }).map_err(|e| net_error(py, &e))?;
-        Ok(Self { supplier: Owned::new(supplier) })
+        let lanes = match lanes {
+            None => LanePolicy::None,
+            Some("shm") => LanePolicy::Shm,
+            Some("file") => LanePolicy::File(AttachPolicy::Dirs(file_dirs)),
+            Some(other) => {
+                return Err(config_error(format!("lanes must be shm, file or None, have {other:?}")));
+            }
+        };
+        let weights = weights.iter().map(|(pattern, weight)| (pattern.as_str(), *weight));
+        let weights = Weights::new(weights).map_err(|why| config_error(format!("weights: {why}")))?;
+        let spin = Duration::try_from_secs_f64(spin_us / 1e6)
+            .map_err(|_| config_error(format!("spin_us must be a number of microseconds, have {spin_us}")))?;
+        let options = Options { lanes, slot_size: slot_size as u64, weights, spin };
+        let supplier = NetSupplier::new(endpoint, Config { product_ids, name }, options)
+            .map_err(|e| net_error(py, &e))?;
+        Ok(Self {
+            supplier: Owned::new(supplier),
+            slot_size,
+            is_renewed: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
+        })
     }
 
     fn hello(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Option<u64>> {
@@ -44,13 +83,45 @@ impl Supplier {
         }
     }
 
-    fn next(&self, py: Python<'_>) -> PyResult<Option<Work>> {
-        self.advance(py, None)
+    /// Orders that come while there is work are begun with the GIL held: giving it up and getting it back takes longer than a short call. Once a
+    /// millisecond it is given up all the same, for the socket.
+    fn serve(
+        &self,
+        generator_fn: &Bound<'_, PyAny>,
+        wire_fn: &Bound<'_, PyAny>,
+        error_fn: &Bound<'_, PyAny>,
+        max_wait_ms: f64,
+    ) -> PyResult<()> {
+        let py = generator_fn.py();
+        let supplier = self.supplier.here(py, "supplier")?;
+        let wait = Duration::try_from_secs_f64(max_wait_ms / 1e3).map_err(|_| {
+            let text = format!("max_wait_ms must be a number of milliseconds, have {max_wait_ms}");
+            raise(py, "ConfigError", text)
+        })?;
+        let mut maker = Maker::new(&generator_fn.call0()?)?;
+        let batch = Batch { max: maker.max_batch, wait };
+        loop {
+            // A batch that may wait for more cannot be begun with the GIL held.
+            let at_once = if wait.is_zero() { supplier.try_next(batch.max).map(Task::Lane) } else { None };
+            let task = at_once.or_else(|| py.detach(|| supplier.next(batch)));
+            if self.is_renewed.swap(false, Ordering::Relaxed) {
+                maker = Maker::new(&generator_fn.call0()?)?;
+            }
+            match task {
+                None => return Ok(()),
+                Some(Task::Lane(task)) => self.make(supplier, &mut maker, &task, error_fn)?,
+                Some(Task::Wire(work)) => {
+                    let (product, address) = (&*work.product_id, &*work.address);
+                    let arguments = (product, address, work.offset, work.slot_size, work.sequence);
+                    let error: Option<String> = wire_fn.call1(arguments)?.extract()?;
+                    py.detach(|| supplier.finish(error.map_or(Ok(()), Err)));
+                }
+            }
+        }
     }
 
-    #[pyo3(signature = (error=None))]
-    fn finish_and_next(&self, py: Python<'_>, error: Option<String>) -> PyResult<Option<Work>> {
-        self.advance(py, Some(error.map_or(Ok(()), Err)))
+    fn renew(&self) {
+        self.is_renewed.store(true, Ordering::Relaxed);
     }
 
     fn may_write(&self) -> bool {
@@ -76,13 +147,5 @@ impl Supplier {
         if !self.supplier.is_forked() {
             py.detach(|| self.supplier.close());
         }
-    }
-}
-
-impl Supplier {
-    fn advance(&self, py: Python<'_>, result: Option<Result<(), String>>) -> PyResult<Option<Work>> {
-        let supplier = self.supplier.here(py, "supplier")?;
-        let work = py.detach(|| supplier.next(result));
-        Ok(work.map(|w| (w.product_id.to_string(), w.address.to_string(), w.offset, w.slot_size)))
     }
 }

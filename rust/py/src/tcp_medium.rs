@@ -1,9 +1,11 @@
 //! `_core.TcpMediumServer` and `_core.TcpMediumWriter`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use softs_net::NetError;
 use softs_net::tcp_medium::{self, WriteError};
 
 use crate::buffer::Source;
@@ -13,7 +15,7 @@ use crate::process::{Owned, Signals};
 /// The owner's side of a TCP medium: slots in this process and a thread that receives samples.
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct TcpMediumServer {
-    server: Owned<tcp_medium::TcpMediumServer>,
+    server: Arc<Owned<tcp_medium::TcpMediumServer>>,
 }
 
 #[pymethods]
@@ -29,7 +31,7 @@ impl TcpMediumServer {
     ) -> PyResult<Self> {
         let server =
             py.detach(|| tcp_medium::TcpMediumServer::bind(address, host, slot_size, n_slots, allow_remote));
-        Ok(Self { server: Owned::new(server.map_err(|error| net_error(py, &error))?) })
+        Ok(Self { server: Arc::new(Owned::new(server.map_err(|error| net_error(py, &error))?)) })
     }
 
     #[getter]
@@ -73,6 +75,14 @@ impl TcpMediumServer {
         if !self.server.is_forked() {
             py.detach(|| self.server.stop());
         }
+    }
+}
+
+impl TcpMediumServer {
+    /// What a client runs before it gives slots out anew that a lost broker had given out.
+    pub(crate) fn fence_of(&self) -> impl FnMut() -> Result<(), NetError> + Send + 'static {
+        let server = Arc::clone(&self.server);
+        move || server.fence()
     }
 }
 

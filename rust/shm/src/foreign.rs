@@ -13,6 +13,8 @@ pub struct ForeignBytes<'a> {
 
 // SAFETY: M6: the memory stays valid for `'a` whichever thread copies it, and writes of others are expected (M3).
 unsafe impl Send for ForeignBytes<'_> {}
+// SAFETY: as for Send: there is nothing but copying, and several threads may copy at once.
+unsafe impl Sync for ForeignBytes<'_> {}
 
 impl<'a> ForeignBytes<'a> {
     /// Stands for `bytes`, which `owner` keeps alive.
@@ -34,6 +36,17 @@ impl<'a> ForeignBytes<'a> {
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
+    }
+
+    /// `len` of them from `at` on; `None` where there are not so many.
+    #[must_use]
+    pub fn part(self, at: usize, len: usize) -> Option<Self> {
+        if at.checked_add(len)? > self.len() {
+            return None;
+        }
+        // SAFETY: M6: `at` lies within the bytes, or right behind them.
+        let start = unsafe { self.bytes.cast::<u8>().add(at) };
+        Some(Self { bytes: NonNull::slice_from_raw_parts(start, len), owner: PhantomData })
     }
 
     /// A copy that is ours.

@@ -48,6 +48,7 @@ mod control;
 mod create;
 mod error;
 mod foreign;
+mod gather;
 mod lane;
 mod map;
 mod open;
@@ -62,6 +63,7 @@ mod tests;
 pub use control::{BLOCK_LEN, LAYOUT_VERSION, MAGIC};
 pub use error::SegmentError;
 pub use foreign::ForeignBytes;
+pub use gather::Rows;
 #[cfg(not(loom))]
 pub use lane::{
     Claim, Counters, Ending, Finished, Identity, LaneActivity, LaneOwner, LaneStats, LaneWorker,

@@ -98,6 +98,11 @@ impl Segment {
         self.layout.is_some()
     }
 
+    /// The random number of this segment, by which a peer proves that it has the same memory; 0 for segments of softs.
+    pub fn segment_id(&self) -> u64 {
+        self.segment_id
+    }
+
     /// Bytes of one slot; 0 where the segment does not say.
     pub fn slot_size(&self) -> u64 {
         self.layout.map_or(0, |layout| layout.slot_size)

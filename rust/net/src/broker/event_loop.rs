@@ -110,7 +110,7 @@ impl EventLoop {
             message: Message::new(),
             complaints: Throttle::default(),
             options,
-            spin: Spin::default(),
+            spin: Spin::new(spin::LOOK),
             shared,
         })
     }
@@ -321,6 +321,8 @@ impl EventLoop {
                 Ok(None) => break,
                 Ok(Some(0)) => return Err(String::new()),
                 Ok(Some(n)) => n,
+                // An ordinary end too, of a peer that had not read everything.
+                Err(Errno::CONNRESET) => return Err(String::new()),
                 Err(error) => return Err(os_text(error)),
             };
             peer.codec.receive(&self.buffer[..n]);

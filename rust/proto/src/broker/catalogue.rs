@@ -118,6 +118,11 @@ impl Catalogue {
         &mut self.products[key]
     }
 
+    /// Those that have orders or are announced.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (Key<Product>, &Product)> {
+        self.products.iter().filter(|(_, product)| product.holders > 0)
+    }
+
     pub(super) fn find(&self, id: &str) -> Option<&Product> {
         self.by_id.get(id).map(|&key| &self.products[key])
     }

@@ -22,6 +22,7 @@ const QUEUE_FULL: &str = "Queue full for product_id";
 const TOO_MANY_ORDERS: &str = "Too many open orders for one client";
 const NOT_OWNED: &str = "Order not owned by this client";
 const DISPATCHED: &str = "Order already dispatched";
+const REPLACED: &str = "this client has come back on another connection";
 
 /// A connection to the frontend.
 pub(super) struct Client {
@@ -30,8 +31,10 @@ pub(super) struct Client {
     number: Option<u64>,
     /// Whether it said HELLO or ordered.
     active: bool,
-    /// Native: names the client in orders to softs suppliers, over all its connections.
-    pub(super) nonce: Option<u64>,
+    /// Native only.
+    nonce: Option<u64>,
+    /// Whether the client has come back on another connection.
+    replaced: bool,
     pub(super) announcement: Announcement,
     orders: Orders,
     pub(super) out: PeerOut<Outcome>,
@@ -50,6 +53,7 @@ impl Client {
             number: None,
             active: false,
             nonce: None,
+            replaced: false,
             announcement: Announcement::default(),
             orders: match dialect {
                 Dialect::Native => Orders::Native(FxHashMap::default()),
@@ -80,6 +84,11 @@ impl Client {
         self.number
     }
 
+    /// What it calls itself in orders to softs suppliers, over all its connections.
+    pub(super) fn nonce(&self) -> Option<u64> {
+        self.nonce
+    }
+
     pub(super) fn len(&self) -> usize {
         match &self.orders {
             Orders::Native(orders) => orders.len(),
@@ -94,17 +103,18 @@ impl Client {
         }
     }
 
-    fn find_number(&self, number: u64) -> Option<Key<Order>> {
+    pub(super) fn find_number(&self, number: u64) -> Option<Key<Order>> {
         match &self.orders {
             Orders::Native(orders) => orders.get(&number).copied(),
             Orders::Softs(_) => None,
         }
     }
 
-    fn keys(&self) -> Vec<Key<Order>> {
-        match &self.orders {
-            Orders::Native(orders) => orders.values().copied().collect(),
-            Orders::Softs(orders) => orders.values().copied().collect(),
+    /// Its orders, which are then nobody's.
+    pub(super) fn take_orders(&mut self) -> Vec<Key<Order>> {
+        match &mut self.orders {
+            Orders::Native(orders) => std::mem::take(orders).into_values().collect(),
+            Orders::Softs(orders) => std::mem::take(orders).into_values().collect(),
         }
     }
 }
@@ -119,6 +129,10 @@ struct Medium {
 
 impl Broker {
     pub(super) fn handle_client(&mut self, now: Instant, key: Key<Client>, frames: &[&[u8]]) {
+        if self.clients[key].replaced {
+            // It has let go of what it orders here.
+            return self.refuse_client(now, key, REPLACED.into());
+        }
         let request = match ClientRequest::decode(frames) {
             Ok(request) => request,
             Err(error) => return self.refuse_client(now, key, error.0),
@@ -128,6 +142,9 @@ impl Broker {
             (ClientRequest::Hello { nonce }, Dialect::Native) => {
                 self.name_client(key, nonce);
                 self.hello_client(now, key, Some(self.config.max_order_attempts));
+                if let Some(nonce) = nonce {
+                    self.tell_late(nonce);
+                }
             }
             (ClientRequest::Lanes { address, segment_id, lanes }, Dialect::Native) => {
                 self.activate(key);
@@ -169,32 +186,26 @@ impl Broker {
         }
     }
 
-    /// The connection is gone: what is queued goes too; what is leased stays until its supplier says so (W1, W2).
+    /// The connection is gone, and its orders with it.
     pub(super) fn lose_client(&mut self, now: Instant, key: Key<Client>) {
-        let (number, peer, orders) = {
-            let client = &self.clients[key];
-            (client.number, client.peer, client.keys())
-        };
-        if self.clients[key].active {
+        let client = &self.clients[key];
+        let nonce = client.nonce;
+        if client.active {
             self.active_clients -= 1;
-            let text = || match number {
-                Some(number) => format!("client {number} left with {} open orders", orders.len()),
-                None => format!("a client ({peer:?}) left with {} open orders", orders.len()),
+            let text = || match client.number {
+                Some(number) => format!("client {number} left with {} open orders", client.len()),
+                None => format!("a client ({:?}) left with {} open orders", client.peer, client.len()),
             };
             self.journal.say(now, Kind::PeerLeft, Level::Info, text);
         }
-        for order in orders {
-            if !self.withdraw(order) {
-                self.orders[order].client = None;
-            }
-        }
         self.name_client(key, None);
+        self.abandon_orders(key, nonce);
         self.withdraw_announcement(key);
         self.clients.remove(key);
         self.forget_products_of_nobody();
     }
 
-    /// The newest connection with a nonce is the client's; its older ones may not have been found dead yet.
+    /// The newest connection with a nonce is the client's; an older one may not have been found dead yet, and is over all the same.
     fn name_client(&mut self, key: Key<Client>, nonce: Option<u64>) {
         let before = std::mem::replace(&mut self.clients[key].nonce, nonce);
         if let Some(before) = before
@@ -202,8 +213,12 @@ impl Broker {
         {
             self.by_nonce.remove(&before);
         }
-        if let Some(nonce) = nonce {
-            self.by_nonce.insert(nonce, key);
+        if let Some(nonce) = nonce
+            && let Some(old) = self.by_nonce.insert(nonce, key)
+            && old != key
+        {
+            self.clients[old].replaced = true;
+            self.abandon_orders(old, Some(nonce));
         }
     }
 
@@ -299,6 +314,7 @@ impl Broker {
         let order = self.orders.insert(Order {
             id: id.clone(),
             client: Some(client),
+            absentee: None,
             product,
             address,
             avoid: None,

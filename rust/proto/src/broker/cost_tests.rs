@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::cost::take_steps;
 use super::{Broker, Config, PeerId, Side};
 use crate::Dialect;
+use crate::limits::MAX_LATE_ORDERS;
 use crate::wire::{AnnouncedLane, ClientRequest, Message, SupplierRequest};
 
 const SUPPLIER: PeerId = PeerId(1);
@@ -215,4 +216,36 @@ fn lanes_cost_by_what_matches_them() {
     assert!(few.iter().all(|&steps| (1..40).contains(&steps)), "{few:?}");
     assert_eq!(costs(1000, 2), few, "many clients");
     assert_eq!(costs(2, 1000), few, "many suppliers");
+}
+
+#[test]
+fn a_late_answer_costs_the_same_however_many_are_kept() {
+    let costs = |kept: u64| {
+        let mut bench = Bench::new();
+        bench.broker.handle_connected(bench.now, SUPPLIER, Side::Backend, Dialect::Softs);
+        bench.supply(&SupplierRequest::Hello { product_ids: vec!["p"], name: None });
+        let mut done = |nonce: u64| {
+            let order_id = &*format!("{nonce:016x}-1");
+            bench.supply(&SupplierRequest::Done { order_id, success: true })
+        };
+        for nonce in 0..kept {
+            done(nonce);
+        }
+        let more = done(kept);
+        // An order of a client that leaves, and a lease that ends after it.
+        bench.supply(&SupplierRequest::Ready { credit: None });
+        let mut message = Message::new();
+        ClientRequest::Hello { nonce: Some(u64::MAX) }.encode(&mut message);
+        bench.deliver(CLIENT, &message);
+        bench.order("p", vec![(1, 0)]);
+        bench.broker.handle_disconnected(bench.now, CLIENT);
+        let left = take_steps();
+        let order_id = &*format!("{:016x}-1", u64::MAX);
+        let ended = bench.supply(&SupplierRequest::Done { order_id, success: true });
+        assert_eq!(bench.broker.stats().pending_orders, 0);
+        vec![more, left, ended]
+    };
+    let few = costs(1);
+    assert!(few.iter().all(|&steps| steps < 10) && few[0] > 0, "{few:?}");
+    assert_eq!(costs(2 * MAX_LATE_ORDERS as u64), few);
 }

@@ -119,7 +119,7 @@ impl Broker {
         supplier.take_lease(number, Lease { order: key, since: now });
         match supplier.dialect() {
             Dialect::Softs => {
-                let nonce = order.client.and_then(|client| self.clients[client].nonce);
+                let nonce = order.client.and_then(|client| self.clients[client].nonce());
                 supplier.work_id = order.id.for_softs(nonce);
                 let item = Item::Push(Work::One(number));
                 self.outbox.push(party, &mut supplier.out, item);
@@ -167,8 +167,14 @@ impl Broker {
             cost::step();
             self.requeue(waiter);
         }
-        if self.orders[key].client.is_none() {
-            return self.drop_order(key);
+        let order = &self.orders[key];
+        if order.client.is_none() {
+            let absentee = order.absentee;
+            self.drop_order(key);
+            if let Some(absentee) = absentee {
+                self.end_lease_of_absentee(absentee);
+            }
+            return;
         }
         match give_up {
             None => {

@@ -56,7 +56,8 @@ struct Announced {
 /// What one client has announced.
 #[derive(Default)]
 pub(super) struct Announcement {
-    pub(super) address: Option<Arc<str>>,
+    /// Where its segment is, and which one it is.
+    pub(super) medium: Option<(Arc<str>, u64)>,
     pub(super) entries: Vec<Entry>,
     /// Whether numbers of suppliers may have changed.
     stale: bool,
@@ -150,7 +151,7 @@ impl Broker {
             entries.push(Entry { product, lane, generation, offered, told });
         }
         let announcement = &mut self.clients[key].announcement;
-        announcement.address = Some(Arc::clone(self.addresses.shared(medium)));
+        announcement.medium = Some((Arc::clone(self.addresses.shared(medium)), segment_id));
         let before = std::mem::replace(&mut announcement.entries, entries);
         // The old ones last: what was announced before and is again has not ended.
         self.drop_entries(key, before);
@@ -334,8 +335,9 @@ impl Broker {
     fn mark_stale(&mut self, key: Key<Client>) {
         cost::step();
         let client = &mut self.clients[key];
-        client.announcement.stale = true;
-        self.outbox.mark(Party::Client(key), &mut client.out);
+        if !std::mem::replace(&mut client.announcement.stale, true) {
+            self.outbox.mark_first(key, &mut client.out);
+        }
     }
 
     fn count(&self, entry: &Entry) -> Numbers {

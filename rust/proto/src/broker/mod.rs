@@ -13,9 +13,10 @@
 //! Everything that an event causes has happened when its call returns; only messages wait to be fetched. There is nothing to do when time
 //! passes: a lease ends when its supplier answers or its connection ends, never by a clock (W1).
 //!
-//! Read on in `catalogue` (who can make what), `dispatch` (who gets what), `lanes` (who needs no broker for it), `clients` and `suppliers`
-//! (who says what).
+//! Read on in `catalogue` (who can make what), `dispatch` (who gets what), `lanes` (who needs no broker for it), `absent` (what waits for those
+//! who come back), `clients` and `suppliers` (who says what).
 
+mod absent;
 mod catalogue;
 mod clients;
 mod cost;
@@ -27,7 +28,7 @@ mod journal;
 mod lanes;
 mod orders;
 mod outbox;
-mod patterns;
+pub(crate) mod patterns;
 mod slab;
 mod statistics;
 mod suppliers;
@@ -38,6 +39,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Dialect;
 use crate::log::LogRecord;
+use absent::Absent;
 use catalogue::{Catalogue, Product};
 use clients::Client;
 use guards::{Addresses, Guards};
@@ -86,6 +88,7 @@ pub struct Broker {
     orders: Slab<Order>,
     catalogue: Catalogue,
     lanes: Lanes,
+    absent: Absent,
     addresses: Addresses,
     guards: Guards,
     outbox: Outbox,
@@ -98,6 +101,8 @@ pub struct Broker {
     active_clients: u64,
     registered_suppliers: u64,
     total_completed: u64,
+    /// Whether a softs supplier ever said HELLO.
+    had_softs: bool,
 }
 
 impl Broker {
@@ -113,6 +118,7 @@ impl Broker {
             orders: Slab::new(),
             catalogue: Catalogue::new(),
             lanes: Lanes::new(),
+            absent: Absent::new(),
             addresses: Addresses::new(),
             guards: Guards::new(),
             outbox: Outbox::new(),
@@ -124,6 +130,7 @@ impl Broker {
             active_clients: 0,
             registered_suppliers: 0,
             total_completed: 0,
+            had_softs: false,
         }
     }
 
@@ -161,7 +168,7 @@ impl Broker {
         self.journal.poll()
     }
 
-    /// Whether nothing is held for anybody; so it is once all peers are gone.
+    /// Whether nothing is held for anybody, except what clients that may come back have to hear; so it is once all peers are gone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty()
@@ -172,6 +179,7 @@ impl Broker {
             && self.by_nonce.is_empty()
             && self.addresses.is_empty()
             && self.guards.is_empty()
+            && self.absent.is_quiet()
             && self.touched.is_empty()
     }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::absent::Absentee;
 use super::catalogue::Product;
 use super::clients::Client;
 use super::guards::Address;
@@ -60,6 +61,8 @@ pub(super) struct Order {
     pub(super) id: OrderId,
     /// `None`: the client is gone, and only the lease keeps the order.
     pub(super) client: Option<Key<Client>>,
+    /// Who hears of the end of that lease, if the client should come back.
+    pub(super) absentee: Option<Key<Absentee>>,
     pub(super) product: Key<Product>,
     pub(super) address: Key<Address>,
     /// The supplier that failed last: somebody else should try, if there is one.

@@ -50,7 +50,7 @@ pub(super) enum Outcome {
     Fulfilled(Arc<str>),
     Failed(Arc<str>),
     Results(Results),
-    /// Orders that are not ours any more, and whose writers have answered.
+    /// Orders of earlier connections to whose slots nobody writes any more.
     Late(Vec<u64>),
 }
 
@@ -99,12 +99,14 @@ pub(super) enum Party {
 pub(super) struct Outbox {
     /// May name peers that are gone; a peer that got their key then has an entry too many, which does no harm.
     dirty: VecDeque<Party>,
+    /// Those of them whose turn comes first: clients that should hear of suppliers before these get their orders. May name others, as above.
+    first: VecDeque<Key<Client>>,
     spare: Vec<Vec<u64>>,
 }
 
 impl Outbox {
     pub(super) fn new() -> Self {
-        Self { dirty: VecDeque::new(), spare: Vec::new() }
+        Self { dirty: VecDeque::new(), first: VecDeque::new(), spare: Vec::new() }
     }
 
     pub(super) fn push<P>(&mut self, party: Party, out: &mut PeerOut<P>, item: Item<P>) {
@@ -118,6 +120,12 @@ impl Outbox {
             out.listed = true;
             self.dirty.push_back(party);
         }
+    }
+
+    /// The same for a client, which then hears all it has to hear before any supplier does.
+    pub(super) fn mark_first(&mut self, key: Key<Client>, out: &mut PeerOut<Outcome>) {
+        self.first.push_back(key);
+        self.mark(Party::Client(key), out);
     }
 
     /// Tells a native client that an order is done.
@@ -140,7 +148,7 @@ impl Outbox {
         });
     }
 
-    /// Tells a native client that a writer of an order from before our time has answered.
+    /// Tells a native client that nobody writes any more for an order of an earlier connection.
     pub(super) fn push_late(&mut self, party: Party, out: &mut PeerOut<Outcome>, order: u64) {
         if let Some(Item::Push(Outcome::Late(orders))) = out.items.back_mut()
             && (orders.len() + 1) * NUMBER_BYTES <= MAX_CONTENT_BYTES
@@ -195,8 +203,17 @@ impl Outbox {
 impl Broker {
     /// Clears `out` and fills it with the next message that has to be sent; says to whom. Call it until it returns `None`,
     /// once per turn of the loop: what is decided between two drains goes into as few messages as possible.
+    ///
+    /// SUPPLY comes before all WORK and has to be written before it: a client must know of a softs supplier before that one has an order of its.
     pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
         out.clear();
+        while let Some(&key) = self.outbox.first.front() {
+            let sent = self.transmit_to_client(key, out);
+            if sent.is_some() {
+                return sent;
+            }
+            self.outbox.first.pop_front();
+        }
         while let Some(&party) = self.outbox.dirty.front() {
             let sent = match party {
                 Party::Client(key) => self.transmit_to_client(key, out),

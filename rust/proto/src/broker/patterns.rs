@@ -29,7 +29,7 @@ pub(super) fn normalized(product_ids: &[&str]) -> Vec<Box<str>> {
 ///
 /// # Errors
 /// The text for the supplier: which pattern, and what is wrong with it.
-pub(super) fn compile(patterns: &[Box<str>]) -> Result<Option<RegexSet>, String> {
+pub(crate) fn compile(patterns: &[Box<str>]) -> Result<Option<RegexSet>, String> {
     if patterns.is_empty() {
         return Err("Suppliers must register at least one product_id pattern".into());
     }

@@ -1,14 +1,18 @@
-//! What STATS tells: figures, why a product may be late, who is connected.
+//! What STATS tells: figures, why a product may be late, who is connected and what is on order.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use rustc_hash::FxHashMap;
+
+use super::catalogue::Product;
 use super::clients::Client;
 use super::outbox::{ENTRY_BYTES, MAX_CONTENT_BYTES, NUMBER_BYTES};
+use super::slab::Key;
 use super::suppliers::Supplier;
 use super::{Broker, cut};
-use crate::limits::{MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS};
-use crate::wire::{ClientDetail, Detail, Diagnosis, LaneDetail, Stats, SupplierDetail};
+use crate::limits::{MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS, MAX_DETAIL_PRODUCTS};
+use crate::wire::{ClientDetail, Detail, Diagnosis, LaneDetail, ProductDetail, Stats, SupplierDetail};
 
 /// Bytes of a STATS answer besides its lists.
 const STATS_BYTES: usize = 512;
@@ -17,6 +21,13 @@ const PEER_BYTES: usize = 128;
 /// Bytes of a pattern in the detail.
 const MAX_DETAIL_PATTERN_BYTES: usize = 128;
 
+/// Leases, by whose orders and of what they are.
+#[derive(Default)]
+struct Leased {
+    clients: FxHashMap<Key<Client>, u64>,
+    products: FxHashMap<Key<Product>, u64>,
+}
+
 impl Broker {
     /// The figures of `softs.BrokerStats`. The list of patterns is cut where it would not fit into a message.
     #[must_use]
@@ -24,17 +35,23 @@ impl Broker {
         self.stats_within(MAX_CONTENT_BYTES - STATS_BYTES)
     }
 
-    /// The statistics and who is connected. Patterns, clients and suppliers get a third of the message each, and are cut where they would not fit.
+    /// The statistics, who is connected and what is on order. Patterns, clients, suppliers and products get a part of the message each, and are
+    /// cut where they would not fit.
     pub(super) fn stats_in_detail(&self, now: Instant) -> (Stats, Option<Box<Detail>>) {
-        const THIRD: usize = (MAX_CONTENT_BYTES - STATS_BYTES) / 3;
-        let mut room = Room(THIRD);
-        let clients = self.clients.iter().filter_map(|(_, client)| self.client_detail(client));
+        const EIGHTH: usize = (MAX_CONTENT_BYTES - STATS_BYTES) / 8;
+        let leased = self.leased();
+        let mut room = Room(2 * EIGHTH);
+        let clients =
+            self.clients.iter().filter_map(|(key, client)| self.client_detail(&leased, key, client));
         let clients = clients.take(MAX_DETAIL_PEERS).map_while(|client| room.fit_client(client)).collect();
-        let mut room = Room(THIRD);
+        let mut room = Room(3 * EIGHTH);
         let suppliers = self.suppliers.iter().filter_map(|(_, supplier)| self.supplier_detail(now, supplier));
         let suppliers =
             suppliers.take(MAX_DETAIL_PEERS).map_while(|supplier| room.fit_supplier(supplier)).collect();
-        (self.stats_within(THIRD), Some(Box::new(Detail { clients, suppliers })))
+        let mut room = Room(2 * EIGHTH);
+        let products = self.longest_queues().into_iter().map(|key| self.product_detail(&leased, key));
+        let products = products.map_while(|product| room.fit_product(product)).collect();
+        (self.stats_within(EIGHTH), Some(Box::new(Detail { clients, suppliers, products })))
     }
 
     /// Why a product may be late.
@@ -78,16 +95,53 @@ impl Broker {
         }
     }
 
-    fn client_detail(&self, client: &Client) -> Option<ClientDetail> {
+    fn leased(&self) -> Leased {
+        let mut leased = Leased::default();
+        for lease in self.suppliers.iter().flat_map(|(_, supplier)| supplier.leases.values()) {
+            let order = &self.orders[lease.order];
+            *leased.products.entry(order.product).or_default() += 1;
+            if let Some(client) = order.client {
+                *leased.clients.entry(client).or_default() += 1;
+            }
+        }
+        leased
+    }
+
+    /// The products that the detail has room for.
+    fn longest_queues(&self) -> Vec<Key<Product>> {
+        let rank = |&(_, product): &(Key<Product>, &Product)| std::cmp::Reverse(product.unleased);
+        let mut products: Vec<_> = self.catalogue.in_use().collect();
+        if products.len() > MAX_DETAIL_PRODUCTS {
+            products.select_nth_unstable_by_key(MAX_DETAIL_PRODUCTS, rank);
+            products.truncate(MAX_DETAIL_PRODUCTS);
+        }
+        products.sort_unstable_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| a.1.id.cmp(&b.1.id)));
+        products.into_iter().map(|(key, _)| key).collect()
+    }
+
+    fn product_detail(&self, leased: &Leased, key: Key<Product>) -> ProductDetail {
+        let product = self.catalogue.product(key);
+        ProductDetail {
+            product_id: product.id.as_ref().to_owned(),
+            queued: product.unleased.into(),
+            leased: leased.products.get(&key).copied().unwrap_or_default(),
+            suppliers: self.catalogue.sets_of(key).map(|set| u64::from(set.suppliers)).sum(),
+        }
+    }
+
+    fn client_detail(&self, leased: &Leased, key: Key<Client>, client: &Client) -> Option<ClientDetail> {
         let lanes = client.announcement.entries.iter().map(|entry| LaneDetail {
             product_id: self.catalogue.product(entry.product).id.as_ref().to_owned(),
             lane: entry.lane,
             generation: entry.generation,
         });
+        let medium = client.announcement.medium.as_ref();
         Some(ClientDetail {
             peer_id: client.number()?,
-            address: client.announcement.address.as_deref().map(str::to_owned),
+            address: medium.map(|(address, _)| address.as_ref().to_owned()),
+            segment_id: medium.map(|&(_, segment_id)| segment_id),
             orders: client.len() as u64,
+            leased: leased.clients.get(&key).copied().unwrap_or_default(),
             lanes: lanes.collect(),
         })
     }
@@ -124,6 +178,11 @@ impl Room {
         let patterns: usize = supplier.patterns.iter().map(|pattern| pattern.len() + ENTRY_BYTES).sum();
         self.take(PEER_BYTES + supplier.name.len() + patterns)?;
         Some(supplier)
+    }
+
+    fn fit_product(&mut self, product: ProductDetail) -> Option<ProductDetail> {
+        self.take(product.product_id.len() + 3 * NUMBER_BYTES + ENTRY_BYTES)?;
+        Some(product)
     }
 
     fn take(&mut self, bytes: usize) -> Option<()> {

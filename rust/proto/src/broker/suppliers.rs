@@ -9,7 +9,7 @@ use super::catalogue::PatternSet;
 use super::dispatch::Ending;
 use super::journal::Kind;
 use super::lanes::Attachments;
-use super::orders::{Order, parse_for_softs};
+use super::orders::Order;
 use super::outbox::{Answer, Item, Party, PeerOut, Work};
 use super::slab::{Key, Linked, Links};
 use super::{Broker, PeerId, cut, foreign};
@@ -201,8 +201,11 @@ impl Broker {
         self.registered_suppliers += 1;
         let supplier = &mut self.suppliers[key];
         supplier.set = Some(set);
-        if supplier.dialect == Dialect::Native {
-            self.catalogue.sets[set].natives.insert(key);
+        match supplier.dialect {
+            Dialect::Native => {
+                self.catalogue.sets[set].natives.insert(key);
+            }
+            Dialect::Softs => self.had_softs = true,
         }
         supplier.name = name.map(|name| cut(name, MAX_ID_BYTES).into());
         let number = match supplier.number {
@@ -238,7 +241,7 @@ impl Broker {
         let supplier = &self.suppliers[key];
         let lease = supplier.leases.keys().next().copied().filter(|_| *supplier.work_id == *order_id);
         let Some(lease) = lease else {
-            self.late(order_id);
+            self.answered_late(order_id);
             return self.answer_supplier(key, Answer::Error(UNKNOWN_ORDER.into()));
         };
         let ending = match success {
@@ -251,17 +254,6 @@ impl Broker {
         self.update_ready(key);
         self.settle(now);
         self.dispatch_supplier(now, key);
-    }
-
-    /// A softs supplier has answered an order that we did not give it: another broker did, before us, or we did on a connection that broke.
-    /// Its client waits for this before it uses the slot again.
-    fn late(&mut self, order_id: &str) {
-        let Some((nonce, order)) = parse_for_softs(order_id) else {
-            return;
-        };
-        if let Some(&client) = self.by_nonce.get(&nonce) {
-            self.outbox.push_late(Party::Client(client), &mut self.clients[client].out, order);
-        }
     }
 
     fn done_many(

@@ -243,6 +243,12 @@ impl<L: Lanes> Client<L> {
         self.dialect.is_some()
     }
 
+    /// How many blocks are finished and not handed out.
+    #[must_use]
+    pub fn n_finished(&self) -> usize {
+        self.n_finished
+    }
+
     /// How many slots the user holds.
     #[must_use]
     pub fn n_held(&self) -> usize {

@@ -21,6 +21,11 @@ impl Recent {
         self.products.retain(|&(other, _)| other != key);
     }
 
+    /// What was asked for last.
+    fn last(&self) -> Option<ProductKey> {
+        self.products.iter().max_by_key(|&&(_, last)| last).map(|&(key, _)| key)
+    }
+
     /// Notes a request.
     fn touch(&mut self, key: ProductKey, n_blocks: u64) {
         self.requests += 1;
@@ -40,6 +45,13 @@ impl Recent {
 }
 
 impl<L: Lanes> Client<L> {
+    /// Puts blocks on order that have become free, for the product that was asked for last, rather than with the next request.
+    pub fn order_ahead(&mut self, now: Instant) {
+        if let Some(key) = self.recent.last() {
+            self.prefetch(now, key, false);
+        }
+    }
+
     /// Puts free blocks on order for `key`; `starved` when the caller goes away without a sample.
     pub(super) fn prefetch(&mut self, now: Instant, key: ProductKey, starved: bool) {
         let n_blocks = self.blocks.len();
@@ -61,7 +73,7 @@ impl<L: Lanes> Client<L> {
         let most = self.prefetch_limit();
         if self.recent.products.len() == 1 {
             // One product: all that is free, the usual case, without counting.
-            while self.n_live < most && self.order_ahead(key) {}
+            while self.n_live < most && self.order_one_ahead(key) {}
             if !starved {
                 return;
             }
@@ -76,7 +88,7 @@ impl<L: Lanes> Client<L> {
             self.reclaim_for(key, share);
         }
         for _ in have..share {
-            if self.n_live >= most || !self.order_ahead(key) {
+            if self.n_live >= most || !self.order_one_ahead(key) {
                 break;
             }
         }
@@ -92,7 +104,7 @@ impl<L: Lanes> Client<L> {
         limit.map_or(n_blocks, |limit| limit.min(n_blocks))
     }
 
-    fn order_ahead(&mut self, key: ProductKey) -> bool {
+    fn order_one_ahead(&mut self, key: ProductKey) -> bool {
         let Some((block, lane)) = self.take_free(key) else {
             return false;
         };
@@ -129,7 +141,7 @@ impl<L: Lanes> Client<L> {
             .max_by_key(|&id| self.blocks[id as usize].place);
         if let Some(last) = last {
             self.dismantle(last, true);
-            self.order_ahead(key);
+            self.order_one_ahead(key);
         }
     }
 

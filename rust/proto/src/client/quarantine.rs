@@ -121,6 +121,8 @@ impl<L: Lanes> Client<L> {
     pub(super) fn handle_late(&mut self, orders: &[OrderNumber]) {
         for &order in orders {
             for slot in self.quarantine.release(order) {
+                // It was away with a broker: the next order in it goes through one too.
+                self.set_tainted(slot, true);
                 self.make_free(slot);
             }
         }

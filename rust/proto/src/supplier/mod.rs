@@ -6,6 +6,7 @@
 
 mod credit;
 mod lanes;
+mod weights;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::log::{Level, LogRecord};
 use crate::wire::{Message, SupplierRequest, ToSupplier};
 
 pub use lanes::{LaneChange, LaneId};
+pub use weights::{MAX_WEIGHT, Weights};
 
 use credit::Credit;
 use lanes::Lanes;
@@ -86,6 +88,8 @@ pub struct Supplier {
     /// The broker has answered our GOODBYE: it sends no more leases.
     left: bool,
     credit: Credit,
+    /// A call that is none of ours runs for long: we want no leases.
+    paused: bool,
     /// What the broker will answer, in the order of our requests.
     expected: VecDeque<Expected>,
     hello: Option<Result<u64, String>>,
@@ -124,6 +128,7 @@ impl Supplier {
             leaving: false,
             left: false,
             credit: Credit::default(),
+            paused: false,
             expected: VecDeque::new(),
             hello: None,
             terminated: false,
@@ -213,17 +218,26 @@ impl Supplier {
         self.oldest_result_at.get_or_insert(now);
     }
 
-    /// Gives leases back that wait behind a call that takes long, and asks for no more meanwhile.
+    /// Gives leases back that wait behind a call that takes long, and asks for no more meanwhile. Where no lease is in hand, for the call is for an
+    /// order of a lane, none is wanted until [`Supplier::resume`]: it would come back at once, and so on.
     pub fn return_unstarted(&mut self) {
         if self.queue.is_empty() {
             return;
         }
+        self.paused = self.current.is_none();
         self.credit.shrink();
         self.ready_due = true;
         for work in self.queue.drain(..) {
             if let Lease::Native(lease) = work.lease {
                 self.returned.push(lease);
             }
+        }
+    }
+
+    /// The call that took long has ended: leases are wanted again.
+    pub fn resume(&mut self) {
+        if std::mem::take(&mut self.paused) {
+            self.ready_due = true;
         }
     }
 
@@ -364,7 +378,8 @@ impl Supplier {
     fn transmit_native(&mut self, out: &mut Message) -> bool {
         if self.ready_due && !self.leaving {
             self.ready_due = false;
-            SupplierRequest::Ready { credit: Some(u64::from(self.credit.window())) }.encode(out);
+            let wanted = if self.paused { 0 } else { self.credit.window() };
+            SupplierRequest::Ready { credit: Some(u64::from(wanted)) }.encode(out);
             return true;
         }
         if self.lanes.has_refusals() {
@@ -394,7 +409,8 @@ impl Supplier {
             return true;
         }
         // One lease at a time: READY while one is in hand would ask for a second.
-        if self.ready_due && !self.leaving && self.current.is_none() && self.queue.is_empty() {
+        if self.ready_due && !self.leaving && !self.paused && self.current.is_none() && self.queue.is_empty()
+        {
             self.ready_due = false;
             SupplierRequest::Ready { credit: None }.encode(out);
             return true;

@@ -1,18 +1,20 @@
-//! Who is connected: what a STATS answer has for a peer that asks for `detail`.
+//! Who is connected and what is on order: what a STATS answer has for a peer that asks for `detail`.
 
 use super::decode::short_list;
 use super::reader::Reader;
 use super::{WireError, writer};
 use crate::Dialect;
-use crate::limits::{MAX_ANNOUNCED, MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS};
+use crate::limits::{MAX_ANNOUNCED, MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS, MAX_DETAIL_PRODUCTS};
 
-/// The peers of a broker, at most [`MAX_DETAIL_PEERS`] of each side.
+/// The peers of a broker, at most [`MAX_DETAIL_PEERS`] of each side, and at most [`MAX_DETAIL_PRODUCTS`] of its products.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detail {
     /// Those that said HELLO.
     pub clients: Vec<ClientDetail>,
     /// Those that said HELLO.
     pub suppliers: Vec<SupplierDetail>,
+    /// Those that have orders or are announced, the longest queues first.
+    pub products: Vec<ProductDetail>,
 }
 
 /// One client.
@@ -22,8 +24,12 @@ pub struct ClientDetail {
     pub peer_id: u64,
     /// The medium that it announced.
     pub address: Option<String>,
+    /// Which segment lies there, as it announced.
+    pub segment_id: Option<u64>,
     /// Its orders that are queued or leased.
     pub orders: u64,
+    /// Those of them that suppliers have.
+    pub leased: u64,
     /// The products that it announced, with their lanes.
     pub lanes: Vec<LaneDetail>,
 }
@@ -58,9 +64,22 @@ pub struct SupplierDetail {
     pub attached: u64,
 }
 
+/// One product.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProductDetail {
+    /// What is ordered.
+    pub product_id: String,
+    /// Its orders that no supplier has.
+    pub queued: u64,
+    /// Its orders that suppliers have.
+    pub leased: u64,
+    /// Suppliers with a pattern that matches it.
+    pub suppliers: u64,
+}
+
 impl Detail {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        writer::map(out, 2);
+        writer::map(out, 3);
         writer::str(out, "clients");
         writer::array(out, self.clients.len());
         for client in &self.clients {
@@ -71,10 +90,19 @@ impl Detail {
         for supplier in &self.suppliers {
             supplier.encode(out);
         }
+        writer::str(out, "products");
+        writer::array(out, self.products.len());
+        for product in &self.products {
+            writer::array(out, 4);
+            writer::str(out, &product.product_id);
+            writer::uint(out, product.queued);
+            writer::uint(out, product.leased);
+            writer::uint(out, product.suppliers);
+        }
     }
 
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        let (mut clients, mut suppliers) = (None, None);
+        let (mut clients, mut suppliers, mut products) = (None, None, None);
         reader.map("detail", |reader, key| {
             match key {
                 b"clients" => {
@@ -84,30 +112,39 @@ impl Detail {
                     suppliers =
                         Some(short_list(reader, "suppliers", MAX_DETAIL_PEERS, SupplierDetail::decode)?);
                 }
+                b"products" => {
+                    products = Some(short_list(reader, "products", MAX_DETAIL_PRODUCTS, product)?);
+                }
                 _ => reader.skip(key)?,
             }
             Ok(())
         })?;
-        match (clients, suppliers) {
-            (Some(clients), Some(suppliers)) => Ok(Self { clients, suppliers }),
-            (clients, suppliers) => {
-                Err(reader.missing(&[("clients", clients.is_some()), ("suppliers", suppliers.is_some())]))
-            }
-        }
+        let seen = [clients.is_some(), suppliers.is_some(), products.is_some()];
+        let (Some(clients), Some(suppliers), Some(products)) = (clients, suppliers, products) else {
+            return Err(missing(reader, ["clients", "suppliers", "products"], seen));
+        };
+        Ok(Self { clients, suppliers, products })
     }
 }
 
 impl ClientDetail {
     fn encode(&self, out: &mut Vec<u8>) {
-        writer::map(out, 3 + usize::from(self.address.is_some()));
+        let optional = usize::from(self.address.is_some()) + usize::from(self.segment_id.is_some());
+        writer::map(out, 4 + optional);
         writer::str(out, "peer_id");
         writer::uint(out, self.peer_id);
         if let Some(address) = &self.address {
             writer::str(out, "address");
             writer::str(out, address);
         }
+        if let Some(segment_id) = self.segment_id {
+            writer::str(out, "segment_id");
+            writer::uint(out, segment_id);
+        }
         writer::str(out, "orders");
         writer::uint(out, self.orders);
+        writer::str(out, "leased");
+        writer::uint(out, self.leased);
         writer::str(out, "lanes");
         writer::array(out, self.lanes.len());
         for lane in &self.lanes {
@@ -120,20 +157,22 @@ impl ClientDetail {
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let mut client = Self::default();
-        let mut seen = [false; 3];
+        let mut seen = [false; 4];
         reader.map("clients", |reader, key| {
             match key {
                 b"peer_id" => (client.peer_id, seen[0]) = (reader.uint("peer_id")?, true),
                 b"address" => client.address = Some(reader.id("address")?.to_owned()),
+                b"segment_id" => client.segment_id = Some(reader.uint("segment_id")?),
                 b"orders" => (client.orders, seen[1]) = (reader.uint("orders")?, true),
+                b"leased" => (client.leased, seen[2]) = (reader.uint("leased")?, true),
                 b"lanes" => {
-                    (client.lanes, seen[2]) = (short_list(reader, "lanes", MAX_ANNOUNCED, lane)?, true)
+                    (client.lanes, seen[3]) = (short_list(reader, "lanes", MAX_ANNOUNCED, lane)?, true)
                 }
                 _ => reader.skip(key)?,
             }
             Ok(())
         })?;
-        all_seen(reader, ["peer_id", "orders", "lanes"], seen)?;
+        all_seen(reader, ["peer_id", "orders", "leased", "lanes"], seen)?;
         Ok(client)
     }
 }
@@ -207,10 +246,21 @@ fn lane(reader: &mut Reader<'_>) -> Result<LaneDetail, WireError> {
     })
 }
 
+fn product(reader: &mut Reader<'_>) -> Result<ProductDetail, WireError> {
+    reader.tuple("products", 4)?;
+    Ok(ProductDetail {
+        product_id: reader.id("product_id")?.to_owned(),
+        queued: reader.uint("queued")?,
+        leased: reader.uint("leased")?,
+        suppliers: reader.uint("suppliers")?,
+    })
+}
+
 fn all_seen<const N: usize>(reader: &Reader<'_>, names: [&str; N], seen: [bool; N]) -> Result<(), WireError> {
-    if seen == [true; N] {
-        return Ok(());
-    }
+    if seen == [true; N] { Ok(()) } else { Err(missing(reader, names, seen)) }
+}
+
+fn missing<const N: usize>(reader: &Reader<'_>, names: [&str; N], seen: [bool; N]) -> WireError {
     let fields: Vec<_> = names.into_iter().zip(seen).collect();
-    Err(reader.missing(&fields))
+    reader.missing(&fields)
 }

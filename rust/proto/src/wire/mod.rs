@@ -11,7 +11,7 @@ mod reader;
 mod reply;
 mod writer;
 
-pub use detail::{ClientDetail, Detail, LaneDetail, SupplierDetail};
+pub use detail::{ClientDetail, Detail, LaneDetail, ProductDetail, SupplierDetail};
 pub use lanes::{AnnouncedLane, LaneName, LaneOffer, NO_LANE, Supply};
 pub use message::Message;
 
@@ -52,7 +52,7 @@ pub enum ClientRequest<'a> {
         request_id: Option<u64>,
         /// Asks for a diagnosis of this product (native).
         product_id: Option<&'a str>,
-        /// Asks who is connected (native).
+        /// Asks who is connected and what is on order (native).
         detail: bool,
     },
     /// `ORDERS`, native dialect.
@@ -200,7 +200,7 @@ pub enum ToClient<'a> {
     },
     /// `SUPPLY`, native dialect: who makes the products that it announced.
     Supply(Vec<Supply<'a>>),
-    /// `LATE`, native dialect: orders from before a restart of the broker whose writers have answered.
+    /// `LATE`, native dialect: orders of earlier connections to whose slots nobody writes any more.
     Late(Vec<u64>),
 }
 

@@ -250,55 +250,6 @@ fn the_sequence_of_an_order_comes_with_every_attempt() {
 }
 
 #[test]
-fn a_late_answer_of_a_softs_supplier_reaches_the_client_that_it_names() {
-    let mut net = Net::new(Config { max_order_attempts: 7, ..Config::default() });
-    let (old, new, other) = (net.client(Native), net.client(Native), net.client(Native));
-    for (client, nonce) in [(old, 0xabc), (new, 0xabc), (other, 1)] {
-        net.ask(client, ClientRequest::Hello { nonce: Some(nonce) });
-        assert!(matches!(net.one(client), Got::NativeHello(_, 7)), "how often an order may fail");
-    }
-    let supplier = net.supplier(Softs, &["p"]);
-    net.ready(supplier);
-    net.orders(new, "p", &[(77, 0)]);
-    assert_eq!(net.works(supplier)[0].lease, "0000000000000abc-77");
-    for unknown in
-        ["0000000000000abc-5", "0000000000000abc-18446744073709551615", "abc-5", "0000000000000abc-+5"]
-    {
-        net.done(supplier, unknown, true);
-    }
-    assert_eq!(net.take(supplier), vec![Got::Error("Unknown order".into()); 4]);
-    assert_eq!(net.take(new), [Got::Late(vec![5, u64::MAX])]);
-    net.done(supplier, "77", true);
-    assert_eq!(net.one(supplier), Got::Error("Unknown order".into()), "the number alone names no order");
-    net.done(supplier, "0000000000000abc-77", true);
-    assert_eq!((net.one(supplier), net.one(new)), (Got::Ok, Got::Results(vec![77], vec![])));
-    net.kill(old);
-    net.done(supplier, "0000000000000abc-77", true);
-    assert_eq!(net.take(new), [Got::Late(vec![77])], "it is not open any more");
-    net.kill(new);
-    net.done(supplier, "0000000000000abc-77", true);
-    assert_eq!((net.take(other), net.drain()), (vec![], 0));
-    net.kill(other);
-    net.kill(supplier);
-    assert!(net.broker.is_empty());
-}
-
-#[test]
-fn an_order_keeps_its_name_when_its_client_is_gone() {
-    let mut net = Net::new(Config::default());
-    let client = net.client(Native);
-    net.ask(client, ClientRequest::Hello { nonce: Some(3) });
-    let supplier = net.supplier(Softs, &["p"]);
-    net.ready(supplier);
-    net.orders(client, "p", &[(1, 0)]);
-    let id = net.works(supplier).remove(0).lease;
-    net.kill(client);
-    net.done(supplier, &id, true);
-    assert_eq!(net.one(supplier), Got::Ok);
-    assert_eq!(net.broker.stats().pending_orders, 0);
-}
-
-#[test]
 fn detail_tells_who_is_connected() {
     let mut net = Net::new(Config::default());
     let (client, softs) = (net.client(Native), net.client(Softs));
@@ -309,20 +260,48 @@ fn detail_tells_who_is_connected() {
     net.credit(supplier, 1);
     net.announce(client, &[("p", Some(2)), ("q", None)]);
     net.orders(client, "p", &[(1, 0), (2, 64)]);
+    net.order(softs, "1", "nobody's", 128);
     net.drain();
     net.advance(std::time::Duration::from_millis(1500));
     net.take(client);
     net.ask(client, ClientRequest::Stats { request_id: Some(1), product_id: None, detail: true });
     let Got::Detail(detail) = net.one(client) else { panic!() };
     let [ours, theirs] = &detail.clients[..] else { panic!("{detail:?}") };
-    assert_eq!((ours.peer_id, ours.address.as_deref(), ours.orders), (1, Some("m"), 2));
+    assert_eq!((ours.peer_id, ours.address.as_deref(), ours.segment_id), (1, Some("m"), Some(9)));
+    assert_eq!((ours.orders, ours.leased), (2, 1));
     let lanes: Vec<_> = ours.lanes.iter().map(|l| (&*l.product_id, l.lane, l.generation)).collect();
     assert_eq!(lanes, [("p", 2, 1), ("q", u32::MAX, 1)]);
-    assert_eq!((theirs.peer_id, theirs.address.as_deref(), theirs.lanes.len()), (2, None, 0));
+    assert_eq!((theirs.peer_id, theirs.address.as_deref(), theirs.segment_id), (2, None, None));
+    assert_eq!((theirs.orders, theirs.leased, theirs.lanes.len()), (1, 0, 0));
     let [native, softs_supplier] = &detail.suppliers[..] else { panic!("{detail:?}") };
     assert_eq!((native.leases, native.busy_s, native.attached, native.dialect), (1, 1.5, 1, Native));
     assert_eq!(native.patterns, ["p", "q"]);
     assert_eq!((softs_supplier.busy_s, softs_supplier.attached, softs_supplier.dialect), (0.0, 0, Softs));
+    let products = detail.products.iter().map(|p| (&*p.product_id, p.queued, p.leased, p.suppliers));
+    let expected = [("nobody's", 1, 0, 0), ("p", 1, 1, 1), ("q", 0, 0, 1)];
+    assert_eq!(products.collect::<Vec<_>>(), expected);
+    net.kill(client);
+    net.ask(softs, ClientRequest::Cancel { order_id: "1" });
+    let client = net.client(Native);
+    net.ask(client, ClientRequest::Stats { request_id: None, product_id: None, detail: true });
+    let Got::Detail(detail) = net.one(client) else { panic!() };
+    let products: Vec<_> = detail.products.iter().map(|p| (&*p.product_id, p.queued, p.leased)).collect();
+    assert_eq!(products, [("p", 0, 1)], "nobody's lease is one still; what nobody orders is not told");
+}
+
+#[test]
+fn detail_tells_the_longest_queues() {
+    let mut net = Net::with_queue(10);
+    let client = net.client(Native);
+    for n in 0..400 {
+        let orders: Vec<_> = (0..=n % 4).map(|at| (4 * n + at, 64 * (4 * n + at))).collect();
+        net.orders(client, &format!("p{n:03}"), &orders);
+    }
+    net.ask(client, ClientRequest::Stats { request_id: None, product_id: None, detail: true });
+    let Got::Detail(detail) = net.one(client) else { panic!() };
+    let queued = |n| detail.products.iter().filter(|product| product.queued == n).count();
+    assert_eq!((queued(4), queued(3), queued(2), queued(1)), (100, 100, 56, 0));
+    assert!(detail.products[..100].is_sorted_by_key(|product| &product.product_id));
 }
 
 #[test]
@@ -366,6 +345,7 @@ fn detail_and_lanes_fit_into_messages() {
     assert_eq!(detail.suppliers.len(), 256, "the patterns are cut, so all find room");
     assert!((3..40).contains(&detail.clients.len()), "{}", detail.clients.len());
     assert!(detail.clients.last().unwrap().lanes.len() < MAX_ANNOUNCED, "the last one is cut");
+    assert!((200..=256).contains(&detail.products.len()), "{}", detail.products.len());
     assert!((MAX_MESSAGE_BYTES / 2..=MAX_MESSAGE_BYTES).contains(&net.longest), "{}", net.longest);
     net.longest = 0;
     net.tell(supplier, SupplierRequest::Goodbye);

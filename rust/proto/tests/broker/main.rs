@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // In a test, also in its helpers, a surprise should be a panic.
 
 mod lanes;
+mod late;
 mod model;
 mod orders;
 mod peers;

@@ -368,7 +368,10 @@ impl Life {
                 return;
             }
             self.net.done(peer, &id, true);
-            self.clients.get_mut(&client).unwrap().late.push(guess);
+            let client = self.clients.get_mut(&client).unwrap();
+            if !client.open.contains_key(&guess) {
+                client.late.push(guess);
+            }
         }
     }
 

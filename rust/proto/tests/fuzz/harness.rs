@@ -5,7 +5,8 @@ use softs_proto::Dialect;
 use softs_proto::limits::{MAX_COMMAND_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES};
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
-    Message, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WorkGroup,
+    Message, ProductDetail, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier,
+    WorkGroup,
 };
 use softs_proto::zmtp::{Codec, Event, Role, ZmtpError};
 
@@ -74,6 +75,7 @@ fn reply_bytes(reply: &Reply<'_>) -> usize {
 fn detail_bytes(detail: &Detail) -> usize {
     bytes_of(&detail.clients)
         + bytes_of(&detail.suppliers)
+        + bytes_of(&detail.products)
         + detail.clients.iter().map(|client| bytes_of(&client.lanes)).sum::<usize>()
         + detail.suppliers.iter().map(|supplier| bytes_of(&supplier.patterns)).sum::<usize>()
 }
@@ -336,6 +338,7 @@ fn corpus() -> Vec<FrameList> {
     let detail = Detail {
         clients: vec![client_detail(address, product_id); 2],
         suppliers: vec![supplier_detail(product_id); 2],
+        products: vec![product_detail(product_id); 2],
     };
     let diagnosis = Diagnosis { busiest_s: 2.5, ..Diagnosis::default() };
     let reply =
@@ -395,7 +398,18 @@ fn corpus() -> Vec<FrameList> {
 
 fn client_detail(address: &str, product_id: &str) -> ClientDetail {
     let lane = LaneDetail { product_id: product_id.into(), lane: 3, generation: 70_000 };
-    ClientDetail { peer_id: 9, address: Some(address.into()), orders: 300, lanes: vec![lane; 2] }
+    ClientDetail {
+        peer_id: 9,
+        address: Some(address.into()),
+        segment_id: Some(u64::MAX),
+        orders: 300,
+        leased: 2,
+        lanes: vec![lane; 2],
+    }
+}
+
+fn product_detail(product_id: &str) -> ProductDetail {
+    ProductDetail { product_id: product_id.into(), queued: 300, leased: 2, suppliers: 1 }
 }
 
 fn supplier_detail(pattern: &str) -> SupplierDetail {

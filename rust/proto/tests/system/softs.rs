@@ -14,8 +14,6 @@ pub(crate) struct Call {
     pub(crate) address: String,
     pub(crate) offset: u64,
     pub(crate) steps_left: usize,
-    /// Leased by a broker that is gone.
-    pub(crate) late: bool,
 }
 
 #[derive(Debug, Default)]
@@ -46,9 +44,6 @@ impl SoftsSupplier {
     pub(crate) fn disconnected(&mut self) {
         self.wire = None;
         self.unsent.retain(|frames| frames[0] == b"DONE");
-        if let Some(call) = &mut self.call {
-            call.late = true;
-        }
     }
 
     pub(crate) fn handle_message(&mut self, frames: &[&[u8]], steps: usize) {
@@ -60,7 +55,6 @@ impl SoftsSupplier {
                 address: address.to_owned(),
                 offset,
                 steps_left: steps,
-                late: false,
             });
         }
     }

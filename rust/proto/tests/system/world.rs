@@ -9,10 +9,12 @@ use softs_proto::client::{Client, Config as ClientConfig, SlotId};
 use softs_proto::supplier::{Config as SupplierConfig, Supplier, Work};
 use softs_proto::wire::Message;
 
+mod late;
 mod supply;
 
 use crate::lane_model::{Claim, ModelLanes, Owner};
 use crate::softs::SoftsSupplier;
+use late::LateAnswers;
 
 const SLOT_SIZE: u64 = 16;
 const PRODUCTS: [&str; 3] = ["a", "b", "c"];
@@ -45,6 +47,8 @@ pub(crate) struct Fleet {
     pub(crate) softs: usize,
     /// Whether clients have lanes.
     pub(crate) lanes: bool,
+    /// Whether the broker can die.
+    pub(crate) broker_dies: bool,
 }
 
 /// Both directions of one connection; messages of one direction keep their order.
@@ -60,6 +64,10 @@ pub(crate) struct ClientProcess {
     address: String,
     ordered: bool,
     wire: Option<PeerId>,
+    /// What it calls itself in orders to softs suppliers.
+    pub(crate) nonce: u64,
+    /// The connection on which it sent each order last.
+    sent: HashMap<u64, PeerId>,
     pub(crate) n_slots: u32,
     product: &'static str,
     /// Slots in the user's hands and the sample that each held when it was handed out.
@@ -110,6 +118,7 @@ pub(crate) struct World {
     sequences: HashSet<(String, String, u64)>,
     /// Calls that lanes were the reason for.
     pub(crate) through_lanes: usize,
+    pub(crate) late: LateAnswers,
 }
 
 impl World {
@@ -130,6 +139,7 @@ impl World {
             handed_out: HashSet::new(),
             sequences: HashSet::new(),
             through_lanes: 0,
+            late: LateAnswers::default(),
         };
         for _ in 0..2 {
             world.start_client();
@@ -164,6 +174,8 @@ impl World {
             address,
             ordered,
             wire: None,
+            nonce: self.serial,
+            sent: HashMap::new(),
             n_slots,
             product,
             held: BTreeMap::new(),
@@ -198,25 +210,33 @@ impl World {
         if let Some(mut wire) = self.wires.remove(&peer) {
             if self.random.chance(50) {
                 for frames in wire.up.drain(..) {
-                    self.broker.handle_message(self.now, peer, &slices(&frames));
+                    self.broker_hears(peer, &frames);
                 }
             }
+            self.lose_lease(peer);
             self.broker.handle_disconnected(self.now, peer);
         }
     }
 
-    /// What the kernel has taken for a client can still be read when the broker is gone; so a client knows of a supplier of softs before that
-    /// one has its order.
+    /// A client's connection is about to end. What the kernel has taken for it can still be read; so a client knows of a supplier of softs before
+    /// that one has its order.
     ///
-    /// What the client has sent does not arrive any more: a client that lost its connection before the broker's first SUPPLY came, and gave up
-    /// waiting for it, does not know about a supplier of softs that gets its order after that.
+    /// What the client has sent does not arrive any more where brokers die: a client that lost its connection before the broker's first SUPPLY
+    /// came, and gave up waiting for it, does not know about a supplier of softs that gets its order after that. A broker that lives reads it,
+    /// so that it knows all orders that the client has lost.
     fn read_rest(&mut self, client: usize) {
-        let client = &mut self.clients[client];
-        if let Some(wire) = client.wire.and_then(|peer| self.wires.get_mut(&peer)) {
-            wire.up.clear();
-            for frames in wire.down.drain(..) {
-                client.machine.handle_message(self.now, &slices(&frames));
+        let Some(peer) = self.clients[client].wire else { return };
+        let Some(wire) = self.wires.get_mut(&peer) else { return };
+        let up = std::mem::take(&mut wire.up);
+        if !self.fleet.broker_dies {
+            for frames in up {
+                self.broker_hears(peer, &frames);
             }
+            self.pump_broker();
+        }
+        for frames in self.wires.get_mut(&peer).map(|wire| std::mem::take(&mut wire.down)).unwrap_or_default()
+        {
+            self.client_hears(client, &frames);
         }
     }
 
@@ -224,6 +244,17 @@ impl World {
         for client in 0..self.clients.len() {
             self.read_rest(client);
         }
+        for softs in 0..self.softs.len() {
+            // An order that was on its way arrives, or not.
+            let peer = self.softs[softs].wire.filter(|_| self.random.chance(50));
+            let down =
+                peer.and_then(|peer| self.wires.get_mut(&peer)).map(|wire| std::mem::take(&mut wire.down));
+            for frames in down.unwrap_or_default() {
+                let steps = self.random.below(12);
+                self.softs[softs].handle_message(&slices(&frames), steps);
+            }
+        }
+        self.late.forget();
         self.wires.clear();
         self.broker = new_broker();
     }
@@ -257,7 +288,7 @@ impl World {
                 self.cut(gone.wire);
                 self.start_client();
             }
-            1022..1028 => self.restart_broker(),
+            1022..1028 if self.fleet.broker_dies => self.restart_broker(),
             1028..1031 if !self.softs.is_empty() => {
                 let killed = self.random.below(self.softs.len());
                 let gone = std::mem::take(&mut self.softs[killed]);
@@ -295,6 +326,7 @@ impl World {
             }
             let Some(peer) = self.clients[i].wire else { continue };
             while self.clients[i].machine.poll_transmit(self.now, &mut message) {
+                self.note_sent(i, peer, &message);
                 self.wires.get_mut(&peer).unwrap().up.push_back(owned(&message));
             }
             while self.clients[i].machine.poll_log().is_some() {}
@@ -315,7 +347,13 @@ impl World {
             }
         }
         self.pump_softs();
+        self.pump_broker();
+    }
+
+    fn pump_broker(&mut self) {
+        let mut message = Message::new();
         while let Some(peer) = self.broker.poll_transmit(&mut message) {
+            self.note_given(peer, &message);
             if let Some(wire) = self.wires.get_mut(&peer) {
                 wire.down.push_back(owned(&message));
             }
@@ -324,13 +362,11 @@ impl World {
     }
 
     fn pump_softs(&mut self) {
-        // A broker forgets a LATE for a client that is not back yet, so that slots would stay in quarantine.
-        let clients_are_back = self.clients.iter().all(|client| client.machine.peer_id().is_some());
         for i in 0..self.softs.len() {
             if self.softs[i].wire.is_some_and(|peer| !self.wires.contains_key(&peer)) {
                 self.softs[i].disconnected();
             }
-            if self.softs[i].wire.is_none() && clients_are_back && self.random.chance(30) {
+            if self.softs[i].wire.is_none() && self.random.chance(30) {
                 let peer = self.open(Side::Backend, Dialect::Softs);
                 self.softs[i].connected(peer);
             }
@@ -357,14 +393,15 @@ impl World {
         let wire = self.wires.get_mut(&peer).unwrap();
         if wire.down.is_empty() || (!wire.up.is_empty() && self.random.chance(50)) {
             let frames = wire.up.pop_front().unwrap();
-            self.broker.handle_message(self.now, peer, &slices(&frames));
+            self.broker_hears(peer, &frames);
             return;
         }
         let frames = wire.down.pop_front().unwrap();
+        if let Some(client) = self.clients.iter().position(|c| c.wire == Some(peer)) {
+            return self.client_hears(client, &frames);
+        }
         let frames = slices(&frames);
-        if let Some(client) = self.clients.iter_mut().find(|c| c.wire == Some(peer)) {
-            client.machine.handle_message(self.now, &frames);
-        } else if let Some(supplier) = self.suppliers.iter_mut().find(|s| s.wire == Some(peer)) {
+        if let Some(supplier) = self.suppliers.iter_mut().find(|s| s.wire == Some(peer)) {
             supplier.machine.handle_message(self.now, &frames);
         } else if let Some(chosen) = self.softs.iter().position(|s| s.wire == Some(peer)) {
             self.softs[chosen].handle_message(&frames, steps);

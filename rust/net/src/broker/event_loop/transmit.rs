@@ -58,7 +58,9 @@ impl EventLoop {
                     self.mark(id);
                 }
             }
-            if is_full {
+            // A client must know of a supplier of softs before that one has its order: SUPPLY is said first, and written first.
+            let is_supply = self.message.frames().next() == Some(&b"SUPPLY"[..]);
+            if is_full || is_supply {
                 self.flush(now, id);
             }
         }

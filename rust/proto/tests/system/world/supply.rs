@@ -138,19 +138,6 @@ impl World {
         let softs = softs.filter(|call| call.address == address && call.offset == offset);
         assert!(native.count() + softs.count() <= 1, "two writers of one slot");
     }
-
-    /// A slot that a supplier of softs may write late is not ordered again.
-    pub(super) fn check_late_writers(&self) {
-        for call in self.softs.iter().filter_map(|supplier| supplier.call.as_ref()).filter(|call| call.late) {
-            let slot = SlotId::try_from(call.offset / SLOT_SIZE).unwrap();
-            if let Some(client) = self.clients.iter().find(|client| client.address == call.address) {
-                assert!(
-                    !client.lanes.is_on_order(slot),
-                    "slot {slot} has a late writer and is ordered again"
-                );
-            }
-        }
-    }
 }
 
 impl Call {

@@ -1,0 +1,226 @@
+"""What ``softs-fast`` understands. Each command's code is loaded when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+from collections.abc import Callable, Sequence
+
+from .._core import __version__
+from ..market import EndpointConfig
+
+__all__ = ["parse"]
+
+_FRONTEND = EndpointConfig.frontend
+_ENDPOINT = f"the broker's frontend, for example {_FRONTEND} or tcp://127.0.0.1:5555"
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+#: Bytes of one sample in a bench at most.
+_MAX_SIZE = 1 << 30
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the arguments.
+
+    Returns:
+        The options of the command; with them `run`, a function that takes them, and `endless`, whether only a signal ends the command.
+
+    Raises:
+        SystemExit: they are wrong, or ask for help.
+    """
+    parser = argparse.ArgumentParser(
+        prog="softs-fast",
+        description="Training data from teachers to a student at memory speed: run a broker, look at a market, measure this machine.",
+        epilog="softs-fast COMMAND --help tells more about a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"softs-fast {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_broker(commands)
+    _add_stats(commands)
+    _add_top(commands)
+    _add_bench(commands)
+    arguments = parser.parse_args(argv)
+    arguments.endless = arguments.is_endless(arguments)
+    return arguments
+
+
+_Commands = argparse._SubParsersAction  # the only way to name what add_subparsers returns
+
+
+def _add_broker(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "broker",
+        "run a broker until SIGINT or SIGTERM",
+        """\
+examples:
+  softs-fast broker
+  softs-fast broker --frontend ipc:///run/me/f --backend ipc:///run/me/b
+  softs-fast broker --frontend tcp://127.0.0.1:5555 --backend tcp://127.0.0.1:5556 --prometheus 127.0.0.1:9464""",
+    )
+    parser.add_argument("--frontend", metavar="ENDPOINT", help="where clients connect (default: %(default)s)")
+    parser.add_argument(
+        "--backend", metavar="ENDPOINT", help="where suppliers connect (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--log-level", choices=_LOG_LEVELS, default="info", help="what to log (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-queue-per-product",
+        type=_count,
+        default=16,
+        metavar="N",
+        help="orders of one product that wait here; more wait at their clients (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-order-attempts",
+        type=_count,
+        default=5,
+        metavar="N",
+        help="an order that fails so often is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--prometheus", metavar="HOST:PORT", help="serve metrics over HTTP there; port 0 takes a free one"
+    )
+    parser.add_argument(
+        "--allow-remote",
+        action="store_true",
+        help="let TCP endpoints and metrics be reachable from other machines; there is no authentication",
+    )
+    parser.set_defaults(
+        frontend=_FRONTEND,
+        backend=EndpointConfig.backend,
+        run=_loaded("broker"),
+        is_endless=lambda arguments: True,
+    )
+
+
+def _add_stats(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "stats",
+        "print who is connected to a broker and what they did",
+        f"""\
+examples:
+  softs-fast stats {_FRONTEND}
+  softs-fast stats {_FRONTEND} --json | jq .stats.pending_orders
+  softs-fast stats {_FRONTEND} --watch 5
+
+A broker of softs tells less: no clients and no suppliers.""",
+    )
+    parser.add_argument("endpoint", metavar="ENDPOINT", help=_ENDPOINT)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per line instead of tables"
+    )
+    parser.add_argument(
+        "--watch",
+        type=_seconds,
+        nargs="?",
+        const=2.0,
+        metavar="SECONDS",
+        help="print again every so many seconds (default: 2) until SIGINT or SIGTERM",
+    )
+    parser.set_defaults(run=_loaded("stats"), is_endless=lambda arguments: arguments.watch is not None)
+
+
+def _add_top(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "top",
+        "watch a market live",
+        f"""\
+examples:
+  softs-fast top {_FRONTEND}
+  softs-fast top {_FRONTEND} --once | head
+
+PRODUCER is the share of time in which a client waits while its suppliers are busy: add suppliers.
+CONSUMER is the share in which suppliers idle because samples are finished or held: the client is slower.
+Without a terminal it prints plain text, one screen after the other.""",
+    )
+    parser.add_argument("endpoint", metavar="ENDPOINT", help=_ENDPOINT)
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="look again after so long (default: 1)",
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="print one screen as plain text, after one interval"
+    )
+    parser.set_defaults(run=_loaded("top"), is_endless=lambda arguments: not arguments.once)
+
+
+def _add_bench(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "bench",
+        "measure this machine with a market of its own",
+        """\
+examples:
+  softs-fast bench
+  softs-fast bench --seconds 30 --size 64 4096 4194304 --json""",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=8.0,
+        metavar="S",
+        help="time for all measurements together (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--size",
+        type=_size,
+        nargs="+",
+        default=[64, 600_000],
+        metavar="BYTES",
+        help="bytes of one sample (default: 64 600000)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.set_defaults(run=_loaded("bench"), is_endless=lambda arguments: False)
+
+
+def _command(
+    commands: _Commands[argparse.ArgumentParser], name: str, summary: str, epilog: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _loaded(command: str) -> Callable[[argparse.Namespace], None]:
+    def run(arguments: argparse.Namespace) -> None:
+        importlib.import_module(f".{command}", __package__).run(arguments)
+
+    return run
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not (math.isfinite(seconds) and 0.01 <= seconds <= 86_400):
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.01 and 86400 seconds")
+    return seconds
+
+
+def _count(text: str) -> int:
+    return _whole_number(text, 0xFFFF_FFFF)
+
+
+def _size(text: str) -> int:
+    return _whole_number(text, _MAX_SIZE)
+
+
+def _whole_number(text: str, most: int) -> int:
+    number = int(text)
+    if not 1 <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {most}")
+    return number
+
+
+# argparse names the type of an argument that is no number at all.
+_seconds.__name__ = "number of seconds"
+_count.__name__ = _size.__name__ = "whole number"

@@ -1,0 +1,225 @@
+"""``softs-fast bench``: this machine measured with a market of its own."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from .. import _core
+from ..errors import PeerLost
+from .bench_peer import LOADER_BATCH, has_torch, percentiles
+from .table import rows_of, si
+
+__all__ = ["render", "run"]
+
+#: Answers each byte on standard input with one on standard output.
+_ECHO = "import os\nwhile os.read(0, 1): os.write(1, b'x')"
+#: Memory that the copies go through: more than the caches of a core hold.
+_COPY_BYTES = 64 << 20
+#: Wait this long for a process whose input has ended, seconds.
+_END_S = 10.0
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure and print.
+
+    Raises:
+        PeerLost: a process of the bench has failed; it has said why.
+    """
+    sizes = list(dict.fromkeys(arguments.size))
+    result = measure(sizes, arguments.seconds)
+    print(json.dumps(result) if arguments.json else render(result))
+
+
+def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
+    """Measure samples of some sizes, and the limits of the machine beside them, in about `seconds`.
+
+    Raises:
+        PeerLost: a process of the bench has failed; it has said why.
+    """
+    with_torch = has_torch()
+    # Per size: one by one, latency, a short copy, and the loader; and the pipe.
+    each_s = seconds / (len(sizes) * (2.25 + with_torch) + 0.25)
+    rows: dict[int, dict[str, Any]] = {size: {"bytes": size, "loader_samples_s": None} for size in sizes}
+    with _market(sizes) as frontend:
+        options = {"frontend": frontend, "sizes": sizes, "seconds": each_s, "with_torch": with_torch}
+        with _Peer("client", options) as client:
+            for _ in range(len(sizes) * (2 + with_torch)):
+                _note(rows, client.event())
+    for size in sizes:
+        copies_s = _copies(size, each_s / 4)
+        rows[size] |= {"copies_s": copies_s, "copy_bytes_s": copies_s * size}
+    pipe = _pipe_round_trips(each_s / 4)
+    return {
+        "version": _core.__version__,
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "pipe_round_trip_p50_s": pipe[0],
+        "pipe_round_trip_p99_s": pipe[1],
+        "sizes": list(rows.values()),
+    }
+
+
+def render(result: dict[str, Any]) -> str:
+    """The result as text for people."""
+    rows = []
+    for size in result["sizes"]:
+        loader = size["loader_samples_s"]
+        rows.append(
+            [
+                f"{si(size['bytes'])}B",
+                si(size["one_by_one_samples_s"]),
+                "-" if loader is None else si(loader),
+                _time(size["latency_p50_s"]),
+                _time(size["latency_p99_s"]),
+                si(size["copies_s"]),
+                f"{si(size['copy_bytes_s'])}B",
+            ]
+        )
+    head = f"SAMPLE ONE-BY-ONE/S BATCH-{LOADER_BATCH}/S P50 P99 COPIES/S COPIED/S"
+    lines = [
+        f"softs-fast {result['version']}, Python {result['python']}, {result['cores']} cores",
+        "",
+        *rows_of(head, rows, n_left=1),
+        "",
+        f"ONE-BY-ONE, BATCH-{LOADER_BATCH}: samples per second with Client, and with SoftDataLoader"
+        + (" (needs torch)." if result["sizes"][0]["loader_samples_s"] is None else "."),
+        "P50, P99: with one slot, from giving it back to the next sample in it.",
+        f"Limits of this machine: COPIES of the same bytes, one at a time, from Python; a byte through a pipe to another process "
+        f"and back takes {_time(result['pipe_round_trip_p50_s'])} (P99 {_time(result['pipe_round_trip_p99_s'])}).",
+    ]
+    return "\n".join(lines)
+
+
+def _note(rows: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
+    row = rows[event["size"]]
+    if event["event"] == "latency":
+        row["latency_p50_s"], row["latency_p99_s"] = event["seconds"]
+    else:
+        row[f"{event['event']}_samples_s"] = event["samples_s"]
+
+
+@contextlib.contextmanager
+def _market(sizes: list[int]) -> Iterator[str]:
+    """A broker and a supplier in a private folder; the frontend."""
+    with tempfile.TemporaryDirectory(prefix="softs-") as folder:
+        frontend, backend = f"ipc://{folder}/f", f"ipc://{folder}/b"
+        with _Peer("broker", {"frontend": frontend, "backend": backend}) as broker:
+            broker.event()
+            with _Peer("supplier", {"backend": backend, "sizes": sizes}) as supplier:
+                supplier.event()
+                yield frontend
+
+
+class _Peer:
+    """A process of the bench. It is in a session of its own, so that Ctrl-C reaches it only through the end of its input."""
+
+    def __init__(self, role: str, options: dict[str, Any]) -> None:
+        self._role = role
+        program = ["-m", f"{__package__}.bench_peer", role, json.dumps(options)]
+        self._process = _start(program)
+
+    def event(self) -> dict[str, Any]:
+        """Wait for what it says next.
+
+        Raises:
+            PeerLost: it has ended instead.
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise PeerLost(f"the {self._role} of the bench has ended before it was done")
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+    def __enter__(self) -> _Peer:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `event` will notice
+            self._process.stdin.write(b"\n")
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        _end(self._process)
+
+
+def _start(program: list[str]) -> subprocess.Popen[bytes]:
+    # -P: the current folder has no say in what is imported.
+    return subprocess.Popen(
+        [sys.executable, "-P", *program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    process.stdout.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    except BaseException:  # Ctrl-C came a second time
+        process.kill()
+        process.wait()
+        raise
+
+
+def _copies(size: int, seconds: float) -> float:
+    """Copies of `size` bytes per second."""
+    length = max(size, _COPY_BYTES // size * size)
+    # Not zeros: those would all be the same page.
+    source, target = memoryview(b"\x01" * length), memoryview(bytearray(b"\x02") * length)
+    n_copies, started = 0, time.perf_counter()
+    while True:
+        for offset in range(0, length, size):
+            target[offset : offset + size] = source[offset : offset + size]
+        n_copies += length // size
+        taken = time.perf_counter() - started
+        if taken >= seconds:
+            return n_copies / taken
+
+
+def _pipe_round_trips(seconds: float) -> list[float]:
+    """Median and 99th percentile of the time of one byte to another process and back, in seconds."""
+    echo = _start(["-S", "-c", _ECHO])
+    try:
+        assert echo.stdin is not None
+        assert echo.stdout is not None
+        there, back = echo.stdin.fileno(), echo.stdout.fileno()
+        taken: list[float] = []
+        started_s = last_s = 0.0
+        # The first one starts the other's loop.
+        while not taken or last_s - started_s < seconds:
+            before_s = time.perf_counter()
+            os.write(there, b"x")
+            if not os.read(back, 1):
+                raise PeerLost("the other end of the pipe has ended before it was done")
+            last_s = time.perf_counter()
+            if started_s == 0.0:
+                started_s = last_s
+            else:
+                taken.append(last_s - before_s)
+        return percentiles(taken)
+    finally:
+        _end(echo)
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g}{unit}"
+    return f"{seconds * 1e6:.3g}µs"

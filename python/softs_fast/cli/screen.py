@@ -1,0 +1,160 @@
+"""One screen of ``softs-fast top``. Pure: snapshots and rates in, lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..market.observe import ClientView, Snapshot, SupplierView
+from .rates import LaneRate, Rates, SupplierRates
+from .table import count, cut, plain, rows_of, share, si
+
+__all__ = ["outage", "screen"]
+
+#: Columns that a text of a peer gets.
+_TEXT_WIDTH = 24
+
+_CLIENT_HEAD = (
+    "CLIENT MEDIUM PRODUCTS SAMPLES/S WAITED PRODUCER CONSUMER ORDERED FINISHED HELD RETRIES FAILED LOST"
+)
+_SUPPLIER_HEAD = "SUPPLIER NAME PATTERNS SAMPLES/S BUSY LANES LEASES OLDEST SLEEPS/S FAILED GIVEN-BACK"
+_LANE_HEAD = "LANE CLIENT PRODUCT ORDERS/S SUPPLIERS"
+
+
+def screen(
+    snapshot: Snapshot, rates: Rates, clock: str, width: int | None = None, height: int | None = None
+) -> list[str]:
+    """Lay out a market.
+
+    Args:
+        snapshot: its state.
+        rates: what happened since the one before.
+        clock: the time, as text.
+        width: columns of a line at most; None for any number.
+        height: lines at most; None for any number.
+    """
+    stats = snapshot.stats
+    top = [
+        f"softs-fast top  {plain(snapshot.endpoint)}  {clock}",
+        f"{count(stats.connected_clients, 'client')}, {count(stats.connected_suppliers, 'supplier')}, "
+        f"{count(len(rates.lanes), 'lane')}"
+        f"{_sums(snapshot)}",
+        f"samples  {_rate(rates.samples_s)}/s to clients on this machine, {_rate(rates.wire_orders_s)}/s through the broker; "
+        f"{count(stats.pending_orders, 'order')} there now",
+    ]
+    if snapshot.clients is None:
+        top.append("This broker does not tell who is connected.")
+    tables = [
+        (_CLIENT_HEAD, [_client_row(c, rates) for c in snapshot.clients or ()], 3),
+        (_SUPPLIER_HEAD, _supplier_rows(snapshot.suppliers or (), rates), 3),
+        (_LANE_HEAD, [_lane_row(lane) for lane in rates.lanes], 3),
+    ]
+    room = None if height is None else height - len(top)
+    lines = top + _stack([table for table in tables if table[1]], room)
+    return _fit(lines, width, height)
+
+
+def outage(endpoint: str, why: str, width: int, height: int) -> list[str]:
+    """The screen while no broker answers."""
+    return _fit([f"softs-fast top  {plain(endpoint)}", "", plain(why), "Trying again."], width, height)
+
+
+def _stack(tables: Sequence[tuple[str, list[list[str]], int]], room: int | None) -> list[str]:
+    """Tables below each other, an empty line before each; what does not fit is shared out evenly."""
+    lines: list[str] = []
+    for position, (head, rows, n_left) in enumerate(tables):
+        limit = None
+        if room is not None:
+            later = tables[position + 1 :]
+            wanted_later = sum(len(rows) + 2 for _, rows, _ in later)
+            left = room - len(lines)
+            limit = max(left // (len(later) + 1), left - wanted_later) - 1
+            if limit < 2:
+                break
+        lines += ["", *rows_of(head, rows, n_left, limit)]
+    return lines
+
+
+def _fit(lines: list[str], width: int | None, height: int | None) -> list[str]:
+    if width is not None:
+        lines = [cut(line, width) for line in lines]
+    return lines if height is None else lines[:height]
+
+
+def _sums(snapshot: Snapshot) -> str:
+    counted = [client.segment.counters for client in snapshot.clients or () if client.segment is not None]
+    if not counted:
+        return ""
+    held, retries = sum(c.held for c in counted), sum(c.retries for c in counted)
+    failed, lost = sum(c.failed for c in counted), sum(c.lost for c in counted)
+    return f"; {count(held, 'slot')} held, {retries} retried, {failed} failed, {lost} lost"
+
+
+def _client_row(client: ClientView, rates: Rates) -> list[str]:
+    products = ", ".join(plain(product) for product, _, _ in client.products)
+    row = [
+        str(client.peer_id),
+        cut(plain(client.address or "-"), _TEXT_WIDTH),
+        cut(products or "-", _TEXT_WIDTH),
+    ]
+    rate = rates.clients.get(client.peer_id)
+    if rate is None:
+        row += ["-"] * 4
+    else:
+        row += [
+            si(rate.samples_s),
+            share(rate.waited),
+            share(rate.producer_bound),
+            share(rate.consumer_bound),
+        ]
+    if client.segment is None:
+        return row + ["-"] * 6
+    c = client.segment.counters
+    return row + [si(n) for n in (c.on_order, c.finished, c.held, c.retries, c.failed, c.lost)]
+
+
+def _supplier_rows(suppliers: Sequence[SupplierView], rates: Rates) -> list[list[str]]:
+    """Those that the broker knows, then those that only lanes know: their broker is gone."""
+    unnamed = dict(rates.suppliers)
+    rows = []
+    for supplier in suppliers:
+        pid = supplier.name.rpartition(":")[2]
+        rate = unnamed.pop(int(pid), None) if pid.isascii() and pid.isdigit() and len(pid) < 20 else None
+        made, busy, *counts = _supplier_cells(rate)
+        rows.append(
+            [
+                str(supplier.peer_id),
+                cut(plain(supplier.name or "-"), _TEXT_WIDTH),
+                cut(", ".join(map(plain, supplier.patterns)) or "-", _TEXT_WIDTH),
+                made,
+                busy,
+                str(supplier.attached),
+                str(supplier.leases),
+                f"{supplier.busy_s:.1f}s" if supplier.leases else "-",
+                *counts,
+            ]
+        )
+    for process, rate in unnamed.items():
+        made, busy, *counts = _supplier_cells(rate)
+        rows.append(["-", f"process {process}", "-", made, busy, "-", "-", "-", *counts])
+    return rows
+
+
+def _supplier_cells(rate: SupplierRates | None) -> list[str]:
+    if rate is None:
+        return ["-"] * 5
+    return [
+        si(rate.samples_s),
+        share(rate.busy),
+        si(rate.sleeps_s),
+        str(rate.failed),
+        str(rate.given_back),
+    ]
+
+
+def _lane_row(lane: LaneRate) -> list[str]:
+    product = cut(plain(lane.product_id or "-"), _TEXT_WIDTH)
+    return [str(lane.index), str(lane.peer_id), product, _rate(lane.orders_s), str(lane.n_suppliers)]
+
+
+def _rate(per_second: float | None) -> str:
+    return "-" if per_second is None else si(per_second)

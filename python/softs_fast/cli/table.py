@@ -1,0 +1,88 @@
+"""Text that is safe to print, and tables of it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+__all__ = ["count", "cut", "plain", "rows_of", "share", "si"]
+
+
+def plain(text: str) -> str:
+    """Text of a peer without anything that a terminal would obey: control characters become escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cut(text: str, width: int) -> str:
+    """The beginning of a text, at most `width` columns of a terminal, with an ellipsis if something is missing."""
+    if _width(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for character in text:
+        room -= _width(character)
+        if room < 0:
+            break
+        kept += character
+    return kept + "…" if width > 0 else ""
+
+
+def rows_of(head: str, rows: Sequence[Sequence[str]], n_left: int, limit: int | None = None) -> list[str]:
+    """Align a table.
+
+    Args:
+        head: titles of the columns, one word each.
+        rows: cells, as many per row as titles.
+        n_left: that many columns are texts, aligned to the left; the others are numbers.
+        limit: lines to fill at most, the head included; what is missing is counted in the last one.
+    """
+    titles, shown = head.split(), rows
+    if limit is not None and len(rows) + 1 > limit:
+        shown = rows[: max(limit - 2, 0)]
+    widths = [max(map(_width, column)) for column in zip(titles, *shown, strict=True)]
+    lines = [_line(row, widths, n_left) for row in (titles, *shown)]
+    if len(shown) < len(rows):
+        lines.append(f"… {len(rows) - len(shown)} more")
+    return lines if limit is None else lines[: max(limit, 0)]
+
+
+def si(number: float) -> str:
+    """A number in at most five columns: 0, 7.1, 870, 52.0k, 1.20M."""
+    for unit, size in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
+        scaled = number / size
+        # Where rounding would carry into the next unit, that one is used.
+        if abs(scaled) < 999.5 or unit == "T":
+            break
+    if unit == "" and float(number).is_integer():
+        return f"{number:.0f}"
+    digits = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
+    return f"{scaled:.{digits}f}{unit}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things: 1 client, 2 clients."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def share(part: float) -> str:
+    """A share between 0 and 1 in percent."""
+    return f"{part * 100:.0f}%"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], n_left: int) -> str:
+    padded = []
+    for position, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        filling = " " * (width - _width(cell))
+        padded.append(cell + filling if position < n_left else filling + cell)
+    return "  ".join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(_columns(character) for character in text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

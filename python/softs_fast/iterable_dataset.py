@@ -1,0 +1,294 @@
+"""The endless dataset of samples: each process that iterates over it has a client of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.util
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from .arguments import accepts_0_1_0, check_at_least
+from .batches import batch_reader, rows_of, shared
+from .configs import BatchConfig
+from .errors import ConfigError
+from .market import Client, Medium
+from .model_id import SharedModelId
+from .pinning import pin
+from .stream import MAX_PRODUCTS, Plan, Stream
+from .zero_copy import BlockReader, check_zero_copy
+
+__all__ = ["SoftIterableDataset"]
+
+
+class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
+    """Endless dataset of samples, decoded to `{name: tensor}`.
+
+    The client is opened by the process that iterates, so each DataLoader worker has its own, with `num_slots`
+    slots.
+
+    Args:
+        model_id: product to order; at most 256 bytes of UTF-8. `set_model` changes it for all workers.
+        endpoint: frontend of the broker.
+        batch_config: what one sample holds.
+        medium_cls: how samples get here.
+        num_slots: samples on order or finished, per worker.
+        retry_delay: seconds, the shortest time between two requests that got nothing.
+        request_timeout: seconds without a sample after which iteration raises; None waits for ever.
+        max_retries: softs 0.1.0's argument. It never gave up: with `max_retries` alone, `request_timeout` is
+            None. A whole number >= 1 as the sixth positional argument is taken for it, and a seventh for
+            `retry_delay`.
+        zero_copy: tensors lie on the slots; otherwise each has memory of its own. A slot is used again when the
+            last tensor, view or array on it is gone, in whatever thread; if the user keeps them all, iteration
+            raises. What a DataLoader worker sends to its trainer is copied once on the way.
+        ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them.
+            DataLoader workers take turns: with a `SoftDataLoader` batch by batch, with another one sample by
+            sample. Each of them begins at 0; iterators in one process go on where the last one stopped.
+        prefetch: samples that are ordered ahead at most; default: all slots.
+        debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
+
+    Raises:
+        ConfigError: `model_id` is no string or too long, a number is out of range, or `zero_copy` is impossible:
+            the text says why.
+    """
+
+    @accepts_0_1_0
+    def __init__(
+        self,
+        model_id: str,
+        endpoint: str,
+        batch_config: BatchConfig,
+        medium_cls: type[Medium],
+        num_slots: int = 8,
+        retry_delay: float = 0.01,
+        request_timeout: float | None = 60.0,
+        *,
+        max_retries: int | None = None,
+        zero_copy: bool = False,
+        ordered: bool = False,
+        prefetch: int | None = None,
+        debug: bool = False,
+    ) -> None:
+        self._client: Client | None = None
+        self._client_pid: int | None = None
+        self._unpin: Callable[[], None] | None = None
+        self._positions: dict[str, int] = {}
+        self._positions_pid = os.getpid()
+        self._batch_size = 1
+        self._rows_per_batch: int | None = None
+        # Whether a DataLoader's workers send samples as they are.
+        self._sends_samples = False
+        check_at_least("num_slots", num_slots, 1)
+        check_at_least("retry_delay", retry_delay, 0)
+        if request_timeout is not None:
+            check_at_least("request_timeout", request_timeout, 0)
+        if prefetch is not None:
+            check_at_least("prefetch", prefetch, 1)
+        self._model = SharedModelId(model_id)
+        self.endpoint = endpoint
+        self.num_slots = num_slots
+        self.batch_config = batch_config
+        self.medium_cls = medium_cls
+        self.retry_delay = retry_delay
+        self.request_timeout = request_timeout
+        self.max_retries = max_retries
+        self.zero_copy = zero_copy
+        self.ordered = ordered
+        self.prefetch = prefetch
+        self.debug = debug
+        if zero_copy:
+            check_zero_copy(batch_config, medium_cls)
+            self._use_blocks_of(1)
+
+    @property
+    def model_id(self) -> str:
+        """The product that is ordered now."""
+        return self._model.read()
+
+    def set_model(self, model_id: str) -> None:
+        """Order another product from now on, in every process that iterates over this dataset.
+
+        No iterator yields a sample of the old product once it has seen the change, at the latest with the
+        first sample that it takes from the broker afterwards, and no batch has samples of both. Batches that a
+        DataLoader has fetched ahead are not taken back. In an ordered dataset, each product has a stream of its
+        own, which goes on where it was left.
+
+        Raises:
+            ConfigError: `model_id` is no string or longer than 256 bytes.
+        """
+        self._model.write(model_id)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many samples this process has handed out, for `load_state_dict`.
+
+        Samples that were fetched ahead and not handed out are not counted, so they are not lost. torchdata's
+        StatefulDataLoader calls this in each worker.
+
+        Returns:
+            `{"positions": {product: number of samples}}`, the products that were used last.
+        """
+        return {"positions": dict(self._own_positions())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let iterators that this process makes from now on begin where another one stopped.
+
+        The model is not part of it: give it to the constructor or to `set_model`.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ConfigError: the dataset is not ordered, or `state` is something else.
+        """
+        if not self.ordered:
+            raise ConfigError(
+                "samples come in no order, so there is no place to go on from; use ordered=True"
+            )
+        self._positions = _checked_positions(state)
+        self._positions_pid = os.getpid()
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Return an iterator that yields samples for ever; each is `{name: dtype [*shape]}`.
+
+        Raises (the iterator):
+            SampleTimeout: no sample for `request_timeout` seconds, or the user holds all slots; the subclass and
+                the text name the cause.
+            HelloError: the broker did not answer when the client was opened.
+        """
+        return self._iterate(self._rows_per_batch)
+
+    def close(self) -> None:
+        """Close this process's client, if there is one; the next iteration opens a new one.
+
+        Tensors on slots stay what they are.
+        """
+        client, self._client = self._client, None
+        unpin, self._unpin = self._unpin, None
+        if client is not None and self._client_pid == os.getpid():
+            if unpin is not None:
+                unpin()
+            client.close()
+
+    def __del__(self) -> None:
+        """Close the client if nobody did."""
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the client behind: the process that unpickles opens its own."""
+        return {**self.__dict__, "_client": None, "_client_pid": None, "_unpin": None}
+
+    def _use_blocks_of(self, n: int) -> None:
+        """Take slots by n neighbours: those of one batch of a SoftDataLoader."""
+        self._batch_size = n
+        if self.zero_copy and self.num_slots < 2 * n:
+            raise ConfigError(
+                f"zero_copy needs slots for two batches at least: num_slots must be at least {2 * n} with batches "
+                f"of {n}, got {self.num_slots}"
+            )
+
+    def _iterate(self, rows_per_batch: int | None) -> Iterator[Any]:
+        in_worker = get_worker_info() is not None
+        try:
+            if rows_per_batch is not None:
+                batches = self._batches(rows_per_batch)
+                yield from rows_of(map(shared, batches) if in_worker else batches, rows_per_batch)
+            else:
+                samples = self._samples()
+                yield from map(shared, samples) if in_worker and self._sends_samples else samples
+        except Exception:
+            if in_worker:
+                # torch ends a worker that has failed with a signal, which leaves no time to clean up.
+                self.close()
+            raise
+
+    def _samples(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield samples for ever, `{name: dtype [*shape]}`."""
+        stream = self._stream()
+        return stream.views(self._block_reader(pinned=False)) if self.zero_copy else stream.samples()
+
+    def _batches(self, n_rows: int, pinned: bool = False) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield batches for ever, `{name: dtype [n_rows, *shape]}`; `pinned` ones only with zero_copy."""
+        stream = self._stream()
+        if self.zero_copy:
+            yield from stream.batches(self._block_reader(pinned))
+        else:
+            yield from stream.batches(batch_reader(self.batch_config, self._open_client(), n_rows))
+
+    def _block_reader(self, pinned: bool) -> BlockReader:
+        client, n = self._open_client(), self._batch_size
+        return BlockReader(
+            self.batch_config, client, n, client.slot_count // n, self._pin if pinned else None
+        )
+
+    def _pin(self, address: int) -> bool:
+        """Register the slots of the open client, which begin at `address`, with CUDA, once."""
+        if self._unpin is None and self._client is not None:
+            self._unpin = pin(address, self._client.slot_count * self.batch_config.nbytes())
+        return self._unpin is not None
+
+    def _stream(self) -> Stream:
+        return Stream(
+            self._open_client(),
+            self.batch_config,
+            self._model,
+            self._own_positions(),
+            Plan.of_this_worker(self._batch_size) if self.ordered else None,
+            self.retry_delay,
+            self.request_timeout,
+        )
+
+    def _own_positions(self) -> dict[str, int]:
+        """Return the positions of this process; those that a worker got from its trainer are of no use to it."""
+        if self._positions_pid != os.getpid():
+            self._positions, self._positions_pid = {}, os.getpid()
+        return self._positions
+
+    def _open_client(self) -> Client:
+        if self._client is None or self._client_pid != os.getpid():
+            block = self._batch_size if self.zero_copy else 1
+            client = Client(
+                endpoint=self.endpoint,
+                medium_cls=self.medium_cls,
+                slot_size=self.batch_config.nbytes(),
+                num_slots=self.num_slots // block * block,
+                ordered=self.ordered,
+                prefetch=self.prefetch,
+                block=block,
+                scribble=self.debug,
+            )
+            try:
+                client.hello()
+            except BaseException:
+                client.close()
+                raise
+            self._client, self._client_pid, self._unpin = client, os.getpid(), None
+            if multiprocessing.parent_process() is not None:
+                # A forked worker ends without running finalizers of what its parent's frames still hold.
+                multiprocessing.util.Finalize(self, client.close, exitpriority=10)
+        return self._client
+
+
+def _checked_positions(state: Any) -> dict[str, int]:
+    """Return a copy of the positions in what `state_dict` returned."""
+    positions = state.get("positions") if isinstance(state, Mapping) else None
+    if (
+        not isinstance(positions, Mapping)
+        or len(positions) > MAX_PRODUCTS
+        or not all(
+            isinstance(product, str) and type(position) is int and 0 <= position < _MAX_POSITION
+            for product, position in positions.items()
+        )
+    ):
+        raise ConfigError(
+            "the state is none of a SoftIterableDataset: need {'positions': {product: samples}}"
+        )
+    return dict(positions)
+
+
+#: Sequence numbers have 64 bits; workers that take turns need some of them.
+_MAX_POSITION = 2**48

@@ -1,0 +1,246 @@
+"""How an iterator gets its samples: it follows the model, waits, gives up, and counts."""
+
+from __future__ import annotations
+
+import gc
+import math
+import multiprocessing
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.utils.data import get_worker_info
+
+from .batches import GatherReader, RowReader, SampleReader
+from .configs import BatchConfig
+from .errors import SampleTimeout
+from .market import Client
+from .model_id import SharedModelId
+from .zero_copy import BlockReader
+
+__all__ = ["MAX_PRODUCTS", "Plan", "Stream"]
+
+Tensors = dict[str, torch.Tensor]
+
+#: So many products have a position; the one that was left longest ago goes first.
+MAX_PRODUCTS = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which samples of an ordered stream are this process's: i has the number start + i // run * stride + i % run."""
+
+    start: int = 0
+    run: int = 1
+    stride: int = 1
+
+    @classmethod
+    def of_this_worker(cls, batch_size: int) -> Plan:
+        """Return the plan with which workers of a DataLoader take turns, batch by batch; all, where there are none."""
+        worker = get_worker_info()
+        if worker is None:
+            return cls()
+        return cls(worker.id * batch_size, batch_size, worker.num_workers * batch_size)
+
+
+class Stream:
+    """The samples that one iterator takes from a client.
+
+    Args:
+        client: who orders them.
+        config: what a slot holds.
+        model: names the product that is wanted.
+        positions: how many samples of each product were handed out; kept up to date.
+        plan: which samples to ask for, if the client hands them out in order.
+        retry_delay: seconds, the shortest time between two requests that got nothing.
+        request_timeout: seconds without a sample after which to give up; None: never.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: BatchConfig,
+        model: SharedModelId,
+        positions: dict[str, int],
+        plan: Plan | None,
+        retry_delay: float,
+        request_timeout: float | None,
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._model = model
+        self._positions = positions
+        self._plan = plan
+        self._product = model.read()
+        self._patience = _Patience(client, retry_delay, request_timeout)
+        self._enter(self._product)
+        if plan is not None and (
+            plan != Plan() or client.position(self._product) != positions[self._product]
+        ):
+            self._seek()
+
+    def samples(self) -> Iterator[Tensors]:
+        """Yield copies of samples, `{name: dtype [*shape]}`."""
+        client, patience, positions = self._client, self._patience, self._positions
+        request_sample, release_slot, read_model_id = (
+            client.request_sample,
+            client.release_slot,
+            self._model.read,
+        )
+        reader = SampleReader(self._config, client.medium)
+        read, take = reader.read, reader.take
+        product = self._product
+        patience.restart()
+        while True:
+            if read_model_id() != product:
+                product = self._switch()
+            slot_id = request_sample(product, timeout_ms=patience.wait_ms)
+            if slot_id is None:
+                if not patience.goes_on(product):
+                    return
+                continue
+            try:
+                read(slot_id)
+            finally:
+                release_slot(slot_id)
+            if read_model_id() == product:
+                positions[product] += 1
+                # No local variable keeps the sample: its memory is free when those who got it let it go.
+                yield take()
+                patience.restart()
+
+    def batches(self, reader: GatherReader | RowReader | BlockReader) -> Iterator[Tensors]:
+        """Yield the batches of a reader, `{name: dtype [n_rows, *shape]}`, all samples of one model each."""
+        n_rows, take, positions = reader.n_rows, reader.take, self._positions
+        for product in self._filled(reader):
+            positions[product] += n_rows
+            yield take()
+
+    def views(self, reader: BlockReader) -> Iterator[Tensors]:
+        """Yield views of slots, `{name: dtype [*shape]}`."""
+        positions, read_model_id = self._positions, self._model.read
+        for product in self._filled(reader):
+            rows = reader.take_rows()
+            while rows and read_model_id() == product:
+                positions[product] += 1
+                yield rows.pop()
+
+    def _filled(self, reader: GatherReader | RowReader | BlockReader) -> Iterator[str]:
+        """Yield the product whenever the reader has a batch to take."""
+        patience, read_model_id = self._patience, self._model.read
+        n_rows, fill = reader.n_rows, reader.fill
+        product = self._product
+        while True:
+            patience.restart()
+            done = 0
+            while done < n_rows:
+                if read_model_id() != product:
+                    # No batch has samples of two models: those that are there are dropped.
+                    product, done = self._switch(), 0
+                before, done = done, fill(product, done, patience.wait_ms)
+                if done > before:
+                    patience.restart()
+                elif not patience.goes_on(product, reader.is_starved):
+                    return
+            if read_model_id() == product:
+                yield product
+
+    def _switch(self) -> str:
+        """Begin with the product that is wanted now, and return it."""
+        self._client.discard()
+        self._product = self._model.read()
+        self._enter(self._product)
+        if self._plan is not None:
+            self._seek()
+        self._patience.restart()
+        return self._product
+
+    def _enter(self, product: str) -> None:
+        """Make sure that a product has a position, and that it is the last to be forgotten."""
+        self._positions[product] = self._positions.pop(product, 0)
+        while len(self._positions) > MAX_PRODUCTS:
+            del self._positions[next(iter(self._positions))]
+
+    def _seek(self) -> None:
+        plan, product = self._plan, self._product
+        assert plan is not None
+        self._client.seek(product, plan.start, plan.run, plan.stride, self._positions[product])
+
+
+class _Patience:
+    """How long an iterator waits for a sample, and what it does when it waits no longer.
+
+    Attributes:
+        wait_ms: how long to wait before looking again whether the model has changed.
+    """
+
+    def __init__(self, client: Client, retry_delay: float, request_timeout: float | None) -> None:
+        self._client = client
+        self._retry_delay = retry_delay
+        self._request_timeout = request_timeout
+        self._first_wait_ms = self._wait_ms(0.0)
+        self._starved_s = _STARVED_S if request_timeout is None else min(request_timeout, _STARVED_S)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin to wait."""
+        self._asked_at = self._waiting_since = time.monotonic()
+        self._starved_since: float | None = None
+        self.wait_ms = self._first_wait_ms
+
+    def goes_on(self, product: str, is_starved: bool = False) -> bool:
+        """Return whether to ask again after a request that got nothing.
+
+        Args:
+            product: what was asked for.
+            is_starved: nothing can come, because the user holds everything.
+
+        Raises:
+            SampleTimeout: request_timeout has passed, or the user lets nothing go; subclass and text name the
+                cause.
+        """
+        if _trainer_died():
+            return False
+        now = time.monotonic()
+        if is_starved:
+            self._starve(product, now)
+            return True
+        self._starved_since = None
+        waited_s = now - self._waiting_since
+        if self._request_timeout is not None and waited_s >= self._request_timeout:
+            raise self._client.diagnose(product, waited_s)
+        # The client waits by itself; this keeps one that comes back at once from spinning.
+        time.sleep(max(0.0, self._retry_delay - (now - self._asked_at)))
+        self._asked_at = time.monotonic()
+        self.wait_ms = self._wait_ms(self._asked_at - self._waiting_since)
+        return True
+
+    def _starve(self, product: str, now: float) -> None:
+        """Give other threads, and cycles of garbage, a moment to let a block go."""
+        if self._starved_since is None:
+            self._starved_since = now
+            gc.collect()
+        elif now - self._starved_since >= self._starved_s:
+            raise SampleTimeout(
+                f"no sample of product {product!r}: all {self._client.slot_count} slots are held, as "
+                f"{self._client.n_blocks_held} batches whose tensors are still in use; let them go, keep copies "
+                f"(tensor.clone()), or raise num_slots"
+            )
+        self.wait_ms = _STARVED_WAIT_MS
+
+    def _wait_ms(self, waited_s: float) -> int:
+        if self._request_timeout is None:
+            return _WAIT_MS
+        return max(1, min(_WAIT_MS, math.ceil((self._request_timeout - waited_s) * 1000)))
+
+
+def _trainer_died() -> bool:
+    """Return whether this is a DataLoader worker whose parent is gone: nobody will take another sample."""
+    parent = multiprocessing.parent_process()
+    return get_worker_info() is not None and parent is not None and not parent.is_alive()
+
+
+_WAIT_MS = 100
+_STARVED_S = 1.0
+_STARVED_WAIT_MS = 10

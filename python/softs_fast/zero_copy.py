@@ -1,0 +1,134 @@
+"""Tensors on the slots themselves: a block of slots is a batch, and comes back when its last tensor is gone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from ._dtypes import ITEM_BYTES, torch_dtype
+from .batches import has_rows
+from .configs import BatchConfig, TensorSpec
+from .errors import ConfigError
+from .market import Client, Medium
+from .market.mediums._segment import SegmentMedium
+
+__all__ = ["BlockReader", "check_zero_copy"]
+
+Tensors = dict[str, torch.Tensor]
+#: Name, dtype, offset, shape and strides.
+_Field = tuple[str, torch.dtype, int, tuple[int, ...], tuple[int, ...]]
+
+
+def check_zero_copy(config: BatchConfig, medium_cls: type[Medium]) -> None:
+    """Check that tensors can lie on the slots of such a medium.
+
+    Raises:
+        ConfigError: samples are not decoded as `BatchConfig` does it, the medium is not in memory that the
+            process shares, or a tensor would be unaligned; the text says what to do.
+    """
+    if not has_rows(config):
+        raise ConfigError(
+            f"zero_copy hands out what is in the slots, but {type(config).__name__}.decode makes something else of it"
+        )
+    own_read = isinstance(medium_cls, type) and issubclass(medium_cls, SegmentMedium)
+    if not own_read or any(
+        getattr(medium_cls, name) is not getattr(SegmentMedium, name) for name in ("read", "read_into")
+    ):
+        raise ConfigError(
+            f"zero_copy needs slots that can be mapped: ShmMedium or FilesystemMedium, not {medium_cls!r}"
+        )
+    n_bytes = config.nbytes()
+    for spec in config.specs:
+        item, offset = ITEM_BYTES[spec.dtype], config.get_offset(spec.name)
+        if spec.numel and (offset % item or n_bytes % item):
+            raise ConfigError(
+                f'zero_copy: tensor "{spec.name}" ({spec.dtype}) would be unaligned at byte {offset} of samples '
+                f"of {n_bytes} bytes; order the tensors by item size, largest first, and make the sample a "
+                f"multiple of {item} bytes, if need be by another tensor of uint8 [{-n_bytes % item or item}] "
+                f"at its end"
+            )
+
+
+class BlockReader:
+    """Makes a batch of tensors of a block of slots, without a copy.
+
+    All tensors of a batch share one torch storage, so that they are sent to another process together.
+
+    Args:
+        config: what a slot holds; one that `check_zero_copy` accepts.
+        client: who has the slots, in blocks of `n_rows`.
+        n_rows: slots per block.
+        n_blocks: how many blocks there are.
+        pin: called with the address of the first slot, before the first batch; returns whether torch takes the
+            slots for pinned memory, otherwise batches are copied to pinned memory. None: not needed.
+    """
+
+    def __init__(
+        self,
+        config: BatchConfig,
+        client: Client,
+        n_rows: int,
+        n_blocks: int,
+        pin: Callable[[int], bool] | None = None,
+    ) -> None:
+        self.n_rows = n_rows
+        self._n_bytes = config.nbytes()
+        self._client = client
+        self._n_blocks = n_blocks
+        self._pin = pin
+        self._copy_to_pinned = False
+        self._batch: Tensors | None = None
+        self._fields = [self._field(spec, config.get_offset(spec.name)) for spec in config.specs]
+
+    def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
+        """Take a block, waiting up to timeout_ms for it.
+
+        Returns:
+            How many rows there are now: all or `done`.
+        """
+        # A block that was not handed out goes back first: the model has changed.
+        self._batch = None
+        lease = self._client.lease(product_id, timeout_ms)
+        if lease is None:
+            return done
+        storage = torch.frombuffer(lease, dtype=torch.uint8).untyped_storage()
+        if self._pin is not None:
+            pin, self._pin = self._pin, None
+            self._copy_to_pinned = not pin(storage.data_ptr() - lease.first_slot * self._n_bytes)
+        self._batch = {
+            name: torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
+            for name, dtype, offset, shape, strides in self._fields
+        }
+        return self.n_rows
+
+    def take(self) -> Tensors:
+        """Hand out the block, `{name: dtype [n_rows, *shape]}`, strided; nothing here refers to it any more."""
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        if self._copy_to_pinned:
+            return {name: tensor.pin_memory() for name, tensor in batch.items()}
+        return batch
+
+    def take_rows(self) -> list[Tensors]:
+        """Hand out the block as samples, `{name: dtype [*shape]}` each, last one first."""
+        batch = self.take()
+        return [{name: tensor[i] for name, tensor in batch.items()} for i in reversed(range(self.n_rows))]
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether nothing can come because the user holds all blocks."""
+        return self._client.n_blocks_held >= self._n_blocks
+
+    def _field(self, spec: TensorSpec, offset: int) -> _Field:
+        """Return what torch needs to know of a tensor; offset and strides in items."""
+        item = ITEM_BYTES[spec.dtype]
+        strides = [math.prod(spec.shape[i + 1 :]) for i in range(len(spec.shape))]
+        return (
+            spec.name,
+            torch_dtype(spec.dtype),
+            offset // item,
+            (self.n_rows, *spec.shape),
+            (self._n_bytes // item, *strides),
+        )

@@ -1,0 +1,311 @@
+//! The client's lanes: orders through its own memory, whom to wake for them, and who has died with some.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use softs_proto::client::{Counters, Ending, LaneEvent, LaneRef, Lanes, SlotCounts, SlotId};
+use softs_shm::{self as shm, LaneOwner, N_LANES, Segment};
+
+use super::bell::{Bell, Rope};
+use super::counters::client as counter;
+use crate::error::NetError;
+
+/// The lanes of a client, or none where its medium has none.
+#[derive(Debug, Default)]
+pub struct OwnLanes {
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    owner: LaneOwner,
+    bell: Arc<Bell>,
+    /// The lanes in use, by index.
+    lanes: [Option<shm::LaneRef>; N_LANES as usize],
+    suppliers: Vec<Attached>,
+    /// The state of the table that `suppliers` shows.
+    version: u64,
+    /// Orders of each lane for which nobody was woken.
+    unrung: [usize; N_LANES as usize],
+    n_unrung: usize,
+}
+
+/// A supplier in the table.
+#[derive(Debug)]
+struct Attached {
+    supplier: shm::Supplier,
+    /// Readable once the process has ended; `None` where the system has none to give.
+    process: Option<Arc<OwnedFd>>,
+    /// `None` where its bell cannot be opened, although it could open ours: it is not woken.
+    rope: Option<Rope>,
+}
+
+/// What to sleep on besides the socket.
+#[derive(Debug, Default)]
+pub(crate) struct LaneSleep {
+    bell: Option<Arc<Bell>>,
+    processes: Vec<Arc<OwnedFd>>,
+}
+
+impl OwnLanes {
+    /// The lanes of a segment that this process owns; none where it has no room for them.
+    ///
+    /// # Errors
+    /// The system is out of file descriptors, or does not tell who this process is.
+    pub fn open(segment: &Arc<Segment>) -> Result<Self, NetError> {
+        let failed = |what: &str, why: String| NetError::Os {
+            endpoint: segment.address().to_owned(),
+            what: what.to_owned(),
+            why,
+        };
+        let bell = Bell::new().map_err(|e| failed("create a pipe", e.to_string()))?;
+        match segment.lane_owner(bell.number()) {
+            Ok(owner) => {
+                let version = owner.suppliers_version().wrapping_sub(1);
+                let open = Open {
+                    owner,
+                    bell: Arc::new(bell),
+                    lanes: [None; N_LANES as usize],
+                    suppliers: Vec::new(),
+                    version,
+                    unrung: [0; N_LANES as usize],
+                    n_unrung: 0,
+                };
+                Ok(Self { open: Some(open) })
+            }
+            Err(shm::SegmentError::Refused { .. }) => Ok(Self::default()),
+            Err(error) => Err(failed("open the lanes", error.to_string())),
+        }
+    }
+
+    /// Whether there are lanes at all.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Takes note of suppliers that came, left or died. What the dead had claimed is polled as lost.
+    pub(crate) fn look_at_suppliers(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        let version = open.owner.suppliers_version();
+        if version != open.version {
+            open.version = version;
+            open.refresh();
+        }
+        open.bury_the_dead();
+        open.wake_for_returned();
+    }
+
+    /// Wakes suppliers for orders that were placed, once there are `bunch` of them.
+    pub(crate) fn ring(&mut self, bunch: usize) {
+        let Some(open) = &mut self.open else { return };
+        if open.n_unrung < bunch.max(1) {
+            return;
+        }
+        open.n_unrung = 0;
+        for index in 0..open.lanes.len() {
+            let n_new = std::mem::take(&mut open.unrung[index]);
+            if n_new > 0
+                && let Some(lane) = open.lanes[index]
+            {
+                open.wake(lane, n_new);
+            }
+        }
+    }
+
+    /// Says that the client is about to sleep, after which it must look at its lanes once more, or that it is awake.
+    pub(crate) fn set_sleeping(&self, sleeping: bool) {
+        if let Some(open) = &self.open {
+            open.owner.set_sleeping(sleeping);
+        }
+    }
+
+    /// The bell has been heard.
+    pub(crate) fn hush(&self) {
+        if let Some(open) = &self.open {
+            open.bell.hush();
+        }
+    }
+
+    /// What wakes the client besides its socket.
+    pub(crate) fn sleep(&self) -> LaneSleep {
+        self.open.as_ref().map_or_else(LaneSleep::default, |open| LaneSleep {
+            bell: Some(Arc::clone(&open.bell)),
+            processes: open.suppliers.iter().filter_map(|s| s.process.clone()).collect(),
+        })
+    }
+
+    /// A caller begins to wait for a sample.
+    pub(crate) fn note_wait_begun(&self) {
+        if let Some(open) = &self.open {
+            open.owner.counters().add(counter::WAITS, 1);
+        }
+    }
+
+    /// A caller has waited, and may go on.
+    pub(crate) fn note_waited(&self, time: Duration) {
+        if let Some(open) = &self.open {
+            let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            open.owner.counters().add(counter::WAITED_NS, nanoseconds);
+        }
+    }
+
+    /// Sets the counters for people who look.
+    pub(crate) fn show(&self, done: Counters, held: usize, slots: impl FnOnce() -> SlotCounts) {
+        let Some(open) = &self.open else { return };
+        let (counters, slots) = (open.owner.counters(), slots());
+        let on_order = slots.on_lane + slots.on_wire + slots.stale;
+        for (index, value) in [
+            (counter::DELIVERED, done.delivered),
+            (counter::HELD, held as u64),
+            (counter::RETRIES, done.retried),
+            (counter::FAILED, done.failed),
+            (counter::LOST, done.lost),
+            (counter::FINISHED, slots.finished as u64),
+            (counter::ON_ORDER, on_order as u64),
+        ] {
+            counters.set(index, value);
+        }
+    }
+
+    /// Sets the time at which the client began.
+    pub(crate) fn show_start(&self, unix_ns: u64) {
+        if let Some(open) = &self.open {
+            open.owner.counters().set(counter::STARTED_NS, unix_ns);
+        }
+    }
+}
+
+impl Open {
+    /// Brings `suppliers` up to date with the table.
+    fn refresh(&mut self) {
+        let registered = self.owner.suppliers();
+        self.suppliers.retain(|known| registered.contains(&known.supplier));
+        for supplier in registered {
+            if self.suppliers.iter().any(|known| known.supplier == supplier) {
+                continue;
+            }
+            let pid = i32::try_from(supplier.identity.pid).ok().and_then(Pid::from_raw);
+            let process = pid.ok_or(Errno::SRCH).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
+            // Its number may mean another process by now.
+            if matches!(process, Err(Errno::SRCH)) || !supplier.identity.is_alive() {
+                self.bury(&supplier);
+                continue;
+            }
+            let rope = Rope::open(supplier.identity.pid, supplier.bell_fd).ok();
+            // It may have been named to be woken before it was known here.
+            if let Some(rope) = &rope {
+                rope.ring();
+            }
+            self.suppliers.push(Attached { supplier, process: process.ok().map(Arc::new), rope });
+        }
+    }
+
+    fn bury_the_dead(&mut self) {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds: Vec<_> = self
+            .suppliers
+            .iter()
+            .filter_map(|known| known.process.as_ref())
+            .map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN))
+            .collect();
+        let asked_otherwise = self.suppliers.len() > fds.len();
+        let some_died = !fds.is_empty() && poll(&mut fds, Some(&at_once)).is_ok_and(|n| n > 0);
+        if !some_died && !asked_otherwise {
+            return;
+        }
+        let mut ended = fds.iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
+        let mut dead = Vec::new();
+        self.suppliers.retain(|known| {
+            let is_dead = match known.process {
+                Some(_) => ended.next().unwrap_or(false),
+                None => !known.supplier.identity.is_alive(),
+            };
+            if is_dead {
+                dead.push(known.supplier);
+            }
+            !is_dead
+        });
+        for supplier in dead {
+            self.bury(&supplier);
+        }
+    }
+
+    fn bury(&mut self, supplier: &shm::Supplier) {
+        self.owner.owner_died(supplier);
+        // It may have been woken for orders that others should have now.
+        for lane in self.lanes.into_iter().flatten() {
+            self.wake(lane, usize::MAX);
+        }
+    }
+
+    fn wake_for_returned(&mut self) {
+        for lane in self.lanes.into_iter().flatten() {
+            if self.owner.orders_returned(lane) {
+                self.wake(lane, usize::MAX);
+            }
+        }
+    }
+
+    fn wake(&mut self, lane: shm::LaneRef, n_new: usize) {
+        for index in self.owner.wake_list(lane, n_new) {
+            let known = self.suppliers.iter().find(|known| known.supplier.index == index);
+            if let Some(rope) = known.and_then(|known| known.rope.as_ref()) {
+                rope.ring();
+            }
+        }
+    }
+}
+
+impl Lanes for OwnLanes {
+    fn open(&mut self, _product: &str) -> Option<LaneRef> {
+        let open = self.open.as_mut()?;
+        let lane = open.owner.open_lane()?;
+        open.lanes[lane.index as usize] = Some(lane);
+        open.n_unrung -= std::mem::take(&mut open.unrung[lane.index as usize]);
+        Some(LaneRef { index: lane.index, generation: lane.generation })
+    }
+
+    fn n_attached(&self, lane: LaneRef) -> u32 {
+        self.open.as_ref().map_or(0, |open| open.owner.n_attached(to_shm(lane)))
+    }
+
+    fn place(&mut self, lane: LaneRef, slot: SlotId, sequence: u64) -> bool {
+        let Some(open) = &mut self.open else { return false };
+        let placed = open.owner.place(to_shm(lane), slot, sequence);
+        if placed {
+            open.unrung[lane.index as usize] += 1;
+            open.n_unrung += 1;
+        }
+        placed
+    }
+
+    fn cancel(&mut self, slot: SlotId) -> bool {
+        self.open.as_mut().is_some_and(|open| open.owner.cancel(slot))
+    }
+
+    fn poll(&mut self) -> Option<LaneEvent> {
+        let finished = self.open.as_mut()?.owner.poll()?;
+        let ending = match finished.ending {
+            shm::Ending::Done => Ending::Done,
+            shm::Ending::Failed(text) => Ending::Failed(text),
+            shm::Ending::Lost => Ending::Lost,
+        };
+        Some(LaneEvent { slot: finished.slot, ending })
+    }
+}
+
+impl LaneSleep {
+    /// What to poll for reading.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
+        let bell = self.bell.iter().map(|bell| bell.heard());
+        bell.chain(self.processes.iter().map(|process| process.as_fd()))
+    }
+}
+
+fn to_shm(lane: LaneRef) -> shm::LaneRef {
+    shm::LaneRef { index: lane.index, generation: lane.generation }
+}

@@ -1,0 +1,101 @@
+//! The supplier's lanes: its way into the segment of one client.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use softs_proto::supplier::LaneId;
+use softs_shm::{AttachPolicy, Identity, LaneWorker, Segment};
+
+use super::bell::{Bell, Rope};
+
+/// Where a supplier looks for the lanes that it is told to serve.
+#[derive(Clone, Debug, Default)]
+pub enum LanePolicy {
+    /// Nowhere: it refuses all.
+    #[default]
+    None,
+    /// Addresses name shared memory.
+    Shm,
+    /// Addresses are paths of files that may be opened.
+    File(AttachPolicy),
+}
+
+/// A segment whose lanes we serve.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) address: Arc<str>,
+    pub(crate) segment_id: u64,
+    pub(crate) worker: LaneWorker,
+    rope: Rope,
+    /// Readable once the client's process has ended.
+    client: OwnedFd,
+}
+
+impl Attached {
+    /// Opens the segment of an offered lane; why not, otherwise. That it has the segment id of the offer proves that the client and we see the same memory.
+    pub(crate) fn open(
+        policy: &LanePolicy,
+        id: &LaneId,
+        slot_size: u64,
+        bell: &Bell,
+    ) -> Result<Self, String> {
+        let segment = match policy {
+            LanePolicy::None => return Err("this supplier serves no lanes".to_owned()),
+            LanePolicy::Shm => Segment::attach_shm(&id.address),
+            LanePolicy::File(policy) => Segment::attach_file(Path::new(&*id.address), policy),
+        };
+        let segment = segment.map_err(|error| error.to_string())?;
+        if !segment.is_native() || segment.segment_id() != id.segment_id {
+            return Err("another segment lies there".to_owned());
+        }
+        if segment.slot_size() != slot_size {
+            let theirs = segment.slot_size();
+            return Err(format!("slot_size differs: this supplier has {slot_size}, the client {theirs}"));
+        }
+        let identity = Identity::current().map_err(|error| error.to_string())?;
+        let worker = LaneWorker::attach(Arc::new(segment), identity, bell.number())
+            .map_err(|error| error.to_string())?;
+        let (client, bell_fd) = worker.client();
+        let process = open_process(client)?;
+        let rope = Rope::open(client.pid, bell_fd)
+            .map_err(|error| format!("cannot open its client's bell: {error}"))?;
+        Ok(Self { address: id.address.clone(), segment_id: id.segment_id, worker, rope, client: process })
+    }
+
+    /// Whether it is the segment of this lane.
+    pub(crate) fn holds(&self, id: &LaneId) -> bool {
+        self.segment_id == id.segment_id && self.address == id.address
+    }
+
+    /// Wakes the client if it sleeps. After each change that it may wait for.
+    pub(crate) fn wake_client(&self) {
+        if self.worker.client_to_wake() {
+            self.rope.ring();
+        }
+    }
+
+    /// Readable once the client's process has ended.
+    pub(crate) fn client(&self) -> BorrowedFd<'_> {
+        self.client.as_fd()
+    }
+
+    /// Whether orders can still come: the client's process runs, and the file holds its segment.
+    pub(crate) fn is_in_use(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::from_borrowed_fd(self.client.as_fd(), PollFlags::IN)];
+        let has_ended = poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0);
+        !has_ended && self.worker.is_current()
+    }
+}
+
+/// The number of a process may be used again: what is opened here is the process that was meant, if it was alive afterwards.
+fn open_process(client: Identity) -> Result<OwnedFd, String> {
+    let pid = i32::try_from(client.pid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| format!("its client has the impossible process number {}", client.pid))?;
+    let opened = pidfd_open(pid, PidfdFlags::empty());
+    let process = opened.map_err(|error| format!("cannot watch its client {}: {error}", client.pid))?;
+    if client.is_alive() { Ok(process) } else { Err("its client is dead".to_owned()) }
+}

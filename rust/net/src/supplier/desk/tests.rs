@@ -1,0 +1,300 @@
+//! The desk with lanes of a client in this process. There is no broker.
+
+use super::*;
+
+use softs_proto::supplier::Config;
+use softs_proto::wire::{LaneName, LaneOffer};
+use softs_proto::wire::{Message, ToSupplier};
+use softs_shm::{Ending, LaneOwner, Segment};
+
+const SLOT: u64 = 8;
+
+/// A client's segment, removed at the end.
+struct Student {
+    bell: Bell,
+    owner: LaneOwner,
+}
+
+impl Student {
+    fn new() -> Self {
+        let segment = Arc::new(Segment::create_shm(None, SLOT, 4096).unwrap());
+        let bell = Bell::new().unwrap();
+        let owner = segment.lane_owner(bell.number()).unwrap();
+        Self { bell, owner }
+    }
+
+    fn lane(&mut self) -> LaneRef {
+        self.owner.open_lane().unwrap()
+    }
+
+    fn id(&self, lane: LaneRef) -> LaneId {
+        let segment = self.owner.segment();
+        LaneId {
+            address: segment.address().into(),
+            segment_id: segment.segment_id(),
+            lane: lane.index,
+            generation: lane.generation,
+        }
+    }
+
+    fn order(&mut self, lane: LaneRef, slots: std::ops::Range<u32>) {
+        for slot in slots {
+            assert!(self.owner.place(lane, slot, u64::from(slot)));
+        }
+    }
+
+    fn n_attached(&self, lane: LaneRef) -> u32 {
+        self.owner.n_attached(lane)
+    }
+}
+
+impl Drop for Student {
+    fn drop(&mut self) {
+        self.owner.segment().unlink().unwrap();
+    }
+}
+
+fn machine() -> Machine {
+    let mut machine = Machine::new(Config { product_ids: vec!["p".into()], name: "t".into() });
+    machine.handle_connected(Instant::now(), softs_proto::Dialect::Native);
+    machine
+}
+
+fn desk(weights: &[(&str, u32)]) -> Desk {
+    let weights = Weights::new(weights.iter().copied()).unwrap();
+    Desk::new(LanePolicy::Shm, SLOT, weights, Duration::ZERO, Instant::now())
+}
+
+/// What the broker says, and the refusals that follow: their texts.
+fn offer(desk: &mut Desk, machine: &mut Machine, offers: &[(&LaneId, &str)]) -> Vec<String> {
+    let offers = offers.iter().map(|(id, product_id)| LaneOffer {
+        name: LaneName {
+            address: &id.address,
+            segment_id: id.segment_id,
+            lane: id.lane,
+            generation: id.generation,
+        },
+        product_id,
+    });
+    let mut message = Message::new();
+    ToSupplier::Attach(offers.collect()).encode(&mut message);
+    let frames: Vec<_> = message.frames().collect();
+    machine.handle_message(Instant::now(), &frames);
+    let mut texts = Vec::new();
+    desk.follow(machine, |_, why| texts.push(why.to_owned()));
+    texts
+}
+
+/// Takes until nothing is left or `n` samples are made; how many of each lane, `None` the wire.
+fn share(desk: &mut Desk, n: usize, max: usize) -> Vec<(Option<Arc<str>>, usize)> {
+    let mut made: Vec<(Option<Arc<str>>, usize)> = Vec::new();
+    let mut total = 0;
+    while total < n {
+        let (product, n) = match desk.take(max) {
+            Turn::Nobody => break,
+            Turn::Wire => {
+                desk.wire_begun(true);
+                (None, 1)
+            }
+            Turn::Lane => {
+                let task = desk.begin().unwrap();
+                desk.end(Ok(()));
+                // A slow machine must not change the turns.
+                desk.mean_ns = 1;
+                (Some(task.product_id), task.n)
+            }
+        };
+        total += n;
+        match made.iter_mut().find(|(known, _)| *known == product) {
+            Some((_, count)) => *count += n,
+            None => made.push((product, n)),
+        }
+    }
+    made.sort();
+    made
+}
+
+#[test]
+fn time_is_shared_by_weight_and_the_wire_is_one_lane_more() {
+    for max in [1, 10, 64] {
+        let (mut desk, mut machine, mut student) = (desk(&[("heavy.*", 3)]), machine(), Student::new());
+        let (light, heavy) = (student.lane(), student.lane());
+        let (light_id, heavy_id) = (student.id(light), student.id(heavy));
+        let offers = [(&light_id, "light"), (&heavy_id, "heavy-1")];
+        assert!(offer(&mut desk, &mut machine, &offers).is_empty());
+        student.order(light, 0..1000);
+        student.order(heavy, 1000..2500);
+        desk.wire_waits = true;
+        // Four rounds of 64 samples at weight 1; the wire too.
+        let made = share(&mut desk, 4 * 64 * 5, max);
+        let made: Vec<_> = made.iter().map(|(product, n)| (product.as_deref(), *n)).collect();
+        let near = |n: usize, wanted: usize| n.abs_diff(wanted) <= 64;
+        assert!(
+            matches!(made[..], [(None, wire), (Some("heavy-1"), heavy), (Some("light"), light)]
+                if near(wire, 256) && near(heavy, 768) && near(light, 256)),
+            "batches of {max}: {made:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lane_without_orders_loses_its_turn_and_nothing_else() {
+    let (mut desk, mut machine, mut student) = (desk(&[]), machine(), Student::new());
+    let (empty, full) = (student.lane(), student.lane());
+    let (empty_id, full_id) = (student.id(empty), student.id(full));
+    offer(&mut desk, &mut machine, &[(&empty_id, "empty"), (&full_id, "full")]);
+    assert_eq!(desk.take(1), Turn::Nobody);
+    student.order(full, 0..300);
+    assert_eq!(share(&mut desk, 1000, 7), vec![(Some("full".into()), 300)]);
+    student.order(empty, 1000..1002);
+    assert_eq!(share(&mut desk, 1000, 7), vec![(Some("empty".into()), 2)]);
+    let mut done = 0;
+    while let Some(finished) = student.owner.poll() {
+        assert_eq!(finished.ending, Ending::Done);
+        done += 1;
+    }
+    assert_eq!(done, 302);
+}
+
+#[test]
+fn a_batch_is_of_one_lane_and_grows_by_what_comes_later() {
+    let (mut desk, mut machine, mut student) = (desk(&[]), machine(), Student::new());
+    let (first, second) = (student.lane(), student.lane());
+    let (first_id, second_id) = (student.id(first), student.id(second));
+    offer(&mut desk, &mut machine, &[(&first_id, "a"), (&second_id, "b")]);
+    student.order(first, 0..3);
+    student.order(second, 10..20);
+    assert_eq!(desk.take(8), Turn::Lane);
+    let (n, other) = match desk.n_in_hand() {
+        3 => (3, first),
+        n => (n, second),
+    };
+    student.order(other, 30..32);
+    desk.take_more(8);
+    assert_eq!(desk.n_in_hand(), (n + 2).min(8));
+    let task = desk.begin().unwrap();
+    assert_eq!(desk.sequences().len(), task.n);
+    assert_eq!(desk.sequences()[0], task.sequence);
+    desk.give_back();
+    assert_eq!(desk.n_in_hand(), 0);
+    assert_eq!(share(&mut desk, 1000, 8).iter().map(|(_, n)| n).sum::<usize>(), 15);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_a_reason() {
+    let (mut machine, mut student) = (machine(), Student::new());
+    let lane = student.lane();
+    let id = student.id(lane);
+    let cases: [(LaneId, LanePolicy, u64, &str); 5] = [
+        (LaneId { segment_id: id.segment_id ^ 1, ..id.clone() }, LanePolicy::Shm, SLOT, "another segment"),
+        (LaneId { address: "sl_none".into(), ..id.clone() }, LanePolicy::Shm, SLOT, "sl_none"),
+        (LaneId { generation: 7, ..id.clone() }, LanePolicy::Shm, SLOT, "something else"),
+        (LaneId { lane: 99, ..id.clone() }, LanePolicy::Shm, SLOT, "something else"),
+        (id.clone(), LanePolicy::Shm, 9, "slot_size differs: this supplier has 9, the client 8"),
+    ];
+    for (id, policy, slot_size, why) in cases {
+        let mut desk = Desk::new(policy, slot_size, Weights::default(), Duration::ZERO, Instant::now());
+        let texts = offer(&mut desk, &mut machine, &[(&id, "p")]);
+        assert!(texts.len() == 1 && texts[0].contains(why), "{texts:?}");
+        assert!(!desk.has_lanes() && desk.segments().is_empty());
+        assert_eq!(student.owner.suppliers().len(), 0, "it left the table again");
+    }
+    let policy = LanePolicy::None;
+    let mut nobody = Desk::new(policy, SLOT, Weights::default(), Duration::ZERO, Instant::now());
+    assert!(offer(&mut nobody, &mut machine, &[(&id, "p")]).is_empty(), "nobody wants to read that");
+    assert!(!nobody.has_lanes());
+    assert_eq!(machine_refusals(&mut machine), 6);
+}
+
+fn machine_refusals(machine: &mut Machine) -> usize {
+    let mut message = Message::new();
+    let mut n = 0;
+    while machine.poll_transmit(Instant::now(), &mut message) {
+        let frames: Vec<_> = message.frames().collect();
+        if let Ok(softs_proto::wire::SupplierRequest::Unattached(names)) =
+            softs_proto::wire::SupplierRequest::decode(&frames)
+        {
+            n += names.len();
+        }
+    }
+    n
+}
+
+#[test]
+fn a_lane_that_is_used_for_something_else_is_given_up_without_a_broker() {
+    let (mut desk, mut machine, mut student) = (desk(&[]), machine(), Student::new());
+    let lanes: Vec<_> = (0..softs_shm::N_LANES).map(|_| student.lane()).collect();
+    let ids: Vec<_> = lanes.iter().map(|&lane| student.id(lane)).collect();
+    let offers: Vec<_> = ids.iter().map(|id| (id, "p")).collect();
+    offer(&mut desk, &mut machine, &offers);
+    desk.check(&mut machine);
+    assert_eq!(desk.lanes.len(), lanes.len(), "nothing has changed");
+    // All are in use: the least recently used one gets another product.
+    let again = student.lane();
+    desk.check(&mut machine);
+    assert_eq!(desk.lanes.len(), lanes.len() - 1);
+    assert!(!desk.lanes.iter().any(|lane| lane.lane.index == again.index));
+    assert_eq!(student.n_attached(again), 0);
+}
+
+#[test]
+fn who_closes_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
+    for is_shown in [false, true] {
+        let (mut desk, mut machine, mut student) = (desk(&[]), machine(), Student::new());
+        let lane = student.lane();
+        let id = student.id(lane);
+        offer(&mut desk, &mut machine, &[(&id, "p")]);
+        assert_eq!(student.n_attached(lane), 1);
+        student.order(lane, 0..2);
+        assert_eq!(desk.take(1), Turn::Lane);
+        desk.begin().unwrap();
+        if is_shown {
+            assert_eq!(desk.show().unwrap().len(), 1);
+        }
+        student.owner.set_sleeping(true);
+        desk.close();
+        assert_eq!(student.n_attached(lane), 0);
+        student.bell_rings();
+        desk.give_back_unwritten();
+        assert_eq!(desk.n_in_hand(), usize::from(is_shown));
+        assert_eq!(student.owner.cancel(0), !is_shown, "free for somebody else, or still ours");
+        desk.write(Sample::Bytes(&[1; 8])).unwrap();
+        desk.end(Ok(()));
+        let ended = student.owner.poll().map(|finished| finished.slot);
+        assert_eq!(ended, is_shown.then_some(0));
+        assert_eq!(offer(&mut desk, &mut machine, &[(&student.id(lane), "p")]).len(), 0);
+        assert!(!desk.has_lanes());
+        assert_eq!(student.owner.suppliers().len(), 0, "its place is free");
+    }
+}
+
+impl Student {
+    fn bell_rings(&self) {
+        let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let heard = self.bell.heard();
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(heard, rustix::event::PollFlags::IN)];
+        assert_eq!(
+            rustix::event::poll(&mut fds, Some(&at_once)).unwrap(),
+            1,
+            "a client that sleeps is woken"
+        );
+    }
+}
+
+#[test]
+fn a_sample_of_another_size_never_reaches_the_slot() {
+    let (mut desk, mut machine, mut student) = (desk(&[]), machine(), Student::new());
+    let lane = student.lane();
+    let id = student.id(lane);
+    offer(&mut desk, &mut machine, &[(&id, "p")]);
+    student.order(lane, 0..1);
+    assert_eq!(desk.take(1), Turn::Lane);
+    for n in [0, 7, 9, 16] {
+        assert!(matches!(desk.write(Sample::Bytes(&vec![1; n])), Err(SegmentError::NotOneSlot { .. })));
+    }
+    let long = format!("head {} tail", "x".repeat(20_000));
+    desk.end(Err(&long));
+    let Some(Ending::Failed(text)) = student.owner.poll().map(|finished| finished.ending) else { panic!() };
+    assert!(text.starts_with("head ") && text.ends_with(" tail") && text.contains("[...]"), "{text}");
+    assert!(cut(&"ü".repeat(9000)).len() < 8100);
+}

@@ -1,0 +1,197 @@
+//! A client whose samples come through its lanes, from a worker of this process that speaks no other way.
+#![allow(clippy::unwrap_used)]
+
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pipe::pipe;
+use softs_net::client::{Client, Slots, Waited, nonce};
+use softs_net::{Endpoint, OwnLanes};
+use softs_proto::client::{Config, Plan};
+use softs_shm::{Identity, LaneRef, LaneWorker, Segment};
+
+/// No test waits longer: it hangs.
+const WATCHDOG: Duration = Duration::from_secs(20);
+const SLOT: u64 = 16;
+
+struct Student {
+    client: Client,
+    segment: Arc<Segment>,
+}
+
+impl Student {
+    /// There is no broker: a lane needs none.
+    fn new(n_slots: u32, change: impl FnOnce(&mut Config), look: Duration) -> Self {
+        let segment = Arc::new(Segment::create_shm(None, SLOT, u64::from(n_slots)).unwrap());
+        let mut config = Config {
+            address: segment.address().to_owned(),
+            slot_size: SLOT,
+            n_slots,
+            segment_id: segment.segment_id(),
+            nonce: nonce().unwrap(),
+            ..Config::default()
+        };
+        change(&mut config);
+        let slots = Slots::with_lanes(OwnLanes::open(&segment).unwrap());
+        let nobody: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
+        let client = Client::new(nobody, config, slots, look);
+        // Opens the first lane.
+        assert_eq!(client.try_sample("p"), None);
+        Self { client, segment }
+    }
+
+    fn sample(&self) -> (u32, u64) {
+        match self.client.request_sample("p", WATCHDOG, &mut || false) {
+            Waited::Ready(slot) => (slot, self.number(slot)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What the worker wrote: the number of the sample, twice.
+    fn number(&self, slot: u32) -> u64 {
+        let mut bytes = [0; SLOT as usize];
+        self.segment.read(u64::from(slot) * SLOT, &mut bytes).unwrap();
+        let halves = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()));
+        assert_eq!(halves[0], halves[1], "a torn sample");
+        halves[0]
+    }
+}
+
+impl Drop for Student {
+    fn drop(&mut self) {
+        self.client.close();
+        self.segment.unlink().unwrap();
+    }
+}
+
+/// A worker that sleeps whenever nothing is on order. Every tenth order it gives back once.
+struct Teacher {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Teacher {
+    fn new(student: &Student) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let stop = Arc::clone(&stop);
+            let address = student.segment.address().to_owned();
+            move || teach(&address, &stop)
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Teacher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn teach(address: &str, stop: &AtomicBool) {
+    let segment = Arc::new(Segment::attach_shm(address).unwrap());
+    let (heard, rope) = pipe().unwrap();
+    let identity = Identity::current().unwrap();
+    let worker = LaneWorker::attach(segment, identity, rope.as_raw_fd().unsigned_abs()).unwrap();
+    let lane = LaneRef { index: 0, generation: 1 };
+    assert!(worker.join(lane));
+    let client = worker.client();
+    let path = PathBuf::from(format!("/proc/{}/fd/{}", client.0.pid, client.1));
+    let ring = || {
+        if worker.client_to_wake() {
+            std::fs::write(&path, [1]).unwrap();
+        }
+    };
+    let mut n = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if let Some(claim) = worker.claim(lane) {
+            n += 1;
+            if n % 10 == 0 {
+                worker.unclaim(claim);
+            } else {
+                let number = claim.sequence().to_le_bytes();
+                worker.write(&claim, &[number, number].concat()).unwrap();
+                assert!(worker.publish(claim, Ok(())));
+            }
+            ring();
+            continue;
+        }
+        worker.set_sleeping(true);
+        if !worker.has_orders(lane) {
+            let mut fds = [PollFd::new(&heard, PollFlags::IN)];
+            let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+            // A wake-up that is lost costs a second, and the test its patience.
+            if poll(&mut fds, Some(&second)).unwrap() == 1 {
+                rustix::io::read(&heard, &mut [0; 16]).unwrap();
+            }
+        }
+        worker.set_sleeping(false);
+    }
+}
+
+#[test]
+fn each_sample_of_an_ordered_stream_comes_once_whoever_sleeps() {
+    for (look, n) in [(Duration::ZERO, 2_000), (softs_net::LOOK, 20_000)] {
+        for n_slots in [1, 2, 16] {
+            let student = Student::new(n_slots, |config| config.ordered = true, look);
+            let teacher = Teacher::new(&student);
+            for expected in 0..n {
+                let (slot, number) = student.sample();
+                assert_eq!(number, expected);
+                student.client.release_slot(u64::from(slot)).unwrap();
+            }
+            drop(teacher);
+        }
+    }
+}
+
+#[test]
+fn a_seek_goes_on_at_another_place_and_blocks_are_consecutive() {
+    let student = Student::new(
+        12,
+        |config| {
+            config.ordered = true;
+            config.block = 4;
+        },
+        softs_net::LOOK,
+    );
+    let _teacher = Teacher::new(&student);
+    let block = |expected: [u64; 4]| {
+        match student.client.request_block("p", WATCHDOG, &mut || false) {
+            Waited::Ready(block) => {
+                assert_eq!([0, 1, 2, 3].map(|i| student.number(block * 4 + i)), expected);
+                student.client.release_block(block).unwrap();
+            }
+            other => panic!("{other:?}"),
+        };
+    };
+    block([0, 1, 2, 3]);
+    block([4, 5, 6, 7]);
+    student.client.seek("p", Plan { start: 100, run: 4, stride: 8 }, 4);
+    assert_eq!(student.client.position("p"), 4);
+    block([108, 109, 110, 111]);
+    block([116, 117, 118, 119]);
+}
+
+#[test]
+fn many_samples_at_once_are_those_that_are_there() {
+    let student = Student::new(16, |_| {}, softs_net::LOOK);
+    let _teacher = Teacher::new(&student);
+    let mut seen = std::collections::HashSet::new();
+    while seen.len() < 5_000 {
+        let mut slots = Vec::new();
+        let waited = student.client.request_samples("p", 7, &mut slots, WATCHDOG, &mut || false);
+        assert_eq!(waited, Waited::Ready(()));
+        assert!((1..=7).contains(&slots.len()));
+        for &slot in &slots {
+            assert!(seen.insert(student.number(slot)), "a sample came twice");
+        }
+        student.client.release_slots(&slots).unwrap();
+    }
+}

@@ -1,0 +1,117 @@
+//! Orders of lost connections that suppliers of softs have: their slots rest until they have answered, and then the client hears of it.
+
+use std::collections::{HashMap, HashSet};
+
+use softs_proto::broker::PeerId;
+use softs_proto::client::SlotId;
+use softs_proto::wire::{ClientRequest, Message, SupplierRequest, ToClient, ToSupplier};
+
+use super::{Frames, SLOT_SIZE, World, slices};
+
+/// Nonce of its client and number.
+type Order = (u64, u64);
+
+/// What the broker knows of orders that suppliers of softs have, or have answered.
+#[derive(Default)]
+pub(crate) struct LateAnswers {
+    leases: HashMap<PeerId, Order>,
+    /// Orders of lost connections that have been answered, or whose suppliers have died, and whose clients have not heard of it.
+    untold: HashSet<Order>,
+    /// How many clients heard of: what this broker had given away, what another one had, and the latter when they were not there.
+    pub(crate) ours: usize,
+    pub(crate) theirs: usize,
+    pub(crate) early: usize,
+}
+
+impl LateAnswers {
+    /// The broker dies, and with it what it knew.
+    pub(super) fn forget(&mut self) {
+        self.leases.clear();
+        self.untold.clear();
+    }
+
+    /// Whether a client that is there should have heard of something.
+    pub(crate) fn is_untold(&self, nonce: u64) -> bool {
+        self.untold.iter().any(|&(other, _)| other == nonce)
+    }
+}
+
+fn parse(order_id: &str) -> Order {
+    let (nonce, number) = order_id.split_once('-').unwrap();
+    (u64::from_str_radix(nonce, 16).unwrap(), number.parse().unwrap())
+}
+
+impl World {
+    pub(super) fn note_sent(&mut self, client: usize, peer: PeerId, message: &Message) {
+        let frames: Vec<&[u8]> = message.frames().collect();
+        if let Ok(ClientRequest::Orders { orders, .. }) = ClientRequest::decode(&frames) {
+            self.clients[client].sent.extend(orders.iter().map(|&(number, ..)| (number, peer)));
+        }
+    }
+
+    pub(super) fn note_given(&mut self, peer: PeerId, message: &Message) {
+        let frames: Vec<&[u8]> = message.frames().collect();
+        let is_softs = self.softs.iter().any(|softs| softs.wire == Some(peer));
+        if is_softs && let Ok(ToSupplier::Work { order_id, .. }) = ToSupplier::decode(&frames) {
+            self.late.leases.insert(peer, parse(order_id));
+        }
+    }
+
+    pub(super) fn broker_hears(&mut self, peer: PeerId, frames: &Frames) {
+        let frames = slices(frames);
+        let is_softs = self.softs.iter().any(|softs| softs.wire == Some(peer));
+        if is_softs && let Ok(SupplierRequest::Done { order_id, .. }) = SupplierRequest::decode(&frames) {
+            let order = parse(order_id);
+            let is_ours = self.late.leases.remove(&peer).is_some();
+            if self.is_lost(order) && self.late.untold.insert(order) {
+                let is_back =
+                    self.clients.iter().any(|c| c.nonce == order.0 && c.machine.peer_id().is_some());
+                self.late.ours += usize::from(is_ours);
+                self.late.theirs += usize::from(!is_ours);
+                self.late.early += usize::from(!is_ours && !is_back);
+            }
+        }
+        self.broker.handle_message(self.now, peer, &frames);
+    }
+
+    /// A connection ends: if it is one of a supplier with an order, nobody writes that any more.
+    pub(super) fn lose_lease(&mut self, peer: PeerId) {
+        if let Some(order) = self.late.leases.remove(&peer)
+            && self.is_lost(order)
+        {
+            self.late.untold.insert(order);
+        }
+    }
+
+    pub(super) fn client_hears(&mut self, client: usize, frames: &Frames) {
+        let frames = slices(frames);
+        let client = &mut self.clients[client];
+        if let Ok(ToClient::Late(orders)) = ToClient::decode(&frames) {
+            for number in orders {
+                self.late.untold.remove(&(client.nonce, number));
+            }
+        }
+        client.machine.handle_message(self.now, &frames);
+    }
+
+    /// Whether the client lost the connection on which it ordered.
+    fn is_lost(&self, (nonce, number): Order) -> bool {
+        let mut clients = self.clients.iter().filter(|client| client.nonce == nonce);
+        clients.any(|client| !self.wires.contains_key(&client.sent[&number]))
+    }
+
+    /// A slot that a supplier of softs may write late is not ordered again.
+    pub(super) fn check_late_writers(&self) {
+        for call in self.softs.iter().filter_map(|supplier| supplier.call.as_ref()) {
+            let slot = SlotId::try_from(call.offset / SLOT_SIZE).unwrap();
+            if self.is_lost(parse(&call.order_id))
+                && let Some(client) = self.clients.iter().find(|client| client.address == call.address)
+            {
+                assert!(
+                    !client.lanes.is_on_order(slot),
+                    "slot {slot} has a late writer and is ordered again"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Orders of a lane: call the generator, put what it made into the slots, publish.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString, PyTuple};
+use softs_net::supplier::{LaneTask, Sample, Supplier as NetSupplier};
+
+use super::Supplier;
+use super::maker::Maker;
+use crate::buffer::{Lease, Source};
+
+/// Shorter copies take less time than giving up the GIL and getting it back.
+const DETACH_LEN: usize = 64 << 10;
+
+/// What the generator raised, or what is wrong with what it made.
+type Problem<'py> = Bound<'py, PyAny>;
+
+impl Supplier {
+    /// Makes the samples in hand. What the generator does wrong goes to the client; what ends this thread is returned, and the orders are given back.
+    pub(super) fn make<'py>(
+        &self,
+        supplier: &NetSupplier,
+        maker: &mut Maker<'py>,
+        task: &LaneTask,
+        error_fn: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let product = maker.product(error_fn.py(), &task.product_id);
+        let done = if maker.is_plain() {
+            self.make_plain(supplier, maker, &product, task.sequence, error_fn)
+        } else {
+            self.make_in_place(supplier, maker, &product, error_fn)
+        };
+        done.inspect_err(|_| supplier.give_back())
+    }
+
+    fn make_plain<'py>(
+        &self,
+        supplier: &NetSupplier,
+        maker: &Maker<'py>,
+        product: &Bound<'py, PyString>,
+        sequence: u64,
+        error_fn: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let py = product.py();
+        let problem = match maker.sample(product, sequence) {
+            Ok(sample) => self.write(supplier, &sample)?,
+            Err(error) => Some(raised(py, error)?),
+        };
+        if let Some(problem) = problem {
+            supplier.publish(Err(&explain(error_fn, product, problem)?));
+        }
+        Ok(())
+    }
+
+    /// Copies what a plain generator returned into the slot, and ends the order; or says what is wrong with it.
+    fn write<'py>(
+        &self,
+        supplier: &NetSupplier,
+        sample: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Problem<'py>>> {
+        let (py, need) = (sample.py(), self.slot_size);
+        let wrong = |text: String| Ok(Some(PyString::new(py, &text).into_any()));
+        let mut sample = sample.clone();
+        let n = if let Ok(bytes) = sample.cast::<PyBytes>() {
+            bytes.as_bytes().len()
+        } else if let Ok(bytes) = sample.cast::<PyByteArray>() {
+            bytes.len()
+        } else if sample.is_instance_of::<PyMemoryView>() {
+            sample.getattr("nbytes")?.extract()?
+        } else {
+            let kind = sample.get_type().name()?;
+            return wrong(format!("returned {kind}, need bytes"));
+        };
+        if n != need {
+            return wrong(format!("returned {n} bytes, need slot_size={need}"));
+        }
+        if sample.is_instance_of::<PyMemoryView>() && !sample.getattr("c_contiguous")?.extract::<bool>()? {
+            sample = sample.call_method0("tobytes")?;
+        }
+        let source = Source::new(&sample)?;
+        let sample = match &source {
+            Source::Bytes(bytes) => Sample::Bytes(bytes.as_bytes()),
+            Source::Buffer(buffer) => Sample::Foreign(buffer.foreign()),
+        };
+        if n >= DETACH_LEN {
+            py.detach(|| supplier.publish_sample(sample));
+        } else {
+            supplier.publish_sample(sample);
+        }
+        Ok(None)
+    }
+
+    /// Lets the generator write into the slots. Views that it keeps cannot be taken from it: what is written through them later damages whatever
+    /// sample is in the slot by then. Python is told.
+    fn make_in_place<'py>(
+        &self,
+        supplier: &NetSupplier,
+        maker: &Maker<'py>,
+        product: &Bound<'py, PyString>,
+        error_fn: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let py = product.py();
+        let views = match supplier.slots() {
+            Ok(views) => views,
+            Err(error) => {
+                supplier.publish(Err(&error.to_string()));
+                return Ok(());
+            }
+        };
+        // Each lease has a share in it for as long as somebody has a view of its slot.
+        let share = Arc::new(());
+        let slots = views.into_iter().map(|view| {
+            let share = Arc::clone(&share);
+            let lease =
+                Bound::new(py, Lease::new(view, 0, Some(Box::new(move || drop(Arc::clone(&share))))))?;
+            PyMemoryView::from(lease.as_any())
+        });
+        let slots = PyTuple::new(py, slots.collect::<PyResult<Vec<_>>>()?)?;
+        let sequences = PyTuple::new(py, supplier.sequences())?;
+        let failed = match maker.fill(product, &sequences, &slots) {
+            Ok(()) => None,
+            Err(error) => Some(explain(error_fn, product, raised(py, error)?)?),
+        };
+        for slot in slots.iter() {
+            // Refused where somebody has a view of the view.
+            let _ = slot.call_method0("release");
+        }
+        let is_kept = Arc::strong_count(&share) > 1;
+        match failed {
+            Some(text) => supplier.publish(Err(&text)),
+            None => {
+                supplier.publish(Ok(()));
+                if is_kept && !self.has_warned.swap(true, Ordering::Relaxed) {
+                    let text = "kept a view of its slot after the call; what is written to it now damages other samples";
+                    explain(error_fn, product, PyString::new(py, text).into_any())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Logs a problem; its text for the client.
+fn explain<'py>(
+    error_fn: &Bound<'py, PyAny>,
+    product: &Bound<'py, PyString>,
+    problem: Problem<'py>,
+) -> PyResult<String> {
+    error_fn.call1((product, problem))?.extract()
+}
+
+/// What is no `Exception`, such as `SystemExit`, ends the supplier's thread.
+fn raised(py: Python<'_>, error: PyErr) -> PyResult<Problem<'_>> {
+    if error.is_instance_of::<PyException>(py) {
+        Ok(error.into_value(py).into_bound(py).into_any())
+    } else {
+        Err(error)
+    }
+}

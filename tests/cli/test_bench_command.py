@@ -1,0 +1,103 @@
+"""``softs-fast bench``."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shell import Command
+
+from softs_fast.cli.bench import render
+
+
+def test_it_measures(command: Command, tmp_path: Path, short_path: Path) -> None:
+    arguments = ["bench", "--seconds", "1.5", "--size", "64", "100000", "64", "--json"]
+    status, out, errors = command.run(*arguments, TMPDIR=str(short_path))
+    assert (status, errors) == (0, "")
+    result = json.loads(out)
+    assert [size["bytes"] for size in result["sizes"]] == [64, 100_000]
+    for size in result["sizes"]:
+        assert all(value > 0 for value in size.values())
+        assert size["latency_p50_s"] <= size["latency_p99_s"]
+        assert size["copy_bytes_s"] == size["copies_s"] * size["bytes"]
+    assert 0 < result["pipe_round_trip_p50_s"] <= result["pipe_round_trip_p99_s"]
+    assert not list(short_path.iterdir())
+
+
+def test_a_table_of_it() -> None:
+    size = {
+        "bytes": 600_000,
+        "one_by_one_samples_s": 31_000.0,
+        "loader_samples_s": None,
+        "latency_p50_s": 25e-6,
+        "latency_p99_s": 0.0012,
+        "copies_s": 33_000.0,
+        "copy_bytes_s": 19.8e9,
+    }
+    text = render(
+        {
+            "version": "1.0",
+            "python": "3.11",
+            "cores": 4,
+            "pipe_round_trip_p50_s": 6e-6,
+            "pipe_round_trip_p99_s": 9e-6,
+            "sizes": [size],
+        }
+    )
+    (row,) = [line for line in text.splitlines() if line.startswith("600")]
+    assert row.split() == ["600kB", "31.0k", "-", "25µs", "1.2ms", "33.0k", "19.8GB"]
+    assert "(needs torch)" in text
+    assert "takes 6µs (P99 9µs)" in text
+
+
+def test_a_process_that_fails_says_why(command: Command, short_path: Path) -> None:
+    folder = short_path / ("x" * 100)  # too long for a socket
+    folder.mkdir()
+    status, out, errors = command.run("bench", "--seconds", "1", "--size", "64", TMPDIR=str(folder))
+    assert (status, out) == (1, "")
+    first, second = errors.splitlines()
+    assert first.startswith("softs-fast: broker of the bench: ")
+    assert second == "softs-fast: the broker of the bench has ended before it was done"
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("after", ["broker", "supplier", "client"])
+def test_a_signal_ends_all_of_it(
+    command: Command,
+    short_path: Path,
+    eventually: Callable[..., None],
+    number: int,
+    status: int,
+    after: str,
+) -> None:
+    process = command.start("bench", "--seconds", "60", "--size", "64", TMPDIR=str(short_path))
+    eventually(lambda: after in roles(process.pid), f"a {after}")
+    started = set(roles(process.pid).values())
+    assert command.end(process, number) == (status, "", "")
+    assert not list(short_path.iterdir())
+    eventually(lambda: not [pid for pid in started if Path(f"/proc/{pid}").exists()], "their end")
+
+
+def test_a_bench_that_is_killed_leaves_no_process(
+    command: Command, short_path: Path, eventually: Callable[..., None]
+) -> None:
+    process = command.start("bench", "--seconds", "60", "--size", "64", TMPDIR=str(short_path))
+    eventually(lambda: "client" in roles(process.pid), "a client")
+    started = set(roles(process.pid).values())
+    process.kill()
+    eventually(lambda: not [pid for pid in started if Path(f"/proc/{pid}").exists()], "their end")
+
+
+def roles(pid: int) -> dict[str, int]:
+    """The processes of a bench by role."""
+    found = {}
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            if b"softs_fast.cli.bench_peer" in words:
+                found[words[words.index(b"softs_fast.cli.bench_peer") + 1].decode()] = int(child)
+    return found

@@ -1,0 +1,99 @@
+"""``softs-fast broker``."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+from market import Market
+from shell import Command
+
+import softs_fast as sf
+
+
+def started(command: Command, *arguments: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    """A broker that has said where it is."""
+    process = command.start("broker", *arguments)
+    assert process.stdout is not None
+    said = {}
+    for _ in range(3 if "--prometheus" in arguments else 2):
+        line = process.stdout.readline()
+        if not line:
+            pytest.fail(process.communicate()[1])
+        key, _, value = line.strip().partition(" ")
+        said[key] = value.strip()
+    return process, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_a_signal_comes(
+    command: Command, frontend: str, backend: str, short_path: Path, number: int
+) -> None:
+    process, said = started(command, "--frontend", frontend, "--backend", backend, "--log-level", "error")
+    assert said == {"frontend": frontend, "backend": backend}
+    with (
+        sf.Supplier(lambda product: b"x" * 64, ["p"], backend, sf.ShmMedium, 64),
+        sf.Client(frontend, sf.ShmMedium, 64, 2) as client,
+    ):
+        assert client.request_sample("p", timeout_ms=20_000) is not None
+    assert command.end(process, number) == (0, "", "")
+    assert not list(short_path.iterdir()), "it removes its sockets"
+
+
+def test_wildcards_are_resolved(command: Command) -> None:
+    process, said = started(command, "--frontend", "tcp://127.0.0.1:*", "--backend", "tcp://127.0.0.1:*")
+    assert re.fullmatch(r"tcp://127\.0\.0\.1:\d+", said["frontend"])
+    status, out, _ = command.run("stats", said["frontend"])
+    assert status == 0
+    assert f"broker     {said['frontend']}" in out
+    assert command.end(process)[0] == 0
+
+
+def test_an_endpoint_in_use(command: Command, market: Market) -> None:
+    market.broker()
+    status, out, errors = command.run("broker", "--frontend", market.frontend, "--backend", market.backend)
+    assert (status, out) == (1, "")
+    assert errors.startswith("softs-fast: ")
+    assert "in use" in errors
+    assert errors.count("\n") == 1
+
+
+def test_nothing_is_reachable_from_other_machines_unless_asked_for(command: Command, backend: str) -> None:
+    everywhere = ["--frontend", "tcp://0.0.0.0:*", "--backend", backend]
+    status, _, errors = command.run("broker", *everywhere)
+    assert status == 1
+    assert "allow_remote" in errors
+    process, said = started(command, *everywhere, "--allow-remote")
+    assert said["frontend"].startswith("tcp://0.0.0.0:")
+    assert command.end(process)[0] == 0
+
+
+def test_metrics(command: Command, frontend: str, backend: str) -> None:
+    ends = ["--frontend", frontend, "--backend", backend]
+    process, said = started(command, *ends, "--prometheus", "127.0.0.1:0")
+    with urllib.request.urlopen(said["metrics"], timeout=20) as answer:
+        assert "\nsofts_fast_clients 0\n" in answer.read().decode()
+    assert command.end(process, signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("0.0.0.0:0", "without authentication"),
+        ("9464", "need host:port"),
+        ("127.0.0.1:99999", "need host:port"),
+    ],
+)
+def test_an_address_that_metrics_cannot_have(
+    command: Command, frontend: str, backend: str, short_path: Path, address: str, text: str
+) -> None:
+    ends = ["--frontend", frontend, "--backend", backend]
+    status, _, errors = command.run("broker", *ends, "--prometheus", address)
+    assert status == 1
+    assert text in errors
+    assert "Traceback" not in errors
+    assert not list(short_path.iterdir()), "the broker is gone, too"

@@ -1,0 +1,110 @@
+"""What all commands have in common: help, versions, statuses, pipes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from market import Market
+from shell import Command
+
+import softs_fast
+from softs_fast.cli import main
+
+COMMANDS = ["broker", "stats", "top", "bench"]
+
+
+def test_version_and_help(command: Command) -> None:
+    assert command.run("--version") == (0, f"softs-fast {softs_fast.__version__}\n", "")
+    status, text, errors = command.run("--help")
+    assert (status, errors) == (0, "")
+    assert all(name in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself_by_examples(command: Command, name: str) -> None:
+    status, text, errors = command.run(name, "--help")
+    assert (status, errors) == (0, "")
+    assert f"examples:\n  softs-fast {name}" in text
+    assert "{_FRONTEND}" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "required: COMMAND"),
+        (["dance"], "invalid choice"),
+        (["stats"], "required: ENDPOINT"),
+        (["stats", "ipc://x", "--watch", "soon"], "invalid number of seconds"),
+        (["stats", "ipc://x", "--watch", "nan"], "nan is not between"),
+        (["top", "ipc://x", "--interval", "0"], "0 is not between"),
+        (["bench", "--size", "0"], "0 is not between 1 and"),
+        (["bench", "--size", "64k"], "invalid whole number value: '64k'"),
+        (["broker", "--max-queue-per-product", "-1"], "-1 is not between"),
+        (["broker", "--log-level", "loud"], "invalid choice: 'loud'"),
+    ],
+)
+def test_wrong_arguments(command: Command, arguments: list[str], text: str) -> None:
+    status, out, errors = command.run(*arguments)
+    assert (status, out) == (2, "")
+    assert text in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("arguments", [["stats"], ["stats", "--json"], ["top", "--once"]])
+def test_a_dead_endpoint_is_an_error(command: Command, frontend: str, arguments: list[str]) -> None:
+    status, out, errors = command.run(*arguments, frontend)
+    assert (status, out) == (1, "")
+    assert errors.startswith(f"softs-fast: no statistics from {frontend} within 2 s: no broker at {frontend}")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["stats", "top"])
+def test_a_malformed_endpoint_is_an_error(command: Command, name: str) -> None:
+    status, out, errors = command.run(name, "http://example")
+    assert (status, out) == (1, "")
+    assert errors == 'softs-fast: bad endpoint "http://example": must start with ipc:// or tcp://\n'
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly(command: Command, busy_market: Market) -> None:
+    for arguments in (
+        ["stats", busy_market.frontend, "--watch", "0.01"],
+        ["top", busy_market.frontend, "--interval", "0.01"],
+    ):
+        process = command.start(*arguments)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        process.wait(timeout=45)
+        assert process.returncode == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("arguments", ["--help", "stats --help"])
+def test_help_into_a_closed_pipe(arguments: str) -> None:
+    script = f"{sys.executable} -m softs_fast {arguments} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    # The reader may also leave only after everything was written.
+    assert done.stdout in ("0\n", "141\n")
+    assert done.stderr == ""
+
+
+def test_an_ascii_terminal_gets_escapes_instead_of_an_error(command: Command, market: Market) -> None:
+    market.broker()
+    market.supplier(patterns=["schön.*"])
+    status, out, errors = command.run("stats", market.frontend, PYTHONIOENCODING="ascii")
+    assert (status, errors) == (0, "")
+    assert "sch\\xf6n.*" in out
+
+
+def test_main_is_a_function(capsys: pytest.CaptureFixture[str], short_path: Path) -> None:
+    assert main(["stats", f"ipc://{short_path}/f"]) == 1
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert "no broker" in errors
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
