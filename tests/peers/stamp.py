@@ -47,3 +47,17 @@ class Checker:
 def _filling(header: bytes, n: int) -> bytes:
     digest = hashlib.blake2b(header, digest_size=16).digest()
     return (digest * (n // 16 + 1))[:n]
+
+
+def numbered(sequence: int, slot_size: int) -> bytes:
+    """The sample of a stream with this number: the number, and its digest to the end."""
+    header = struct.pack("<Q", sequence)
+    return header + _filling(header, slot_size - len(header))
+
+
+def number_of(sample: bytes) -> int:
+    """The number of a sample that is whole."""
+    header = sample[:8]
+    assert sample[8:] == _filling(header, len(sample) - 8), f"torn: {sample[:64]!r}"
+    number: int = struct.unpack("<Q", header)[0]
+    return number

@@ -267,7 +267,7 @@ impl Client {
         if !inner.closed {
             let now = Instant::now();
             inner.link.machine.order_ahead(now);
-            inner.settle(now);
+            inner.settle(now, false);
         }
         done
     }

@@ -14,16 +14,16 @@ const ALONE: Duration = Duration::from_micros(2);
 const LOOKS: u32 = 16;
 
 impl Inner {
-    /// After something was done: writes what is due, wakes suppliers that have something to do.
-    pub(super) fn settle(&mut self, now: Instant) {
+    /// After something was done: writes what is due, wakes suppliers that have something to do. The last time before the caller waits, no order
+    /// may wait for others to make a bunch with.
+    pub(super) fn settle(&mut self, now: Instant, waits: bool) {
         self.link.transmit(now);
         if now >= self.care_at {
             self.care(now);
             self.link.transmit(now);
         }
         let machine = &mut self.link.machine;
-        // Nothing finished is left: the caller will have to wait, so no order may.
-        let bunch = if machine.n_finished() == 0 { 1 } else { self.bunch };
+        let bunch = if waits || machine.n_finished() == 0 { 1 } else { self.bunch };
         machine.lanes_mut().ring(bunch);
     }
 
@@ -48,7 +48,7 @@ impl Client {
         let now = Instant::now();
         let mut inner = self.lock();
         let found = act(&mut inner.link.machine, now);
-        inner.settle(now);
+        inner.settle(now, found.is_none());
         found
     }
 
@@ -87,7 +87,7 @@ impl Client {
                     inner.care(now);
                     found = check(&mut inner.link.machine, now);
                 }
-                inner.settle(now);
+                inner.settle(now, found.is_none());
                 if let Some(found) = found {
                     return Waited::Ready(found);
                 }

@@ -47,6 +47,7 @@ impl World {
                             .map(|claim| Call::Lane(claim, lanes.clone(), address.clone()))
                     })
                 };
+                supplier.machine.resume();
                 // Each segment gets its turn.
                 if !supplier.segments.is_empty() {
                     supplier.segments.rotate_left(1);

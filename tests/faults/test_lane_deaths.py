@@ -1,0 +1,238 @@
+"""kill -9 at every step of an order through a lane, and of what a segment goes through: the stream stays whole."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stamp
+from market import Market, eventually
+from process import HERE, environment
+
+import softs_fast
+from softs_fast import _core
+
+SLOT_SIZE = 4096
+KILLS = 5
+
+Start = Callable[..., "Mortal"]
+
+
+class Mortal:
+    """A peer of mortal.py."""
+
+    def __init__(self, role: str, options: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "mortal.py"), role, json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(None),
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.ready: dict[str, Any] = json.loads(self._process.stdout.readline())
+        self.pid = self._process.pid
+
+    def is_dead(self) -> bool:
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self.bury()
+
+    def bury(self) -> None:
+        """Wait for its end."""
+        self._process.wait(timeout=45)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def start(market: Market) -> Iterator[Start]:
+    """Starts peers that end with the test."""
+    mortals = []
+
+    def start(role: str, **options: Any) -> Mortal:
+        endpoint = market.frontend if role == "holder" else market.backend
+        defaults = {"endpoint": endpoint, "slot_size": SLOT_SIZE, "point": None, "call": 0}
+        mortals.append(Mortal(role, defaults | options))
+        return mortals[-1]
+
+    yield start
+    for mortal in mortals:
+        mortal.kill()
+
+
+class Stream:
+    """A client that takes numbered samples in order, each once."""
+
+    def __init__(self, market: Market, n_slots: int = 8) -> None:
+        self.client = softs_fast.Client(
+            market.frontend, softs_fast.ShmMedium, SLOT_SIZE, n_slots, ordered=True
+        )
+        self.n_slots = n_slots
+        self.n_taken = 0
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.client.close()
+
+    def take(self, n: int = 1) -> None:
+        """Take and check the next n samples."""
+        give_up = time.monotonic() + 45
+        until = self.n_taken + n
+        while self.n_taken < until:
+            assert time.monotonic() < give_up, f"after {self.n_taken}: {self.client.diagnose('p1', 45)}"
+            slot = self.client.request_sample("p1", timeout_ms=1000)
+            if slot is None:
+                continue
+            assert stamp.number_of(self.client.medium.read(slot)) == self.n_taken
+            self.client.release_slot(slot)
+            self.n_taken += 1
+
+    def stats(self) -> dict[str, Any]:
+        stats = _core.lane_stats(self.client.medium._segment)  # type: ignore[attr-defined]
+        assert stats is not None
+        return stats
+
+    def n_attached(self) -> int:
+        return sum(lane["attached"].bit_count() for lane in self.stats()["lanes"])
+
+    def await_attached(self, n: int) -> None:
+        """Wait until n suppliers serve the lane; only the client's own calls take note of the dead."""
+
+        def looked() -> bool:
+            self.take()
+            return self.n_attached() == n
+
+        eventually(looked, f"{n} suppliers are attached")
+
+    def check_slots(self) -> None:
+        """All slots can be on order: none has leaked."""
+        self.client.discard()
+
+        def is_free() -> bool:
+            self.client.poll_completions(1)
+            orders = [self.client.request_slot("q") for _ in range(self.n_slots)]
+            for order in orders:
+                if order is not None:
+                    self.client.cancel(order)
+            return None not in orders
+
+        eventually(is_free, f"all {self.n_slots} slots are free")
+
+
+@pytest.mark.parametrize("point", ["claimed", "half written", "written"])
+def test_a_supplier_dies_with_an_order_in_hand(market: Market, start: Start, point: str) -> None:
+    market.broker()
+    start("supplier")
+    with Stream(market) as stream:
+        stream.await_attached(1)
+        for _ in range(KILLS):
+            victim = start("supplier", point=point, call=20)
+            while not victim.is_dead():
+                stream.take()
+            stream.take(50)
+        stream.await_attached(1)
+        stream.check_slots()
+
+
+def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:
+    market.broker()
+    with Stream(market) as stream:
+        for _ in range(KILLS):
+            victim = start("supplier")
+            stream.await_attached(1)
+            os.kill(victim.pid, signal.SIGSTOP)
+            # The orders that follow what was finished wait for somebody who has stopped.
+            while (slot := stream.client.request_sample("p1", timeout_ms=50)) is not None:
+                assert stamp.number_of(stream.client.medium.read(slot)) == stream.n_taken
+                stream.client.release_slot(slot)
+                stream.n_taken += 1
+            victim.kill()
+        start("supplier")
+        stream.take(50)
+        stream.check_slots()
+
+
+def test_samples_of_a_dead_supplier_that_nobody_has_taken_are_good(market: Market, start: Start) -> None:
+    market.broker()
+    with Stream(market) as stream:
+        for _ in range(KILLS):
+            victim = start("supplier")
+            stream.await_attached(1)
+
+            def all_finished() -> bool:
+                made = sum(supplier["counters"][0] for supplier in stream.stats()["suppliers"])
+                time.sleep(0.01)
+                return made == sum(supplier["counters"][0] for supplier in stream.stats()["suppliers"])
+
+            eventually(all_finished, "the supplier has nothing left to do")
+            victim.kill()
+            stream.take(stream.n_slots)
+        start("supplier")
+        stream.take(50)
+        stream.check_slots()
+
+
+def test_a_client_dies_with_slots_in_use(market: Market, start: Start) -> None:
+    market.broker()
+    supplier = start("supplier")
+
+    def mapped() -> set[str]:
+        lines = Path(f"/proc/{supplier.pid}/maps").read_text().splitlines()
+        return {line.split("/dev/shm/")[1].split()[0] for line in lines if "/dev/shm/" in line}
+
+    for _ in range(KILLS):
+        victim = start("holder")
+        assert victim.ready["first"] == stamp.numbered(0, 16)[:8].hex()
+        victim.kill()
+        with Stream(market) as stream:
+            stream.take(50)
+            eventually(lambda: mapped() <= {stream.client.medium.address}, "the victim's memory is let go")
+            assert not Path("/dev/shm", victim.ready["address"]).exists()
+
+
+def test_lanes_outlive_the_broker(market: Market, start: Start) -> None:
+    broker = market.broker()
+    start("supplier")
+    with Stream(market) as stream:
+        stream.await_attached(1)
+        for _ in range(KILLS):
+            broker.kill()
+            stream.take(100)
+            broker = market.broker()
+            stream.take(100)
+        stream.check_slots()
+
+
+@pytest.mark.parametrize("role", ["creator", "sweeper"])
+def test_segments_of_the_dead_go_and_those_of_the_living_stay(
+    market: Market, start: Start, role: str
+) -> None:
+    def segments() -> set[str]:
+        return {path.name for path in Path("/dev/shm").glob("sl_*")}
+
+    chance = random.Random(1)
+    with softs_fast.ShmMedium(None, 64, 4, create=True) as living:
+        before = segments()
+        for _ in range(3 * KILLS):
+            creator = start("creator")
+            victims = [creator, start("sweeper")] if role == "sweeper" else [creator]
+            time.sleep(chance.uniform(0, 0.02))
+            for victim in reversed(victims):
+                victim.kill()
+        _core.sweep()
+        assert segments() <= before
+        assert living.address in segments()
+        living.unlink()

@@ -1,0 +1,83 @@
+"""Peers that kill themselves, or wait to be killed: ``python mortal.py ROLE '{"option": value}'``.
+
+They tell what they do as role.py does.
+"""
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import stamp
+from role import say, wait_for_end
+
+import softs_fast
+from softs_fast import _core
+
+
+def die() -> None:
+    """What kill -9 does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_supplier(options: dict[str, Any]) -> None:
+    """Makes numbered samples in place, and dies in call number `call` at `point`."""
+    calls = 0
+
+    def fill(product_id: str, out: memoryview, sequence: int) -> None:
+        nonlocal calls
+        calls += 1
+        point = options["point"] if calls == options["call"] else None
+        if point == "claimed":
+            die()
+        sample = stamp.numbered(sequence, len(out))
+        half = len(out) // 2
+        out[:half] = sample[:half]
+        if point == "half written":
+            die()
+        out[half:] = sample[half:]
+        if point == "written":
+            die()
+
+    supplier = softs_fast.Supplier(
+        None, ["p.*"], options["endpoint"], softs_fast.ShmMedium, options["slot_size"], fill_fn=fill
+    )
+    supplier.start()
+    say(event="ready", pid=os.getpid())
+    wait_for_end()
+    supplier.stop()
+
+
+def run_holder(options: dict[str, Any]) -> None:
+    """Leases a block of slots and keeps it."""
+    client = softs_fast.Client(
+        options["endpoint"], softs_fast.ShmMedium, options["slot_size"], num_slots=8, block=2
+    )
+    lease = None
+    while lease is None:
+        lease = client.lease("p1", timeout_ms=1000)
+    view = memoryview(lease)
+    say(event="ready", pid=os.getpid(), address=client.medium.address, first=view[:8].hex())
+    wait_for_end()
+    client.close()
+
+
+def run_creator(options: dict[str, Any]) -> None:
+    """Creates segments one after the other, and closes all but the last."""
+    say(event="ready", pid=os.getpid())
+    while True:
+        softs_fast.ShmMedium(None, 1 << 20, 8, create=True)
+
+
+def run_sweeper(options: dict[str, Any]) -> None:
+    """Sweeps without end."""
+    say(event="ready", pid=os.getpid())
+    while True:
+        _core.sweep()
+
+
+RUN = {"supplier": run_supplier, "holder": run_holder, "creator": run_creator, "sweeper": run_sweeper}
+
+if __name__ == "__main__":
+    RUN[sys.argv[1]](json.loads(sys.argv[2]))
