@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 import stamp
-from role import say, wait_for_end
 
 import softs_fast
+from role import say, wait_for_end
 from softs_fast import _core
 
 

@@ -4,16 +4,18 @@
 mod harness;
 
 use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use harness::{Scratch, WATCHDOG, eventually};
+use harness::{Peer, Scratch, WATCHDOG, eventually};
 use softs_net::client::{Client, Slots, Waited, nonce};
 use softs_net::supplier::{Batch, LanePolicy, Options, Sample, Supplier, Task};
 use softs_net::{BrokerHandle, OwnLanes};
 use softs_proto::client::Config as ClientConfig;
 use softs_proto::supplier::{Config, Weights};
+use softs_proto::wire::{AnnouncedLane, ClientRequest};
 use softs_shm::{LaneStats, Segment};
 
 const SLOT: u64 = 16;
@@ -94,9 +96,12 @@ struct Teacher {
 
 impl Teacher {
     fn new(scratch: &Scratch, slot_size: u64, batch: Batch) -> Self {
+        Self::with_spin(scratch, slot_size, batch, softs_net::LOOK)
+    }
+
+    fn with_spin(scratch: &Scratch, slot_size: u64, batch: Batch, spin: Duration) -> Self {
         let config = Config { product_ids: vec!["p.*".into()], name: "t".into() };
-        let options =
-            Options { lanes: LanePolicy::Shm, slot_size, weights: Weights::default(), spin: softs_net::LOOK };
+        let options = Options { lanes: LanePolicy::Shm, slot_size, weights: Weights::default(), spin };
         let supplier = Arc::new(Supplier::new(scratch.endpoint("back"), config, options).unwrap());
         assert!(matches!(supplier.hello(WATCHDOG, &mut || false), Waited::Ready(Ok(_))));
         let mut teacher = Self {
@@ -255,6 +260,40 @@ fn a_supplier_that_sleeps_is_woken_by_the_client_itself() {
             sleeps() > before && teacher.made().0 > n
         });
     }
+}
+
+#[test]
+fn no_order_is_left_lying_however_it_meets_the_suppliers_sleep() {
+    let scratch = Scratch::new();
+    let broker = scratch.broker();
+    let teacher = Teacher::with_spin(&scratch, SLOT, ONE, Duration::ZERO);
+    let segment = Arc::new(Segment::create_shm(None, SLOT, 1).unwrap());
+    let (_heard, rope) = rustix::pipe::pipe().unwrap();
+    let mut owner = segment.lane_owner(rope.as_raw_fd().unsigned_abs()).unwrap();
+    let lane = owner.open_lane().unwrap();
+    let mut peer = Peer::connect(&broker.endpoints().0);
+    peer.ask(&ClientRequest::Hello { nonce: Some(1) });
+    peer.ask(&ClientRequest::Lanes {
+        address: segment.address(),
+        segment_id: segment.segment_id(),
+        lanes: vec![AnnouncedLane { product_id: "p", lane: lane.index, generation: lane.generation }],
+    });
+    eventually("the supplier is there", || owner.n_attached(lane) == 1);
+    let bell = format!("/proc/self/fd/{}", owner.suppliers()[0].bell_fd);
+    for n in 0..20_000 {
+        assert!(owner.place(lane, 0, n));
+        // It counts as awake once it is named, and nobody rings twice for one order.
+        for _ in owner.wake_list(lane, 1) {
+            std::fs::write(&bell, [1]).unwrap();
+        }
+        eventually("the order was served", || owner.poll().is_some());
+        // From at once to well into its sleep.
+        for _ in 0..n * 37 % 4000 {
+            std::hint::spin_loop();
+        }
+    }
+    teacher.end();
+    segment.unlink().unwrap();
 }
 
 #[test]

@@ -175,7 +175,9 @@ fn a_batch_is_of_one_lane_and_grows_by_what_comes_later() {
     let task = desk.begin().unwrap();
     assert_eq!(desk.sequences().len(), task.n);
     assert_eq!(desk.sequences()[0], task.sequence);
+    student.owner.set_sleeping(true);
     desk.give_back();
+    student.bell_rings();
     assert_eq!(desk.n_in_hand(), 0);
     assert_eq!(share(&mut desk, 1000, 8).iter().map(|(_, n)| n).sum::<usize>(), 15);
 }
@@ -293,7 +295,9 @@ fn a_sample_of_another_size_never_reaches_the_slot() {
         assert!(matches!(desk.write(Sample::Bytes(&vec![1; n])), Err(SegmentError::NotOneSlot { .. })));
     }
     let long = format!("head {} tail", "x".repeat(20_000));
+    student.owner.set_sleeping(true);
     desk.end(Err(&long));
+    student.bell_rings();
     let Some(Ending::Failed(text)) = student.owner.poll().map(|finished| finished.ending) else { panic!() };
     assert!(text.starts_with("head ") && text.ends_with(" tail") && text.contains("[...]"), "{text}");
     assert!(cut(&"ü".repeat(9000)).len() < 8100);
