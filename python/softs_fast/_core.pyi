@@ -276,6 +276,9 @@ class Segment:
     def write_slot(self, offset: int, data: Any) -> None:
         """As `write`, but exactly one slot, where slot_size is known."""
 
+    def write_locked(self, offset: int, data: Any, may_write: Callable[[], bool]) -> bool:
+        """Lock the place, ask may_write, and write if it says yes; what it said."""
+
     def read(self, offset: int, n: int) -> bytes:
         """Copy n bytes out."""
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 import stamp
@@ -14,6 +15,7 @@ import stamp
 import softs_fast
 from role import say, wait_for_end
 from softs_fast import _core
+from softs_fast.market import supplier as supplier_module
 
 
 def die() -> None:
@@ -49,6 +51,37 @@ def run_supplier(options: dict[str, Any]) -> None:
     supplier.stop()
 
 
+def run_stopper(options: dict[str, Any]) -> None:
+    """Serves orders of the broker only, and stops itself between the question whether it may write and the first write."""
+    supplier_module._lanes_of = lambda medium_cls: None
+    maker = stamp.Maker(options["slot_size"])
+    supplier = softs_fast.Supplier(
+        maker.make, ["p.*"], options["endpoint"], softs_fast.ShmMedium, options["slot_size"]
+    )
+    core: Any = supplier._core
+    stops = iter([True])
+
+    class Stopping:
+        """The native supplier, with a pause."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+        def may_write(self) -> bool:
+            answer: bool = core.may_write()
+            if next(stops, False):
+                say(event="stops", answer=answer)
+                # To this thread: another one would take a moment to stop it too.
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+            return answer
+
+    supplier._core = Stopping()  # type: ignore[assignment]
+    supplier.start()
+    say(event="ready", pid=os.getpid())
+    wait_for_end()
+    supplier.stop()
+
+
 def run_holder(options: dict[str, Any]) -> None:
     """Leases a block of slots and keeps it."""
     client = softs_fast.Client(
@@ -77,7 +110,13 @@ def run_sweeper(options: dict[str, Any]) -> None:
         _core.sweep()
 
 
-RUN = {"supplier": run_supplier, "holder": run_holder, "creator": run_creator, "sweeper": run_sweeper}
+RUN = {
+    "supplier": run_supplier,
+    "stopper": run_stopper,
+    "holder": run_holder,
+    "creator": run_creator,
+    "sweeper": run_sweeper,
+}
 
 if __name__ == "__main__":
     RUN[sys.argv[1]](json.loads(sys.argv[2]))

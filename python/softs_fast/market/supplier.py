@@ -245,20 +245,24 @@ class Supplier:
                     str(error),
                 )
                 return f"cannot open the medium {address!r}: {error}"
-        write = writer.write
-        if isinstance(writer, TCPMedium) and _is_same(type(writer), TCPMedium, "write"):
-            # A connection that was opened only after we asked whether we may write would have missed the client's fence.
-            if not writer.prepare():
-                self._writers.pop(address).close()
-                return f"cannot connect to the medium {address!r}"
-            write = writer.write_prepared
-        if not self._core.may_write():
-            return "the broker that gave this order is gone"
+        may_write = self._core.may_write
+        written: bool | None
         try:
-            written = write(offset, data)
+            if isinstance(writer, SegmentMedium) and _is_same(type(writer), SegmentMedium, "write"):
+                written = writer.write_if(offset, data, may_write)
+            elif isinstance(writer, TCPMedium) and _is_same(type(writer), TCPMedium, "write"):
+                # A connection that was opened only after we asked would have missed the client's fence.
+                if not writer.prepare():
+                    self._writers.pop(address).close()
+                    return f"cannot connect to the medium {address!r}"
+                written = writer.write_prepared(offset, data) if may_write() else None
+            else:
+                written = writer.write(offset, data) if may_write() else None
         except Exception as error:
             logger.exception("cannot write to the medium %r at offset %d", address, offset)
             return f"cannot write to the medium {address!r} at offset {offset}: {error}"
+        if written is None:
+            return "the broker that gave this order is gone"
         if not written:
             self._writers.pop(address).close()
             return f"cannot write {n_bytes} bytes to the medium {address!r} at offset {offset}"

@@ -2,7 +2,7 @@
 
 mod waiting;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::retry_on_intr;
@@ -13,6 +13,7 @@ use softs_proto::client::{
 };
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
+use softs_shm::Segment;
 
 use crate::endpoint::Endpoint;
 use crate::error::NetError;
@@ -88,10 +89,28 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Slots in memory or in a file of this host, with lanes.
-    #[must_use]
-    pub fn with_lanes(lanes: OwnLanes) -> Self {
-        Self { lanes, fence: None }
+    /// Slots in memory or in a file of this host: with lanes, and behind a fence that waits for those who still write.
+    ///
+    /// # Errors
+    /// The system is out of file descriptors, or does not tell who this process is.
+    pub fn in_segment(segment: &Arc<Segment>) -> Result<Self, NetError> {
+        let lanes = OwnLanes::open(segment)?;
+        let segment = Arc::clone(segment);
+        let fence = move || {
+            let failed = |why: String| NetError::Os {
+                endpoint: segment.address().to_owned(),
+                what: "order anew what a lost broker had".to_owned(),
+                why,
+            };
+            match segment.is_written() {
+                Ok(false) => Ok(()),
+                Ok(true) => {
+                    Err(failed("a supplier still writes to a slot, or was stopped while it did".to_owned()))
+                }
+                Err(error) => Err(failed(error.to_string())),
+            }
+        };
+        Ok(Self { lanes, fence: Some(Fence(Box::new(fence))) })
     }
 
     /// Slots that suppliers reach through connections. `fence` ends those, so that nothing sent before is stored afterwards.

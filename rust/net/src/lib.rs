@@ -23,6 +23,5 @@ pub use connection::Connection;
 pub use endpoint::{Endpoint, MAX_SOCKET_PATH_BYTES};
 pub use error::NetError;
 pub use lanes::counters;
-pub use lanes::owner::OwnLanes;
 pub use socket::{KeepAlive, wait};
 pub use spin::LOOK;

@@ -34,8 +34,6 @@ use desk::{Desk, Turn};
 const SLICE: Duration = Duration::from_millis(50);
 /// How long a leaving supplier waits for the answer to its GOODBYE.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// Asking the kernel whether the broker lives pays off after a call of this length.
-const WORTH_A_LOOK: Duration = Duration::from_millis(1);
 /// A supplier that is busy with lanes looks at its socket this often.
 const TURN_EVERY: Duration = Duration::from_millis(1);
 /// A supplier that is busy with lanes looks this often whether their clients are alive.
@@ -322,11 +320,8 @@ impl Supplier {
 
     /// Whether the lease in hand may still be written (invariant W3).
     pub fn may_write(&self) -> bool {
-        let now = Instant::now();
         let state = self.shared.lock();
-        let machine = &state.link.machine;
-        let long = machine.begun_at().is_some_and(|at| now.saturating_duration_since(at) > WORTH_A_LOOK);
-        machine.may_write(now) && (!long || state.link.is_alive())
+        state.link.machine.may_write(Instant::now()) && state.link.is_alive()
     }
 
     /// The log records since the last call.

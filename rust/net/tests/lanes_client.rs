@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::pipe;
+use softs_net::Endpoint;
 use softs_net::client::{Client, Slots, Waited, nonce};
-use softs_net::{Endpoint, OwnLanes};
 use softs_proto::client::{Config, Plan};
 use softs_shm::{Identity, LaneRef, LaneWorker, Segment};
 
@@ -37,7 +37,7 @@ impl Student {
             ..Config::default()
         };
         change(&mut config);
-        let slots = Slots::with_lanes(OwnLanes::open(&segment).unwrap());
+        let slots = Slots::in_segment(&segment).unwrap();
         let nobody: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
         let client = Client::new(nobody, config, slots, look);
         // Opens the first lane.

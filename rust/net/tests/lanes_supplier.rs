@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use harness::{Peer, Scratch, WATCHDOG, eventually};
+use softs_net::BrokerHandle;
 use softs_net::client::{Client, Slots, Waited, nonce};
 use softs_net::supplier::{Batch, LanePolicy, Options, Sample, Supplier, Task};
-use softs_net::{BrokerHandle, OwnLanes};
 use softs_proto::client::Config as ClientConfig;
 use softs_proto::supplier::{Config, Weights};
 use softs_proto::wire::{AnnouncedLane, ClientRequest};
@@ -37,7 +37,7 @@ impl Student {
             nonce: nonce().unwrap(),
             ..ClientConfig::default()
         };
-        let slots = Slots::with_lanes(OwnLanes::open(&segment).unwrap());
+        let slots = Slots::in_segment(&segment).unwrap();
         let client = Client::new(scratch.endpoint("front"), config, slots, softs_net::LOOK);
         Self { client, segment }
     }

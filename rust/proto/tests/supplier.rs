@@ -396,6 +396,7 @@ fn a_long_call_for_a_lane_wants_no_leases_until_it_has_ended() {
     for leases in [[1, 2], [3, 4]] {
         bench.lease(&leases);
         // No lease is in hand: with credit the broker would give them to us again at once.
+        bench.supplier.pause();
         bench.supplier.return_unstarted();
         let returned = Said::Dones { done: vec![], failed: vec![], returned: leases.to_vec() };
         assert_eq!(bench.said(), [Said::Ready(Some(0)), returned]);

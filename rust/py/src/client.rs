@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use softs_net::Endpoint;
 use softs_net::client::{Client as NetClient, Slots, Waited, nonce};
-use softs_net::{Endpoint, OwnLanes};
 use softs_proto::client::{Config, Outcome, Plan, ReleaseError, SlotId};
 use softs_shm::{self as shm, Rows, SegmentError};
 
@@ -57,7 +57,7 @@ impl Client {
             .map_err(|_| raise(py, "ConfigError", format!("spin_us must be at least 0, have {spin_us}")))?;
         let segment = segment.map(|segment| segment.segment(py)).transpose()?;
         let slots = match (&segment, server) {
-            (Some(segment), _) => Slots::with_lanes(OwnLanes::open(segment).map_err(|e| net_error(py, &e))?),
+            (Some(segment), _) => Slots::in_segment(segment).map_err(|e| net_error(py, &e))?,
             (None, Some(server)) => Slots::with_fence(server.fence_of()),
             (None, None) => Slots::default(),
         };

@@ -93,6 +93,36 @@ impl Segment {
         self.write_source(py, offset, &Source::new(data)?, true)
     }
 
+    /// Locks the place, asks `may_write`, and writes if the answer is yes; whether it was.
+    fn write_locked(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        data: &Bound<'_, PyAny>,
+        may_write: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let source = Source::new(data)?;
+        let segment = self.segment(py)?;
+        let write = || {
+            let may: bool = may_write.call0()?.extract()?;
+            if may {
+                self.write_source(py, offset, &source, false)?;
+            }
+            Ok(may)
+        };
+        match segment.with_lock(offset, source.len() as u64, write) {
+            Ok(Some(done)) => done,
+            Ok(None) => {
+                let text = format!(
+                    "another process writes to segment {:?} at offset {offset}",
+                    self.names.address()
+                );
+                Err(raise(py, "SegmentError", text))
+            }
+            Err(error) => Err(segment_error(py, &error)),
+        }
+    }
+
     fn read<'py>(&self, py: Python<'py>, offset: u64, n: usize) -> PyResult<Bound<'py, PyBytes>> {
         let segment = &*self.segment(py)?;
         // Before memory is allocated for it.

@@ -3,7 +3,7 @@
 //! The byte layout is in `docs/segment.md`. A segment gets its name only when it is complete and locked by its owner (S1);
 //! the kernel drops the lock when the owner dies, and [`sweep`] removes what it left.
 //!
-//! All `unsafe` of this crate is in the private modules `map`, `foreign`, `process`, `view` and `lane::area`. It rests on these invariants:
+//! All `unsafe` of this crate is in the private modules `map`, `foreign`, `process`, `slot_lock`, `view` and `lane::area`. It rests on these invariants:
 //!
 //! * **M1** `Map` is one `mmap` of `len` bytes: made in `Map::new`, never moved or resized, unmapped only by `Drop`.
 //! * **M2** Each copy lies within the mapping: `Map` checks offset and length itself, whatever its caller checked before.
@@ -20,6 +20,7 @@
 //!   to that memory at any time, so that it is treated as M3 says.
 //! * **M7** The page of [`ProcessToken`] is mapped once, private, never unmapped, and used only as one atomic word; the kernel
 //!   zeroes it in a fork, which no other thread of the child can see happen.
+//! * **M8** What a system call is given by address is a value on the stack of the caller, of the type that the call expects.
 //!
 //! Lanes (the module `lane`) are the part of a segment through which orders travel. Their invariants:
 //!
@@ -54,6 +55,7 @@ mod map;
 mod open;
 mod process;
 mod segment;
+mod slot_lock;
 mod sweep;
 mod view;
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from ... import _core
@@ -49,11 +50,28 @@ class SegmentMedium(Medium):
         try:
             self._segment.write(byte_offset, data)
         except Exception as error:
-            # As text: a record that keeps the exception would keep this frame, and so the segment.
-            text = str(error)
-            logger.warning("write to medium %r at offset %r failed: %s", self.address, byte_offset, text)
+            self._warn(byte_offset, error)
             return False
         return True
+
+    def write_if(self, byte_offset: int, data: Data, may_write: Callable[[], bool]) -> bool | None:
+        """Store `data` if `may_write` says so while nobody else may write there.
+
+        A client that has lost its broker orders nothing again while somebody writes, so a supplier that is
+        stopped between the answer and the copy never writes to a slot that is in use again.
+
+        Returns:
+            As `write`; None if `may_write` said no.
+        """
+        try:
+            return self._segment.write_locked(byte_offset, data, may_write) or None
+        except Exception as error:
+            self._warn(byte_offset, error)
+            return False
+
+    def _warn(self, byte_offset: int, error: Exception) -> None:
+        # As text: a record that keeps the exception would keep this frame, and so the segment.
+        logger.warning("write to medium %r at offset %r failed: %s", self.address, byte_offset, str(error))
 
     def read(self, slot_id: int) -> bytes:
         """Copy a slot out.

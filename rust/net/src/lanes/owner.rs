@@ -16,7 +16,7 @@ use crate::error::NetError;
 
 /// The lanes of a client, or none where its medium has none.
 #[derive(Debug, Default)]
-pub struct OwnLanes {
+pub(crate) struct OwnLanes {
     open: Option<Open>,
 }
 
@@ -56,7 +56,7 @@ impl OwnLanes {
     ///
     /// # Errors
     /// The system is out of file descriptors, or does not tell who this process is.
-    pub fn open(segment: &Arc<Segment>) -> Result<Self, NetError> {
+    pub(crate) fn open(segment: &Arc<Segment>) -> Result<Self, NetError> {
         let failed = |what: &str, why: String| NetError::Os {
             endpoint: segment.address().to_owned(),
             what: what.to_owned(),

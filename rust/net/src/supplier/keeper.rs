@@ -21,7 +21,11 @@ pub(super) fn keep(shared: &Shared) {
         idle_looks = if running.is_some() { 0 } else { idle_looks + 1 };
         match running {
             Some(running) if running >= LONG_CALL => {
-                state.link.machine.return_unstarted();
+                let machine = &mut state.link.machine;
+                if machine.has_work() && machine.begun_at().is_none() {
+                    machine.pause();
+                }
+                machine.return_unstarted();
                 state.link.turn(now);
                 let waitable = state.link.waitable();
                 drop(state);

@@ -218,19 +218,25 @@ impl Supplier {
         self.oldest_result_at.get_or_insert(now);
     }
 
-    /// Gives leases back that wait behind a call that takes long, and asks for no more meanwhile. Where no lease is in hand, for the call is for an
-    /// order of a lane, none is wanted until [`Supplier::resume`]: it would come back at once, and so on.
+    /// Gives leases back that wait behind a call that takes long, and asks for no more meanwhile.
     pub fn return_unstarted(&mut self) {
         if self.queue.is_empty() {
             return;
         }
-        self.paused = self.current.is_none();
         self.credit.shrink();
         self.ready_due = true;
         for work in self.queue.drain(..) {
             if let Lease::Native(lease) = work.lease {
                 self.returned.push(lease);
             }
+        }
+    }
+
+    /// A call for an order of a lane takes long: no leases are wanted until [`Supplier::resume`]. One that is given back while no lease is in hand
+    /// would come again at once.
+    pub fn pause(&mut self) {
+        if !std::mem::replace(&mut self.paused, true) {
+            self.ready_due = true;
         }
     }
 
