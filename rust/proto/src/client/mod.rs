@@ -321,6 +321,7 @@ impl<L: Lanes> Client<L> {
         if self.config.block != 1 {
             return None;
         }
+        self.recent.order_by_hand();
         let key = self.product_key(product);
         self.products.touch(key);
         self.ensure_lane(key);
@@ -339,6 +340,7 @@ impl<L: Lanes> Client<L> {
 
     /// Any finished slot, oldest first, now held by the caller; with ordered streams the next one of any product.
     pub fn take_completed(&mut self) -> Option<SlotId> {
+        self.recent.order_by_hand();
         let block = if self.config.ordered {
             self.products.keys().find_map(|key| self.products.get(key).stream.next_ready())?
         } else {

@@ -10,6 +10,8 @@ use super::{Block, BlockId, Client, Lanes, State};
 pub(super) struct Recent {
     requests: u64,
     products: Vec<(ProductKey, u64)>,
+    /// The user chooses himself what to order, and takes whatever is finished.
+    is_by_hand: bool,
 }
 
 impl Recent {
@@ -21,14 +23,23 @@ impl Recent {
         self.products.retain(|&(other, _)| other != key);
     }
 
-    /// What was asked for last.
+    /// From now on the user orders slot by slot.
+    pub(super) fn order_by_hand(&mut self) {
+        self.is_by_hand = true;
+    }
+
+    /// What was asked for last, unless the user orders slot by slot.
     fn last(&self) -> Option<ProductKey> {
+        if self.is_by_hand {
+            return None;
+        }
         self.products.iter().max_by_key(|&&(_, last)| last).map(|&(key, _)| key)
     }
 
     /// Notes a request.
     fn touch(&mut self, key: ProductKey, n_blocks: u64) {
         self.requests += 1;
+        self.is_by_hand = false;
         let (requests, horizon) = (self.requests, 4 * n_blocks.max(1));
         if let [(only, last)] = &mut self.products[..]
             && *only == key

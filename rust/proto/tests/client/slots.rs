@@ -25,6 +25,27 @@ fn request_sample_keeps_every_free_slot_on_order() {
 }
 
 #[test]
+fn slots_that_come_back_are_ordered_ahead_only_for_who_asks_for_samples() {
+    let mut desk = Desk::connected(2);
+    assert_eq!(desk.request("p"), None);
+    let placed = desk.placed();
+    desk.done(&placed);
+    let slot = desk.request("p").unwrap();
+    desk.client.release_slot(u64::from(slot)).unwrap();
+    desk.client.order_ahead(desk.now);
+    let placed = desk.placed();
+    assert_eq!(placed.len(), 1);
+    desk.done(&placed);
+    // Who takes whatever is finished would never come to an end if what he gives back were ordered again.
+    for _ in 0..2 {
+        let slot = desk.client.take_completed().unwrap();
+        desk.client.release_slot(u64::from(slot)).unwrap();
+        desk.client.order_ahead(desk.now);
+    }
+    assert_eq!((desk.client.take_completed(), desk.placed().len()), (None, 0));
+}
+
+#[test]
 fn a_request_gets_only_its_own_product() {
     let mut desk = Desk::connected(4);
     assert!(desk.client.request_slot("a").is_some());
