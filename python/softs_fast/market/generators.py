@@ -24,6 +24,8 @@ class Generator(Protocol):
         max_batch: samples that one call of `function` can make; `make` takes at most as many.
         is_plain: whether `function` takes one product and returns the bytes of one sample, so that a caller
             who checks their number needs no `make`.
+        batch_function: `function`, if it returns the bytes of many samples, so that a caller who checks their
+            number and sizes needs no `make`; what is not as expected goes to `BatchGenerator.store`.
     """
 
     @property
@@ -34,6 +36,8 @@ class Generator(Protocol):
     def max_batch(self) -> int: ...
     @property
     def is_plain(self) -> bool: ...
+    @property
+    def batch_function(self) -> Callable[..., Any] | None: ...
 
     def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
         """Make one sample per slot; on an error, all slots are undefined.
@@ -62,6 +66,7 @@ class SampleGenerator:
     """
 
     max_batch = 1
+    batch_function = None
 
     def __init__(self, function: Callable[..., Any], config: BatchConfig | None = None) -> None:
         self.function = function
@@ -98,13 +103,21 @@ class BatchGenerator:
         self.function = function
         self.wants_sequence = _takes_sequence(function, 2)
         self.max_batch = max_batch
+        self.batch_function = function if config is None else None
         self._config = config
 
     def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
         """Make all samples with one call; see `Generator.make`."""
         n = len(slots)
         numbers = (sequences,) if self.wants_sequence else ()
-        samples = self.function(product_id, n, *numbers)
+        self.store(product_id, self.function(product_id, n, *numbers), slots)
+
+    def store(self, product_id: str, samples: object, slots: Sequence[memoryview]) -> None:
+        """Copy what the function returned into the slots.
+
+        Raises:
+            GeneratorFailed: it is not what is needed.
+        """
         try:
             _write_samples(samples, slots, self._config)
         except ConfigError as error:
@@ -123,6 +136,7 @@ class FillGenerator:
 
     max_batch = 1
     is_plain = False
+    batch_function = None
 
     def __init__(self, function: Callable[..., Any], config: BatchConfig | None = None) -> None:
         self.function = function

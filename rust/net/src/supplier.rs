@@ -102,7 +102,7 @@ pub struct Batch {
 /// What to do next. It must be ended before the next is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Orders of a lane: [`Supplier::publish`], [`Supplier::publish_sample`] or [`Supplier::give_back`] ends them.
+    /// Orders of a lane: [`Supplier::publish`], [`Supplier::publish_samples`] or [`Supplier::give_back`] ends them.
     Lane(LaneTask),
     /// A lease of the broker: [`Supplier::finish`] ends it.
     Wire(Work),
@@ -301,10 +301,10 @@ impl Supplier {
         self.shared.lane_call.store(0, Ordering::SeqCst);
     }
 
-    /// Writes the sample of the one order in hand, and ends it. What is wrong with the sample, or with the segment, goes to the client.
-    pub fn publish_sample(&self, sample: Sample<'_>) {
+    /// Writes the samples of the orders in hand, one each, and ends them. What is wrong with a sample, or with the segment, goes to the client.
+    pub fn publish_samples<'a>(&self, samples: impl IntoIterator<Item = Sample<'a>>) {
         let mut desk = self.desk();
-        match desk.write(sample) {
+        match desk.write(samples) {
             Ok(()) => desk.end(Ok(())),
             Err(error) => desk.end(Err(&error.to_string())),
         }

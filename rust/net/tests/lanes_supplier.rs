@@ -131,7 +131,7 @@ impl Teacher {
                         let n = by_lane.fetch_add(task.n, Ordering::SeqCst) as u64;
                         if task.n == 1 {
                             let number = n.to_le_bytes();
-                            supplier.publish_sample(Sample::Bytes(&[number, number].concat()));
+                            supplier.publish_samples([Sample::Bytes(&[number, number].concat())]);
                         } else {
                             // Views of as many slots as there are orders; their bytes stay what they are.
                             assert_eq!(supplier.slots().unwrap().len(), task.n);

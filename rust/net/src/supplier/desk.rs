@@ -334,15 +334,19 @@ impl Desk {
         Ok(views)
     }
 
-    /// Writes the sample of the one order in hand.
-    pub(super) fn write(&self, sample: Sample<'_>) -> Result<(), SegmentError> {
-        let Some(((attached, ..), claim)) = self.hand.lane.as_ref().zip(self.hand.claims.first()) else {
-            return Ok(());
-        };
-        match sample {
-            Sample::Bytes(data) => attached.worker.write(claim, data),
-            Sample::Foreign(data) => attached.worker.write_from(claim, data),
+    /// Writes the samples of the orders in hand, one each.
+    pub(super) fn write<'a>(
+        &self,
+        samples: impl IntoIterator<Item = Sample<'a>>,
+    ) -> Result<(), SegmentError> {
+        let Some((attached, ..)) = &self.hand.lane else { return Ok(()) };
+        for (claim, sample) in self.hand.claims.iter().zip(samples) {
+            match sample {
+                Sample::Bytes(data) => attached.worker.write(claim, data)?,
+                Sample::Foreign(data) => attached.worker.write_from(claim, data)?,
+            }
         }
+        Ok(())
     }
 
     /// Ends the orders in hand, if they were not given back meanwhile.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString, PyTuple};
+use pyo3::types::{PyByteArray, PyBytes, PyBytesMethods, PyList, PyMemoryView, PyString, PyTuple};
 use softs_net::supplier::{LaneTask, Sample, Supplier as NetSupplier};
 
 use super::Supplier;
@@ -86,21 +86,75 @@ impl Supplier {
             Source::Buffer(buffer) => Sample::Foreign(buffer.foreign()),
         };
         if n >= DETACH_LEN {
-            py.detach(|| supplier.publish_sample(sample));
+            py.detach(|| supplier.publish_samples([sample]));
         } else {
-            supplier.publish_sample(sample);
+            supplier.publish_samples([sample]);
         }
         Ok(None)
     }
 
-    /// Lets the generator write into the slots. Views that it keeps cannot be taken from it: what is written through them later damages whatever
-    /// sample is in the slot by then. Python is told.
+    /// Makes many samples with one call, or one or many in place.
     fn make_in_place<'py>(
         &self,
         supplier: &NetSupplier,
         maker: &Maker<'py>,
         product: &Bound<'py, PyString>,
         error_fn: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let py = product.py();
+        let sequences = PyTuple::new(py, supplier.sequences())?;
+        match maker.samples(product, &sequences) {
+            None => self.fill(supplier, product, error_fn, |slots| maker.fill(product, &sequences, slots)),
+            Some(Ok(samples)) => {
+                if self.publish_bytes(supplier, &samples, sequences.len()) {
+                    return Ok(());
+                }
+                self.fill(supplier, product, error_fn, |slots| maker.store(product, &samples, slots))
+            }
+            Some(Err(error)) => {
+                supplier.publish(Err(&explain(error_fn, product, raised(py, error)?)?));
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes and publishes samples that are a list of `bytes` of the right sizes, or all in one; `false` if they are anything else.
+    fn publish_bytes(&self, supplier: &NetSupplier, samples: &Bound<'_, PyAny>, n: usize) -> bool {
+        let size = self.slot_size;
+        let is_large = n.saturating_mul(size) >= DETACH_LEN;
+        let publish = |rows: Vec<&[u8]>| {
+            let publish = || supplier.publish_samples(rows.into_iter().map(Sample::Bytes));
+            if is_large { samples.py().detach(publish) } else { publish() }
+        };
+        if let Ok(list) = samples.cast::<PyList>() {
+            // The list may change while the GIL is given up; what was in it is kept.
+            let items: Vec<_> = list.iter().collect();
+            let rows =
+                items.iter().map_while(|item| item.cast::<PyBytes>().ok().map(PyBytesMethods::as_bytes));
+            let rows: Vec<_> = rows.filter(|row| row.len() == size).collect();
+            if items.len() != n || rows.len() != n {
+                return false;
+            }
+            publish(rows);
+            return true;
+        }
+        match samples.cast::<PyBytes>() {
+            Ok(bytes) if bytes.as_bytes().len() == n * size => {
+                publish(bytes.as_bytes().chunks_exact(size).collect());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets the generator write into the slots. Views that it keeps cannot be taken from it: what is written through them later damages whatever
+    /// sample is in the slot by then. Python is told.
+    fn fill<'py>(
+        &self,
+        supplier: &NetSupplier,
+        product: &Bound<'py, PyString>,
+        error_fn: &Bound<'py, PyAny>,
+        make: impl FnOnce(&Bound<'py, PyTuple>) -> PyResult<()>,
     ) -> PyResult<()> {
         let py = product.py();
         let views = match supplier.slots() {
@@ -119,8 +173,7 @@ impl Supplier {
             PyMemoryView::from(lease.as_any())
         });
         let slots = PyTuple::new(py, slots.collect::<PyResult<Vec<_>>>()?)?;
-        let sequences = PyTuple::new(py, supplier.sequences())?;
-        let failed = match maker.fill(product, &sequences, &slots) {
+        let failed = match make(&slots) {
             Ok(()) => None,
             Err(error) => Some(explain(error_fn, product, raised(py, error)?)?),
         };

@@ -11,6 +11,8 @@ pub(super) struct Maker<'py> {
     generator: Bound<'py, PyAny>,
     /// Of a plain generator, called without its `make`.
     function: Option<Bound<'py, PyAny>>,
+    /// Returns the bytes of many samples; what is no such bytes goes through `store`.
+    batch_function: Option<Bound<'py, PyAny>>,
     wants_sequence: bool,
     pub(super) max_batch: usize,
     /// The product of the last call, which is mostly that of the next.
@@ -26,6 +28,7 @@ impl<'py> Maker<'py> {
         }
         Ok(Self {
             function: if is_plain { Some(generator.getattr("function")?) } else { None },
+            batch_function: generator.getattr("batch_function")?.extract()?,
             wants_sequence: generator.getattr("wants_sequence")?.extract()?,
             max_batch,
             generator: generator.clone(),
@@ -57,6 +60,31 @@ impl<'py> Maker<'py> {
     ) -> PyResult<Bound<'py, PyAny>> {
         let function = self.function.as_ref().unwrap_or(&self.generator);
         if self.wants_sequence { function.call1((product, sequence)) } else { function.call1((product,)) }
+    }
+
+    /// Calls a function that returns the bytes of many samples; `None` if the generator has no such function.
+    pub(super) fn samples(
+        &self,
+        product: &Bound<'py, PyString>,
+        sequences: &Bound<'py, PyTuple>,
+    ) -> Option<PyResult<Bound<'py, PyAny>>> {
+        let function = self.batch_function.as_ref()?;
+        let n = sequences.len();
+        Some(if self.wants_sequence {
+            function.call1((product, n, sequences))
+        } else {
+            function.call1((product, n))
+        })
+    }
+
+    /// Has the generator copy what its function returned into the slots, or say what is wrong with it.
+    pub(super) fn store(
+        &self,
+        product: &Bound<'py, PyString>,
+        samples: &Bound<'py, PyAny>,
+        slots: &Bound<'py, PyTuple>,
+    ) -> PyResult<()> {
+        self.generator.call_method1("store", (product, samples, slots)).map(|_| ())
     }
 
     /// Lets the generator make samples into slots.

@@ -260,7 +260,7 @@ fn who_closes_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
         desk.give_back_unwritten();
         assert_eq!(desk.n_in_hand(), usize::from(is_shown));
         assert_eq!(student.owner.cancel(0), !is_shown, "free for somebody else, or still ours");
-        desk.write(Sample::Bytes(&[1; 8])).unwrap();
+        desk.write([Sample::Bytes(&[1; 8])]).unwrap();
         desk.end(Ok(()));
         let ended = student.owner.poll().map(|finished| finished.slot);
         assert_eq!(ended, is_shown.then_some(0));
@@ -292,7 +292,7 @@ fn a_sample_of_another_size_never_reaches_the_slot() {
     student.order(lane, 0..1);
     assert_eq!(desk.take(1), Turn::Lane);
     for n in [0, 7, 9, 16] {
-        assert!(matches!(desk.write(Sample::Bytes(&vec![1; n])), Err(SegmentError::NotOneSlot { .. })));
+        assert!(matches!(desk.write([Sample::Bytes(&vec![1; n])]), Err(SegmentError::NotOneSlot { .. })));
     }
     let long = format!("head {} tail", "x".repeat(20_000));
     student.owner.set_sleeping(true);
