@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
 
 from market import Market
 from process import Zygote
+from segments import remove_abandoned, segments
 from shell import Command
 
 
@@ -36,12 +37,11 @@ def zygotes() -> None:
 @pytest.fixture
 def market(short_path: Path) -> Iterator[Market]:
     """A market whose processes end with the test; softs' peers leave segments, so those are removed."""
-    before = set(Path("/dev/shm").glob("sl_*"))
+    before = segments()
     market = Market(short_path)
     yield market
     market.end()
-    for path in set(Path("/dev/shm").glob("sl_*")) - before:
-        path.unlink(missing_ok=True)
+    remove_abandoned(before)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
 
 from market import Market
 from process import Zygote
+from segments import remove_abandoned, segments
 
 #: Python path of each peer: the installed one, or a folder.
 PATHS = {
@@ -38,9 +39,8 @@ def zygotes() -> None:
 @pytest.fixture
 def fleet(short_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """A fleet whose processes end with the test; softs' peers leave segments, so those are removed."""
-    before = set(Path("/dev/shm").glob("sl_*"))
+    before = segments()
     fleet = Fleet(short_path, medium=getattr(request, "param", "shm"))
     yield fleet
     fleet.end()
-    for path in set(Path("/dev/shm").glob("sl_*")) - before:
-        path.unlink(missing_ok=True)
+    remove_abandoned(before)
