@@ -82,8 +82,9 @@ def test_the_server(market: Market) -> None:
                 assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
                 values = parse(answer.read().decode())
             assert (values["softs_fast_clients"], values["softs_fast_suppliers"]) == (0, 1)
-        with pytest.raises(urllib.error.HTTPError, match="404"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as missing:
             urllib.request.urlopen(metrics.url + "/other", timeout=20)
+        missing.value.close()
         with pytest.raises(sf.EndpointInUse, match="cannot serve metrics at 127"):
             MetricsServer(market.frontend, metrics.url.split("/")[2]).start()
         metrics.start()
