@@ -34,7 +34,8 @@ impl<L: Lanes> Client<L> {
         *attempts += 1;
         let attempts = *attempts;
         if attempts >= self.max_order_attempts {
-            let text = failed.unwrap_or_else(|| format!("its supplier died, in attempt {attempts}"));
+            let text = failed.unwrap_or_else(|| "its supplier died".to_owned());
+            let text = format!("attempt {attempts} of {}: {text}", self.max_order_attempts);
             self.give_up(now, slot, &text);
             return;
         }

@@ -178,7 +178,7 @@ fn an_order_that_kills_every_supplier_fails() {
         lanes.die(owner);
         desk.client.handle_lanes(desk.now);
     }
-    assert_eq!(desk.client.failure("p").unwrap().text, "its supplier died, in attempt 5");
+    assert_eq!(desk.client.failure("p").unwrap().text, "attempt 5 of 5: its supplier died");
     assert_eq!(desk.client.counters().lost, 5);
     assert!(lanes.open_orders().is_empty());
 }
