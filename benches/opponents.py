@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benches import workloads
-from benches.scenarios import FASTER_FIFO, ICEORYX2, ICEORYX2_ZERO_COPY, TORCH, Size
+from benches.scenarios import FASTER_FIFO, ICEORYX2, ICEORYX2_BATCHES, ICEORYX2_ZERO_COPY, TORCH, Size
 
 Take = Callable[[], Any]
 
@@ -91,8 +91,8 @@ def open_iceoryx2(room: Room, stack: ExitStack, zero_copy: bool) -> Take:
     Both sides ask again and again instead of waiting for an event, which is faster and takes a core each.
     """
     n_bytes = len(room.data)
-    _start_producer(stack, _publish_for_ever, room.folder, room.data)
-    subscriber = _service(room.folder).subscriber_builder().buffer_size(ICEORYX2_SAMPLES).create()
+    _start_producer(stack, _publish_for_ever, room.folder, room.data, ICEORYX2_SAMPLES, 1)
+    subscriber = _subscriber(room.folder, ICEORYX2_SAMPLES, 1)
     stack.callback(subscriber.delete)
     receive, string_at = subscriber.receive, ctypes.string_at
     view_of = (ctypes.c_uint8 * n_bytes).from_address
@@ -116,6 +116,34 @@ def open_iceoryx2(room: Room, stack: ExitStack, zero_copy: bool) -> Take:
 
     _expect(take_copy(), room.data)
     return take_in_place if zero_copy else take_copy
+
+
+def open_iceoryx2_batches(room: Room, stack: ExitStack) -> Take:
+    """Publish and subscribe, zero copy: a batch of samples is borrowed, looked at in place, and given back together.
+
+    The publisher may be one batch ahead, as ours may with slots for two batches and more.
+    """
+    n_bytes, batch_size = len(room.data), room.batch_size
+    _start_producer(stack, _publish_for_ever, room.folder, room.data, batch_size, batch_size)
+    subscriber = _subscriber(room.folder, batch_size, batch_size)
+    stack.callback(subscriber.delete)
+    receive = subscriber.receive
+    view_of = (ctypes.c_uint8 * n_bytes).from_address
+
+    def take_in_place() -> int:
+        borrowed, ends = [], 0
+        while len(borrowed) < batch_size:
+            sample = receive()
+            if sample is not None:
+                borrowed.append(sample)
+                view = view_of(sample.payload_ptr)
+                ends += view[0] + view[n_bytes - 1]
+        for sample in borrowed:
+            sample.delete()
+        return ends
+
+    _expect_batch(take_in_place(), room)
+    return take_in_place
 
 
 def open_torch(room: Room, stack: ExitStack) -> Take:
@@ -155,10 +183,10 @@ def _put_for_ever(queue: Any, data: bytes) -> None:
         queue.put(data, timeout=FOR_EVER_S)
 
 
-def _publish_for_ever(folder: str, data: bytes) -> None:
+def _publish_for_ever(folder: str, data: bytes, n_buffered: int, n_borrowed: int) -> None:
     iceoryx2 = importlib.import_module("iceoryx2")
     publisher = (
-        _service(folder)
+        _service(folder, n_buffered, n_borrowed)
         .publisher_builder()
         .initial_max_slice_len(len(data))
         .max_loaned_samples(1)
@@ -172,7 +200,11 @@ def _publish_for_ever(folder: str, data: bytes) -> None:
         sample.assume_init().send()
 
 
-def _service(folder: str) -> Any:
+def _subscriber(folder: str, n_buffered: int, n_borrowed: int) -> Any:
+    return _service(folder, n_buffered, n_borrowed).subscriber_builder().buffer_size(n_buffered).create()
+
+
+def _service(folder: str, n_buffered: int, n_borrowed: int) -> Any:
     """The service, on a node of its own; its segments have the folder's name in theirs."""
     iceoryx2 = importlib.import_module("iceoryx2")
     config = iceoryx2.config.default()
@@ -184,8 +216,8 @@ def _service(folder: str) -> Any:
         .publish_subscribe(iceoryx2.Slice[ctypes.c_uint8])
         .enable_safe_overflow(False)
         .history_size(0)
-        .subscriber_max_buffer_size(ICEORYX2_SAMPLES)
-        .subscriber_max_borrowed_samples(1)
+        .subscriber_max_buffer_size(n_buffered)
+        .subscriber_max_borrowed_samples(n_borrowed)
         .max_publishers(1)
         .max_subscribers(1)
         .open_or_create()
@@ -216,9 +248,15 @@ def _expect(data: bytes, expected: bytes) -> None:
         raise ValueError(f"received {len(data)} bytes that are not the {len(expected)} that were sent")
 
 
+def _expect_batch(ends: int, room: Room) -> None:
+    if ends != room.batch_size * (room.data[0] + room.data[-1]):
+        raise ValueError(f"received a batch of {room.batch_size} that is not what was sent")
+
+
 OPPONENTS = {
     FASTER_FIFO: Opponent("faster_fifo", open_faster_fifo),
     ICEORYX2: Opponent("iceoryx2", partial(open_iceoryx2, zero_copy=False)),
     ICEORYX2_ZERO_COPY: Opponent("iceoryx2", partial(open_iceoryx2, zero_copy=True)),
+    ICEORYX2_BATCHES: Opponent("iceoryx2", open_iceoryx2_batches, takes_batches=True),
     TORCH: Opponent("torch", open_torch, takes_batches=True),
 }

@@ -17,6 +17,7 @@ PRODUCT_QUEUE = 65_536
 FASTER_FIFO = "faster-fifo"
 ICEORYX2 = "iceoryx2"
 ICEORYX2_ZERO_COPY = "iceoryx2, zero copy"
+ICEORYX2_BATCHES = "iceoryx2, zero copy, batches"
 TORCH = "torch DataLoader, 3 workers"
 
 WorkloadName = Literal["one_by_one", "pipelined", "loader", "training", "fresh", "idle"]
@@ -137,6 +138,7 @@ class Scenario:
                     replace(candidate, name=batches, batch_generator=True),
                     zero_copy,
                     replace(zero_copy, name=f"{batches}, zero copy", batch_generator=True),
+                    Side.other(ICEORYX2_BATCHES),
                     Side.other(TORCH),
                 )
             case _:

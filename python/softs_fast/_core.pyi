@@ -127,6 +127,9 @@ class Client:
     def n_blocks_held(self) -> int:
         """Blocks handed out and not given back."""
 
+    def lane_state(self, product_id: str) -> tuple[int, int]:
+        """Suppliers of the product's lane, and its orders that wait there or are being made."""
+
     def position(self, product_id: str) -> int:
         """Samples of the product's stream that were handed out."""
 

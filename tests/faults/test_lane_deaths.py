@@ -261,10 +261,13 @@ def test_a_supplier_that_was_stopped_before_it_writes_never_writes_late(
             stopped.kill()
         else:
             os.kill(stopped.pid, signal.SIGCONT)
-        eventually(lambda: client.poll_completions(100), "the order is served by somebody else")
+        eventually(lambda: client.poll_completions(100), "the order is served")
         slot = client.get_completed()
         assert slot is not None
         sample = client.medium.read(slot)
-        assert stamp.number_of(sample) == 0
+        # The one that went on may get the order anew, and makes another sample then.
+        assert sample == stamp.numbered(0, SLOT_SIZE) or (
+            stamp.Checker().check(sample, "p1") is None and stamp.serial_of(sample) == 2
+        )
         time.sleep(0.3)
         assert client.medium.read(slot) == sample

@@ -44,6 +44,12 @@ class Checker:
         return None
 
 
+def serial_of(sample: bytes) -> int:
+    """Which sample of its maker it is, from 1 on."""
+    serial: int = _HEADER.unpack_from(sample)[1]
+    return serial
+
+
 def _filling(header: bytes, n: int) -> bytes:
     digest = hashlib.blake2b(header, digest_size=16).digest()
     return (digest * (n // 16 + 1))[:n]

@@ -284,9 +284,15 @@ class Client:
             return GeneratorFailed(f"{head}{count} orders in a row failed; the last one: {text}")
         if diagnosis is None:
             return SuppliersBusy(f"{head}{n_connected} suppliers connected, none has delivered")
+        n_busy, busiest_s, n_open = (diagnosis[key] for key in ("busy_suppliers", "busiest_s", "queued"))
+        n_in_lane, n_open_in_lane = self._core.lane_state(product_id)
+        if n_open_in_lane:
+            # Of those the broker knows nothing.
+            n_busy, busiest_s, n_open = n_busy + n_in_lane, max(busiest_s, waited_s), n_open + n_open_in_lane
+        n_matching = diagnosis["matching_suppliers"]
         return SuppliersBusy(
-            f"{head}{diagnosis['busy_suppliers']} of {diagnosis['matching_suppliers']} matching suppliers busy, "
-            f"the longest for {diagnosis['busiest_s']:.1f} s; {diagnosis['queued']} orders wait"
+            f"{head}{min(n_busy, n_matching)} of {n_matching} matching suppliers busy, "
+            f"the longest for {busiest_s:.1f} s; {n_open} orders wait"
         )
 
     def close(self) -> None:

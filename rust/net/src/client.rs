@@ -346,6 +346,11 @@ impl Client {
         self.ask(timeout, interrupted, Machine::request_detail)
     }
 
+    /// How many suppliers the lane of `product` has, and how many of its orders are open there.
+    pub fn lane_state(&self, product: &str) -> (u32, u32) {
+        self.lock().link.machine.lane_state(product)
+    }
+
     /// How many blocks the user holds.
     pub fn n_blocks_held(&self) -> usize {
         self.lock().link.machine.n_blocks_held()

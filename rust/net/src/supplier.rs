@@ -402,6 +402,8 @@ impl Supplier {
         if desk.has_lanes() && now.saturating_duration_since(desk.checked_at) >= CHECK_EVERY {
             desk.check(&mut link.machine);
         }
+        // Lanes that it does not serve: their clients wait to hear that.
+        link.transmit(now);
         desk.wire_waits = link.machine.has_work();
     }
 

@@ -41,7 +41,7 @@ impl Student {
         let nobody: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
         let client = Client::new(nobody, config, slots, look);
         // Opens the first lane.
-        assert_eq!(client.try_sample("p"), None);
+        assert_eq!(client.try_block("p"), None);
         Self { client, segment }
     }
 

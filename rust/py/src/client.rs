@@ -254,6 +254,10 @@ impl Client {
         }
     }
 
+    fn lane_state(&self, product_id: &str) -> (u32, u32) {
+        self.client.lane_state(product_id)
+    }
+
     fn failure(&self, product_id: &str) -> Option<(u32, String)> {
         self.client.failure(product_id).map(|failure| (failure.count, failure.text))
     }

@@ -195,7 +195,11 @@ impl Desk {
         let lane = LaneRef { index: id.lane, generation: id.generation };
         if attached.worker.join(lane) {
             let weight = self.weights.of(&product_id);
-            self.lanes.push(Lane { id: id.clone(), lane, product_id, attached, weight, credit: 0 });
+            // Its client has just begun to wait for this product: it gets a turn before those who have had theirs.
+            let credit = i64::from(weight) * self.quantum(1);
+            let place = self.turn.min(self.lanes.len());
+            self.lanes.insert(place, Lane { id: id.clone(), lane, product_id, attached, weight, credit });
+            self.turn = place;
             Ok(())
         } else {
             self.let_go();

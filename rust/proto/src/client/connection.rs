@@ -110,8 +110,15 @@ impl<L: Lanes> Client<L> {
             else {
                 continue;
             };
-            let supplied = Supplied { wire: supply.wire_suppliers, softs: supply.softs_suppliers };
+            let supplied = Supplied {
+                lane: supply.lane_suppliers,
+                wire: supply.wire_suppliers,
+                softs: supply.softs_suppliers,
+            };
             self.products.get_mut(key).supply = Some(supplied);
+            if supplied.wire == 0 && self.has_lane_suppliers(key) {
+                self.move_waiting_to_lane(key);
+            }
             self.rebalance(key);
             self.mark_sendable(key);
         }

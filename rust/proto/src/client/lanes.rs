@@ -85,9 +85,9 @@ impl<L: Lanes> Client<L> {
         for position in 0..self.announced.len() {
             let key = self.announced[position];
             let product = self.products.get(key);
-            if product.on_lane > 0 && !self.is_attached(key) {
+            if product.on_lane > 0 && !self.has_lane_suppliers(key) {
                 self.take_back_from_lane(key, usize::MAX);
-            } else if self.dialect.is_none() && product.on_wire > 0 && self.is_attached(key) {
+            } else if self.dialect.is_none() && product.on_wire > 0 && self.has_lane_suppliers(key) {
                 self.move_waiting_to_lane(key);
             }
         }
@@ -107,6 +107,31 @@ impl<L: Lanes> Client<L> {
                 self.lane_order_ended(now, slot, ending);
             }
         }
+    }
+
+    /// How many suppliers the lane of `product` has, and how many orders of it wait there or are being made. While a caller waits in vain, these
+    /// suppliers are all busy: one that is not takes an order at once.
+    #[must_use]
+    pub fn lane_state(&self, product: &str) -> (u32, u32) {
+        let Some(key) = self.products.find(product).filter(|&key| self.has_lane_suppliers(key)) else {
+            return (0, 0);
+        };
+        let product = self.products.get(key);
+        let attached = product.lane.map_or(0, |lane| self.lanes.n_attached(lane));
+        (attached.max(product.supply.map_or(0, |supply| supply.lane)), product.on_lane)
+    }
+
+    /// Whether orders in the lane of `key` are served: suppliers are attached to it, or the broker has told all that it knows to attach.
+    /// Who is in a call then comes to the lane no later than to a lease, and takes no more from it than it makes at once. But a user who
+    /// orders slot by slot may go away then, and would not hear of it if they all refused.
+    pub(super) fn has_lane_suppliers(&self, key: ProductKey) -> bool {
+        let product = self.products.get(key);
+        let is_expected = || {
+            self.dialect == Some(Dialect::Native)
+                && !self.recent.is_by_hand()
+                && product.supply.is_some_and(|supply| supply.lane > 0 && supply.wire == 0)
+        };
+        self.is_attached(key) || (product.lane.is_some() && is_expected())
     }
 
     pub(super) fn is_attached(&self, key: ProductKey) -> bool {
@@ -205,8 +230,8 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// Without a broker, what was not sent to it goes to the suppliers that are attached.
-    fn move_waiting_to_lane(&mut self, key: ProductKey) {
+    /// What was not sent to the broker goes to the suppliers of the lane.
+    pub(super) fn move_waiting_to_lane(&mut self, key: ProductKey) {
         let Some(lane) = self.products.get(key).lane else {
             return;
         };

@@ -24,10 +24,10 @@ impl<L: Lanes> Client<L> {
         Some((block?, lane))
     }
 
-    /// The lane, if the next order of `key` should go through it: suppliers are attached, and those that only the broker reaches have enough.
+    /// The lane, if the next order of `key` should go through it: it has suppliers, and those that only the broker reaches have enough.
     fn lane_for(&self, key: ProductKey) -> Option<LaneRef> {
         let product = self.products.get(key);
-        let lane = product.lane.filter(|&lane| self.lanes.n_attached(lane) > 0)?;
+        let lane = product.lane.filter(|_| self.has_lane_suppliers(key))?;
         let by_wire = self.dialect == Some(Dialect::Native) && product.on_wire < self.wire_share(key);
         (!by_wire).then_some(lane)
     }
@@ -47,7 +47,9 @@ impl<L: Lanes> Client<L> {
         match product.supply {
             None if product.announced && self.supply_due.is_some() => 0,
             Some(supply)
-                if supply.softs > 0 && self.dialect == Some(Dialect::Native) && !self.is_attached(key) =>
+                if supply.softs > 0
+                    && self.dialect == Some(Dialect::Native)
+                    && !self.has_lane_suppliers(key) =>
             {
                 let native = supply.wire.saturating_sub(supply.softs);
                 let limit =
@@ -60,7 +62,7 @@ impl<L: Lanes> Client<L> {
 
     /// The share of those whom only the broker reaches has grown: gives them what waits in the lane unclaimed.
     pub(super) fn rebalance(&mut self, key: ProductKey) {
-        if self.is_attached(key) {
+        if self.has_lane_suppliers(key) {
             let room = self.wire_share(key).saturating_sub(self.products.get(key).on_wire);
             if room > 0 {
                 self.take_back_from_lane(key, room as usize);

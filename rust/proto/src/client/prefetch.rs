@@ -28,6 +28,10 @@ impl Recent {
         self.is_by_hand = true;
     }
 
+    pub(super) fn is_by_hand(&self) -> bool {
+        self.is_by_hand
+    }
+
     /// What was asked for last, unless the user orders slot by slot.
     fn last(&self) -> Option<ProductKey> {
         if self.is_by_hand {
@@ -73,7 +77,7 @@ impl<L: Lanes> Client<L> {
         let n_free = self.free.len() + self.free_tainted.len();
         if !starved {
             // Ordering in bunches saves messages; a quarter of the slots keeps the suppliers busy meanwhile. A lane needs no messages.
-            let bunch = if self.is_attached(key) { 1 } else { (n_blocks / 4).max(1) };
+            let bunch = if self.has_lane_suppliers(key) { 1 } else { (n_blocks / 4).max(1) };
             if n_free == 0 || (self.n_finished > 0 && n_free < bunch) {
                 return;
             }

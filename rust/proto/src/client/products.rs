@@ -19,6 +19,8 @@ pub const MAX_REMEMBERED: usize = 1024;
 /// Who makes a product, as the broker said last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Supplied {
+    /// Suppliers that serve the lane, or will as soon as their present call is over.
+    pub(super) lane: u32,
     /// Suppliers that only the broker reaches.
     pub(super) wire: u32,
     /// How many of them are softs ones.
