@@ -59,6 +59,42 @@ fn orders_go_through_the_lane_as_soon_as_somebody_is_attached() {
 }
 
 #[test]
+fn orders_wait_in_the_lane_for_suppliers_that_were_told_to_attach() {
+    let (mut desk, lanes) = desk(config(4));
+    assert_eq!(desk.request("p"), None);
+    let by_wire = desk.placed();
+    desk.supply("p", 2, 0, 0);
+    assert_eq!(desk.client.lane_state("p"), (2, 0));
+    desk.done(&by_wire);
+    for _ in 0..4 {
+        let slot = desk.request("p").unwrap();
+        desk.client.release_slot(u64::from(slot)).unwrap();
+    }
+    assert_eq!(desk.request("p"), None);
+    assert!(desk.said().is_empty(), "they will come to the lane");
+    assert_eq!((desk.client.lane_state("p"), lanes.open_orders().len()), ((2, 4), 4));
+    // They do not, but take leases.
+    desk.supply("p", 0, 2, 0);
+    assert_eq!(desk.request("p"), None);
+    assert_eq!((desk.placed().len(), lanes.open_orders().len()), (4, 0));
+    assert_eq!(desk.client.lane_state("p"), (0, 0));
+}
+
+#[test]
+fn who_orders_slot_by_slot_and_goes_away_does_not_count_on_suppliers_that_have_not_come() {
+    let (mut desk, lanes) = desk(config(4));
+    assert_eq!(desk.request("p"), None);
+    let by_wire = desk.placed();
+    desk.supply("p", 1, 0, 0);
+    desk.done(&by_wire);
+    while let Some(slot) = desk.client.take_completed() {
+        desk.client.release_slot(u64::from(slot)).unwrap();
+    }
+    assert!(desk.client.request_slot("p").is_some());
+    assert_eq!((desk.placed().len(), lanes.open_orders().len()), (1, 0));
+}
+
+#[test]
 fn a_product_without_a_lane_is_announced_too() {
     let (mut desk, lanes) = desk(config(8));
     for product in ["a", "b", "c"] {
