@@ -1,0 +1,144 @@
+"""Build backend of this tree (PEP 517, PEP 660): CMake builds `softs_fast._kernels`, maturin does all the rest.
+
+`python build_backend.py` builds the C++ module alone, into the package, as an editable installation does.
+
+What the environment may say:
+    SOFTS_CUDA: `0` leaves CUDA out. `pip` compiles it with nvcc from the package index, which needs no CUDA on this machine.
+        Unset: it is compiled if nvcc is on PATH.
+    SOFTS_WERROR: `1` makes warnings of the C++ compiler errors.
+    CXX, CXXFLAGS, CMAKE_BUILD_PARALLEL_LEVEL: as CMake reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import maturin
+from maturin import build_sdist, get_requires_for_build_sdist, prepare_metadata_for_build_wheel
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
+
+ROOT = Path(__file__).resolve().parent
+PACKAGE = ROOT / "python" / "softs_fast"
+MODULE = "_kernels" + sysconfig.get_config_var("EXT_SUFFIX")
+
+# nvcc and what it needs, from one release: of newer ones it would take parts that do not fit.
+NVCC = [f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")]
+
+Settings = Mapping[str, Any] | None
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    """Return what the build needs beside `build-system.requires`: Rust or nvcc, where they come as packages."""
+    nvcc = NVCC if os.environ.get("SOFTS_CUDA") == "pip" else []
+    return [*maturin.get_requires_for_build_wheel(config_settings), *nvcc]
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build a wheel, with a C++ module that was compiled for it alone."""
+    # maturin takes along every _kernels*.so that it finds.
+    for stale in PACKAGE.glob("_kernels*.so"):
+        stale.unlink()
+    with tempfile.TemporaryDirectory(prefix="softs-kernels-") as folder:
+        build_kernels(Path(folder))
+    return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Install in place; what has not changed since the last time is not compiled again."""
+    build_kernels(kept_folder())
+    return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+
+
+def build_kernels(folder: Path) -> None:
+    """Compile the C++ module in `folder`, and put it into the package.
+
+    Raises:
+        SystemExit: SOFTS_CUDA is none of its values, or asks for an nvcc that is not there.
+        subprocess.CalledProcessError: CMake or a compiler failed; it has said why.
+    """
+    options = cmake_options()
+    configure = ["cmake", "-S", ROOT / "csrc", "-B", folder, "-G", "Ninja", *options]
+    for command in (configure, ["cmake", "--build", folder]):
+        # What is printed here may be taken for the name of the wheel.
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    # Beside its place first: a process that has the old one loaded keeps it.
+    fresh = PACKAGE / f".{MODULE}.new"
+    shutil.copyfile(folder / MODULE, fresh)
+    fresh.rename(PACKAGE / MODULE)
+
+
+def cmake_options() -> list[str]:
+    """Return what CMake is told of this interpreter and of the environment."""
+    import pybind11
+
+    options = [
+        f"-DPython_EXECUTABLE={sys.executable}",
+        f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+        f"-DSOFTS_WERROR={'ON' if os.environ.get('SOFTS_WERROR') == '1' else 'OFF'}",
+    ]
+    if nvcc := find_nvcc(os.environ.get("SOFTS_CUDA", "")):
+        options.append(f"-DCMAKE_CUDA_COMPILER={nvcc}")
+    return options
+
+
+def find_nvcc(choice: str) -> str | None:
+    """Return the CUDA compiler to use; none, where CUDA is left out.
+
+    Args:
+        choice: the value of SOFTS_CUDA.
+
+    Raises:
+        SystemExit: `choice` is none of its values, or is `pip` and the packages are not there.
+    """
+    if choice == "0":
+        return None
+    if choice == "":
+        return shutil.which("nvcc")
+    if choice != "pip":
+        sys.exit(
+            f'SOFTS_CUDA is "{choice}"; need 0 (no CUDA), pip (nvcc as a package), or unset (nvcc of PATH)'
+        )
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if (nvcc := Path(folder, "cu13", "bin", "nvcc")).exists():
+            return str(nvcc)
+    sys.exit(f"SOFTS_CUDA=pip, but nvcc is not installed; without build isolation install {' '.join(NVCC)}")
+
+
+def kept_folder() -> Path:
+    """Return where an installation in place compiles: one folder for each set of options and compilers."""
+    compilers = [f"{name}={os.environ.get(name, '')}" for name in ("CXX", "CXXFLAGS", "CUDACXX")]
+    key = hashlib.sha256("\n".join([MODULE, *cmake_options(), *compilers]).encode()).hexdigest()
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"), f"kernels-{key[:12]}")
+
+
+if __name__ == "__main__":
+    build_kernels(kept_folder())

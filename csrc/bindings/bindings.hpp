@@ -1,0 +1,10 @@
+// One function per room; each puts its functions into the module.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace softs {
+
+void bind_kernels(pybind11::module_& module);
+
+}  // namespace softs
