@@ -91,7 +91,7 @@ def build_kernels(folder: Path) -> None:
         subprocess.run(command, check=True, stdout=sys.stderr)
     # Beside its place first: a process that has the old one loaded keeps it.
     fresh = PACKAGE / f".{MODULE}.new"
-    shutil.copyfile(folder / MODULE, fresh)
+    shutil.copy(folder / MODULE, fresh)
     fresh.rename(PACKAGE / MODULE)
 
 

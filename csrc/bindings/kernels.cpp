@@ -110,9 +110,6 @@ py::dict build_info() {
 void bind_kernels(py::module_& module) {
     module.def("reduce", &reduce_addresses, py::arg("inputs"), py::arg("outputs"), py::arg("count"), py::kw_only(), py::arg("in_dtype"),
                py::arg("out_dtype"), py::arg("op"), py::arg("scale"), py::arg("stream_stores"), py::arg("instruction_set"));
-    module.def("reduce_supported", [](std::string_view in, std::string_view out, std::string_view op) {
-        return reduce_supported(named(dtypes, "dtype", in), named(dtypes, "dtype", out), named(ops, "operation", op));
-    });
     module.def("build_info", &build_info);
 }
 

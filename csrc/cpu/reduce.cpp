@@ -5,7 +5,9 @@
 namespace softs {
 namespace {
 
-bool is_float(Dtype dtype) noexcept { return dtype <= Dtype::bfloat16; }
+bool is_float(Dtype dtype) noexcept {
+    return dtype <= Dtype::bfloat16;
+}
 
 bool runs_here(InstructionSet set) noexcept {
 #if defined(__x86_64__)

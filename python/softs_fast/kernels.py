@@ -1,0 +1,184 @@
+"""Reductions over several buffers in one pass, on the CPU, and what the native module was built with.
+
+The collectives use the same code on shared memory; here it takes torch tensors and numpy arrays. What is computed, to the bit and
+whatever the machine, is written down in docs/numerics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import _kernels
+from ._dtypes import is_tensor
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    Buffer = Tensor | np.ndarray[Any, Any]
+
+__all__ = ["BuildInfo", "build_info", "reduce"]
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """What the native module holds, and what of it runs here.
+
+    Attributes:
+        compiler: name and version of the C++ compiler.
+        compiled: instruction sets in this build, best first.
+        available: those that this machine runs, best first; `scalar` is always the last.
+        chosen: the one that is used unless another is asked for.
+    """
+
+    compiler: str
+    compiled: tuple[str, ...]
+    available: tuple[str, ...]
+    chosen: str
+
+
+def build_info() -> BuildInfo:
+    """Return what is inside this build, and which instruction set was chosen.
+
+    Example:
+        >>> build_info().available[-1]
+        'scalar'
+    """
+    info = _kernels.build_info()
+    return BuildInfo(
+        compiler=info["compiler"],
+        compiled=tuple(info["compiled"]),
+        available=tuple(info["available"]),
+        chosen=info["chosen"],
+    )
+
+
+def reduce(
+    inputs: Sequence[Buffer],
+    out: Buffer | Sequence[Buffer],
+    op: str = "sum",
+    *,
+    scale: float = 1.0,
+    stream_stores: bool = False,
+    instruction_set: str | None = None,
+) -> None:
+    """Reduce buffers element by element, multiply by `scale`, cast, and store, in one pass and without the GIL.
+
+    Inputs are added in their order, in float32 for 16-bit dtypes. Integers wrap around; of bool, `min` is and, `max` and `sum` are or.
+    The result has the same bits with every instruction set.
+
+    Args:
+        inputs: one or more, all of one shape and dtype: float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8 or
+            bool; contiguous, in host memory, aligned or not.
+        out: what gets the result; several if each of them is to get it. The same shape; floats for floats, integers or floats for
+            integers, bool for bool. May be one of the inputs if its items have the same size.
+        op: `sum`, `mean`, `min` or `max`.
+        scale: factor of the result; a mean is divided as well.
+        stream_stores: store past the caches, which pays off for results that are larger than these and not read soon.
+        instruction_set: one of `build_info().available` instead of the best.
+
+    Raises:
+        ConfigError: a shape, dtype, layout or device other than said, buffers that overlap, an unknown operation or an instruction
+            set that is not available here.
+
+    Example:
+        >>> import numpy as np
+        >>> total = np.empty(3, np.float32)
+        >>> reduce([np.ones(3, np.float32), np.ones(3, np.float32)], total, "mean", scale=3.0)
+        >>> total.tolist()
+        [3.0, 3.0, 3.0]
+
+    Source: own, see csrc/cpu/reduce.hpp.
+    """
+    sources = [_Memory.of(f"input {i}", buffer) for i, buffer in enumerate(inputs)]
+    outs = out if isinstance(out, Sequence) else [out]
+    targets = [_Memory.of(f"output {i}", buffer) for i, buffer in enumerate(outs)]
+    if not sources or not targets:
+        raise ConfigError(f"{len(sources)} inputs, {len(targets)} outputs; need at least one of each")
+    for memory in sources[1:]:
+        memory.check_like(sources[0], dtype=True)
+    targets[0].check_like(sources[0], dtype=False)
+    for memory in targets[1:]:
+        memory.check_like(targets[0], dtype=True)
+    _check_overlap(sources, targets)
+    try:
+        _kernels.reduce(
+            [memory.address for memory in sources],
+            [memory.writable_address() for memory in targets],
+            sources[0].count,
+            in_dtype=sources[0].dtype,
+            out_dtype=targets[0].dtype,
+            op=op,
+            scale=scale,
+            stream_stores=stream_stores,
+            instruction_set=instruction_set,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Where the items of a tensor or an array lie."""
+
+    name: str
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+    count: int
+    item_bytes: int
+    writable: bool
+
+    @classmethod
+    def of(cls, name: str, buffer: Buffer) -> _Memory:
+        if is_tensor(buffer):
+            if not buffer.is_cpu:
+                raise ConfigError(f"{name} is on {buffer.device}; need host memory")
+            contiguous, native, address = buffer.is_contiguous(), not buffer.is_neg(), buffer.data_ptr()
+            dtype, item_bytes, writable = str(buffer.dtype).removeprefix("torch."), buffer.itemsize, True
+        elif hasattr(buffer, "__array_interface__"):
+            contiguous, native = buffer.flags.c_contiguous, buffer.dtype.isnative
+            address, writable = buffer.ctypes.data, buffer.flags.writeable
+            dtype, item_bytes = buffer.dtype.name, buffer.dtype.itemsize
+        else:
+            raise ConfigError(f"{name} is of type {type(buffer).__name__}; need a tensor or an array")
+        if not contiguous:
+            raise ConfigError(
+                f"{name} is not contiguous; need one, see .contiguous() and ascontiguousarray()"
+            )
+        if not native:
+            raise ConfigError(f"{name} has its sign or its bytes turned around; need a plain copy of it")
+        shape = tuple(buffer.shape)
+        count = buffer.numel() if is_tensor(buffer) else buffer.size
+        return cls(name, address, dtype, shape, count, item_bytes, writable)
+
+    def check_like(self, other: _Memory, *, dtype: bool) -> None:
+        """Refuse what has not the shape, and if asked for the dtype, of another."""
+        if self.shape != other.shape:
+            raise ConfigError(f"{self.name} has shape {self.shape}; need {other.shape} as {other.name}")
+        if dtype and self.dtype != other.dtype:
+            raise ConfigError(f"{self.name} is {self.dtype}; need {other.dtype} as {other.name}")
+
+    def writable_address(self) -> int:
+        if not self.writable:
+            raise ConfigError(f"{self.name} is read-only; need memory that can be written")
+        return self.address
+
+    @property
+    def end(self) -> int:
+        return self.address + self.count * self.item_bytes
+
+
+def _check_overlap(sources: list[_Memory], targets: list[_Memory]) -> None:
+    """Refuse outputs that share memory with each other, or with an input that is not exactly them."""
+    for i, target in enumerate(targets):
+        for other in (*sources, *targets[:i]):
+            apart = target.end <= other.address or other.end <= target.address
+            itself = (target.address, target.end) == (other.address, other.end) and other in sources
+            if not apart and not itself:
+                raise ConfigError(
+                    f"{target.name} overlaps {other.name}; need memory of its own, or exactly an input"
+                )
