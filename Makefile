@@ -1,4 +1,4 @@
-# `make` lists the targets. Needed: Python 3.11 to 3.14, Rust (cargo), a C compiler to link with. Each target builds
+# `make` lists the targets. Needed: Python 3.11 to 3.14, Rust (cargo), a compiler for C and C++. Each target builds
 # what it lacks, into .venv and target/, and does nothing twice.
 
 SHELL := bash
@@ -17,6 +17,9 @@ SECONDS := 600
 VENV := .venv
 RUN := $(VENV)/bin/python
 NATIVE := Cargo.toml Cargo.lock $(shell find rust -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
+CSRC := $(shell find csrc -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
+# As in build-system.requires of pyproject.toml.
+BUILD_PACKAGES := 'cmake>=3.22' 'maturin>=1.9,<2' 'ninja>=1.11' 'pybind11>=2.13'
 
 # Clippy and rustdoc look at rust/py too, which wants to know which Python it is for.
 export PYO3_PYTHON := $(CURDIR)/$(RUN)
@@ -36,16 +39,17 @@ test: $(VENV)/.installed-dev ## all tests but the slow ones: cargo test, then py
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib loom_tests
 	$(RUN) -m pytest $(ARGS)
 
-lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stub, the arrows between rooms
+lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stubs, the arrows between rooms
 	@cargo fmt --version >/dev/null 2>&1 || { echo 'rustfmt is missing: rustup component add rustfmt, or install the package rustfmt' >&2; exit 1; }
 	@cargo clippy --version >/dev/null 2>&1 || { echo 'clippy is missing: rustup component add clippy, or install the package rust-clippy' >&2; exit 1; }
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	$(VENV)/bin/clang-format --dry-run -Werror $(CSRC)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m mypy.stubtest softs_fast._core
+	$(RUN) -m mypy.stubtest softs_fast._core softs_fast._kernels
 	$(VENV)/bin/lint-imports
 
 setup: $(VENV)/.installed-dev ## .venv with everything that test, lint and bench need
@@ -62,16 +66,17 @@ fuzz: ## random bytes and random schedules against the protocol; SECONDS=600
 
 clean: ## remove everything that was built; .venv stays, its packages are large
 	rm -rf target dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
-	rm -f $(VENV)/.installed-* python/softs_fast/_core*.so
+	rm -f $(VENV)/.installed-* python/softs_fast/_core*.so python/softs_fast/_kernels*.so
 	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
 
-# softs_fast itself, editable, with its native module in release, and the packages of an extra of pyproject.toml.
-$(VENV)/.installed-%: pyproject.toml $(NATIVE) | $(VENV)/bin/python
+# softs_fast itself, editable, with its native modules in release, and the packages of an extra of pyproject.toml.
+$(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATIVE) $(CSRC) | $(VENV)/bin/python
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.88 or newer (rustup, or the package cargo)' >&2; exit 1; }
 	@command -v cc >/dev/null || { echo 'a C compiler is missing: Rust links with cc (the package gcc or clang)' >&2; exit 1; }
+	@command -v "$${CXX:-c++}" >/dev/null || { echo 'a C++ compiler is missing: gcc 11, clang 14 or newer (the package g++ or clang)' >&2; exit 1; }
 	@# What builds softs_fast, and setuptools, which Python 3.12 no longer brings, for packages that come as sources.
-	$(RUN) -m pip install --quiet 'maturin>=1.9,<2' setuptools
-	@# maturin's build backend starts the program maturin, by its name.
+	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) setuptools
+	@# The build starts maturin, cmake and ninja by their names.
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --no-build-isolation --editable '.[$*]'
 	@# softs, which we replace, and an older one that cannot be installed beside it: peers of the interop tests, opponents of the benches.
 	@if [ $* = dev ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python softs==0.1.2; fi

@@ -90,7 +90,7 @@ def build_kernels(folder: Path) -> None:
         # What is printed here may be taken for the name of the wheel.
         subprocess.run(command, check=True, stdout=sys.stderr)
     # Beside its place first: a process that has the old one loaded keeps it.
-    fresh = PACKAGE / f".{MODULE}.new"
+    fresh = PACKAGE / f".fresh-{MODULE}"
     shutil.copy(folder / MODULE, fresh)
     fresh.rename(PACKAGE / MODULE)
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from dataclasses import dataclass
@@ -50,6 +51,14 @@ with (
     client.release_slot(slot)
 assert bytes(sample) == b"teacher-7".ljust(64, b"."), sample
 assert not segment.exists(), segment
+
+import numpy as np
+from softs_fast.kernels import build_info, reduce
+
+total = np.zeros(100, np.float32)
+reduce([np.ones(100, np.float32)] * 3, total)
+assert (total == 3).all()
+assert build_info().available[-1] == "scalar"
 assert "torch" not in sys.modules
 print("sample arrived without torch")
 """
@@ -78,11 +87,21 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 def test_sdist_holds_all_that_a_build_needs(artifacts: Artifacts) -> None:
     with tarfile.open(artifacts.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    expected = {"pyproject.toml", "Cargo.toml", "Cargo.lock", "LICENSE", "README.md", "PKG-INFO"}
+    expected = {
+        "pyproject.toml",
+        "build_backend.py",
+        "Cargo.toml",
+        "Cargo.lock",
+        "LICENSE",
+        "README.md",
+        "PKG-INFO",
+    }
     for crate in ("proto", "shm", "net", "py"):
         expected |= {f"rust/{crate}/Cargo.toml", f"rust/{crate}/src/lib.rs"}
     assert expected <= names
     assert python_files() <= names
+    sources = (file for file in (REPOSITORY / "csrc").rglob("*") if file.is_file())
+    assert {file.relative_to(REPOSITORY).as_posix() for file in sources} <= names
     assert [name for name in names if name.endswith((".so", ".pyc", ".png"))] == []
 
 
@@ -91,8 +110,10 @@ def test_wheel_holds_the_package_and_its_types(artifacts: Artifacts) -> None:
         names = set(archive.namelist())
     assert {name.removeprefix("python/") for name in python_files()} <= names
     assert {"softs_fast/py.typed", "softs_fast/_core.pyi", "softs_fast/_dropin/softs/__init__.py"} <= names
-    (native,) = [name for name in names if name.endswith(".so")]
-    assert re.fullmatch(r"softs_fast/_core\..*\.so", native)
+    native = sorted(name for name in names if name.endswith(".so"))
+    assert [name.split(".")[0] for name in native] == ["softs_fast/_core", "softs_fast/_kernels"]
+    (tag,) = {name.split(".", 1)[1] for name in native}
+    assert tag == sysconfig.get_config_var("EXT_SUFFIX").removeprefix(".")
     assert any(re.fullmatch(r"softs_fast-.*\.dist-info/licenses/LICENSE", name) for name in names)
     # Nothing beside the package and its metadata lands in site-packages.
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"softs_fast"}
