@@ -10,6 +10,9 @@ from typing import Any, Literal, final
 __all__ = [
     "Broker",
     "Client",
+    "ControlServer",
+    "ControlStudent",
+    "ControlSubscriber",
     "Lease",
     "Segment",
     "Supplier",
@@ -161,6 +164,139 @@ class Client:
 
     def close(self) -> None:
         """Leave the broker."""
+
+@final
+class ControlServer:
+    """The broker's end of the control channel: one native thread, from construction to `stop`.
+
+    `control` is where students connect (ROUTER), `control_pub` where workers subscribe (PUB). A TCP peer counts as dead after
+    `dead_after_s` seconds of silence.
+
+    Raises:
+        EndpointInUse: a live broker serves one of the endpoints, or its path is no socket.
+        ConfigError: an endpoint is malformed, or other machines could reach it and `allow_remote` is False.
+        PeerLost: the system refused something else.
+    """
+
+    def __new__(
+        cls, control: str, control_pub: str, dead_after_s: float, allow_remote: bool
+    ) -> ControlServer: ...
+    @property
+    def endpoints(self) -> tuple[str, str]:
+        """Control and control_pub, wildcards resolved."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it still serves."""
+
+    def stats(self) -> dict[str, Any]:
+        """What it knows.
+
+        `generation` (0: no model yet), `model_id`, `model_cfg` (msgpack, empty without a model), `leader`: whether it is there,
+        `slot_size` of the leader, `students`: their ranks, `subscribers`: how many want to hear of models, `waiting_s`: for how long
+        they have waited for a first one.
+        """
+
+    def next_log(self) -> tuple[int, str] | None:
+        """Wait for the next log record: level and text; None once the channel has stopped."""
+
+    def stop(self) -> None:
+        """Close the endpoints and end the thread. Idempotent."""
+
+@final
+class ControlStudent:
+    """A student's end of the control channel; rank 0 is the leader. Timeouts in milliseconds.
+
+    It connects at once and whenever its broker was lost, in a native thread, and holds the seat of its rank until it is closed.
+    Configurations of models are one msgpack value each; an empty one stands for nil.
+    """
+
+    def __new__(cls, endpoint: str, rank: int, slot_size: int) -> ControlStudent: ...
+    def hello(self, timeout_ms: int) -> tuple[int, int, str, bytes] | None:
+        """Wait until a broker has given us our seat.
+
+        Returns:
+            Our number, and generation, model_id and model_cfg of the newest model that is known, of now if called again; generation 0 and
+            an empty configuration without a model. None: no answer in time, see `connection_error`.
+
+        Raises:
+            ConfigError: the broker refuses, because a live student has this rank. A further call asks again.
+            ForkedError: called in a fork.
+        """
+
+    def set_model(self, model_id: str, model_cfg: bytes, timeout_ms: int) -> int:
+        """Make the workers run this model; its generation.
+
+        It is carried over to the next broker if this one is lost meanwhile. After a time-out it is not known whether it was carried
+        out; the next one gets a higher generation in any case.
+
+        Raises:
+            ConfigError: refused, because this is not the leader or its rank is taken; or `model_id` is too long (1,024 bytes), or
+                `model_cfg` is not one msgpack value or too long (1 MiB less 4 KiB).
+            BrokerTimeout: no answer in time.
+            ForkedError: called in a fork.
+        """
+
+    def stop_workers(self, timeout_ms: int) -> None:
+        """Make all workers end.
+
+        Raises:
+            ConfigError: refused, because this is not the leader or its rank is taken.
+            BrokerTimeout: no answer in time.
+            ForkedError: called in a fork.
+        """
+
+    def note_model(self, generation: int, model_id: str, model_cfg: bytes) -> None:
+        """A model was heard of elsewhere: a broker that was restarted is told of it.
+
+        Raises:
+            ConfigError: as in `set_model`.
+            ForkedError: called in a fork.
+        """
+
+    @property
+    def connection_error(self) -> str | None:
+        """Why there is no connection; None while there is one."""
+
+    def take_log(self) -> list[tuple[int, str]]:
+        """The log records since the last call: level and text."""
+
+    def close(self) -> None:
+        """Leave the seat and end the thread. Idempotent."""
+
+@final
+class ControlSubscriber:
+    """Hears what the control channel publishes, from whichever broker serves the endpoint; connects while news are waited for."""
+
+    def __new__(cls, endpoint: str) -> ControlSubscriber: ...
+    def next_event(
+        self, timeout_ms: int | None
+    ) -> tuple[Literal["MODEL"], int, str, bytes] | tuple[Literal["STOP"]] | None:
+        """Wait for news, without a time-out for ever.
+
+        The model of now comes on every new connection. Of what was published since the last call only the newest MODEL and the newest STOP
+        are kept, in their order.
+
+        Returns:
+            MODEL with generation, model_id and model_cfg (msgpack); or STOP; or None: time-out, or closed.
+
+        Raises:
+            ForkedError: called in a fork.
+        """
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+
+    @property
+    def connection_error(self) -> str | None:
+        """Why there is no connection; None while there is one, or before the first call that waits."""
+
+    def take_log(self) -> list[tuple[int, str]]:
+        """The log records since the last call: level and text."""
+
+    def close(self) -> None:
+        """End the connection, and a `next_event` that waits in another thread. Idempotent."""
 
 @final
 class Lease:

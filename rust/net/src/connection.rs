@@ -1,4 +1,4 @@
-//! A DEALER's connection to one endpoint of a broker: bytes one way, messages the other. It never waits; its owner does.
+//! A peer's connection to one endpoint of a broker: bytes one way, messages the other. It never waits; its owner does.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -31,10 +31,15 @@ impl Connection {
     /// [`NetError::NoBroker`] when nobody accepts within `timeout`, [`NetError::ForeignOwner`] when the listener of an ipc endpoint
     /// runs neither as our user nor as root, [`NetError::BadEndpoint`] for a wildcard or an unknown host, [`NetError::Os`].
     pub fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Self, NetError> {
+        Self::connect_as(Role::Dealer, endpoint, timeout)
+    }
+
+    /// As [`Connection::connect`], as another kind of peer.
+    pub(crate) fn connect_as(role: Role, endpoint: &Endpoint, timeout: Duration) -> Result<Self, NetError> {
         Ok(Self {
             endpoint: endpoint.clone(),
             fd: socket::connect(endpoint, timeout)?,
-            codec: Codec::new(Role::Dealer),
+            codec: Codec::new(role),
         })
     }
 

@@ -2,17 +2,22 @@
 //!
 //! * [`Endpoint`]: where a broker listens.
 //! * [`BrokerHandle`]: a broker in a thread of its own.
+//! * [`control`]: the channel that says which model the workers run, all three ends of it.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] sleeps until it has something to say.
 
 mod broker;
 pub mod client;
 mod connection;
+pub mod control;
 mod endpoint;
 mod error;
 mod lanes;
 mod link;
 mod listener;
 mod lock;
+mod log;
+mod peers;
+mod server;
 mod socket;
 mod spin;
 pub mod supplier;

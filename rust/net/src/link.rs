@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softs_proto::Dialect;
 use softs_proto::log::{Level, LogRecord};
 use softs_proto::wire::Message;
-use softs_proto::zmtp::Event;
+use softs_proto::zmtp::{Event, Role};
 
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
@@ -25,6 +25,9 @@ const FULL_READ: usize = 32 << 10;
 
 /// What a peer's state machine has to offer to be driven.
 pub(crate) trait Machine {
+    /// How it introduces itself.
+    const ROLE: Role = Role::Dealer;
+
     fn handle_connected(&mut self, now: Instant, dialect: Dialect);
     fn handle_disconnected(&mut self);
     fn handle_message(&mut self, now: Instant, frames: &[&[u8]]);
@@ -167,14 +170,15 @@ impl<M: Machine> Link<M> {
     }
 
     fn connect(&mut self, now: Instant) {
-        let connected = Connection::connect(&self.endpoint, CONNECT_TIMEOUT).and_then(|connection| {
-            let waitable = connection.as_fd().try_clone_to_owned().map_err(|e| NetError::Os {
-                endpoint: self.endpoint.as_str().to_owned(),
-                what: "duplicate the socket".to_owned(),
-                why: e.to_string(),
-            })?;
-            Ok(Connected { connection, waitable: Arc::new(waitable), unwritten: true, ready: false })
-        });
+        let connected =
+            Connection::connect_as(M::ROLE, &self.endpoint, CONNECT_TIMEOUT).and_then(|connection| {
+                let waitable = connection.as_fd().try_clone_to_owned().map_err(|e| NetError::Os {
+                    endpoint: self.endpoint.as_str().to_owned(),
+                    what: "duplicate the socket".to_owned(),
+                    why: e.to_string(),
+                })?;
+                Ok(Connected { connection, waitable: Arc::new(waitable), unwritten: true, ready: false })
+            });
         match connected {
             Ok(connected) => self.connection = Some(connected),
             Err(error) => self.lose(now, error),
@@ -208,6 +212,8 @@ impl<M: Machine> Link<M> {
                         self.machine.handle_connected(now, dialect);
                     }
                     Event::Message(frames) => self.machine.handle_message(now, frames.as_slice()),
+                    // Only publishers hear of these.
+                    Event::Subscription { .. } => {}
                 }
             }
             if received? < FULL_READ {

@@ -4,10 +4,12 @@
 //! * [`wire`]: the messages of `docs/wire.md`, both dialects.
 //! * [`broker`], [`client`], [`supplier`]: the three state machines. Each takes events (`handle_*`, with the time as a parameter)
 //!   and is then drained of its effects (`poll_*`).
+//! * [`control`]: three more, of the same kind, for the channel that says which model the workers run.
 #![forbid(unsafe_code)]
 
 pub mod broker;
 pub mod client;
+pub mod control;
 pub mod limits;
 pub mod log;
 pub mod supplier;

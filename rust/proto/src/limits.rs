@@ -42,3 +42,11 @@ pub const MAX_LATE_ORDERS: usize = 4096;
 pub const MAX_LATE_ORDERS_PER_CLIENT: usize = 1024;
 /// Products of the statistics in detail.
 pub const MAX_DETAIL_PRODUCTS: usize = 256;
+/// Bytes of the configuration of a model, as msgpack: what a frame holds, less the rest of the message.
+pub const MAX_MODEL_CFG_BYTES: usize = MAX_FRAME_BYTES - (4 << 10);
+/// Students that hold a seat at the control channel.
+pub const MAX_STUDENTS: usize = 4096;
+/// Bytes of answers that may wait for a peer of the control channel that does not read.
+pub const MAX_UNSENT_CONTROL_BYTES: usize = 8 << 20;
+/// The highest number of a model; it fits into 64 signed bits with room to count on.
+pub const MAX_GENERATION: u64 = 1 << 62;

@@ -27,6 +27,7 @@ const OUR_ROUTER: &[u8] =
 enum Seen {
     Ready(Dialect, Vec<u8>),
     Message(Vec<Vec<u8>>),
+    Subscription(bool, Vec<u8>),
     Nothing,
 }
 
@@ -37,6 +38,7 @@ fn poll(codec: &mut Codec) -> Result<Seen, ZmtpError> {
         Some(Event::Message(frames)) => {
             Seen::Message(frames.as_slice().iter().map(|frame| frame.to_vec()).collect())
         }
+        Some(Event::Subscription { wanted, prefix }) => Seen::Subscription(wanted, prefix.to_vec()),
     })
 }
 

@@ -4,6 +4,7 @@
 mod broker;
 mod buffer;
 mod client;
+mod control;
 mod errors;
 mod lane_stats;
 mod log;
@@ -25,6 +26,8 @@ mod _core {
     use crate::buffer::Lease;
     #[pymodule_export]
     use crate::client::Client;
+    #[pymodule_export]
+    use crate::control::{ControlServer, ControlStudent, ControlSubscriber};
     #[pymodule_export]
     use crate::lane_stats::lane_stats;
     #[pymodule_export]

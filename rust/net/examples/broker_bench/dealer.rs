@@ -49,7 +49,7 @@ impl Dealer {
         loop {
             let is_ready = match dealer.codec.poll()? {
                 Some(Event::Ready { .. }) => true,
-                Some(Event::Message(_)) => return Err("a message before READY".into()),
+                Some(_) => return Err("something else before READY".into()),
                 None => false,
             };
             if dialect == Dialect::Softs && !is_introduced && !dealer.codec.output().is_empty() {

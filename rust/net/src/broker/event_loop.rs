@@ -10,25 +10,26 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use softs_proto::broker::{Broker, PeerId, Side};
 use softs_proto::log::{Level, LogRecord};
 use softs_proto::wire::{Message, Stats};
 use softs_proto::zmtp;
 
+use super::BrokerOptions;
 use super::duet::Duet;
-use super::log::Throttle;
-use super::peers::{Peer, Peers};
-use super::{BrokerOptions, Shared};
+use super::peers::Peer;
 use crate::NetError;
 use crate::error::os_text;
 use crate::listener::{Accepted, Listener};
+use crate::log::Throttle;
+use crate::peers::Peers;
+use crate::server::{Server, Shared};
 use crate::socket;
 use crate::spin::{self, Spin};
 
@@ -54,7 +55,7 @@ const BACKEND: u64 = u64::MAX - 2;
 /// The loop and everything it owns.
 pub(super) struct EventLoop {
     broker: Broker,
-    peers: Peers,
+    peers: Peers<Peer>,
     /// Connections before their READY, by deadline.
     handshakes: BTreeSet<(Instant, u64)>,
     /// Connections with something to write.
@@ -76,7 +77,7 @@ pub(super) struct EventLoop {
     complaints: Throttle,
     options: BrokerOptions,
     spin: Spin,
-    shared: Arc<Shared>,
+    shared: Arc<Shared<Stats>>,
 }
 
 impl EventLoop {
@@ -84,11 +85,10 @@ impl EventLoop {
         frontend: Listener,
         backend: Listener,
         options: BrokerOptions,
-        shared: Arc<Shared>,
+        shared: Arc<Shared<Stats>>,
     ) -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        for (fd, data) in
-            [(shared.wake.as_fd(), WAKE), (frontend.as_fd(), FRONTEND), (backend.as_fd(), BACKEND)]
+        for (fd, data) in [(shared.wake_fd(), WAKE), (frontend.as_fd(), FRONTEND), (backend.as_fd(), BACKEND)]
         {
             epoll::add(&epoll, fd, EventData::new_u64(data), EventFlags::IN)?;
         }
@@ -113,17 +113,6 @@ impl EventLoop {
             spin: Spin::new(spin::LOOK),
             shared,
         })
-    }
-
-    /// Turns until it is told to stop.
-    pub(super) fn run(&mut self) -> Result<(), NetError> {
-        let mut events = Vec::with_capacity(TURN_EVENTS);
-        while !self.shared.stop.load(Ordering::Acquire) {
-            events.clear();
-            self.wait(&mut events)?;
-            self.turn(Instant::now(), &events);
-        }
-        Ok(())
     }
 
     /// Waits for events: looks for a moment, if that has paid off lately, and then sleeps.
@@ -181,17 +170,12 @@ impl EventLoop {
         }
     }
 
-    /// Closes everything; the statistics are all that is left.
-    pub(super) fn into_stats(self) -> Stats {
-        self.broker.stats()
-    }
-
     fn turn(&mut self, now: Instant, events: &[Event]) {
         std::mem::swap(&mut self.patient, &mut self.waited);
         for event in events {
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
-                WAKE => self.answer(),
+                WAKE => self.shared.answer(|| self.broker.stats()),
                 FRONTEND => self.accept(now, Side::Frontend),
                 BACKEND => self.accept(now, Side::Backend),
                 id => self.serve(now, PeerId(id), flags),
@@ -229,14 +213,6 @@ impl EventLoop {
         if self.accept_again.is_some_and(|again| again <= now) {
             self.resume_accepting();
         }
-    }
-
-    /// Answers whoever has asked the handle; the wake-up is cleared first, so that one who asks meanwhile causes another.
-    fn answer(&self) {
-        let mut count = [0_u8; 8];
-        // It fails only when there is nothing to clear.
-        let _cleared = rustix::io::read(&self.shared.wake, &mut count);
-        self.shared.answer(|| self.broker.stats());
     }
 
     fn accept(&mut self, now: Instant, side: Side) {
@@ -361,6 +337,8 @@ impl EventLoop {
                         self.collect(now);
                     }
                 }
+                // Only publishers hear of these.
+                Some(zmtp::Event::Subscription { .. }) => {}
             }
         }
         Ok(())
@@ -408,8 +386,28 @@ impl EventLoop {
     }
 }
 
+impl Server for EventLoop {
+    type Stats = Stats;
+
+    fn run(&mut self) -> Result<(), NetError> {
+        let mut events = Vec::with_capacity(TURN_EVENTS);
+        while !self.shared.is_stopping() {
+            events.clear();
+            self.wait(&mut events)?;
+            self.turn(Instant::now(), &events);
+        }
+        Ok(())
+    }
+
+    fn into_stats(self) -> Stats {
+        self.broker.stats()
+    }
+}
+
 impl Drop for EventLoop {
     fn drop(&mut self) {
-        self.peers.hang_up();
+        for peer in self.peers.drain() {
+            socket::hang_up(&peer.fd);
+        }
     }
 }

@@ -105,7 +105,7 @@ struct Work<'a> {
 }
 
 /// Command and payload; no payload counts as an empty map.
-fn split<'a>(frames: &[&'a [u8]]) -> Result<(&'a [u8], &'a [u8]), WireError> {
+pub(super) fn split<'a>(frames: &[&'a [u8]]) -> Result<(&'a [u8], &'a [u8]), WireError> {
     match *frames {
         [command, [], ..] => Ok((command, &[0x80])),
         [command, payload, ..] => Ok((command, payload)),
@@ -114,11 +114,11 @@ fn split<'a>(frames: &[&'a [u8]]) -> Result<(&'a [u8], &'a [u8]), WireError> {
 }
 
 #[cold]
-fn unknown_command(command: &[u8]) -> WireError {
+pub(super) fn unknown_command(command: &[u8]) -> WireError {
     WireError(format!("unknown command {}", quoted(command)))
 }
 
-fn any_map(message: &'static str, payload: &[u8]) -> Result<(), WireError> {
+pub(super) fn any_map(message: &'static str, payload: &[u8]) -> Result<(), WireError> {
     let mut reader = Reader::new(message, payload);
     reader.any_map()?;
     reader.end()

@@ -146,12 +146,12 @@ impl ToSupplier<'_> {
 }
 
 #[inline]
-fn two_frames(out: &mut Message, command: &[u8], payload: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn two_frames(out: &mut Message, command: &[u8], payload: impl FnOnce(&mut Vec<u8>)) {
     out.frame(|out| out.extend_from_slice(command));
     out.frame(payload);
 }
 
-fn empty_map(out: &mut Vec<u8>) {
+pub(super) fn empty_map(out: &mut Vec<u8>) {
     writer::map(out, 0);
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Decoding borrows from the frames, checks every length against [`crate::limits`] and allocates only for lists, never more than the frame itself can hold.
 
+mod control;
+mod control_encode;
 mod decode;
 mod detail;
 mod encode;
@@ -11,6 +13,9 @@ mod reader;
 mod reply;
 mod writer;
 
+pub use control::{
+    ControlReply, ControlRequest, ControlStats, ModelRef, NO_MODEL_CFG, Publication, check_model,
+};
 pub use detail::{ClientDetail, Detail, LaneDetail, ProductDetail, SupplierDetail};
 pub use lanes::{AnnouncedLane, LaneName, LaneOffer, NO_LANE, Supply};
 pub use message::Message;

@@ -193,6 +193,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// One whole value, as it stands.
+    pub(super) fn raw(&mut self, what: &str) -> Result<&'a [u8], WireError> {
+        let start = self.rest;
+        self.skip(what.as_bytes())?;
+        Ok(&start[..start.len() - self.rest.len()])
+    }
+
     /// The payload must end here.
     #[inline]
     pub(super) fn end(&self) -> Result<(), WireError> {

@@ -36,8 +36,17 @@ enum Phase {
 /// What a step of the codec found; [`Event`] without the borrow.
 enum Found {
     Nothing,
-    Ready { dialect: Dialect, identity: Vec<u8> },
+    Ready {
+        dialect: Dialect,
+        identity: Vec<u8>,
+    },
     Message,
+    /// A command of `size` bytes that ends with the prefix, which starts at `prefix`.
+    Subscription {
+        wanted: bool,
+        prefix: usize,
+        size: usize,
+    },
 }
 
 impl Codec {
@@ -84,7 +93,17 @@ impl Codec {
             Ok(Found::Ready { dialect, identity }) => Ok(Some(Event::Ready { dialect, identity })),
             Ok(Found::Message) => {
                 let bytes = self.input.consume(self.message.scanned);
-                Ok(Some(Event::Message(self.message.finish(bytes))))
+                let frames = self.message.finish(bytes);
+                Ok(Some(match (self.role, frames.as_slice()) {
+                    (Role::Publisher, [[first @ (0 | 1), prefix @ ..]]) => {
+                        Event::Subscription { wanted: *first == 1, prefix }
+                    }
+                    _ => Event::Message(frames),
+                }))
+            }
+            Ok(Found::Subscription { wanted, prefix, size }) => {
+                let bytes = self.input.consume(size);
+                Ok(Some(Event::Subscription { wanted, prefix: &bytes[prefix..] }))
             }
             Err(error) => {
                 self.fail(&error);
@@ -150,8 +169,7 @@ impl Codec {
             }
             self.input.consume(GREETING_BYTES);
             self.phase = Phase::Handshake;
-            if self.role == Role::Dealer {
-                // The side that connects speaks first (RFC 37, "The NULL Security Mechanism").
+            if self.role.connects() {
                 write_ready(self.output.tail(0), self.role);
             }
         }
@@ -178,7 +196,7 @@ impl Codec {
         };
         self.input.consume(header.size + header.body);
         let out = self.output.tail(0);
-        if self.role == Role::Router {
+        if !self.role.connects() {
             write_ready(out, self.role);
         }
         out.append(&mut std::mem::take(&mut self.held));
@@ -202,6 +220,14 @@ impl Codec {
                     return Ok(Found::Message);
                 }
                 continue;
+            }
+            if self.role == Role::Publisher
+                && let Some((wanted, prefix)) = split_subscription(body)?
+            {
+                if !self.message.is_empty() {
+                    return Err(ZmtpError::Malformed("subscription: it stands inside of a message"));
+                }
+                return Ok(Found::Subscription { wanted, prefix: size - prefix.len(), size });
             }
             handle_command(body, &mut self.output)?;
             // libzmq may send a PING between two frames of a message.
@@ -235,8 +261,17 @@ impl Codec {
 /// So that an ERROR command stays a short frame.
 const MAX_REASON_BYTES: usize = 200;
 
-/// A command during traffic. Those of other patterns (SUBSCRIBE, JOIN ...), of other mechanisms and of later versions have no
-/// meaning between a ROUTER and a DEALER; libzmq drops them too.
+/// Whether a command subscribes or cancels, and to what; `None` for all others.
+fn split_subscription(body: &[u8]) -> Result<Option<(bool, &[u8])>, ZmtpError> {
+    Ok(match split_command(body)? {
+        (b"SUBSCRIBE", prefix) => Some((true, prefix)),
+        (b"CANCEL", prefix) => Some((false, prefix)),
+        _ => None,
+    })
+}
+
+/// A command during traffic. Those of other patterns (JOIN ...; SUBSCRIBE for a publisher does not come here), of other mechanisms and of
+/// later versions have no meaning here; libzmq drops them too.
 fn handle_command(body: &[u8], output: &mut Buffer) -> Result<(), ZmtpError> {
     match split_command(body)? {
         (b"PING", data) => {

@@ -41,8 +41,10 @@ pub(super) fn check_greeting(bytes: &[u8]) -> Result<bool, ZmtpError> {
 /// Appends the READY command of this end.
 pub(super) fn write_ready(out: &mut Vec<u8>, role: Role) {
     write_command(out, "READY", |out| {
-        property(out, "Socket-Type", name(role).as_bytes());
-        property(out, "Identity", b"");
+        property(out, "Socket-Type", role.socket_type().as_bytes());
+        if matches!(role, Role::Router | Role::Dealer) {
+            property(out, "Identity", b"");
+        }
         property(out, SOFTS_FAST, b"1");
     });
 }
@@ -72,12 +74,9 @@ pub(super) fn read_ready(role: Role, mut properties: &[u8]) -> Result<Ready, Zmt
             ready.dialect = Dialect::Native;
         }
     }
-    let need = match role {
-        Role::Router => name(Role::Dealer),
-        Role::Dealer => name(Role::Router),
-    };
+    let (need, raw) = role.peers();
     match socket_type {
-        Some(have) if have == need.as_bytes() => Ok(ready),
+        Some(have) if have == need.as_bytes() || raw.is_some_and(|raw| have == raw.as_bytes()) => Ok(ready),
         Some(have) => {
             let have = have[..have.len().min(MAX_SOCKET_TYPE_BYTES)].escape_ascii().to_string();
             Err(ZmtpError::SocketType { need, have })
@@ -92,13 +91,6 @@ const SOFTS_FAST: &str = "X-Softs-Fast";
 const MAX_IDENTITY_BYTES: usize = 255;
 /// Bytes of a wrong socket type that an error repeats.
 const MAX_SOCKET_TYPE_BYTES: usize = 16;
-
-fn name(role: Role) -> &'static str {
-    match role {
-        Role::Router => "ROUTER",
-        Role::Dealer => "DEALER",
-    }
-}
 
 fn property(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.push(name.len() as u8);

@@ -22,6 +22,37 @@ pub enum Role {
     Router,
     /// A client or a supplier; its peer is a ROUTER.
     Dealer,
+    /// The publishing end of the control channel; its peers are SUBs and XSUBs.
+    Publisher,
+    /// Who follows a publisher; its peer is a PUB or an XPUB.
+    Subscriber,
+}
+
+impl Role {
+    /// The value of `Socket-Type` in READY.
+    pub(crate) fn socket_type(self) -> &'static str {
+        match self {
+            Self::Router => "ROUTER",
+            Self::Dealer => "DEALER",
+            Self::Publisher => "PUB",
+            Self::Subscriber => "SUB",
+        }
+    }
+
+    /// Whether it is the side that connects, which speaks first (RFC 37, "The NULL Security Mechanism").
+    pub(crate) fn connects(self) -> bool {
+        matches!(self, Self::Dealer | Self::Subscriber)
+    }
+
+    /// The socket types of its peers: the usual one, and the raw form of that.
+    fn peers(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::Router => ("DEALER", None),
+            Self::Dealer => ("ROUTER", None),
+            Self::Publisher => ("SUB", Some("XSUB")),
+            Self::Subscriber => ("PUB", Some("XPUB")),
+        }
+    }
 }
 
 /// What a connection has to tell.
@@ -37,6 +68,14 @@ pub enum Event<'a> {
     },
     /// A whole message.
     Message(Frames<'a>),
+    /// The peer of a publisher wants messages whose first frame starts with `prefix`, or wants them no more. Both forms that ZMTP 3 has
+    /// for it, a message of one frame (3.0) and a command (3.1), come as this.
+    Subscription {
+        /// Whether it wants them.
+        wanted: bool,
+        /// Everything starts with an empty one.
+        prefix: &'a [u8],
+    },
 }
 
 /// The frames of one received message, borrowed from the codec's buffer.

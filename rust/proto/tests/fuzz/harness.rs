@@ -161,7 +161,7 @@ fn fuzz_decoders(rng: &mut Rng, corpus: &[FrameList]) {
 
 /// Breaks a stream that starts with a handshake, and cuts it into random pieces.
 fn fuzz_codec(rng: &mut Rng, corpus: &[FrameList]) {
-    let role = if rng.below(2) == 0 { Role::Router } else { Role::Dealer };
+    let role = [Role::Router, Role::Dealer, Role::Publisher, Role::Subscriber][rng.below(4)];
     let (mut stream, handshake) = (Vec::new(), handshake(role));
     stream.extend_from_slice(&handshake);
     let mut sent = Vec::new();
@@ -203,6 +203,9 @@ fn drive(rng: &mut Rng, role: Role, stream: &[u8]) -> (Vec<FrameList>, Option<Zm
                     received.push(frames);
                 }
                 Ok(Some(Event::Ready { .. })) => assert!(received.is_empty(), "READY after a message"),
+                Ok(Some(Event::Subscription { prefix, .. })) => {
+                    assert!(role == Role::Publisher && prefix.len() < MAX_MESSAGE_BYTES);
+                }
                 Ok(None) => break,
                 Err(error) => {
                     check_failed(&mut codec, &error);
@@ -289,6 +292,8 @@ fn handshake(role: Role) -> Vec<u8> {
     let mut peer = Codec::new(match role {
         Role::Router => Role::Dealer,
         Role::Dealer => Role::Router,
+        Role::Publisher => Role::Subscriber,
+        Role::Subscriber => Role::Publisher,
     });
     let mut codec = Codec::new(role);
     let mut said = Vec::new();

@@ -6,7 +6,6 @@ use softs_proto::wire::{ClientRequest, SupplierRequest};
 use softs_proto::zmtp::Event as Heard;
 
 use super::*;
-use crate::broker::{Log, Mutex, Questions};
 use crate::{Connection, Endpoint, wait};
 
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -24,12 +23,7 @@ impl Table {
         let [front, back] = ["front", "back"].map(|side| endpoint(side).parse::<Endpoint>().unwrap());
         let options = BrokerOptions::new(front.clone(), back.clone(), Config::default());
         let listen = |endpoint| Listener::bind(endpoint, false, options.keep_alive).unwrap();
-        let shared = Arc::new(Shared {
-            wake: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
-            stop: false.into(),
-            questions: Mutex::new(Questions { waiting: Vec::new(), last: None }),
-            log: Log::default(),
-        });
+        let shared = Arc::new(Shared::new("broker").unwrap());
         let event_loop = EventLoop::new(listen(&front), listen(&back), options, shared).unwrap();
         let connect = |endpoint| Connection::connect(endpoint, WATCHDOG).unwrap();
         let mut table = Self { client: connect(&front), supplier: connect(&back), event_loop };

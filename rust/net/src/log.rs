@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use softs_proto::log::{Level, LogRecord};
 
-use super::lock;
+use crate::server::lock;
 
 /// Lines that wait for a reader; beyond them the oldest go.
 const MAX_WAITING: usize = 1024;
@@ -16,7 +16,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// A queue between the loop and whoever relays its log.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(crate) struct Log {
     queue: Mutex<Queue>,
     arrived: Condvar,
 }
@@ -29,7 +29,7 @@ struct Queue {
 }
 
 impl Log {
-    pub(super) fn push(&self, record: LogRecord) {
+    pub(crate) fn push(&self, record: LogRecord) {
         let mut queue = lock(&self.queue);
         if queue.records.len() == MAX_WAITING {
             queue.records.pop_front();
@@ -40,12 +40,12 @@ impl Log {
     }
 
     /// Nothing comes any more; who waits is told.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         lock(&self.queue).closed = true;
         self.arrived.notify_all();
     }
 
-    pub(super) fn next(&self, timeout: Duration) -> Option<LogRecord> {
+    pub(crate) fn next(&self, timeout: Duration) -> Option<LogRecord> {
         let (mut queue, _) = self
             .arrived
             .wait_timeout_while(lock(&self.queue), timeout, |queue| queue.records.is_empty() && !queue.closed)
@@ -63,7 +63,7 @@ impl Log {
 
 /// Keeps complaints about connections, which any stranger can cause, from filling the log.
 #[derive(Debug, Default)]
-pub(super) struct Throttle {
+pub(crate) struct Throttle {
     since: Option<Instant>,
     said: u32,
     swallowed: u32,
@@ -71,7 +71,7 @@ pub(super) struct Throttle {
 
 impl Throttle {
     /// The text as it shall be logged, or `None` when enough was said.
-    pub(super) fn pass(&mut self, now: Instant, text: String) -> Option<String> {
+    pub(crate) fn pass(&mut self, now: Instant, text: String) -> Option<String> {
         if self.since.is_none_or(|since| now - since >= WINDOW) {
             self.since = Some(now);
             self.said = 0;

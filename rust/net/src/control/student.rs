@@ -1,0 +1,268 @@
+//! A student's connection to the control channel. Its seat is held by the connection, so a thread keeps that up, asleep while nothing happens.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use softs_proto::Dialect;
+use softs_proto::control::{Model, Outcome, Request, Student as Machine};
+use softs_proto::log::LogRecord;
+use softs_proto::wire::Message;
+
+use crate::client::{Waited, nonce};
+use crate::endpoint::Endpoint;
+use crate::error::NetError;
+use crate::link::{self, Link};
+use crate::server::lock;
+
+/// A call that waits looks up this often for signals.
+const SLICE: Duration = Duration::from_millis(50);
+/// Lines of log that wait to be taken; beyond them the oldest go.
+const MAX_RECORDS: usize = 256;
+
+impl link::Machine for Machine {
+    fn handle_connected(&mut self, _now: Instant, _dialect: Dialect) {
+        Machine::handle_connected(self);
+    }
+    fn handle_disconnected(&mut self) {
+        Machine::handle_disconnected(self);
+    }
+    fn handle_message(&mut self, _now: Instant, frames: &[&[u8]]) {
+        Machine::handle_message(self, frames);
+    }
+    fn wants_transmit(&self, _now: Instant) -> bool {
+        true
+    }
+    fn poll_transmit(&mut self, _now: Instant, out: &mut Message) -> bool {
+        Machine::poll_transmit(self, out)
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+    fn poll_log(&mut self) -> Option<LogRecord> {
+        Machine::poll_log(self)
+    }
+}
+
+/// A student that holds the seat of its rank as long as it lives; may be shared between threads.
+#[derive(Debug)]
+pub struct ControlStudent {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// The thread has turned the crank.
+    turned: Condvar,
+    /// Wakes the thread.
+    wake: OwnedFd,
+    stop: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    link: Link<Machine>,
+    log: VecDeque<LogRecord>,
+}
+
+impl ControlStudent {
+    /// A student that connects at once, and again whenever its broker was lost.
+    ///
+    /// # Errors
+    /// [`NetError::Os`]: the system is out of file descriptors, threads or random numbers.
+    pub fn new(endpoint: Endpoint, rank: u32, slot_size: u64) -> Result<Self, NetError> {
+        let name = endpoint.as_str().to_owned();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| NetError::os(&name, "cannot make an eventfd", error))?;
+        let machine = Machine::new(rank, slot_size, nonce()?);
+        let link = Link::new(machine, endpoint, Instant::now(), Duration::ZERO);
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State { link, log: VecDeque::new() }),
+            turned: Condvar::new(),
+            wake,
+            stop: AtomicBool::new(false),
+        });
+        let in_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("softs-student".to_owned())
+            .spawn(move || in_thread.keep())
+            .map_err(|error| NetError::os(&name, "cannot start a thread", error))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Waits until a broker has given us our seat: our number there, and the newest model that is known. Or why it refused; a further call asks again.
+    pub fn hello(
+        &self,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Waited<Result<(u64, Option<Model>), String>> {
+        self.act(Machine::claim);
+        self.wait(timeout, interrupted, |machine| {
+            let seat = machine.seat()?;
+            Some(seat.map(|number| (number, machine.known().cloned())).map_err(str::to_owned))
+        })
+    }
+
+    /// Makes the workers run this model. Carried over to the next broker if this one is lost meanwhile; after a time-out it is not known whether it
+    /// was carried out.
+    pub fn set_model(
+        &self,
+        model_id: &str,
+        model_cfg: &[u8],
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Waited<Outcome> {
+        let (model_id, model_cfg) = (model_id.to_owned(), model_cfg.to_vec());
+        let request = self.act(|machine| machine.set_model(model_id, model_cfg));
+        self.outcome(request, timeout, interrupted)
+    }
+
+    /// Makes all workers end.
+    pub fn stop_workers(&self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Waited<Outcome> {
+        let request = self.act(Machine::stop_workers);
+        self.outcome(request, timeout, interrupted)
+    }
+
+    /// It has heard of a model elsewhere; a broker that was restarted is told of it.
+    pub fn note_model(&self, model: Model) {
+        self.shared.lock().link.machine.note_model(model);
+    }
+
+    /// Why there is no connection; `None` while there is one, or before the first attempt.
+    pub fn connection_error(&self) -> Option<NetError> {
+        self.shared.lock().link.error().cloned()
+    }
+
+    /// The log records since the last call.
+    pub fn take_log(&self) -> Vec<LogRecord> {
+        self.shared.lock().log.drain(..).collect()
+    }
+
+    /// Leaves the seat and ends the thread. A second call does nothing.
+    pub fn close(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            // It holds nothing that its end could wait for.
+            let _ended = thread.join();
+        }
+    }
+
+    fn outcome(
+        &self,
+        request: Request,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Waited<Outcome> {
+        let waited = self.wait(timeout, interrupted, |machine| machine.take_outcome(request));
+        if !matches!(waited, Waited::Ready(_)) {
+            self.shared.lock().link.machine.abandon(request);
+        }
+        waited
+    }
+
+    fn act<T>(&self, act: impl FnOnce(&mut Machine) -> T) -> T {
+        let done = act(&mut self.shared.lock().link.machine);
+        self.shared.wake();
+        done
+    }
+
+    /// Waits until `look` finds something. After [`ControlStudent::close`] nothing comes any more.
+    fn wait<T>(
+        &self,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+        mut look: impl FnMut(&mut Machine) -> Option<T>,
+    ) -> Waited<T> {
+        let started = Instant::now();
+        loop {
+            let mut state = self.shared.lock();
+            let seen = Instant::now();
+            loop {
+                if let Some(found) = look(&mut state.link.machine) {
+                    return Waited::Ready(found);
+                }
+                let left = timeout.saturating_sub(started.elapsed());
+                if left.is_zero() || self.shared.is_stopping() {
+                    return Waited::TimedOut;
+                }
+                let slice = SLICE.saturating_sub(seen.elapsed());
+                if slice.is_zero() {
+                    break;
+                }
+                state = self
+                    .shared
+                    .turned
+                    .wait_timeout(state, left.min(slice))
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            }
+            // Signal handlers may call this very student, so not under the lock.
+            drop(state);
+            if interrupted() {
+                return Waited::Interrupted;
+            }
+        }
+    }
+}
+
+impl Drop for ControlStudent {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    /// What the thread does, until the student is closed.
+    fn keep(&self) {
+        let mut state = self.lock();
+        while !self.is_stopping() {
+            let now = Instant::now();
+            // Cleared before the turn, so that what is asked for during it causes another.
+            self.clear();
+            state.link.turn(now);
+            state.collect_log();
+            let waitable = state.link.waitable();
+            drop(state);
+            self.turned.notify_all();
+            waitable.wait(now, None, Some(&self.wake));
+            state = self.lock();
+        }
+        state.link.close();
+        drop(state);
+        self.turned.notify_all();
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter is full, and then the thread is awake as it is.
+        let _awake = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn clear(&self) {
+        // It fails only when there is nothing to clear.
+        let _cleared = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl State {
+    fn collect_log(&mut self) {
+        self.log.extend(self.link.take_log());
+        let surplus = self.log.len().saturating_sub(MAX_RECORDS);
+        self.log.drain(..surplus);
+    }
+}

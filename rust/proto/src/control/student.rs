@@ -1,0 +1,259 @@
+//! A student's end: takes its seat on every connection, and carries requests over to the next connection until they are answered.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use super::Model;
+use crate::log::{Level, LogRecord};
+use crate::wire::{ControlReply, ControlRequest, Message, ModelRef};
+
+/// Names a request until its outcome is taken or it is abandoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Request(u64);
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was carried out; the generation of now.
+    Done(u64),
+    /// It was not; the broker's text.
+    Refused(String),
+}
+
+/// One student, over all its connections.
+#[derive(Debug)]
+pub struct Student {
+    rank: u32,
+    slot_size: u64,
+    nonce: u64,
+    known: Option<Model>,
+    /// A generation that a request of ours may have caused without our learning of it; the next one must be higher.
+    above: u64,
+    seat: Seat,
+    /// Carried out one after the other.
+    requests: VecDeque<Pending>,
+    outcomes: FxHashMap<Request, Outcome>,
+    n_requests: u64,
+    log: VecDeque<LogRecord>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Seat {
+    /// There is no connection.
+    Absent,
+    /// HELLO is to be sent.
+    Due,
+    /// HELLO is sent.
+    Asked,
+    Taken(u64),
+    Refused(String),
+}
+
+#[derive(Debug)]
+struct Pending {
+    id: Request,
+    order: Order,
+    /// On this connection.
+    is_sent: bool,
+    /// On any connection.
+    was_sent: bool,
+    /// Nobody waits for it any more.
+    is_abandoned: bool,
+}
+
+#[derive(Debug)]
+enum Order {
+    SetModel { nonce: u64, model_id: String, model_cfg: Vec<u8> },
+    Stop,
+}
+
+impl Student {
+    /// A student that is not connected. `nonce` is random: brokers know it by this from one connection to the next.
+    #[must_use]
+    pub fn new(rank: u32, slot_size: u64, nonce: u64) -> Self {
+        Self {
+            rank,
+            slot_size,
+            nonce,
+            known: None,
+            above: 0,
+            seat: Seat::Absent,
+            requests: VecDeque::new(),
+            outcomes: FxHashMap::default(),
+            n_requests: 0,
+            log: VecDeque::new(),
+        }
+    }
+
+    /// A broker is there.
+    pub fn handle_connected(&mut self) {
+        self.seat = Seat::Due;
+    }
+
+    /// It is gone: what it has not answered will be said to the next one.
+    pub fn handle_disconnected(&mut self) {
+        self.seat = Seat::Absent;
+        self.requests.retain(|pending| !pending.is_abandoned);
+        for pending in &mut self.requests {
+            pending.is_sent = false;
+        }
+    }
+
+    /// The broker says something. It only answers, and in the order of the questions, of which one at most is open.
+    pub fn handle_message(&mut self, frames: &[&[u8]]) {
+        let reply = ControlReply::decode(frames);
+        let reply = match &reply {
+            Ok(reply) => reply.clone(),
+            Err(error) => ControlReply::refused(&error.0),
+        };
+        if self.seat == Seat::Asked {
+            self.seated(&reply);
+        } else if self.requests.front().is_some_and(|front| front.is_sent)
+            && let Some(pending) = self.requests.pop_front()
+        {
+            self.answered(pending, &reply);
+        }
+    }
+
+    /// Puts the next message into `out`, which it clears; whether there is one.
+    pub fn poll_transmit(&mut self, out: &mut Message) -> bool {
+        out.clear();
+        if self.seat == Seat::Due {
+            self.seat = Seat::Asked;
+            ControlRequest::Hello {
+                rank: self.rank,
+                slot_size: self.slot_size,
+                nonce: Some(self.nonce),
+                known: self.known.as_ref().map(Model::as_ref),
+            }
+            .encode(out);
+            return true;
+        }
+        let is_seated = matches!(self.seat, Seat::Taken(_));
+        let Some(front) = self.requests.front_mut().filter(|front| is_seated && !front.is_sent) else {
+            return false;
+        };
+        (front.is_sent, front.was_sent) = (true, true);
+        match &front.order {
+            Order::SetModel { nonce, model_id, model_cfg } => {
+                ControlRequest::SetModel { nonce: Some(*nonce), above: self.above, model_id, model_cfg }
+            }
+            Order::Stop => ControlRequest::Stop,
+        }
+        .encode(out);
+        true
+    }
+
+    /// The next line of log.
+    pub fn poll_log(&mut self) -> Option<LogRecord> {
+        self.log.pop_front()
+    }
+
+    /// Asks for the seat again, if it was refused.
+    pub fn claim(&mut self) {
+        if matches!(self.seat, Seat::Refused(_)) {
+            self.seat = Seat::Due;
+        }
+    }
+
+    /// The number that the broker gave us, or why it did not; `None` before it has answered.
+    #[must_use]
+    pub fn seat(&self) -> Option<Result<u64, &str>> {
+        match &self.seat {
+            Seat::Taken(number) => Some(Ok(*number)),
+            Seat::Refused(text) => Some(Err(text)),
+            Seat::Absent | Seat::Due | Seat::Asked => None,
+        }
+    }
+
+    /// The newest model that this student knows.
+    #[must_use]
+    pub fn known(&self) -> Option<&Model> {
+        self.known.as_ref()
+    }
+
+    /// It has heard of a model elsewhere. What is published is the broker's word of now, also where its number is lower.
+    pub fn note_model(&mut self, model: Model) {
+        self.known = Some(model);
+    }
+
+    /// Asks for a switch, as soon as there is a broker.
+    pub fn set_model(&mut self, model_id: String, model_cfg: Vec<u8>) -> Request {
+        let nonce = self.nonce.wrapping_add(self.n_requests);
+        self.request(Order::SetModel { nonce, model_id, model_cfg })
+    }
+
+    /// Asks for the end of all workers, as soon as there is a broker.
+    pub fn stop_workers(&mut self) -> Request {
+        self.request(Order::Stop)
+    }
+
+    /// How a request ended, once.
+    pub fn take_outcome(&mut self, request: Request) -> Option<Outcome> {
+        self.outcomes.remove(&request)
+    }
+
+    /// Nobody waits for this request any more: it is not sent, or not again.
+    pub fn abandon(&mut self, request: Request) {
+        self.outcomes.remove(&request);
+        let Some(at) = self.requests.iter().position(|pending| pending.id == request) else { return };
+        if self.requests[at].was_sent {
+            // A broker may have carried it out, and students may have heard of it.
+            self.above = self.above.max(self.generation() + 1);
+        }
+        if self.requests[at].is_sent {
+            self.requests[at].is_abandoned = true;
+        } else {
+            self.requests.remove(at);
+        }
+    }
+
+    fn request(&mut self, order: Order) -> Request {
+        self.claim();
+        let id = Request(self.n_requests);
+        self.n_requests += 1;
+        let pending = Pending { id, order, is_sent: false, was_sent: false, is_abandoned: false };
+        self.requests.push_back(pending);
+        id
+    }
+
+    fn generation(&self) -> u64 {
+        self.known.as_ref().map_or(0, |model| model.generation)
+    }
+
+    fn seated(&mut self, reply: &ControlReply<'_>) {
+        if let (true, Some(number)) = (reply.ok, reply.peer_id) {
+            self.seat = Seat::Taken(number);
+            if let (Some(generation @ 1..), Some((model_id, model_cfg))) = (reply.generation, reply.model) {
+                self.known = Some(ModelRef { generation, model_id, model_cfg }.into());
+            }
+            return;
+        }
+        let text = reason(reply);
+        self.log
+            .push_back(LogRecord { level: Level::Warning, text: format!("no seat at the broker: {text}") });
+        for pending in self.requests.drain(..) {
+            self.outcomes.insert(pending.id, Outcome::Refused(text.clone()));
+        }
+        self.seat = Seat::Refused(text);
+    }
+
+    fn answered(&mut self, pending: Pending, reply: &ControlReply<'_>) {
+        let outcome = match (reply.ok, pending.order, reply.generation) {
+            (true, Order::SetModel { model_id, model_cfg, .. }, Some(generation @ 1..)) => {
+                self.known = Some(Model { generation, model_id, model_cfg });
+                Outcome::Done(generation)
+            }
+            (true, Order::Stop, _) => Outcome::Done(self.generation()),
+            _ => Outcome::Refused(reason(reply)),
+        };
+        if !pending.is_abandoned {
+            self.outcomes.insert(pending.id, outcome);
+        }
+    }
+}
+
+fn reason(reply: &ControlReply<'_>) -> String {
+    reply.error.unwrap_or("the broker's answer lacks a field").to_owned()
+}
