@@ -21,6 +21,7 @@ BUILTINS = {
     "HelloError": (RuntimeError,),
     "SampleTimeout": (TimeoutError, RuntimeError),
     "NoBroker": (errors.SampleTimeout,),
+    "NoModel": (errors.SampleTimeout,),
     "NoSupplier": (errors.SampleTimeout,),
     "GeneratorFailed": (errors.SampleTimeout,),
     "SuppliersBusy": (errors.SampleTimeout,),

@@ -75,5 +75,5 @@ def test_version() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(AttributeError, match="module 'softs_fast' has no attribute 'Worker'"):
-        _ = softs_fast.Worker  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="module 'softs_fast' has no attribute 'Teacher'"):
+        _ = softs_fast.Teacher  # type: ignore[attr-defined]

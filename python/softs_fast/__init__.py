@@ -1,7 +1,8 @@
 """Training data from teachers to a student at memory speed; a drop-in replacement for `softs`.
 
 Importing this package does not import torch. The names that need torch (`SoftDataLoader`,
-`SoftIterableDataset`, `Batch`, `make_collate_fn`) are loaded when they are first touched.
+`SoftIterableDataset`, `Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`) are loaded when they are first
+touched.
 """
 
 import logging
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import __version__
 from .configs import BatchConfig, TensorSpec, make_xy_config
+from .distill import SampleRef, StudentClient, Worker
 from .errors import (
     BrokerTimeout,
     ConfigError,
@@ -17,6 +19,7 @@ from .errors import (
     GeneratorFailed,
     HelloError,
     NoBroker,
+    NoModel,
     NoSupplier,
     PeerLost,
     SampleTimeout,
@@ -40,6 +43,7 @@ from .market import (
 
 if TYPE_CHECKING:
     from .dataset import Batch, SoftDataLoader, SoftIterableDataset, make_collate_fn
+    from .distill import DistillDataLoader, DistillIterableDataset
 
 __all__ = [
     "Batch",
@@ -49,6 +53,8 @@ __all__ = [
     "BrokerTimeout",
     "Client",
     "ConfigError",
+    "DistillDataLoader",
+    "DistillIterableDataset",
     "EndpointConfig",
     "EndpointInUse",
     "FilesystemMedium",
@@ -56,8 +62,10 @@ __all__ = [
     "GeneratorFailed",
     "HelloError",
     "NoBroker",
+    "NoModel",
     "NoSupplier",
     "PeerLost",
+    "SampleRef",
     "SampleTimeout",
     "SegmentError",
     "SegmentExists",
@@ -66,18 +74,27 @@ __all__ = [
     "SoftDataLoader",
     "SoftIterableDataset",
     "SoftsError",
+    "StudentClient",
     "Supplier",
     "SuppliersBusy",
     "TCPMedium",
     "TensorSpec",
     "WireError",
+    "Worker",
     "__version__",
     "make_collate_fn",
     "make_xy_config",
     "setup_logging",
 ]
 
-_NEED_TORCH = frozenset({"Batch", "SoftDataLoader", "SoftIterableDataset", "make_collate_fn"})
+_NEED_TORCH = {
+    "Batch": "dataset",
+    "DistillDataLoader": "distill.dataset",
+    "DistillIterableDataset": "distill.dataset",
+    "SoftDataLoader": "dataset",
+    "SoftIterableDataset": "dataset",
+    "make_collate_fn": "dataset",
+}
 
 
 def setup_logging(level: int | str = logging.INFO) -> None:
@@ -97,12 +114,12 @@ def setup_logging(level: int | str = logging.INFO) -> None:
 def __getattr__(name: str) -> Any:
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     from .configs import import_torch
 
     import_torch()
-    from . import dataset
-
-    globals()[name] = value = getattr(dataset, name)
+    globals()[name] = value = getattr(importlib.import_module(f".{_NEED_TORCH[name]}", __name__), name)
     return value
 
 

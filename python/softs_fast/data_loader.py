@@ -12,13 +12,84 @@ from .arguments import accepts_0_1_0
 from .batches import collate_rows, has_rows
 from .configs import BatchConfig
 from .errors import ConfigError
-from .iterable_dataset import SoftIterableDataset
+from .iterable_dataset import EndlessDataset, SoftIterableDataset
 from .market import Medium
 
-__all__ = ["SoftDataLoader"]
+__all__ = ["BatchIterator", "EndlessDataLoader", "SoftDataLoader"]
 
 
-class SoftDataLoader(DataLoader[dict[str, torch.Tensor]]):
+class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
+    """DataLoader over an `EndlessDataset`: batches without a way through single samples, where that is possible.
+
+    Args:
+        dataset: where samples come from; the attribute `soft_dataset`.
+        **dataloader_kwargs: of DataLoader.
+
+    Raises:
+        ConfigError: `zero_copy`, and too few slots for two batches.
+    """
+
+    def __init__(self, dataset: EndlessDataset, **dataloader_kwargs: Any) -> None:
+        self.soft_dataset = dataset
+        if dataloader_kwargs.get("collate_fn") is None and dataloader_kwargs.get("batch_size", 1) is not None:
+            dataloader_kwargs = {**dataloader_kwargs, "collate_fn": collate_rows}
+        super().__init__(dataset, **dataloader_kwargs)
+        self.soft_dataset._sends_samples = self.batch_size is None
+        if self.batch_size is not None:
+            self.soft_dataset._use_blocks_of(self.batch_size)
+
+    def __iter__(self) -> Any:
+        """Return an iterator over batches, each `{name: dtype [batch_size, *shape]}`.
+
+        Raises (the iterator): as that of `SoftIterableDataset`.
+        """
+        data, n_rows = self.soft_dataset, self._rows_per_batch
+        # The iterator, or the workers that iterate, are made from the dataset now; nobody else gets rows.
+        data._rows_per_batch = n_rows
+        try:
+            iterator = super().__iter__()
+        finally:
+            data._rows_per_batch = None
+        pins_slots = self.pin_memory and data.zero_copy and torch.cuda.is_available()
+        if n_rows is None or self.num_workers > 0 or (self.pin_memory and not pins_slots):
+            return iterator
+        return BatchIterator(iterator, data._batches(n_rows, pins_slots))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the stream has come; see `SoftIterableDataset.state_dict`.
+
+        Raises:
+            ConfigError: the loader has workers, each with a stream of its own.
+        """
+        self._check_no_workers()
+        return self.soft_dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iterator begin where another one stopped; see `SoftIterableDataset.load_state_dict`.
+
+        Raises:
+            ConfigError: the loader has workers, or is not ordered, or `state` is something else.
+        """
+        self._check_no_workers()
+        self.soft_dataset.load_state_dict(state)
+
+    @property
+    def _rows_per_batch(self) -> int | None:
+        plain = self._collates_rows() and has_rows(self.soft_dataset.batch_config)
+        return self.batch_size if plain else None
+
+    def _collates_rows(self) -> bool:
+        return self.collate_fn is collate_rows
+
+    def _check_no_workers(self) -> None:
+        if self.num_workers > 0:
+            raise ConfigError(
+                f"the state is that of {self.num_workers} workers, which this loader does not gather; give its "
+                f"soft_dataset to torchdata's StatefulDataLoader, or use num_workers=0"
+            )
+
+
+class SoftDataLoader(EndlessDataLoader):
     """DataLoader over a `SoftIterableDataset`, which is its attribute `soft_dataset`.
 
     Takes the arguments of `SoftIterableDataset` and then, by name, those of DataLoader:
@@ -58,7 +129,7 @@ class SoftDataLoader(DataLoader[dict[str, torch.Tensor]]):
         debug: bool = False,
         **dataloader_kwargs: Any,
     ) -> None:
-        self.soft_dataset = SoftIterableDataset(
+        dataset = SoftIterableDataset(
             model_id,
             endpoint,
             batch_config,
@@ -72,29 +143,8 @@ class SoftDataLoader(DataLoader[dict[str, torch.Tensor]]):
             prefetch=prefetch,
             debug=debug,
         )
-        if dataloader_kwargs.get("collate_fn") is None and dataloader_kwargs.get("batch_size", 1) is not None:
-            dataloader_kwargs = {**dataloader_kwargs, "collate_fn": collate_rows}
-        super().__init__(self.soft_dataset, **dataloader_kwargs)
-        self.soft_dataset._sends_samples = self.batch_size is None
-        if self.batch_size is not None:
-            self.soft_dataset._use_blocks_of(self.batch_size)
-
-    def __iter__(self) -> Any:
-        """Return an iterator over batches, each `{name: dtype [batch_size, *shape]}`.
-
-        Raises (the iterator): as that of `SoftIterableDataset`.
-        """
-        data, n_rows = self.soft_dataset, self._rows_per_batch
-        # The iterator, or the workers that iterate, are made from the dataset now; nobody else gets rows.
-        data._rows_per_batch = n_rows
-        try:
-            iterator = super().__iter__()
-        finally:
-            data._rows_per_batch = None
-        pins_slots = self.pin_memory and data.zero_copy and torch.cuda.is_available()
-        if n_rows is None or self.num_workers > 0 or (self.pin_memory and not pins_slots):
-            return iterator
-        return _BatchIterator(iterator, data._batches(n_rows, pins_slots))
+        super().__init__(dataset, **dataloader_kwargs)
+        self.soft_dataset: SoftIterableDataset = dataset
 
     @property
     def model_id(self) -> str:
@@ -109,38 +159,8 @@ class SoftDataLoader(DataLoader[dict[str, torch.Tensor]]):
         """
         self.soft_dataset.set_model(model_id)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return how far the stream has come; see `SoftIterableDataset.state_dict`.
 
-        Raises:
-            ConfigError: the loader has workers, each with a stream of its own.
-        """
-        self._check_no_workers()
-        return self.soft_dataset.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iterator begin where another one stopped; see `SoftIterableDataset.load_state_dict`.
-
-        Raises:
-            ConfigError: the loader has workers, or is not ordered, or `state` is something else.
-        """
-        self._check_no_workers()
-        self.soft_dataset.load_state_dict(state)
-
-    @property
-    def _rows_per_batch(self) -> int | None:
-        plain = self.collate_fn is collate_rows and has_rows(self.soft_dataset.batch_config)
-        return self.batch_size if plain else None
-
-    def _check_no_workers(self) -> None:
-        if self.num_workers > 0:
-            raise ConfigError(
-                f"the state is that of {self.num_workers} workers, which this loader does not gather; give its "
-                f"soft_dataset to torchdata's StatefulDataLoader, or use num_workers=0"
-            )
-
-
-class _BatchIterator:
+class BatchIterator:
     """An iterator of DataLoader without its way through single samples, which costs more than small batches.
 
     Args:
@@ -152,7 +172,7 @@ class _BatchIterator:
         self._iterator = iterator
         self._next = batches.__next__
 
-    def __iter__(self) -> _BatchIterator:
+    def __iter__(self) -> BatchIterator:
         return self
 
     def __next__(self) -> dict[str, torch.Tensor]:

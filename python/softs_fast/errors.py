@@ -12,6 +12,7 @@ __all__ = [
     "GeneratorFailed",
     "HelloError",
     "NoBroker",
+    "NoModel",
     "NoSupplier",
     "PeerLost",
     "SampleTimeout",
@@ -77,6 +78,10 @@ class SampleTimeout(SoftsError, RuntimeError, TimeoutError):
 
 class NoBroker(SampleTimeout):
     """No sample arrived because no broker answers at the endpoint."""
+
+
+class NoModel(SampleTimeout):
+    """No sample arrived because the leading student has not called `set_model` yet."""
 
 
 class NoSupplier(SampleTimeout):

@@ -19,59 +19,40 @@ from .errors import ConfigError
 from .market import Client, Medium
 from .model_id import SharedModelId
 from .pinning import pin
-from .stream import MAX_PRODUCTS, Plan, Stream
+from .stream import MAX_PRODUCTS, Plan, Stream, WantedProduct
 from .zero_copy import BlockReader, check_zero_copy
 
-__all__ = ["SoftIterableDataset"]
+__all__ = ["EndlessDataset", "SoftIterableDataset"]
 
 
-class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
-    """Endless dataset of samples, decoded to `{name: tensor}`.
-
-    The client is opened by the process that iterates, so each DataLoader worker has its own, with `num_slots`
-    slots.
+class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
+    """Endless dataset of the samples of a product that may change: what `SoftIterableDataset` and others have in common.
 
     Args:
-        model_id: product to order; at most 256 bytes of UTF-8. `set_model` changes it for all workers.
-        endpoint: frontend of the broker.
-        batch_config: what one sample holds.
-        medium_cls: how samples get here.
-        num_slots: samples on order or finished, per worker.
-        retry_delay: seconds, the shortest time between two requests that got nothing.
-        request_timeout: seconds without a sample after which iteration raises; None waits for ever.
-        max_retries: softs 0.1.0's argument. It never gave up: with `max_retries` alone, `request_timeout` is
-            None. A whole number >= 1 as the sixth positional argument is taken for it, and a seventh for
-            `retry_delay`.
-        zero_copy: tensors lie on the slots; otherwise each has memory of its own. A slot is used again when the
-            last tensor, view or array on it is gone, in whatever thread; if the user keeps them all, iteration
-            raises. What a DataLoader worker sends to its trainer is copied once on the way.
-        ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them.
-            DataLoader workers take turns: with a `SoftDataLoader` batch by batch, with another one sample by
-            sample. Each of them begins at 0; iterators in one process go on where the last one stopped.
-        prefetch: samples that are ordered ahead at most; default: all slots.
-        debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
+        model: names the product to order, in whatever process.
+        max_failures: orders that may fail in a row before iteration raises, after a second at least; None: any
+            number.
+        medium_cls, ...: as for `SoftIterableDataset`.
 
     Raises:
-        ConfigError: `model_id` is no string or too long, a number is out of range, or `zero_copy` is impossible:
-            the text says why.
+        ConfigError: as for `SoftIterableDataset`.
     """
 
-    @accepts_0_1_0
     def __init__(
         self,
-        model_id: str,
+        model: WantedProduct,
         endpoint: str,
         batch_config: BatchConfig,
-        medium_cls: type[Medium],
-        num_slots: int = 8,
-        retry_delay: float = 0.01,
-        request_timeout: float | None = 60.0,
+        medium_cls: Callable[..., Medium],
         *,
-        max_retries: int | None = None,
-        zero_copy: bool = False,
-        ordered: bool = False,
-        prefetch: int | None = None,
-        debug: bool = False,
+        num_slots: int,
+        retry_delay: float,
+        request_timeout: float | None,
+        zero_copy: bool,
+        ordered: bool,
+        prefetch: int | None,
+        debug: bool,
+        max_failures: int | None = None,
     ) -> None:
         self._client: Client | None = None
         self._client_pid: int | None = None
@@ -88,39 +69,21 @@ class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
             check_at_least("request_timeout", request_timeout, 0)
         if prefetch is not None:
             check_at_least("prefetch", prefetch, 1)
-        self._model = SharedModelId(model_id)
+        self._model = model
         self.endpoint = endpoint
         self.num_slots = num_slots
         self.batch_config = batch_config
         self.medium_cls = medium_cls
         self.retry_delay = retry_delay
         self.request_timeout = request_timeout
-        self.max_retries = max_retries
         self.zero_copy = zero_copy
         self.ordered = ordered
         self.prefetch = prefetch
         self.debug = debug
+        self._max_failures = max_failures
         if zero_copy:
             check_zero_copy(batch_config, medium_cls)
             self._use_blocks_of(1)
-
-    @property
-    def model_id(self) -> str:
-        """The product that is ordered now."""
-        return self._model.read()
-
-    def set_model(self, model_id: str) -> None:
-        """Order another product from now on, in every process that iterates over this dataset.
-
-        No iterator yields a sample of the old product once it has seen the change, at the latest with the
-        first sample that it takes from the broker afterwards, and no batch has samples of both. Batches that a
-        DataLoader has fetched ahead are not taken back. In an ordered dataset, each product has a stream of its
-        own, which goes on where it was left.
-
-        Raises:
-            ConfigError: `model_id` is no string or longer than 256 bytes.
-        """
-        self._model.write(model_id)
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many samples this process has handed out, for `load_state_dict`.
@@ -240,6 +203,7 @@ class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
             Plan.of_this_worker(self._batch_size) if self.ordered else None,
             self.retry_delay,
             self.request_timeout,
+            self._max_failures,
         )
 
     def _own_positions(self) -> dict[str, int]:
@@ -248,10 +212,13 @@ class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
             self._positions, self._positions_pid = {}, os.getpid()
         return self._positions
 
+    def _make_client(self, **arguments: Any) -> Client:
+        return Client(**arguments)
+
     def _open_client(self) -> Client:
         if self._client is None or self._client_pid != os.getpid():
             block = self._batch_size if self.zero_copy else 1
-            client = Client(
+            client = self._make_client(
                 endpoint=self.endpoint,
                 medium_cls=self.medium_cls,
                 slot_size=self.batch_config.nbytes(),
@@ -271,6 +238,89 @@ class SoftIterableDataset(IterableDataset[dict[str, torch.Tensor]]):
                 # A forked worker ends without running finalizers of what its parent's frames still hold.
                 multiprocessing.util.Finalize(self, client.close, exitpriority=10)
         return self._client
+
+
+class SoftIterableDataset(EndlessDataset):
+    """Endless dataset of samples, decoded to `{name: tensor}`.
+
+    The client is opened by the process that iterates, so each DataLoader worker has its own, with `num_slots`
+    slots.
+
+    Args:
+        model_id: product to order; at most 256 bytes of UTF-8. `set_model` changes it for all workers.
+        endpoint: frontend of the broker.
+        batch_config: what one sample holds.
+        medium_cls: how samples get here.
+        num_slots: samples on order or finished, per worker.
+        retry_delay: seconds, the shortest time between two requests that got nothing.
+        request_timeout: seconds without a sample after which iteration raises; None waits for ever.
+        max_retries: softs 0.1.0's argument. It never gave up: with `max_retries` alone, `request_timeout` is
+            None. A whole number >= 1 as the sixth positional argument is taken for it, and a seventh for
+            `retry_delay`.
+        zero_copy: tensors lie on the slots; otherwise each has memory of its own. A slot is used again when the
+            last tensor, view or array on it is gone, in whatever thread; if the user keeps them all, iteration
+            raises. What a DataLoader worker sends to its trainer is copied once on the way.
+        ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them.
+            DataLoader workers take turns: with a `SoftDataLoader` batch by batch, with another one sample by
+            sample. Each of them begins at 0; iterators in one process go on where the last one stopped.
+        prefetch: samples that are ordered ahead at most; default: all slots.
+        debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
+
+    Raises:
+        ConfigError: `model_id` is no string or too long, a number is out of range, or `zero_copy` is impossible:
+            the text says why.
+    """
+
+    @accepts_0_1_0
+    def __init__(
+        self,
+        model_id: str,
+        endpoint: str,
+        batch_config: BatchConfig,
+        medium_cls: type[Medium],
+        num_slots: int = 8,
+        retry_delay: float = 0.01,
+        request_timeout: float | None = 60.0,
+        *,
+        max_retries: int | None = None,
+        zero_copy: bool = False,
+        ordered: bool = False,
+        prefetch: int | None = None,
+        debug: bool = False,
+    ) -> None:
+        self._shared_model_id = SharedModelId(model_id)
+        super().__init__(
+            self._shared_model_id,
+            endpoint,
+            batch_config,
+            medium_cls,
+            num_slots=num_slots,
+            retry_delay=retry_delay,
+            request_timeout=request_timeout,
+            zero_copy=zero_copy,
+            ordered=ordered,
+            prefetch=prefetch,
+            debug=debug,
+        )
+        self.max_retries = max_retries
+
+    @property
+    def model_id(self) -> str:
+        """The product that is ordered now."""
+        return self._shared_model_id.read()
+
+    def set_model(self, model_id: str) -> None:
+        """Order another product from now on, in every process that iterates over this dataset.
+
+        No iterator yields a sample of the old product once it has seen the change, at the latest with the
+        first sample that it takes from the broker afterwards, and no batch has samples of both. Batches that a
+        DataLoader has fetched ahead are not taken back. In an ordered dataset, each product has a stream of its
+        own, which goes on where it was left.
+
+        Raises:
+            ConfigError: `model_id` is no string or longer than 256 bytes.
+        """
+        self._shared_model_id.write(model_id)
 
 
 def _checked_positions(state: Any) -> dict[str, int]:

@@ -8,6 +8,7 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.utils.data import get_worker_info
@@ -16,15 +17,21 @@ from .batches import GatherReader, RowReader, SampleReader
 from .configs import BatchConfig
 from .errors import SampleTimeout
 from .market import Client
-from .model_id import SharedModelId
 from .zero_copy import BlockReader
 
-__all__ = ["MAX_PRODUCTS", "Plan", "Stream"]
+__all__ = ["MAX_PRODUCTS", "Plan", "Stream", "WantedProduct"]
 
 Tensors = dict[str, torch.Tensor]
 
 #: So many products have a position; the one that was left longest ago goes first.
 MAX_PRODUCTS = 64
+
+
+class WantedProduct(Protocol):
+    """Names the product that is wanted now; it may change at any time."""
+
+    def read(self) -> str:
+        """Return the product."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +62,19 @@ class Stream:
         plan: which samples to ask for, if the client hands them out in order.
         retry_delay: seconds, the shortest time between two requests that got nothing.
         request_timeout: seconds without a sample after which to give up; None: never.
+        max_failures: orders that may fail in a row before it gives up; None: any number.
     """
 
     def __init__(
         self,
         client: Client,
         config: BatchConfig,
-        model: SharedModelId,
+        model: WantedProduct,
         positions: dict[str, int],
         plan: Plan | None,
         retry_delay: float,
         request_timeout: float | None,
+        max_failures: int | None = None,
     ) -> None:
         self._client = client
         self._config = config
@@ -73,12 +82,17 @@ class Stream:
         self._positions = positions
         self._plan = plan
         self._product = model.read()
-        self._patience = _Patience(client, retry_delay, request_timeout)
+        self._patience = _Patience(client, retry_delay, request_timeout, max_failures)
         self._enter(self._product)
         if plan is not None and (
             plan != Plan() or client.position(self._product) != positions[self._product]
         ):
             self._seek()
+
+    @property
+    def product(self) -> str:
+        """The product of what was yielded last."""
+        return self._product
 
     def samples(self) -> Iterator[Tensors]:
         """Yield copies of samples, `{name: dtype [*shape]}`."""
@@ -175,8 +189,11 @@ class _Patience:
         wait_ms: how long to wait before looking again whether the model has changed.
     """
 
-    def __init__(self, client: Client, retry_delay: float, request_timeout: float | None) -> None:
+    def __init__(
+        self, client: Client, retry_delay: float, request_timeout: float | None, max_failures: int | None
+    ) -> None:
         self._client = client
+        self._max_failures = max_failures
         self._retry_delay = retry_delay
         self._request_timeout = request_timeout
         self._first_wait_ms = self._wait_ms(0.0)
@@ -210,6 +227,10 @@ class _Patience:
         waited_s = now - self._waiting_since
         if self._request_timeout is not None and waited_s >= self._request_timeout:
             raise self._client.diagnose(product, waited_s)
+        if self._max_failures is not None and waited_s >= _FAILING_S:
+            n_failures = self._client.n_failures(product)
+            if n_failures and n_failures >= self._max_failures:
+                raise self._client.diagnose(product, waited_s)
         # The client waits by itself; this keeps one that comes back at once from spinning.
         time.sleep(max(0.0, self._retry_delay - (now - self._asked_at)))
         self._asked_at = time.monotonic()
@@ -243,4 +264,6 @@ def _trainer_died() -> bool:
 
 _WAIT_MS = 100
 _STARVED_S = 1.0
+#: Orders that fail while a model switch makes its way to everybody are no reason to give up.
+_FAILING_S = 1.0
 _STARVED_WAIT_MS = 10

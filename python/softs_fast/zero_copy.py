@@ -21,7 +21,7 @@ Tensors = dict[str, torch.Tensor]
 _Field = tuple[str, torch.dtype, int, tuple[int, ...], tuple[int, ...]]
 
 
-def check_zero_copy(config: BatchConfig, medium_cls: type[Medium]) -> None:
+def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> None:
     """Check that tensors can lie on the slots of such a medium.
 
     Raises:

@@ -1,13 +1,42 @@
-"""The broker: matches orders of clients to suppliers whose patterns match."""
+"""The broker: matches orders of clients to suppliers whose patterns match, and tells workers which model students want."""
 
+from __future__ import annotations
+
+import functools
 import logging
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
 
 from .. import _core
-from .protocol import BrokerStats, EndpointConfig
+from ..errors import ConfigError
+from .protocol import BrokerStats, ControlEndpoints, EndpointConfig
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+
+def _accepts_four_endpoints(init: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+    """Let a constructor whose first argument is an `EndpointConfig` also take four endpoints by position.
+
+    That is the form in the README of softs: frontend, backend, control, control_pub.
+    """
+
+    @functools.wraps(init)
+    def accept(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        if args and isinstance(args[0], str):
+            if len(args) > len(_FOUR):
+                raise TypeError(f"at most {len(_FOUR)} endpoints, got {len(args)} arguments by position")
+            by_place = dict(zip(_FOUR, args, strict=False))
+            twice = by_place.keys() & kwargs.keys()
+            if twice:
+                raise TypeError(f"given both by position and by name: {', '.join(sorted(twice))}")
+            args, kwargs = (), {**kwargs, **by_place}
+        init(self, *args, **kwargs)
+
+    return accept
 
 
 class Broker:
@@ -16,6 +45,10 @@ class Broker:
     An order carries a concrete ``product_id``; a supplier registers patterns. An order goes to a supplier with a pattern that
     matches the whole product id, and stays with it until it answers or its connection ends: no time-out takes it away.
 
+    There are two forms. ``Broker(frontend_endpoint, backend_endpoint, control_endpoint, control_pub_endpoint)``, by position or by name,
+    also serves the control channel, through which a `StudentClient` tells each `Worker` which model to run; so does ``Broker()``, on
+    the default paths. ``Broker(EndpointConfig(...))`` serves clients and suppliers only, unless a control endpoint is named.
+
     Args:
         endpoints: where clients (frontend) and suppliers (backend) connect; default: softs' two paths under ``/tmp``.
         supplier_timeout: seconds after which a supplier on another host that vanished without a word counts as dead. A supplier
@@ -23,13 +56,18 @@ class Broker:
         client_timeout: the same for clients; the smaller of the two is used.
         max_queue_per_product: orders of one product that wait at the broker; more wait at their clients.
         max_order_attempts: an order that fails so often is given up.
+        frontend_endpoint: where clients connect, instead of `endpoints`.
+        backend_endpoint: where suppliers and workers connect, instead of `endpoints`.
+        control_endpoint: where students say which model they want.
+        control_pub_endpoint: where workers, and students that follow, hear of it.
         allow_remote: lets a TCP endpoint be reachable from other machines. There is no authentication: whoever
             reaches the ports can order samples and make suppliers write.
 
     Raises:
-        ConfigError: a setting is out of range.
+        ConfigError: a setting is out of range, or endpoints were given in both forms.
     """
 
+    @_accepts_four_endpoints
     def __init__(
         self,
         endpoints: EndpointConfig | None = None,
@@ -38,20 +76,42 @@ class Broker:
         max_queue_per_product: int = 16,
         max_order_attempts: int = 5,
         *,
+        frontend_endpoint: str | None = None,
+        backend_endpoint: str | None = None,
+        control_endpoint: str | None = None,
+        control_pub_endpoint: str | None = None,
         allow_remote: bool = False,
     ) -> None:
-        self.endpoints = EndpointConfig() if endpoints is None else endpoints
+        if endpoints is not None and (frontend_endpoint is not None or backend_endpoint is not None):
+            raise ConfigError(
+                "endpoints were given twice; use either endpoints, or frontend_endpoint and backend_endpoint"
+            )
+        defaults = EndpointConfig() if endpoints is None else endpoints
+        self.endpoints = EndpointConfig(
+            frontend_endpoint or defaults.frontend, backend_endpoint or defaults.backend
+        )
+        is_controlled = endpoints is None or control_endpoint is not None or control_pub_endpoint is not None
+        default_control = ControlEndpoints()
+        self.control_endpoints = (
+            ControlEndpoints(
+                control_endpoint or default_control.control,
+                control_pub_endpoint or default_control.control_pub,
+            )
+            if is_controlled
+            else None
+        )
         self.supplier_timeout = supplier_timeout
         self.client_timeout = client_timeout
         self.max_queue_per_product = max_queue_per_product
         self.max_order_attempts = max_order_attempts
         self.allow_remote = allow_remote
         self._core: _core.Broker | None = None
-        self._relay: threading.Thread | None = None
-        self._stop_at_exit: weakref.finalize[[_core.Broker], Broker] | None = None
+        self._control: _core.ControlServer | None = None
+        self._relays: list[threading.Thread] = []
+        self._stop_at_exit: weakref.finalize[..., Broker] | None = None
 
     def start(self) -> None:
-        """Bind both endpoints and begin to serve; returns at once.
+        """Bind all endpoints and begin to serve; returns at once.
 
         Raises:
             EndpointInUse: a live broker already serves one of the endpoints.
@@ -61,33 +121,60 @@ class Broker:
         if self._core is not None:
             return
         _core.sweep()
+        peer_timeout_s = min(self.supplier_timeout, self.client_timeout)
         core = _core.Broker(
             self.endpoints.frontend,
             self.endpoints.backend,
             self.max_queue_per_product,
             self.max_order_attempts,
-            min(self.supplier_timeout, self.client_timeout),
+            peer_timeout_s,
             self.allow_remote,
         )
-        self._core = core
-        self._relay = threading.Thread(target=_relay_log, args=(core,), name="softs-broker-log", daemon=True)
-        self._relay.start()
-        self._stop_at_exit = weakref.finalize(self, _core.Broker.stop, core)
+        control = None
+        if self.control_endpoints is not None:
+            try:
+                control = _core.ControlServer(
+                    self.control_endpoints.control,
+                    self.control_endpoints.control_pub,
+                    peer_timeout_s,
+                    self.allow_remote,
+                )
+            except BaseException:
+                core.stop()
+                raise
+        self._core, self._control = core, control
+        self._relays = [_relay(core, "softs-broker-log")]
+        if control is not None:
+            self._relays.append(_relay(control, "softs-control-log"))
+        self._stop_at_exit = weakref.finalize(self, _stop, core, control)
+
+    def run(self) -> None:
+        """Serve until another thread calls `stop`, or Ctrl-C.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; the broker has stopped by then.
+            EndpointInUse, ConfigError, PeerLost: as `start`.
+        """
+        self.start()
+        try:
+            self.wait()
+        finally:
+            self.stop()
 
     def stop(self) -> None:
-        """Close both endpoints. Clients and suppliers of softs-fast wait for the next broker. Idempotent."""
+        """Close all endpoints. Clients, suppliers, students and workers wait for the next broker. Idempotent."""
         if self._stop_at_exit is None:
             return
         self._stop_at_exit()
         self._stop_at_exit = None
-        if self._relay is not None:
-            self._relay.join()
-        self._core = None
+        for relay in self._relays:
+            relay.join()
+        self._core = self._control = None
 
     def wait(self) -> None:
         """Sleep until the broker has stopped; at once if it is not running. Ctrl-C ends the wait."""
-        if self._relay is not None:
-            self._relay.join()
+        if self._relays:
+            self._relays[0].join()
 
     @property
     def bound_endpoints(self) -> EndpointConfig:
@@ -97,13 +184,32 @@ class Broker:
         frontend, backend = self._core.endpoints
         return EndpointConfig(frontend=frontend, backend=backend)
 
-    def get_stats(self) -> BrokerStats:
-        """Counts of orders and peers; zeros while the broker is not running."""
+    @property
+    def bound_control_endpoints(self) -> ControlEndpoints | None:
+        """Where it listens for students and tells workers; None: it does not."""
+        if self._control is None:
+            return self.control_endpoints
+        return ControlEndpoints(*self._control.endpoints)
+
+    @property
+    def stats(self) -> BrokerStats:
+        """Counts of orders and peers, and the newest model; zeros while the broker is not running."""
         if self._core is None:
             return BrokerStats(0, 0, 0, 0, 0, [])
-        return BrokerStats(**self._core.stats())
+        stats = BrokerStats(**self._core.stats())
+        if self._control is not None:
+            control = self._control.stats()
+            stats.generation = control["generation"]
+            stats.model_id = control["model_id"]
+            stats.students = control["students"]
+            stats.waiting_workers = control["subscribers"] if control["generation"] == 0 else 0
+        return stats
 
-    def __enter__(self) -> "Broker":
+    def get_stats(self) -> BrokerStats:
+        """As `stats`."""
+        return self.stats
+
+    def __enter__(self) -> Broker:
         self.start()
         return self
 
@@ -111,7 +217,23 @@ class Broker:
         self.stop()
 
 
-def _relay_log(core: _core.Broker) -> None:
-    """Passes the broker's records to Python's logging; sleeps in native code until there is one."""
-    while (record := core.next_log()) is not None:
-        logger.log(*record)
+def _relay(core: _core.Broker | _core.ControlServer, name: str) -> threading.Thread:
+    """Start a thread that passes a server's records to Python's logging; it sleeps in native code until there is one."""
+
+    def pass_on() -> None:
+        while (record := core.next_log()) is not None:
+            logger.log(*record)
+
+    thread = threading.Thread(target=pass_on, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _stop(core: _core.Broker, control: _core.ControlServer | None) -> None:
+    if control is not None:
+        control.stop()
+    core.stop()
+
+
+#: In the order in which the README of softs gives them.
+_FOUR = ("frontend_endpoint", "backend_endpoint", "control_endpoint", "control_pub_endpoint")

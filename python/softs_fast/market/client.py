@@ -5,7 +5,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _core
@@ -54,7 +54,7 @@ class Client:
     def __init__(
         self,
         endpoint: str,
-        medium_cls: type[Medium],
+        medium_cls: Callable[..., Medium],
         slot_size: int,
         num_slots: int,
         address: str | None = None,
@@ -199,6 +199,11 @@ class Client:
         if lease is None:
             self._after_timeout()
         return lease
+
+    def n_failures(self, product_id: str) -> int:
+        """How many orders of `product_id` have failed in a row, since the last one that did not."""
+        failure = self._core.failure(product_id)
+        return 0 if failure is None else failure[0]
 
     @property
     def n_blocks_held(self) -> int:

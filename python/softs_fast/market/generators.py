@@ -12,7 +12,14 @@ from typing import Any, Protocol
 from ..configs import BatchConfig
 from ..errors import ConfigError, GeneratorFailed
 
-__all__ = ["BatchGenerator", "FillGenerator", "Generator", "SampleGenerator", "make_generator"]
+__all__ = [
+    "BatchGenerator",
+    "FillGenerator",
+    "Generator",
+    "SampleGenerator",
+    "make_generator",
+    "takes_argument",
+]
 
 
 class Generator(Protocol):
@@ -200,8 +207,11 @@ def make_generator(
     return SampleGenerator(generator_fn, batch_config)
 
 
-def _takes_sequence(function: Callable[..., Any], n_before: int) -> bool:
-    """Return whether a function takes a sequence after its first `n_before` positional arguments."""
+def takes_argument(function: Callable[..., Any], n_before: int, *names: str) -> bool:
+    """Return whether a function takes a certain argument after its first `n_before` positional ones.
+
+    It does if there is one more, which has no default or is called by one of `names`.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # builtins, for instance
@@ -210,7 +220,11 @@ def _takes_sequence(function: Callable[..., Any], n_before: int) -> bool:
     if len(positional) <= n_before:
         return False
     parameter = positional[n_before]
-    return parameter.default is parameter.empty or parameter.name in ("sequence", "sequences")
+    return parameter.default is parameter.empty or parameter.name in names
+
+
+def _takes_sequence(function: Callable[..., Any], n_before: int) -> bool:
+    return takes_argument(function, n_before, "sequence", "sequences")
 
 
 def _check_config(config: BatchConfig, slot_size: int) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "BrokerStats",
     "ClientCmd",
     "ClientInfo",
+    "ControlEndpoints",
     "EndpointConfig",
     "Order",
     "OrderCancel",
@@ -62,6 +63,19 @@ class EndpointConfig:
                 f'{path}: expected a mapping with "frontend" and "backend", got {type(content).__name__}'
             )
         return cls(**content)
+
+
+@dataclass(frozen=True)
+class ControlEndpoints:
+    """The two endpoints of a broker's control channel.
+
+    Args:
+        control: where students say which model they want, `ipc://path` or `tcp://host:port`.
+        control_pub: where workers, and students that follow, hear of it.
+    """
+
+    control: str = "ipc:///tmp/softs_control.sock"
+    control_pub: str = "ipc:///tmp/softs_control_pub.sock"
 
 
 class ClientCmd:
@@ -166,7 +180,11 @@ class Order:
 
 @dataclass
 class BrokerStats:
-    """Counts of a broker; `product_ids` are the patterns of the connected suppliers."""
+    """Counts of a broker; `product_ids` are the patterns of the connected suppliers.
+
+    The last four are of the control channel: the newest model (generation 0: none yet), the ranks of the students that
+    are connected, and how many subscribers wait for a first model.
+    """
 
     pending_orders: int
     available_suppliers: int
@@ -174,6 +192,10 @@ class BrokerStats:
     connected_suppliers: int
     total_completed: int
     product_ids: list[str]
+    generation: int = field(default=0, kw_only=True)
+    model_id: str = field(default="", kw_only=True)
+    students: list[int] = field(default_factory=list, kw_only=True)
+    waiting_workers: int = field(default=0, kw_only=True)
 
 
 def encode_payload(data: dict[str, Any]) -> bytes:

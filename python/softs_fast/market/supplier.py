@@ -60,6 +60,7 @@ class Supplier:
         spin_us: how long it looks for work before it goes to sleep, as long as that pays off, microseconds.
         file_dirs: directories in which orders may name files (file medium); files created by a softs-fast client are allowed anyway.
         allow_remote: lets orders name TCP mediums on other machines.
+        name: what it is called in errors and by `softs-fast top`; default: host and process number.
 
     Raises:
         ConfigError: not exactly one function, or an argument is malformed.
@@ -83,6 +84,7 @@ class Supplier:
         spin_us: float = 20.0,
         file_dirs: Sequence[str] = (),
         allow_remote: bool = False,
+        name: str | None = None,
     ) -> None:
         if slot_size < 1:
             raise ConfigError(f"slot_size must be at least 1, have {slot_size}")
@@ -116,7 +118,7 @@ class Supplier:
         self._allow_remote = allow_remote
         self._writers: dict[str, Medium] = {}
         self._main_thread: threading.Thread | None = None
-        self._name = f"{os.uname().nodename}:{os.getpid()}"
+        self._name = f"{os.uname().nodename}:{os.getpid()}" if name is None else name
         self._core = _core.Supplier(
             endpoint,
             list(product_ids),
@@ -147,6 +149,23 @@ class Supplier:
         self._generator_fn = function
         self._core.renew()
 
+    def hello(self) -> dict[str, Any]:
+        """Introduce this supplier to the broker, waiting for one to appear; optional, `start` does it too.
+
+        Returns:
+            ``{"ok": True, "error": None, "peer_id": number}``.
+
+        Raises:
+            HelloError: no broker within send_timeout_ms, or it refused the patterns.
+        """
+        _core.sweep()
+        peer_id = self._core.hello(self.send_timeout_ms)
+        self._relay_log()
+        if peer_id is None:
+            cause = self._core.connection_error or f"no answer from {self.endpoint}"
+            raise HelloError(f"HELLO failed: timeout after {self.send_timeout_ms} ms: {cause}")
+        return {"ok": True, "error": None, "peer_id": peer_id}
+
     def start(self) -> None:
         """Introduce this supplier to the broker, waiting for one to appear, and begin to work in a thread.
 
@@ -155,12 +174,7 @@ class Supplier:
         """
         if self._main_thread is not None:
             return
-        _core.sweep()
-        peer_id = self._core.hello(self.send_timeout_ms)
-        self._relay_log()
-        if peer_id is None:
-            cause = self._core.connection_error or f"no answer from {self.endpoint}"
-            raise HelloError(f"HELLO failed: timeout after {self.send_timeout_ms} ms: {cause}")
+        self.hello()
         self._main_thread = threading.Thread(target=self._main_loop, name="softs-supplier", daemon=True)
         self._main_thread.start()
 
@@ -173,6 +187,11 @@ class Supplier:
         # From here on a generator that still runs may not write: the broker gives its order to somebody else.
         self._core.close()
         self._relay_log()
+
+    def wait(self) -> None:
+        """Sleep until the supplier has stopped; at once if it is not running. Ctrl-C ends the wait."""
+        if self._main_thread is not None:
+            self._main_thread.join()
 
     def _main_loop(self) -> None:
         try:
@@ -193,11 +212,16 @@ class Supplier:
         """Log what went wrong in a lane; the text for the client."""
         self._relay_log()
         if isinstance(problem, Exception):
-            logger.error("generator failed for product %r", product_id, exc_info=problem)
-            return f"supplier {self._name}: {_failed(product_id, problem)}"
+            return f"supplier {self._name}: {self._failure(product_id, problem)}"
         text = f"the generator for product {product_id!r} {problem}"
         logger.warning("%s", text)
         return f"supplier {self._name}: {text}"
+
+    def _failure(self, product_id: str, error: Exception) -> str:
+        """Log what the generator raised; the text for the client."""
+        logger.error("generator failed for product %r", product_id, exc_info=error)
+        trace = "".join(traceback.format_exception(error))
+        return f"the generator failed for product {product_id!r}\n{trace}"
 
     def _fulfil(
         self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int
@@ -218,8 +242,7 @@ class Supplier:
         try:
             data = self._make(product_id, sequence)
         except Exception as error:
-            logger.exception("generator failed for product %r", product_id)
-            return _failed(product_id, error)
+            return self._failure(product_id, error)
         if not isinstance(data, (bytes, bytearray, memoryview)):
             return f"the generator for product {product_id!r} returned {type(data).__name__}, need bytes"
         n_bytes = data.nbytes if isinstance(data, memoryview) else len(data)
@@ -277,15 +300,16 @@ class Supplier:
         generator.make(product_id, (sequence,), (memoryview(data),))
         return data
 
-    def _attach(self, address: str) -> Medium:
+    def _open(self, address: str) -> Medium:
         medium_cls = self._medium_cls
-        writer: Medium
         if issubclass(medium_cls, (ShmMedium, FilesystemMedium, TCPMedium)):
-            writer = medium_cls.attach_limited(
+            return medium_cls.attach_limited(
                 address, file_dirs=self._file_dirs, allow_remote=self._allow_remote
             )
-        else:
-            writer = medium_cls.attach(address)
+        return medium_cls.attach(address)
+
+    def _attach(self, address: str) -> Medium:
+        writer = self._open(address)
         # A mapping keeps the memory of a client that has gone: a good moment to let go of those.
         for known, other in list(self._writers.items()):
             if isinstance(other, SegmentMedium) and other.is_gone:
@@ -323,8 +347,3 @@ def _writes_as(medium_cls: type[Medium], base: type[Medium]) -> bool:
 def _is_same(cls: type, base: type, name: str) -> bool:
     mine, theirs = getattr(cls, name), getattr(base, name)
     return getattr(mine, "__func__", mine) is getattr(theirs, "__func__", theirs)
-
-
-def _failed(product_id: str, error: Exception) -> str:
-    trace = "".join(traceback.format_exception(error))
-    return f"the generator failed for product {product_id!r}\n{trace}"

@@ -1,0 +1,206 @@
+"""The endless dataset of the newest model's samples, and its DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from ..arguments import check_at_least
+from ..batches import collate_rows
+from ..configs import BatchConfig
+from ..data_loader import BatchIterator, EndlessDataLoader
+from ..errors import ConfigError
+from ..iterable_dataset import EndlessDataset
+from ..market import Client, ShmMedium
+from ..market import Medium as MarketMedium
+from ..market.protocol import EndpointConfig
+from ..mediums import Medium, market_medium
+from ..stream import Stream
+from .model import check_rank, product_of
+from .orders import StudentOrders
+from .turns import CollateTagged, FreshBatches, Turns
+
+__all__ = ["DistillDataLoader", "DistillIterableDataset"]
+
+
+class DistillIterableDataset(EndlessDataset):
+    """Endless dataset of samples of the newest model, decoded to `{name: tensor}`.
+
+    Each process that iterates, such as a DataLoader worker, has slots of its own. An iterator follows the model: after a
+    switch it yields nothing of an earlier one. What a DataLoader of torch has fetched ahead it cannot take back; a
+    `DistillDataLoader` does that.
+
+    Args:
+        student_rank: whose samples they are.
+        generation_value: `StudentClient.generation_value`; anything that has the generation in `value` will do.
+        slot_count: samples on order or finished, per process.
+        batch_config: what one sample holds.
+        frontend_endpoint: the broker's frontend.
+        max_retries: orders that may fail in a row, for at least a second, before iteration raises `GeneratorFailed`.
+        retry_delay: seconds, the shortest time between two requests that got nothing.
+        medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one of
+            `softs_fast.mediums` or your own. Default: one of medium_cls.
+        medium_cls: class of the memory that is made otherwise.
+        request_timeout: seconds without a sample after which iteration raises; None waits for ever.
+        zero_copy: tensors lie on the slots, see `SoftIterableDataset`.
+        ordered: samples of each model come strictly by their sequence numbers, see `SoftIterableDataset`. Each use of
+            `set_model` begins at 0.
+        prefetch: samples that are ordered ahead at most; default: all slots.
+        debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
+
+    Raises:
+        ConfigError: a number is out of range, `generation_value` has no `value`, or `zero_copy` is impossible.
+    """
+
+    def __init__(
+        self,
+        student_rank: int,
+        generation_value: Any,
+        slot_count: int,
+        batch_config: BatchConfig,
+        frontend_endpoint: str = EndpointConfig.frontend,
+        max_retries: int = 10,
+        retry_delay: float = 0.01,
+        *,
+        medium: Callable[[int, int], Medium] | None = None,
+        medium_cls: type[MarketMedium] = ShmMedium,
+        request_timeout: float | None = None,
+        zero_copy: bool = False,
+        ordered: bool = False,
+        prefetch: int | None = None,
+        debug: bool = False,
+    ) -> None:
+        # Items of each batch of a DistillDataLoader, which wants to know of which model they are.
+        self._rows_per_turn: int | None = None
+        self._last_stream: Stream | None = None
+        check_at_least("slot_count", slot_count, 1)
+        check_at_least("max_retries", max_retries, 1)
+        if medium is not None and zero_copy:
+            raise ConfigError("zero_copy needs slots that can be mapped: give medium_cls instead of medium")
+        self.student_rank = check_rank(student_rank)
+        self.generation_value = generation_value
+        self.slot_count = slot_count
+        self.max_retries = max_retries
+        self.medium = medium
+        super().__init__(
+            _GenerationProduct(student_rank, generation_value),
+            frontend_endpoint,
+            batch_config,
+            medium_cls,
+            num_slots=slot_count,
+            retry_delay=retry_delay,
+            request_timeout=request_timeout,
+            zero_copy=zero_copy,
+            ordered=ordered,
+            prefetch=prefetch,
+            debug=debug,
+            max_failures=max_retries,
+        )
+
+    @property
+    def generation(self) -> int:
+        """Of which model samples are wanted now; 0: there is none yet."""
+        return int(self.generation_value.value)
+
+    def _make_client(self, **arguments: Any) -> Client:
+        make = self.medium
+        if make is not None:
+
+            def made(*, slot_size: int, num_slots: int, **_: Any) -> MarketMedium:
+                return market_medium(make(num_slots, slot_size), num_slots, slot_size)
+
+            arguments["medium_cls"] = made
+        return StudentOrders(**arguments)
+
+    def _iterate(self, rows_per_batch: int | None) -> Iterator[Any]:
+        items = super()._iterate(rows_per_batch)
+        if self._rows_per_turn is None:
+            return items
+        worker = get_worker_info()
+        which, n_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return Turns(items, self._newest_stream, self._rows_per_turn, which, n_workers)
+
+    def _stream(self) -> Stream:
+        self._last_stream = super()._stream()
+        return self._last_stream
+
+    def _newest_stream(self) -> Stream:
+        assert self._last_stream is not None
+        return self._last_stream
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the stream behind, as the client."""
+        return {**super().__getstate__(), "_last_stream": None}
+
+
+class DistillDataLoader(EndlessDataLoader):
+    """DataLoader over a `DistillIterableDataset`: batches of the newest model only.
+
+        loader = DistillDataLoader(DistillIterableDataset(0, client.generation_value, 64, config), batch_size=32)
+        for batch in loader:
+            train(batch["x"], batch["y"])
+
+    After a switch, no batch of an earlier model comes, not even one that its workers have fetched ahead, and none
+    with samples of two models. With an ordered dataset, the batches of each model come in the order of the stream, from the
+    first on, for any number of workers.
+
+    Args:
+        dataset: where samples come from.
+        **dataloader_kwargs: of DataLoader. With `zero_copy` there must be slots for two batches.
+
+    Raises:
+        ConfigError: `dataset` is something else, or has too few slots.
+    """
+
+    def __init__(self, dataset: DistillIterableDataset, **dataloader_kwargs: Any) -> None:
+        if not isinstance(dataset, DistillIterableDataset):
+            raise ConfigError(f"dataset must be a DistillIterableDataset, got {type(dataset).__name__}")
+        super().__init__(dataset, **dataloader_kwargs)
+        self._distill_dataset = dataset
+        self.collate_fn = CollateTagged(self.collate_fn, self.batch_size is not None)
+
+    def __iter__(self) -> Any:
+        """Return an iterator over batches, each `{name: dtype [batch_size, *shape]}`.
+
+        Raises (the iterator): as that of `DistillIterableDataset`.
+        """
+        data = self._distill_dataset
+        # The iterator, or the workers that iterate, are made from the dataset now; nobody else gets tags.
+        data._rows_per_turn = 1 if self.batch_size is None else self.batch_size
+        try:
+            iterator = super().__iter__()
+        finally:
+            data._rows_per_turn = None
+        if isinstance(iterator, BatchIterator):
+            # Nothing is fetched ahead.
+            return iterator
+        return FreshBatches(iterator, lambda: data.generation, data.ordered)
+
+    def _collates_rows(self) -> bool:
+        collate = self.collate_fn
+        return isinstance(collate, CollateTagged) and collate.collate_fn is collate_rows
+
+
+class _GenerationProduct:
+    """The product of the newest generation, as a number in shared memory says it."""
+
+    def __init__(self, student_rank: int, value: Any) -> None:
+        # Reading a Value that has a lock takes it, and somebody who was killed may hold it.
+        get_obj = getattr(value, "get_obj", None)
+        self._value = value if get_obj is None else get_obj()
+        self._rank = student_rank
+        if not isinstance(getattr(self._value, "value", None), int):
+            raise ConfigError(
+                f"generation_value must be the generation_value of a StudentClient, got {type(value).__name__}"
+            )
+        self._generation, self._product = 0, product_of(0, student_rank)
+
+    def read(self) -> str:
+        """Return the product."""
+        generation = self._value.value
+        if generation != self._generation:
+            self._product = product_of(generation, self._rank)
+            self._generation = generation
+        return self._product

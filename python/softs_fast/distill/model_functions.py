@@ -1,0 +1,135 @@
+"""From functions of a model to functions of a product, which is what a supplier calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..errors import GeneratorFailed
+from ..market.generators import takes_argument
+from .model import NO_MODEL, Model, parse_product
+
+__all__ = ["CurrentModel", "OrderRefused", "by_product"]
+
+#: An order may be quicker than the announcement of its model, which is looked for this long, seconds.
+_PATIENCE_S = 2.0
+#: Ranks whose products are remembered; others are looked up each time.
+_MAX_KNOWN = 4096
+
+
+class OrderRefused(GeneratorFailed):
+    """An order of a generation that is over, or of one that this worker has not heard of."""
+
+
+class Task(NamedTuple):
+    """What to make for a product."""
+
+    model_id: str
+    model_cfg: dict[str, Any] | None
+    rank: int
+
+
+class CurrentModel:
+    """The model that a worker makes samples of; set in one thread, asked in another.
+
+    Attributes:
+        model: the newest one.
+    """
+
+    def __init__(self) -> None:
+        self.model = NO_MODEL
+        self._changed = threading.Condition()
+        # What was asked before, of this model only: one dict per model, so that no thread mixes two.
+        self._known: tuple[Model, dict[str, Task]] = (NO_MODEL, {})
+        self._is_closed = False
+
+    def set(self, model: Model) -> None:
+        """Make samples of this model from now on."""
+        with self._changed:
+            self._known = (model, {})
+            self.model = model
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait for no model any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def task(self, product_id: str) -> Task:
+        """Return what to make for an order, waiting a moment for the model if it has not been heard of yet.
+
+        Raises:
+            OrderRefused: it is an order of another generation than the newest, or no product of this room.
+        """
+        return self._known[1].get(product_id) or self._look_up(product_id)
+
+    def _look_up(self, product_id: str) -> Task:
+        wanted = parse_product(product_id)
+        if wanted is None:
+            raise OrderRefused(f"product {product_id!r} names no generation and rank")
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.model.generation >= wanted.number or self._is_closed, _PATIENCE_S
+            )
+            model, known = self._known
+        if model.generation < wanted.number:
+            raise OrderRefused(
+                f"generation {wanted.number} is not known to this worker: the newest it has heard of is "
+                f"{model.generation}; is it connected to the control_pub endpoint of the same broker?"
+            )
+        if model.generation > wanted.number:
+            raise OrderRefused(
+                f"generation {wanted.number} is over: the model is {model.model_id!r} now, generation "
+                f"{model.generation}; a student that is not the leader follows with start_sub_listener()"
+            )
+        task = Task(model.model_id, model.model_cfg, wanted.rank)
+        if len(known) < _MAX_KNOWN:
+            known[product_id] = task
+        return task
+
+
+def by_product(current: CurrentModel, function: Callable[..., Any], n_before: int) -> Callable[..., Any]:
+    """Return a function of a product that calls one of a model.
+
+    Args:
+        current: which model a product is of.
+        function: called with model_id, model_cfg, then what the supplier gives it after the product.
+        n_before: how many arguments that is without the optional ones: 0, or 1 for `n` and `out`. After them,
+            `function` may take the sequence number, or numbers, and then the rank of the student.
+
+    Returns:
+        `function(product_id, *those[, sequence])`.
+    """
+    task_of = current.task
+    wants_rank = takes_argument(function, n_before + 3, "rank")
+    wants_sequence = wants_rank or takes_argument(function, n_before + 2, "sequence", "sequences")
+
+    if n_before == 0 and not wants_sequence:
+
+        def plain(product_id: str) -> Any:
+            model_id, model_cfg, _ = task_of(product_id)
+            return function(model_id, model_cfg)
+
+        return plain
+    if n_before == 0:
+
+        def numbered(product_id: str, sequence: int) -> Any:
+            model_id, model_cfg, rank = task_of(product_id)
+            return function(model_id, model_cfg, sequence, *((rank,) if wants_rank else ()))
+
+        return numbered
+    if not wants_sequence:
+
+        def plain_with(product_id: str, given: Any) -> Any:
+            model_id, model_cfg, _ = task_of(product_id)
+            return function(model_id, model_cfg, given)
+
+        return plain_with
+
+    def numbered_with(product_id: str, given: Any, sequence: Any) -> Any:
+        model_id, model_cfg, rank = task_of(product_id)
+        return function(model_id, model_cfg, given, sequence, *((rank,) if wants_rank else ()))
+
+    return numbered_with

@@ -1,0 +1,23 @@
+"""The market's client of a student: it knows why no sample of a generation comes."""
+
+from __future__ import annotations
+
+from ..errors import NoModel, SampleTimeout
+from ..market import Client
+from .model import parse_product
+
+__all__ = ["StudentOrders"]
+
+
+class StudentOrders(Client):
+    """A client that orders samples of generations, each by `product_of`."""
+
+    def diagnose(self, product_id: str, waited_s: float) -> SampleTimeout:
+        """Why no sample of `product_id` came for `waited_s` seconds, as an exception to raise."""
+        wanted = parse_product(product_id)
+        if wanted is not None and wanted.number == 0:
+            return NoModel(
+                f"no sample within {waited_s:.1f} s: there is no model yet; the leader (rank 0) says which with "
+                f"set_model(), other ranks hear of it after start_sub_listener()"
+            )
+        return super().diagnose(product_id, waited_s)

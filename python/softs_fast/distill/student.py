@@ -1,0 +1,403 @@
+"""The student: says which model workers run, and takes samples one by one."""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping
+from ctypes import c_longlong
+from threading import Condition
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import _core
+from ..configs import BatchConfig
+from ..errors import BrokerTimeout, HelloError, SampleTimeout
+from ..market import Medium as MarketMedium
+from ..market import ShmMedium
+from ..market.protocol import ControlEndpoints, EndpointConfig
+from ..mediums import Medium, market_medium
+from .follower import Follower, model_of
+from .model import NO_MODEL, Model, check_model_id, check_rank, encode_model_cfg, product_of
+from .orders import StudentOrders
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["SampleRef", "StudentClient"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Wanted(NamedTuple):
+    model: Model
+    product: str
+
+
+class SampleRef:
+    """A finished sample, which lies in its slot until `StudentClient.release_slot`.
+
+    Attributes:
+        slot_id: where it lies.
+        generation: of which model it is.
+    """
+
+    __slots__ = ("_client", "generation", "slot_id")
+
+    def __init__(self, slot_id: int, generation: int, client: StudentClient) -> None:
+        self.slot_id = slot_id
+        self.generation = generation
+        self._client = client
+
+    @property
+    def data(self) -> bytes:
+        """A copy of its bytes.
+
+        Raises:
+            SegmentError: the client is closed.
+        """
+        return self._client.read_slot(self.slot_id)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return its tensors, `{name: dtype [*shape]}`, each with memory of its own.
+
+        Raises:
+            SegmentError: the client is closed.
+            ImportError: torch is not installed.
+        """
+        return self._client.decode_slot(self.slot_id)
+
+    def __repr__(self) -> str:
+        return f"SampleRef(slot_id={self.slot_id}, generation={self.generation})"
+
+
+class StudentClient:
+    """One rank of the training: it owns slots, and the leader among them, rank 0, says which model is wanted.
+
+    Each use of `set_model` begins a new *generation*. Nothing of an earlier one is handed out afterwards, neither by this
+    client nor by a `DistillIterableDataset` that shares its `generation_value`.
+
+    Args:
+        student_rank: 0 is the leader. Each rank can be taken by one live student.
+        slot_count: samples that can be on order, finished, or in use at a time.
+        batch_config: what a sample is made of.
+        frontend_endpoint: the broker's frontend.
+        control_endpoint: where the leader says which model it wants.
+        control_pub_endpoint: where the broker announces it, for `start_sub_listener`.
+        medium: where samples are written, one of `softs_fast.mediums` or your own, with slot_count slots of
+            `batch_config.nbytes()`; it is closed and unlinked with this client. Default: one of medium_cls.
+        medium_cls: class of the medium that is made otherwise.
+        ordered: hand the samples of each generation out strictly by their sequence numbers, 0, 1, 2, ...: with workers whose
+            function goes by sequence and rank, the stream is the same whoever makes it.
+        prefetch: samples on order or finished ahead of requests at most; default: all slots.
+        send_timeout_ms: how long a request waits for the broker, milliseconds.
+
+    Raises:
+        ConfigError: an argument is out of range or malformed, or the medium has other slots.
+        SegmentError: the medium cannot be created.
+    """
+
+    def __init__(
+        self,
+        student_rank: int,
+        slot_count: int,
+        batch_config: BatchConfig,
+        frontend_endpoint: str = EndpointConfig.frontend,
+        control_endpoint: str = ControlEndpoints.control,
+        control_pub_endpoint: str = ControlEndpoints.control_pub,
+        *,
+        medium: Medium | None = None,
+        medium_cls: type[MarketMedium] = ShmMedium,
+        ordered: bool = False,
+        prefetch: int | None = None,
+        send_timeout_ms: int = 5000,
+    ) -> None:
+        self.student_rank = check_rank(student_rank)
+        self.batch_config = batch_config
+        self.control_endpoint = control_endpoint
+        self.control_pub_endpoint = control_pub_endpoint
+        self.send_timeout_ms = send_timeout_ms
+        # No lock: a process that is killed while it holds one would block all others.
+        self._generation_value: c_longlong = multiprocessing.Value("q", 0, lock=False)
+        self._changed = Condition()
+        # What is wanted, in one piece because another thread may change it, and what is on order.
+        self._wanted = self._ordered = _Wanted(NO_MODEL, product_of(0, student_rank))
+        self._follower: Follower | None = None
+        self._is_greeted = False
+        self._reader: Any = None
+        n_bytes = batch_config.nbytes()
+        self._client = StudentOrders(
+            frontend_endpoint,
+            medium_cls if medium is None else _factory(market_medium(medium, slot_count, n_bytes)),
+            n_bytes,
+            slot_count,
+            None,
+            send_timeout_ms,
+            ordered=ordered,
+            prefetch=prefetch,
+        )
+        try:
+            self._control = _core.ControlStudent(control_endpoint, student_rank, n_bytes)
+        except BaseException:
+            self._client.close()
+            raise
+        self._request = self._client._core.request_sample
+
+    def hello(self) -> dict[str, Any]:
+        """Take the seat of this rank at the broker, waiting for one to appear, and learn which model there is.
+
+        The seat is held until `close`, and taken again by itself when the broker was restarted.
+
+        Returns:
+            ``{"ok": True, "error": None, "peer_id": number, "generation": number, "model_id": str or None}``.
+
+        Raises:
+            HelloError: no broker answered within send_timeout_ms.
+            ConfigError: a live student has this rank already, or another slot size than the leader's.
+        """
+        self._client.hello()
+        answer = self._control.hello(self.send_timeout_ms)
+        self._relay_log()
+        if answer is None:
+            cause = self._control.connection_error or f"no answer from {self.control_endpoint}"
+            raise HelloError(f"HELLO failed: timeout after {self.send_timeout_ms} ms: {cause}")
+        peer_id, generation, model_id, encoded_cfg = answer
+        self._is_greeted = True
+        if generation:
+            self._adopt(model_of(generation, model_id, encoded_cfg))
+        return {
+            "ok": True,
+            "error": None,
+            "peer_id": peer_id,
+            "generation": self.generation,
+            "model_id": self.model_id,
+        }
+
+    def set_model(self, model_id: str, model_cfg: Mapping[str, Any] | None = None) -> int:
+        """Have workers run another model from now on, as the leader.
+
+        What was ordered of the model before is taken back or dropped.
+
+        Args:
+            model_id: its name, 1 to 256 bytes of UTF-8.
+            model_cfg: given to the workers' functions; anything that msgpack can encode, at most 1020 KiB then.
+
+        Returns:
+            The new generation.
+
+        Raises:
+            ConfigError: this is not the leader, or the arguments cannot be sent.
+            BrokerTimeout: no broker answered within send_timeout_ms; the model may have been set nevertheless.
+            HelloError: this client has not said `hello`, and no broker answered it now.
+        """
+        check_model_id(model_id)
+        encoded_cfg = encode_model_cfg(model_cfg)
+        if not self._is_greeted:
+            self.hello()
+        try:
+            generation = self._control.set_model(model_id, encoded_cfg, self.send_timeout_ms)
+        finally:
+            self._relay_log()
+        self._adopt(model_of(generation, model_id, encoded_cfg))
+        self._take_back()
+        return generation
+
+    def stop_workers(self) -> None:
+        """End all workers that listen, as the leader.
+
+        Raises:
+            ConfigError: this is not the leader.
+            BrokerTimeout: no broker answered within send_timeout_ms.
+            HelloError: this client has not said `hello`, and no broker answered it now.
+        """
+        if not self._is_greeted:
+            self.hello()
+        try:
+            self._control.stop_workers(self.send_timeout_ms)
+        finally:
+            self._relay_log()
+
+    def start_sub_listener(self) -> None:
+        """Follow the models that the leader sets, in a thread, from now on; the newest one at once. Idempotent.
+
+        Raises:
+            ConfigError: control_pub_endpoint is malformed.
+        """
+        if self._follower is None:
+            who = f"student {self.student_rank}"
+            self._follower = Follower(self.control_pub_endpoint, self._follow, _do_nothing, who)
+
+    def wait_for_generation(self, generation: int, timeout_s: float = 30.0) -> None:
+        """Wait until this client follows at least this generation.
+
+        Raises:
+            BrokerTimeout: it was not announced within timeout_s; is `start_sub_listener` running?
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.generation >= generation, timeout_s):
+                raise BrokerTimeout(
+                    f"student {self.student_rank} has not heard of generation {generation} within {timeout_s:.1f} s, "
+                    f"it is at {self.generation}; it hears of it at {self.control_pub_endpoint} after start_sub_listener()"
+                )
+
+    def request_sample(self, timeout_ms: int = 1000) -> SampleRef | None:
+        """A finished sample of the newest model, waiting for one if need be.
+
+        All free slots are kept on order, so that usually one is ready.
+
+        Returns:
+            The sample, yours until `release_slot`; None when none came within timeout_ms (`diagnose` knows why).
+        """
+        wanted, waited_ms = self._wanted, 0
+        if wanted is self._ordered and wanted.model.generation:
+            # Another model that is set while this waits is noticed below.
+            waited_ms = timeout_ms if timeout_ms < _LOOK_MS else _LOOK_MS
+            slot_id = self._request(wanted.product, waited_ms)
+            if slot_id is not None:
+                if self._wanted is wanted:
+                    return SampleRef(slot_id, wanted.model.generation, self)
+                self._client.release_slot(slot_id)
+        return self._wait_for_sample(time.monotonic() + (timeout_ms - waited_ms) / 1000)
+
+    def release_slot(self, slot_id: int) -> None:
+        """Give a slot back, so that it can be ordered again.
+
+        Raises:
+            ConfigError: there is no such slot, or it is not handed out (released twice).
+        """
+        self._client.release_slot(slot_id)
+
+    def read_slot(self, slot_id: int) -> bytes:
+        """A copy of the bytes of a slot.
+
+        Raises:
+            SegmentError: there is no such slot, or the client is closed.
+        """
+        return self._client.medium.read(slot_id)
+
+    def decode_slot(self, slot_id: int) -> dict[str, Tensor]:
+        """The tensors of a slot, `{name: dtype [*shape]}`, each with memory of its own.
+
+        Raises:
+            SegmentError: there is no such slot, or the client is closed.
+            ConfigError: the medium gave another number of bytes than a sample has.
+            ImportError: torch is not installed.
+        """
+        if self._reader is None:
+            from ..batches import SampleReader
+
+            self._reader = SampleReader(self.batch_config, self._client.medium)
+        self._reader.read(slot_id)
+        tensors: dict[str, Tensor] = self._reader.take()
+        return tensors
+
+    def diagnose(self, waited_s: float = 0.0) -> SampleTimeout:
+        """Why no sample comes, as an exception to raise."""
+        return self._client.diagnose(self._wanted.product, waited_s)
+
+    def get_stats(self) -> dict[str, Any]:
+        """The broker's statistics, see `Client.get_stats`.
+
+        Raises:
+            BrokerTimeout: no answer within send_timeout_ms.
+        """
+        return self._client.get_stats()
+
+    @property
+    def generation(self) -> int:
+        """Which use of `set_model` this client is at; 0: there was none yet."""
+        return self._wanted.model.generation
+
+    @property
+    def generation_value(self) -> c_longlong:
+        """The same, as a ``multiprocessing.Value("q", lock=False)`` that other processes read: for datasets."""
+        return self._generation_value
+
+    @property
+    def model_id(self) -> str | None:
+        """The model that is wanted; None: none was set yet."""
+        return self._wanted.model.model_id if self.generation else None
+
+    @property
+    def model_cfg(self) -> dict[str, Any] | None:
+        """What `set_model` was given with it."""
+        return self._wanted.model.model_cfg
+
+    @property
+    def medium(self) -> MarketMedium:
+        """Where samples are written."""
+        return self._client.medium
+
+    def close(self) -> None:
+        """Give up the seat, leave the broker, close and remove the slots. Idempotent."""
+        if self._follower is not None:
+            self._follower.close()
+        self._control.close()
+        self._client.close()
+
+    def _relay_log(self) -> None:
+        for record in self._control.take_log():
+            logger.log(*record)
+
+    def _follow(self, model: Model) -> None:
+        if self._adopt(model):
+            self._control.note_model(model.generation, model.model_id, model.encoded_cfg)
+            # Whoever asks for samples does it too. This is for those who do not ask for long.
+            self._client.discard()
+
+    def _adopt(self, model: Model) -> bool:
+        """Want another model from now on; False if it is no news."""
+        with self._changed:
+            if model.generation <= self.generation:
+                return False
+            self._wanted = _Wanted(model, product_of(model.generation, self.student_rank))
+            self._generation_value.value = model.generation
+            self._changed.notify_all()
+        logger.info(
+            "student %d: generation %d, model %r", self.student_rank, model.generation, model.model_id
+        )
+        return True
+
+    def _take_back(self) -> _Wanted:
+        """Drop what was ordered of an earlier model; what is wanted now."""
+        wanted = self._wanted
+        if wanted is not self._ordered:
+            self._client.discard()
+            self._ordered = wanted
+        return wanted
+
+    def _wait_for_sample(self, deadline: float) -> SampleRef | None:
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.0)
+            if self.generation == 0:
+                with self._changed:
+                    if not self._changed.wait_for(lambda: self.generation > 0, left_s):
+                        return None
+            wanted = self._take_back()
+            slot_id = self._client.request_sample(wanted.product, min(_LOOK_MS, math.ceil(left_s * 1000)))
+            if slot_id is None:
+                if left_s == 0:
+                    return None
+            elif self._wanted is wanted:
+                return SampleRef(slot_id, wanted.model.generation, self)
+            else:
+                self._client.release_slot(slot_id)
+
+    def __enter__(self) -> StudentClient:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+
+def _factory(medium: MarketMedium) -> Callable[..., MarketMedium]:
+    return lambda **_: medium
+
+
+def _do_nothing() -> None:
+    """STOP is for workers."""
+
+
+#: A wait looks this often whether another model was set, milliseconds.
+_LOOK_MS = 50

@@ -1,0 +1,100 @@
+"""Switching the model in all ranks of a DDP training at the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ConfigError, PeerLost, SoftsError
+from .student import StudentClient
+
+__all__ = ["switch_model"]
+
+
+def switch_model(
+    client: StudentClient,
+    model_id: str,
+    model_cfg: Mapping[str, Any] | None = None,
+    *,
+    group: dist.ProcessGroup | None = None,
+    timeout_s: float = 30.0,
+) -> int:
+    """Set a model in all ranks of a group; all of them call this at the same step.
+
+    The leader sets it, the others wait until they follow it. When this returns, every rank of the group gets samples
+    of the new model only. Without `torch.distributed` it is the same as `client.set_model`.
+
+        client = StudentClient(dist.get_rank(), 16, config)
+        client.hello()
+        for layer in range(12):
+            switch_model(client, f"layer_{layer}")
+            train(client)
+
+    Args:
+        client: of this process. Its student_rank 0 sets the model; the others follow, with `start_sub_listener`
+            if they do not yet.
+        model_id: as for `StudentClient.set_model`; the same on every rank.
+        model_cfg: as there; that of the leader counts.
+        group: of which ranks; default: all. It must have the leader.
+        timeout_s: how long a rank waits for the announcement, seconds.
+
+    Returns:
+        The new generation.
+
+    Raises:
+        ConfigError: the arguments cannot be sent, or the group has no leader or two.
+        BrokerTimeout: no broker answered the leader, or this rank did not hear of the model in time.
+        PeerLost: this rank could do its part, but another one could not; its own error says why. Every rank
+            raises if one does.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return client.set_model(model_id, model_cfg)
+    is_leader = client.student_rank == 0
+    generation, failure = 0, None
+    try:
+        if is_leader:
+            generation = client.set_model(model_id, model_cfg)
+        else:
+            client.start_sub_listener()
+    except SoftsError as error:
+        failure = error
+    said = _gather([is_leader, generation, failure is not None], group)
+    if failure is None:
+        leaders = [generation for leads, generation, _ in said if leads]
+        if len(leaders) != 1:
+            raise ConfigError(
+                f"the group has {len(leaders)} students of rank 0, need one, which sets the model"
+            )
+        if any(failed for _, _, failed in said):
+            raise PeerLost(
+                f"model {model_id!r} was not set in all ranks: {_ranks(said)} failed; see their errors"
+            )
+        generation = leaders[0]
+        try:
+            client.wait_for_generation(generation, timeout_s)
+        except SoftsError as error:
+            failure = error
+        said = _gather([is_leader, generation, failure is not None], group)
+    if failure is not None:
+        raise failure
+    if any(failed for _, _, failed in said):
+        raise PeerLost(
+            f"model {model_id!r} was not followed in all ranks: {_ranks(said)} failed; see their errors"
+        )
+    return generation
+
+
+def _ranks(said: list[list[int]]) -> str:
+    return ", ".join(f"rank {rank}" for rank, (_, _, failed) in enumerate(said) if failed)
+
+
+def _gather(mine: list[int], group: dist.ProcessGroup | None) -> list[list[int]]:
+    """Return what all ranks say; it is also the barrier. Numbers, as objects would be pickled."""
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    sent = torch.tensor(mine, dtype=torch.int64, device=device)
+    received = [torch.empty_like(sent) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(received, sent, group)
+    return [tensor.tolist() for tensor in received]

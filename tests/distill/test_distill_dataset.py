@@ -1,0 +1,203 @@
+"""DistillIterableDataset and DistillDataLoader: the newest model's samples, in whatever process."""
+
+import ctypes
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from samples import CONFIG, check
+from torch.utils.data import DataLoader
+
+import softs_fast
+from conftest import School
+from softs_fast import ConfigError, DistillDataLoader, DistillIterableDataset, StudentClient
+
+# Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def dataset(school: School, client: StudentClient, **arguments: Any) -> DistillIterableDataset:
+    arguments = {"slot_count": 8, "frontend_endpoint": school.frontend} | arguments
+    return DistillIterableDataset(0, client.generation_value, batch_config=CONFIG, **arguments)
+
+
+def check_batch(batch: dict[str, torch.Tensor], n: int) -> int:
+    """Check all samples of a batch; the number of its model."""
+    models = {check({name: tensor[i] for name, tensor in batch.items()}) for i in range(n)}
+    assert len(models) == 1
+    return models.pop()
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_samples_follow_the_model(school: School, zero_copy: bool) -> None:
+    school.broker()
+    school.worker()
+    client = school.student()
+    data = dataset(school, client, zero_copy=zero_copy, debug=True)
+    client.set_model("1")
+    samples = iter(data)
+    for model in range(1, 30):
+        for _ in range(model % 4 + 1):
+            assert check(next(samples)) == model
+        client.set_model(str(model + 1))
+    data.close()
+
+
+def test_an_iterator_waits_for_the_first_model(school: School) -> None:
+    school.broker()
+    school.worker()
+    client = school.student()
+    data = dataset(school, client, request_timeout=0.2)
+    with pytest.raises(softs_fast.NoModel, match=r"no model yet.*set_model\(\)"):
+        next(iter(data))
+    assert data.generation == 0
+    client.set_model("1")
+    assert check(next(iter(data))) == 1
+    data.close()
+
+
+def test_the_error_of_one_model_reaches_its_students(
+    school: School, zeros: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("softs_fast.stream._FAILING_S", 0.1)
+
+    def choosy(model_id: str, model_cfg: Any) -> Any:
+        if model_id == "bad":
+            raise ValueError("boom of model bad")
+        return zeros(model_id, model_cfg)
+
+    school.broker()
+    school.worker(choosy)
+    client = school.student()
+    client.set_model("bad")
+    # Few slots: suppliers have room for the texts of few errors at a time.
+    data = dataset(school, client, max_retries=3, slot_count=2)
+    with pytest.raises(softs_fast.GeneratorFailed, match="boom of model bad"):
+        next(iter(data))
+    client.set_model("good")
+    assert next(iter(data))["model"] == 0
+    data.close()
+
+
+def test_a_dataset_that_does_not_follow_says_how_to(
+    school: School, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
+) -> None:
+    monkeypatch.setattr("softs_fast.stream._FAILING_S", 0.1)
+    school.broker()
+    worker = school.worker()
+    client = school.student()
+    client.set_model("1")
+    stuck = ctypes.c_longlong(1)
+    data = DistillIterableDataset(0, stuck, 4, CONFIG, school.frontend, max_retries=1)
+    client.set_model("2")
+    eventually(lambda: worker.generation == 2, "the worker knows")
+    with pytest.raises(softs_fast.GeneratorFailed, match=r"generation 1 is over.*start_sub_listener\(\)"):
+        next(iter(data))
+    data.close()
+
+
+@pytest.mark.parametrize("lock", [False, True])
+def test_values_of_any_kind(school: School, lock: bool) -> None:
+    school.broker()
+    school.worker()
+    client = school.student()
+    client.set_model("1")
+    value: Any = multiprocessing.get_context("spawn").Value("q", 0, lock=lock)
+    data = DistillIterableDataset(0, value, 4, CONFIG, school.frontend)
+    value.value = 1
+    assert check(next(iter(data))) == 1
+    data.close()
+
+
+def test_arguments_that_make_no_dataset() -> None:
+    value = ctypes.c_longlong(0)
+    for arguments, text in [
+        ((0, value, 0, CONFIG), "slot_count"),
+        ((-1, value, 1, CONFIG), "student_rank"),
+        ((0, 7, 1, CONFIG), "generation_value"),
+        ((0, value, 1, CONFIG, "ipc:///x", 0), "max_retries"),
+        ((0, value, 1, CONFIG, "ipc:///x", 1, -1.0), "retry_delay"),
+    ]:
+        with pytest.raises(ConfigError, match=text):
+            DistillIterableDataset(*arguments)
+    with pytest.raises(ConfigError, match="zero_copy"):
+        DistillIterableDataset(0, value, 1, CONFIG, medium=lambda n, size: None, zero_copy=True)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ConfigError, match="must be a DistillIterableDataset"):
+        DistillDataLoader([1])  # type: ignore[arg-type]
+
+
+def twice(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """A user's own collate_fn."""
+    batch: dict[str, torch.Tensor] = torch.utils.data.default_collate(samples)
+    return {**batch, "double": batch["model"] * 2}
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(
+    ("method", "collate_fn"), [(None, None), (None, twice), ("fork", None), ("fork", twice), ("spawn", None)]
+)
+def test_no_loader_hands_out_a_stale_batch(
+    school: School, method: str | None, collate_fn: Any, ordered: bool
+) -> None:
+    school.broker()
+    for _ in range(2):
+        school.worker()
+    client = school.student()
+    client.set_model("1")
+    data = dataset(school, client, slot_count=16, ordered=ordered)
+    loader = DistillDataLoader(
+        data,
+        batch_size=3,
+        num_workers=0 if method is None else 2,
+        multiprocessing_context=method,
+        collate_fn=collate_fn,
+    )
+    batches = iter(loader)
+    for model in range(1, 25):
+        for i in range(model % 5 + 1):
+            batch = next(batches)
+            assert check_batch(batch, 3) == model
+            if ordered:
+                assert batch["sequence"].tolist() == [3 * i, 3 * i + 1, 3 * i + 2]
+            if collate_fn is not None:
+                assert batch["double"].tolist() == [2 * model] * 3
+        client.set_model(str(model + 1))
+    del batches
+    data.close()
+
+
+def test_a_loader_without_batches(school: School) -> None:
+    school.broker()
+    school.worker()
+    client = school.student()
+    client.set_model("1")
+    data = dataset(school, client)
+    loader = DistillDataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    samples = iter(loader)
+    for model in range(1, 10):
+        for _ in range(3):
+            assert check(next(samples)) == model
+        client.set_model(str(model + 1))
+    del samples
+    data.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_loader_of_torch(school: School, method: str) -> None:
+    school.broker()
+    school.worker()
+    client = school.student()
+    client.set_model("1")
+    data = dataset(school, client)
+    loader = DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=method)
+    batches = iter(loader)
+    assert check_batch(next(batches), 2) == 1
+    client.set_model("2")
+    # What the worker had fetched ahead comes first.
+    models = [check_batch(batch, 2) for _, batch in zip(range(20), batches, strict=False)]
+    assert models == sorted(models)
+    assert models[-1] == 2
+    del batches
+    data.close()

@@ -1,0 +1,96 @@
+"""Switching without end: nobody gets a sample of a model before, whoever makes and takes them."""
+
+import threading
+from typing import Any
+
+import pytest
+from samples import CONFIG, check, take
+
+from conftest import School
+from softs_fast import DistillDataLoader, DistillIterableDataset
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.timeout(120)
+def test_four_workers_two_students_and_their_loaders(school: School, method: str) -> None:
+    school.broker()
+    for _ in range(4):
+        school.worker()
+    students = [school.student(rank, slot_count=4) for rank in range(2)]
+    leader, follower = students
+    follower.start_sub_listener()
+    follower.hello()
+    follower.wait_for_generation(leader.set_model("1"))
+    loaders = [
+        DistillDataLoader(
+            DistillIterableDataset(rank, students[rank].generation_value, 8, CONFIG, school.frontend),
+            batch_size=2,
+            num_workers=1,
+            multiprocessing_context=method,
+        )
+        for rank in range(2)
+    ]
+    problems: list[BaseException] = []
+    meeting = threading.Barrier(2)
+
+    def train(rank: int) -> None:
+        try:
+            batches = iter(loaders[rank])
+            for model in range(1, 41):
+                if model > 1:
+                    if rank == 0:
+                        leader.set_model(str(model))
+                    # Who has met has switched: from here on nothing else may come.
+                    meeting.wait(30)
+                    students[rank].wait_for_generation(model)
+                for _ in range(model % 3):
+                    batch = next(batches)
+                    for row in range(2):
+                        sample = {name: tensor[row] for name, tensor in batch.items()}
+                        assert check(sample, rank) == model
+                sample_ref = take(students[rank])
+                assert check(sample_ref.tensors(), rank) == model == sample_ref.generation
+                students[rank].release_slot(sample_ref.slot_id)
+                # Nobody switches while another one still looks.
+                meeting.wait(30)
+        except BaseException as error:
+            problems.append(error)
+            meeting.abort()
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def test_a_follower_that_is_switched_while_it_takes(school: School) -> None:
+    school.broker()
+    for _ in range(2):
+        school.worker()
+    leader, follower = school.student(0), school.student(1)
+    follower.start_sub_listener()
+    follower.wait_for_generation(leader.set_model("1"))
+    done = threading.Event()
+
+    def switch() -> None:
+        for model in range(2, 200):
+            leader.set_model(str(model))
+        done.set()
+
+    thread = threading.Thread(target=switch)
+    thread.start()
+    last: Any = 0
+    while not done.is_set() or last < 199:
+        before = follower.generation
+        sample = take(follower)
+        model = check(sample.tensors(), 1)
+        # What it says it is, it is; and it is nothing that was over before it was asked for.
+        assert sample.generation == model >= before
+        assert model >= last
+        last = model
+        follower.release_slot(sample.slot_id)
+    thread.join()
