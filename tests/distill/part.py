@@ -37,7 +37,9 @@ def run_student(endpoints: tuple[str, str, str, str], options: dict[str, Any]) -
     """Trains for ever: the leader switches every few samples, the others follow; all take samples and check them."""
     rank = options["rank"]
     frontend, _, control, control_pub = endpoints
-    with StudentClient(rank, 4, samples.CONFIG, frontend, control, control_pub, send_timeout_ms=30_000) as client:
+    with StudentClient(
+        rank, 4, samples.CONFIG, frontend, control, control_pub, send_timeout_ms=30_000
+    ) as client:
         say(event="ready", pid=os.getpid(), generation=client.hello()["generation"])
         client.start_sub_listener()
         data = DistillIterableDataset(rank, client.generation_value, 4, samples.CONFIG, frontend)

@@ -29,7 +29,6 @@ class Part:
         )
         self._watchdog = threading.Timer(WATCHDOG_S, self._process.kill)
         self._watchdog.start()
-        self.ready = self.event("ready")
 
     def event(self, name: str) -> dict[str, Any]:
         """Wait for the next event of this name; a problem fails the test."""
@@ -48,16 +47,25 @@ class Part:
 
     def end(self) -> None:
         """Tell it to end, and wait until it has."""
-        self._watchdog.cancel()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+        self.wait()
+
+    def ask_to_end(self) -> None:
+        """Tell it to end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def wait(self) -> None:
+        """Wait until it has ended; kill it if it does not."""
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._watchdog.cancel()
         self._watchdog.join()
 
 
@@ -68,9 +76,15 @@ class Training:
         self._folder = folder
         self.parts: dict[str, Part] = {}
         for name in ("broker", "worker", "second worker", "leader", "follower"):
-            self.start(name)
+            self.begin(name)
+        for part in self.parts.values():
+            part.event("ready")
 
-    def start(self, name: str) -> Part:
+    def start(self, name: str) -> dict[str, Any]:
+        """Start a part, or start it again, and wait until it is ready; what it says then."""
+        return self.begin(name).event("ready")
+
+    def begin(self, name: str) -> Part:
         """Start a part, or start it again."""
         role = {"leader": "student", "follower": "student"}.get(name, name.split()[-1])
         options = {"rank": int(name == "follower")} if role == "student" else {}
@@ -86,9 +100,13 @@ class Training:
         return newest
 
     def end(self) -> None:
-        for name in ("leader", "follower", "worker", "second worker", "broker"):
-            if name in self.parts:
-                self.parts[name].end()
+        # A student that asks a broker that is not there waits for the next one.
+        for names in (("leader", "follower"), ("worker", "second worker", "broker")):
+            parts = [self.parts[name] for name in names if name in self.parts]
+            for part in parts:
+                part.ask_to_end()
+            for part in parts:
+                part.end()
 
 
 @pytest.fixture
@@ -111,7 +129,7 @@ def test_any_part_dies_and_comes_back(training: Training) -> None:
         part = training.start(name)
         if name == "leader":
             # It goes on where the one before was.
-            assert part.ready["generation"] >= newest
+            assert part["generation"] >= newest
         # More rounds than a pipe may have kept from before.
         newest = training.trains("leader", "follower", rounds=10)
 
@@ -119,6 +137,8 @@ def test_any_part_dies_and_comes_back(training: Training) -> None:
 @pytest.mark.timeout(90)
 def test_a_second_leader_is_refused_as_long_as_the_first_lives(training: Training, short_path: Path) -> None:
     training.trains("leader")
+    second = Part("student", short_path, rank=0)
     with pytest.raises(AssertionError, match="ended before 'ready'"):
-        Part("student", short_path, rank=0)
+        second.event("ready")
+    second.end()
     training.trains("leader", "follower")

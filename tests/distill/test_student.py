@@ -201,8 +201,11 @@ def test_ranks_that_are_none(rank: Any) -> None:
 def test_arguments_that_make_no_client(school: School) -> None:
     with pytest.raises(ConfigError, match="num_slots"):
         school.student(slot_count=0)
-    with pytest.raises(ConfigError):
-        StudentClient(0, 4, CONFIG, school.frontend, "gopher://x", school.control_pub)
+    client = StudentClient(0, 4, CONFIG, school.frontend, "gopher://x", school.control_pub)
+    school.stack.callback(client.close)
+    school.broker()
+    with pytest.raises(ConfigError, match="gopher"):
+        client.hello()
     with pytest.raises(ConfigError, match="dtype"):
         TensorSpec("x", (1,), "float7")
 
@@ -254,7 +257,8 @@ def test_a_generator_that_raises_on_one_model(school: School, zeros: Any) -> Non
 
     school.broker()
     school.worker(choosy)
-    client = school.student()
+    # Few slots: suppliers have room for the texts of few errors at a time.
+    client = school.student(slot_count=2)
     client.set_model("bad")
     assert client.request_sample(timeout_ms=100) is None
     problem = client.diagnose(0.1)

@@ -94,7 +94,7 @@ class StudentClient:
         send_timeout_ms: how long a request waits for the broker, milliseconds.
 
     Raises:
-        ConfigError: an argument is out of range or malformed, or the medium has other slots.
+        ConfigError: an argument is out of range or malformed, or the medium has other slots than it should.
         SegmentError: the medium cannot be created.
     """
 
@@ -124,7 +124,8 @@ class StudentClient:
         # What is wanted, in one piece because another thread may change it, and what is on order.
         self._wanted = self._ordered = _Wanted(NO_MODEL, product_of(0, student_rank))
         self._follower: Follower | None = None
-        self._is_greeted = False
+        # It takes the seat as soon as it is there, so it comes with hello().
+        self._control: _core.ControlStudent | None = None
         self._reader: Any = None
         n_bytes = batch_config.nbytes()
         self._client = StudentOrders(
@@ -137,11 +138,6 @@ class StudentClient:
             ordered=ordered,
             prefetch=prefetch,
         )
-        try:
-            self._control = _core.ControlStudent(control_endpoint, student_rank, n_bytes)
-        except BaseException:
-            self._client.close()
-            raise
         self._request = self._client._core.request_sample
 
     def hello(self) -> dict[str, Any]:
@@ -154,16 +150,20 @@ class StudentClient:
 
         Raises:
             HelloError: no broker answered within send_timeout_ms.
-            ConfigError: a live student has this rank already, or another slot size than the leader's.
+            ConfigError: a live student has this rank already, or control_endpoint is malformed.
         """
         self._client.hello()
-        answer = self._control.hello(self.send_timeout_ms)
+        control = self._control
+        if control is None:
+            control = self._control = _core.ControlStudent(
+                self.control_endpoint, self.student_rank, self.batch_config.nbytes()
+            )
+        answer = control.hello(self.send_timeout_ms)
         self._relay_log()
         if answer is None:
-            cause = self._control.connection_error or f"no answer from {self.control_endpoint}"
+            cause = control.connection_error or f"no answer from {self.control_endpoint}"
             raise HelloError(f"HELLO failed: timeout after {self.send_timeout_ms} ms: {cause}")
         peer_id, generation, model_id, encoded_cfg = answer
-        self._is_greeted = True
         if generation:
             self._adopt(model_of(generation, model_id, encoded_cfg))
         return {
@@ -193,10 +193,9 @@ class StudentClient:
         """
         check_model_id(model_id)
         encoded_cfg = encode_model_cfg(model_cfg)
-        if not self._is_greeted:
-            self.hello()
+        control = self._greeted()
         try:
-            generation = self._control.set_model(model_id, encoded_cfg, self.send_timeout_ms)
+            generation = control.set_model(model_id, encoded_cfg, self.send_timeout_ms)
         finally:
             self._relay_log()
         self._adopt(model_of(generation, model_id, encoded_cfg))
@@ -211,10 +210,9 @@ class StudentClient:
             BrokerTimeout: no broker answered within send_timeout_ms.
             HelloError: this client has not said `hello`, and no broker answered it now.
         """
-        if not self._is_greeted:
-            self.hello()
+        control = self._greeted()
         try:
-            self._control.stop_workers(self.send_timeout_ms)
+            control.stop_workers(self.send_timeout_ms)
         finally:
             self._relay_log()
 
@@ -333,16 +331,25 @@ class StudentClient:
         """Give up the seat, leave the broker, close and remove the slots. Idempotent."""
         if self._follower is not None:
             self._follower.close()
-        self._control.close()
+        if self._control is not None:
+            self._control.close()
         self._client.close()
 
+    def _greeted(self) -> _core.ControlStudent:
+        if self._control is None:
+            self.hello()
+        assert self._control is not None
+        return self._control
+
     def _relay_log(self) -> None:
-        for record in self._control.take_log():
-            logger.log(*record)
+        if self._control is not None:
+            for record in self._control.take_log():
+                logger.log(*record)
 
     def _follow(self, model: Model) -> None:
         if self._adopt(model):
-            self._control.note_model(model.generation, model.model_id, model.encoded_cfg)
+            if self._control is not None:
+                self._control.note_model(model.generation, model.model_id, model.encoded_cfg)
             # Whoever asks for samples does it too. This is for those who do not ask for long.
             self._client.discard()
 

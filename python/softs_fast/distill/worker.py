@@ -166,6 +166,13 @@ class Worker:
             self._follower.close()
 
     def _switch(self, model: Model) -> None:
+        newest = self._current.model
+        if (model.generation, model.model_id, model.encoded_cfg) == (
+            newest.generation,
+            newest.model_id,
+            newest.encoded_cfg,
+        ):
+            return  # it comes again with each connection
         logger.info("worker %d: generation %d, model %r", self.worker_id, model.generation, model.model_id)
         self._current.set(model)
 
