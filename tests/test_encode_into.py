@@ -111,7 +111,8 @@ def test_views_show_and_take_what_decode_gives(config: BatchConfig, seed: int) -
     sample = {spec.name: random_tensor(spec, seed + i) for i, spec in enumerate(config.specs)}
     expected = config.encode(**sample)
     slot = bytearray(expected)
-    half = [config.get_offset(spec.name) for spec in config.specs if spec.dtype == "bfloat16"]
+    # One without elements is nowhere, and so never unaligned.
+    half = [config.get_offset(spec.name) for spec in config.specs if spec.dtype == "bfloat16" and spec.numel]
     if half and any(offset % 2 for offset in (*half, config.nbytes())):
         with pytest.raises(
             ConfigError, match=r'tensor "t\d" \(bfloat16\) would be unaligned.*order the tensors'

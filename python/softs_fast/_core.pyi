@@ -10,6 +10,7 @@ from typing import Any, Literal, final
 __all__ = [
     "Broker",
     "Client",
+    "Codec",
     "ControlServer",
     "ControlStudent",
     "ControlSubscriber",
@@ -18,6 +19,7 @@ __all__ = [
     "Supplier",
     "TcpMediumServer",
     "TcpMediumWriter",
+    "TopK",
     "Viewer",
     "__version__",
     "lane_stats",
@@ -118,10 +120,13 @@ class Client:
         product_id: str,
         n: int,
         done: int,
-        targets: list[tuple[int, Any]],
+        targets: list[tuple[Any, ...]],
         timeout_ms: int,
     ) -> int:
-        """Fill rows done..n of each target, (offset in the slot, writable buffer of n rows); rows filled when it returns."""
+        """Fill rows done..n of each target; rows filled when it returns.
+
+        A target is (offset in the slot, writable buffer of n rows), or (offset, buffer of decoded rows, Codec).
+        """
 
     def lease(self, product_id: str, timeout_ms: int) -> Lease | None:
         """A block of slots with consecutive samples, held until the lease is garbage."""
@@ -299,6 +304,40 @@ class ControlSubscriber:
         """End the connection, and a `next_event` that waits in another thread. Idempotent."""
 
 @final
+class Codec:
+    """An encoding that goes through a tensor once. Immutable."""
+
+    @staticmethod
+    def cast(dtype: str, stored: str) -> Codec:
+        """Floats of `dtype`, stored as another one of fewer bytes."""
+
+    @staticmethod
+    def int8(dtype: str, block: int, scale: str) -> Codec:
+        """Floats as int8, and a scale per block."""
+
+    @staticmethod
+    def indices(row_len: int) -> Codec:
+        """int64 below row_len, stored as uint16 if they fit, or as int32."""
+
+    def encoded_len(self, n_bytes: int) -> int:
+        """The bytes that n_bytes of elements take."""
+
+    def encode(self, values: Any, outs: list[Any], offset: int) -> None:
+        """Encode a buffer of `len(outs)` equal rows, each into a writable buffer from byte `offset` on.
+
+        Raises:
+            ConfigError: a value that this encoding cannot hold, or a length that does not fit.
+        """
+
+    def decode(self, sources: list[Any], offset: int, out: Any) -> None:
+        """Decode each of some buffers from byte `offset` on, into rows of one writable buffer.
+
+        Raises:
+            ConfigError: a length that does not fit.
+            WireError: what no encoder writes.
+        """
+
+@final
 class Lease:
     """Slots as a writable row of bytes, through the buffer protocol; they go back when nobody uses it any more."""
 
@@ -473,6 +512,18 @@ class TcpMediumWriter:
 
     def write_prepared(self, connection: int, offset: int, data: Any) -> bool:
         """As write, over that connection only; False also when it has ended."""
+
+@final
+class TopK:
+    """The k largest of rows of logits, their indices and the log-sum-exps of the rows. Immutable."""
+
+    def __new__(cls, dtype: str, row_len: int, k: int) -> TopK: ...
+    def encode(self, values: Any, outs: list[Any], offset: int) -> None:
+        """Encode a buffer of `len(outs)` equal groups of rows, each into a writable buffer from byte `offset` on.
+
+        Raises:
+            ConfigError: a length that does not fit.
+        """
 
 @final
 class Viewer:

@@ -6,14 +6,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import default_collate
 
-from .configs import BatchConfig, TensorSpec, array_dtype, check_length, tensor_over
+from .codecs.parts import Part, read_into
+from .configs import BatchConfig, array_dtype, check_length, tensor_over
 from .market import Client, Medium
 from .market.client import own_segment
 from .market.mediums._segment import SegmentMedium
@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
-Tensors = dict[str, torch.Tensor]
+#: Tensors by name; those with the codec TopK are `TopKLogits`.
+Tensors = dict[str, Any]
 
 
 class SampleReader:
@@ -44,7 +45,7 @@ class SampleReader:
     def __init__(self, config: BatchConfig, medium: Medium) -> None:
         self._config = config
         self._medium = medium
-        plain = has_rows(config) and own_segment(medium) is not None
+        plain = has_rows(config) and own_segment(medium) is not None and not config.has_codecs
         self._specs = list(config.specs) if plain else None
         self._copy = _copier(config, medium) if plain else None
         self._sample: Tensors | None = None
@@ -54,6 +55,7 @@ class SampleReader:
 
         Raises:
             ConfigError: the medium gave another number of bytes than a sample has.
+            WireError: the sample is not what a codec writes.
             SegmentError: there is no such slot, or the medium is closed.
         """
         if self._specs is None or self._copy is None:
@@ -62,7 +64,7 @@ class SampleReader:
         memory = [np.empty(spec.nbytes, np.uint8) for spec in self._specs]
         self._copy(slot_id, memory)
         self._sample = {
-            spec.name: tensor_over(spec, np.ndarray(spec.shape, array_dtype(spec), field))
+            spec.name: tensor_over(spec.dtype, np.ndarray(spec.shape, array_dtype(spec.dtype), field))
             for spec, field in zip(self._specs, memory, strict=True)
         }
 
@@ -92,6 +94,9 @@ class GatherReader:
 
         Returns:
             How many rows are filled now.
+
+        Raises:
+            WireError: a sample is not what a codec writes.
         """
         return self._gather(product_id, self.n_rows, done, self._memory.lend(), timeout_ms)
 
@@ -128,6 +133,7 @@ class RowReader:
 
         Raises:
             ConfigError: the medium gave another number of bytes than a sample has.
+            WireError: the sample is not what a codec writes.
             SegmentError: the medium is closed.
         """
         slot_id = self._client.request_sample(product_id, timeout_ms=timeout_ms)
@@ -177,9 +183,10 @@ def shared(tensors: Tensors) -> Tensors:
     A queue would do it in a thread of its own, which can abort a worker that ends meanwhile: to let go of a slot
     or an array, that thread needs the interpreter.
     """
-    for tensor in tensors.values():
-        # Tensors on the same storage move together.
-        tensor.untyped_storage().share_memory_()
+    for value in tensors.values():
+        for tensor in value if isinstance(value, tuple) else (value,):
+            # Tensors on the same storage move together.
+            tensor.untyped_storage().share_memory_()
     return tensors
 
 
@@ -210,19 +217,25 @@ class _BatchMemory:
     """Memory for one batch after the other."""
 
     def __init__(self, config: BatchConfig, n_rows: int) -> None:
-        self._fields = [_Field(spec, config.get_offset(spec.name), n_rows) for spec in config.specs]
-        self._targets: list[tuple[int, Array]] = []
+        self._specs = list(config.specs)
+        self._fields = [
+            _Field(part, config.get_offset(spec.name), n_rows)
+            for spec in self._specs
+            for part in spec._parts()
+        ]
+        self._has_codecs = config.has_codecs
+        self._targets: list[tuple[Any, ...]] = []
         self._arrays: list[Array] | None = None
 
-    def lend(self) -> list[tuple[int, Array]]:
-        """Return (offset in a slot, bytes of all rows) of each tensor of the batch to be filled."""
+    def lend(self) -> list[tuple[Any, ...]]:
+        """Return what `Client.gather` takes of each tensor of the batch to be filled."""
         if self._arrays is None:
             self._arrays, self._targets = [], []
             for field in self._fields:
                 array, block = field.lend()
                 self._arrays.append(array)
                 if block.nbytes:
-                    self._targets.append((field.offset, block))
+                    self._targets.append((field.offset, block, *field.native))
         return self._targets
 
     def row(self, index: int) -> list[Any]:
@@ -234,10 +247,10 @@ class _BatchMemory:
         """Hand out the batch that was lent; its memory is free as soon as whoever has it lets it go."""
         arrays, self._arrays, self._targets = self._arrays, None, []
         assert arrays is not None
-        return {
-            field.spec.name: tensor_over(field.spec, array)
-            for field, array in zip(self._fields, arrays, strict=True)
-        }
+        tensors = (tensor_over(field.dtype, array) for field, array in zip(self._fields, arrays, strict=True))
+        if not self._has_codecs:
+            return {spec.name: tensor for spec, tensor in zip(self._specs, tensors, strict=True)}
+        return {spec.name: spec._assemble(list(islice(tensors, len(spec._parts())))) for spec in self._specs}
 
 
 class _Field:
@@ -248,11 +261,13 @@ class _Field:
     Memory that is used again has its pages already, and pages cost more than the copy into them.
     """
 
-    def __init__(self, spec: TensorSpec, offset: int, n_rows: int) -> None:
-        self.spec = spec
-        self.offset = offset
-        self._shape = (n_rows, *spec.shape)
-        self._dtype = np.dtype(array_dtype(spec))
+    def __init__(self, part: Part, offset: int, n_rows: int) -> None:
+        self.dtype = part.dtype
+        self.offset = offset + part.offset
+        self.native = () if part.native is None else (part.native,)
+        self._n_bytes = n_rows * part.decoded_bytes
+        self._shape = (n_rows, *part.shape)
+        self._dtype = np.dtype(array_dtype(part.dtype))
         # Appending drops the oldest; no lock, as memory may come back in any thread and at any allocation.
         self._idle: deque[Array] = deque(maxlen=_IDLE)
         self._lent: dict[int, weakref.ref[Array]] = {}
@@ -266,7 +281,7 @@ class _Field:
         try:
             block = self._idle.pop()
         except IndexError:
-            block = _aligned(self._shape[0] * self.spec.nbytes)
+            block = _aligned(self._n_bytes)
         array: Array = np.ndarray(self._shape, self._dtype, block)
         key = id(block)
         self._lent[key] = weakref.ref(array, partial(_come_back, self._lent, key, self._idle, block))
@@ -291,16 +306,35 @@ def _come_back(lent: dict[int, Any], key: int, idle: deque[Array], block: Array,
 
 
 def _copier(config: BatchConfig, medium: Medium) -> Callable[[int, Sequence[Any]], None]:
-    """Return a function that copies a slot to the bytes of its tensors, given in the order of `specs`."""
+    """Return a function that copies a slot to the bytes of its tensors, given in the order of `specs`.
+
+    A tensor with a codec has as many as it has parts, and is decoded.
+    """
     starts = [config.get_offset(spec.name) for spec in config.specs]
     n_bytes = config.nbytes()
 
+    if config.has_codecs:
+        parts = [
+            (spec.name, part, start)
+            for spec, start in zip(config.specs, starts, strict=True)
+            for part in spec._parts()
+        ]
+
+        def decode_parts(slot_id: int, targets: Sequence[Any]) -> None:
+            data = medium.read(slot_id)
+            check_length(data, n_bytes)
+            for (name, part, start), target in zip(parts, targets, strict=True):
+                if len(target):
+                    read_into(name, part, [data], start, target)
+
+        return decode_parts
+
     if isinstance(medium, SegmentMedium) and own_segment(medium) is not None:
-        read_into = medium.read_into
+        copy_part = medium.read_into
 
         def copy_parts(slot_id: int, targets: Sequence[Any]) -> None:
             for start, target in zip(starts, targets, strict=True):
-                read_into(slot_id, target, start)
+                copy_part(slot_id, target, start)
 
         return copy_parts
 

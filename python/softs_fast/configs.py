@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ._dtypes import ITEM_BYTES, STAND_INS, checked_value, copy_into, import_numpy, on_host, torch_dtype
 from ._dtypes import import_torch as import_torch  # for the rooms above this one
+from .codecs import Codec, as_codec
+from .codecs.encodings import decode, encode, parts_of
+from .codecs.parts import Field, Part
 from .errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,21 +63,34 @@ class TensorSpec:
         shape: sizes without a batch dimension; any sequence of whole numbers, kept as a tuple.
         dtype: one of float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16,
             int8, uint8, bool.
+        codec: how the tensor is encoded in a sample: a text such as "topk:64", or a codec of `softs_fast.codecs`,
+            kept as its text. None, or "exact": its elements are stored as they are.
 
     Raises:
-        ConfigError: an empty name, a dimension that is negative or not a whole number, or an unknown dtype.
+        ConfigError: an empty name, a dimension that is negative or not a whole number, an unknown dtype or codec, or a
+            codec that does not take such a tensor.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    # Of any type, as OmegaConf, which makes dicts of dataclasses, takes no unions.
+    codec: Any = None
 
     def __post_init__(self) -> None:
-        """Check the fields and turn a list of sizes (YAML, Hydra) into a tuple."""
+        """Check the fields, turn a list of sizes (YAML, Hydra) into a tuple, and a codec into its text."""
         if not isinstance(self.name, str) or not self.name:
             raise ConfigError(f"tensor name must be a non-empty string, got {self.name!r}")
         object.__setattr__(self, "shape", _checked_shape(self.name, self.shape))
         _check_dtype(self.dtype, f'tensor "{self.name}": ')
+        codec = as_codec(self.codec)
+        object.__setattr__(self, "codec", None if codec is None else str(codec))
+        self._parts()
+
+    def __repr__(self) -> str:
+        """Return the call that makes it; the codec only if there is one."""
+        codec = "" if self.codec is None else f", codec={self.codec!r}"
+        return f"TensorSpec(name={self.name!r}, shape={self.shape!r}, dtype={self.dtype!r}{codec})"
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -89,25 +105,35 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         """Size of the encoded tensor in bytes."""
-        return self.numel * ITEM_BYTES[self.dtype]
+        if self.codec is None:
+            return self.numel * ITEM_BYTES[self.dtype]
+        return sum(part.n_bytes for part in self._parts())
 
     def encode(self, tensor: Tensor) -> bytes:
-        """Return the elements of `tensor` in row-major order, native endian.
+        """Return the elements of `tensor` in row-major order, native endian, encoded if there is a codec.
 
         Args:
-            tensor: self.dtype [*self.shape]; any strides; one on a device is copied to the host first.
+            tensor: self.dtype [*self.shape], or what the codec takes instead; any strides; one on a device is copied
+                to the host first.
 
         Raises:
-            ConfigError: another shape or dtype.
+            ConfigError: another shape or dtype, or a value that the codec cannot hold.
             ImportError: torch is not installed.
         """
+        if self.codec is not None:
+            data = bytearray(self.nbytes)
+            self._encode_into(tensor, (), [memoryview(data)], 0)
+            return bytes(data)
         return self._host_array(tensor).tobytes()
 
-    def decode(self, data: Buffer) -> Tensor:
+    def decode(self, data: Buffer) -> Any:
         """Return a new, writable tensor, self.dtype [*self.shape], that shares no memory with `data`.
+
+        With the codec TopK, it is `TopKLogits`.
 
         Raises:
             ConfigError: `data` is not exactly `nbytes` long.
+            WireError: `data` is not what the codec writes.
             ImportError: torch is not installed.
         """
         check_length(data, self.nbytes)
@@ -122,9 +148,38 @@ class TensorSpec:
         """Return the bits of a value that has this dtype and the shape [*rows, *self.shape]."""
         return checked_value(self.name, self.dtype, (*rows, *self.shape), value)
 
-    def _tensor_at(self, data: Buffer, offset: int) -> Tensor:
+    def _tensor_at(self, data: Buffer, offset: int) -> Any:
         """Copy this tensor out of `data`, from byte `offset` on: one copy, aligned whatever the offset is."""
-        return tensor_over(self, _array_at(self, data, offset).copy())
+        if self.codec is not None:
+            return decode(self._coder, self._field, [data], offset, ())
+        return tensor_over(self.dtype, _array_at(self, data, offset).copy())
+
+    def _assemble(self, tensors: Sequence[Tensor]) -> Any:
+        """Return what a batch has of this tensor, given its `_parts`."""
+        return tensors[0] if self.codec is None else self._coder.assemble(tensors)
+
+    def _encode_into(
+        self, value: Any, rows: tuple[int, ...], outs: Sequence[memoryview], offset: int
+    ) -> None:
+        """Write what each sample has of this tensor; see `codecs.encodings.encode`."""
+        encode(self._coder, self._field, value, rows, outs, offset)
+
+    @property
+    def _coder(self) -> Codec:
+        """The codec, where there is one."""
+        codec = as_codec(self.codec)
+        assert codec is not None
+        return codec
+
+    @property
+    def _field(self) -> Field:
+        return Field(self.name, self.shape, self.dtype)
+
+    def _parts(self) -> tuple[Part, ...]:
+        """Return the tensors that this one becomes in a batch: itself, or those of its codec."""
+        if self.codec is None:
+            return (Part(0, self.shape, self.dtype, None),)
+        return parts_of(self._coder, self._field)
 
 
 @dataclass
@@ -132,8 +187,8 @@ class BatchConfig:
     """The tensors of one sample, in order.
 
     Args:
-        specs: `TensorSpec`s, or mappings with the keys name, shape and dtype (keys that start with `_`, such
-            as Hydra's `_target_`, are ignored). `specs` is a list of `TensorSpec` afterwards.
+        specs: `TensorSpec`s, or mappings with the keys name, shape, dtype and, if need be, codec (keys that start
+            with `_`, such as Hydra's `_target_`, are ignored). `specs` is a list of `TensorSpec` afterwards.
 
     Raises:
         ConfigError: two tensors have one name, or a spec is invalid.
@@ -166,6 +221,11 @@ class BatchConfig:
         """Names in the order in which the tensors are laid out."""
         return [spec.name for spec in self.specs]
 
+    @property
+    def has_codecs(self) -> bool:
+        """Whether a tensor is stored in another way than it is decoded to."""
+        return any(spec.codec is not None for spec in self.specs)
+
     def nbytes(self) -> int:
         """Return the size of one encoded sample in bytes."""
         return self._nbytes
@@ -193,10 +253,15 @@ class BatchConfig:
             **tensors: one tensor per spec, by name, with the spec's dtype and shape; see `TensorSpec.encode`.
 
         Raises:
-            ConfigError: a tensor is missing, extra, or has another shape or dtype.
+            ConfigError: a tensor is missing, extra, or has another shape or dtype, or its codec cannot hold it.
             ImportError: torch is not installed.
         """
         self._check_names(tensors)
+        if self.has_codecs:
+            data = bytearray(self._nbytes)
+            if data:
+                self.encode_into(tensors, data)
+            return bytes(data)
         contiguous = import_numpy().ascontiguousarray
         return b"".join([contiguous(spec._host_array(tensors[spec.name])).data for spec in self.specs])
 
@@ -205,18 +270,21 @@ class BatchConfig:
 
         Args:
             sample: {name: dtype [*shape]}, each a numpy array, a torch tensor on any device or, for the shape
-                (), a number; any strides. Nothing is cast.
+                (), a number; any strides. Nothing is cast, except by a codec.
             out: `nbytes()` writable bytes, contiguous, at any address.
 
         Raises:
-            ConfigError: a tensor is missing, extra, or has another shape or dtype; `out` is read-only or has
-                another length.
+            ConfigError: a tensor is missing, extra, or has another shape or dtype, or its codec cannot hold it; `out`
+                is read-only or has another length.
             ImportError: a number for bfloat16 or float8, and torch is not installed.
         """
         self._check_names(sample)
         memory = self._writable(out)
         for name, (spec, offset) in self._layout.items():
-            copy_into(_array_at(spec, memory, offset), spec._checked(sample[name]))
+            if spec.codec is None:
+                copy_into(_array_at(spec, memory, offset), spec._checked(sample[name]))
+            else:
+                spec._encode_into(sample[name], (), [memory], offset)
 
     def encode_batch_into(self, batch: Mapping[str, Any], outs: Sequence[Any]) -> None:
         """Write `len(outs)` samples to where each is wanted; on an error, part of them may be written.
@@ -232,22 +300,26 @@ class BatchConfig:
         self._check_names(batch)
         memories = [self._writable(out) for out in outs]
         n, n_bytes = len(memories), self._nbytes
-        values = {name: spec._checked(batch[name], rows=(n,)) for name, (spec, _) in self._layout.items()}
+        plain = {name: at for name, at in self._layout.items() if at[0].codec is None}
+        values = {name: spec._checked(batch[name], rows=(n,)) for name, (spec, _) in plain.items()}
         if n_bytes > _STAGED_BYTES:
             for i, memory in enumerate(memories):
-                for name, (spec, offset) in self._layout.items():
+                for name, (spec, offset) in plain.items():
                     copy_into(_array_at(spec, memory, offset), values[name][i, ...])
-            return
-        # A call of numpy costs more than copying a small tensor, so there is one for all rows.
-        np = import_numpy()
-        staged = np.empty((n, n_bytes), np.uint8)
+        elif plain:
+            # A call of numpy costs more than copying a small tensor, so there is one for all rows.
+            np = import_numpy()
+            staged = np.empty((n, n_bytes), np.uint8)
+            for name, (spec, offset) in plain.items():
+                if spec.nbytes and n:
+                    column = staged[:, offset : offset + spec.nbytes].view(array_dtype(spec.dtype))
+                    np.copyto(column.reshape(n, *spec.shape), on_host(values[name]))
+            staged_bytes = staged.reshape(-1).data
+            for i, memory in enumerate(memories):
+                memory[:] = staged_bytes[i * n_bytes : (i + 1) * n_bytes]
         for name, (spec, offset) in self._layout.items():
-            if spec.nbytes and n:
-                column = staged[:, offset : offset + spec.nbytes].view(array_dtype(spec))
-                np.copyto(column.reshape(n, *spec.shape), on_host(values[name]))
-        encoded = staged.reshape(-1).data
-        for i, memory in enumerate(memories):
-            memory[:] = encoded[i * n_bytes : (i + 1) * n_bytes]
+            if spec.codec is not None:
+                spec._encode_into(batch[name], (n,), memories, offset)
 
     def views(self, out: Any) -> dict[str, Any]:
         """Return the tensors of one sample on the memory of `out`, to be filled in place; no copy.
@@ -262,52 +334,62 @@ class BatchConfig:
 
         Raises:
             ConfigError: `out` is read-only or has another length; a bfloat16 tensor would be unaligned, which
-                torch does not support.
+                torch does not support; a tensor has a codec, so there is nothing in the sample to be shown.
             ImportError: there is a bfloat16 or float8 tensor, and torch is not installed.
         """
         memory = self._writable(out)
         views: dict[str, Any] = {}
         for name, (spec, offset) in self._layout.items():
+            if spec.codec is not None:
+                raise ConfigError(
+                    f'tensor "{name}" is stored as {spec.codec}, so it cannot be filled in place; use a function that '
+                    f"returns tensors, or no codec"
+                )
             array = _array_at(spec, memory, offset)
             if spec.dtype in STAND_INS:
                 # Slots lie end to end: where a sample has an odd length, every other one starts unaligned.
-                if not array.flags.aligned or self._nbytes % array.itemsize:
+                if spec.numel and (not array.flags.aligned or self._nbytes % array.itemsize):
                     raise ConfigError(
                         f'tensor "{name}" ({spec.dtype}) would be unaligned at byte {offset} of samples of '
                         f"{self._nbytes} bytes; order the tensors by item size, largest first, and make the "
                         f"sample a multiple of {array.itemsize} bytes"
                     )
-                views[name] = tensor_over(spec, array)
+                views[name] = tensor_over(spec.dtype, array)
             else:
                 views[name] = array
         return views
 
-    def decode(self, data: Buffer) -> dict[str, Tensor]:
+    def decode(self, data: Buffer) -> dict[str, Any]:
         """Return the tensors of one sample, each with memory of its own; the sample's bytes are copied once.
+
+        A tensor with the codec TopK comes as `TopKLogits`.
 
         Raises:
             ConfigError: `data` is not exactly `nbytes()` long.
+            WireError: `data` is not what a codec writes.
             ImportError: torch is not installed.
         """
         check_length(data, self._nbytes)
         return {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
 
-    def decode_single(self, data: Buffer, name: str) -> Tensor:
-        """Return one tensor of a sample; the rest of `data` is neither read nor checked.
+    def decode_single(self, data: Buffer, name: str) -> Any:
+        """Return one tensor of a sample, as `decode` does; the rest of `data` is neither read nor checked.
 
         Raises:
             KeyError: no tensor has this name.
             ConfigError: `data` ends before the tensor does.
+            WireError: `data` is not what the codec writes.
             ImportError: torch is not installed.
         """
         spec, offset = self._find(name)
         return spec.decode(memoryview(data).cast("B")[offset : offset + spec.nbytes])
 
-    def decode_batch(self, samples: Sequence[Buffer]) -> dict[str, Tensor]:
+    def decode_batch(self, samples: Sequence[Buffer]) -> dict[str, Any]:
         """Decode samples straight into stacked tensors, dtype [len(samples), *shape]: one copy.
 
         Raises:
             ConfigError: there are no samples, or one is not exactly `nbytes()` long.
+            WireError: a sample is not what a codec writes.
             ImportError: torch is not installed.
         """
         if not samples:
@@ -315,10 +397,13 @@ class BatchConfig:
         torch = import_torch()
         for sample in samples:
             check_length(sample, self._nbytes)
-        batch: dict[str, Tensor] = {}
+        batch: dict[str, Any] = {}
         for name, (spec, offset) in self._layout.items():
+            if spec.codec is not None:
+                batch[name] = decode(spec._coder, spec._field, samples, offset, (len(samples),))
+                continue
             stacked = torch.empty((len(samples), *spec.shape), dtype=spec.torch_dtype)
-            rows = stacked.view(torch_dtype(array_dtype(spec))).numpy()
+            rows = stacked.view(torch_dtype(array_dtype(spec.dtype))).numpy()
             for i, sample in enumerate(samples):
                 rows[i] = _array_at(spec, sample, offset)
             batch[name] = stacked
@@ -326,7 +411,7 @@ class BatchConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> BatchConfig:
-        """Build from `{"specs": [{"name": ..., "shape": [...], "dtype": ...}, ...]}`.
+        """Build from `{"specs": [{"name": ..., "shape": [...], "dtype": ..., "codec": ...}, ...]}`.
 
         Raises:
             ConfigError: `config` is not a mapping, or a spec is invalid.
@@ -355,7 +440,9 @@ class BatchConfig:
         """Return what `from_dict` takes, made of dicts, lists, strings and ints only."""
         return {
             "specs": [
-                {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype} for spec in self.specs
+                {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype}
+                | ({} if spec.codec is None else {"codec": spec.codec})
+                for spec in self.specs
             ]
         }
 
@@ -403,23 +490,23 @@ def check_length(data: Buffer, expected: int) -> None:
         raise ConfigError(f"Data length {length} != expected {expected}")
 
 
-def array_dtype(spec: TensorSpec) -> str:
+def array_dtype(dtype: str) -> str:
     """Return the numpy dtype with a tensor's bits: its own, or a whole number where numpy lacks it."""
-    return STAND_INS.get(spec.dtype, spec.dtype)
+    return STAND_INS.get(dtype, dtype)
 
 
-def tensor_over(spec: TensorSpec, array: np.ndarray[Any, Any]) -> Tensor:
+def tensor_over(dtype: str, array: np.ndarray[Any, Any]) -> Tensor:
     """Return a tensor on the memory of an array, which it keeps alive; no copy.
 
     Args:
-        spec: what the tensor is.
-        array: array_dtype(spec), any shape.
+        dtype: of the tensor.
+        array: array_dtype(dtype), any shape.
 
     Raises:
         ImportError: torch is not installed.
     """
     tensor: Tensor = import_torch().from_numpy(array)
-    return tensor.view(torch_dtype(spec.dtype)) if spec.dtype in STAND_INS else tensor
+    return tensor.view(torch_dtype(dtype)) if dtype in STAND_INS else tensor
 
 
 def _to_spec(spec: Any) -> TensorSpec:
@@ -456,7 +543,7 @@ def _check_dtype(dtype: object, where: str = "") -> None:
 
 def _array_at(spec: TensorSpec, data: Buffer, offset: int) -> np.ndarray[Any, Any]:
     """Return a view of one tensor within an encoded sample; its length has been checked."""
-    array: np.ndarray[Any, Any] = import_numpy().ndarray(spec.shape, array_dtype(spec), data, offset)
+    array: np.ndarray[Any, Any] = import_numpy().ndarray(spec.shape, array_dtype(spec.dtype), data, offset)
     return array
 
 

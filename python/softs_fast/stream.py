@@ -8,9 +8,8 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import torch
 from torch.utils.data import get_worker_info
 
 from .batches import GatherReader, RowReader, SampleReader
@@ -21,7 +20,7 @@ from .zero_copy import BlockReader
 
 __all__ = ["MAX_PRODUCTS", "Plan", "Stream", "WantedProduct"]
 
-Tensors = dict[str, torch.Tensor]
+Tensors = dict[str, Any]
 
 #: So many products have a position; the one that was left longest ago goes first.
 MAX_PRODUCTS = 64

@@ -25,7 +25,7 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
     """Check that tensors can lie on the slots of such a medium.
 
     Raises:
-        ConfigError: samples are not decoded as `BatchConfig` does it, the medium is not in memory that the
+        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, the medium is not in memory that the
             process shares, or a tensor would be unaligned; the text says what to do.
     """
     if not has_rows(config):
@@ -41,6 +41,11 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
         )
     n_bytes = config.nbytes()
     for spec in config.specs:
+        if spec.codec is not None:
+            raise ConfigError(
+                f'zero_copy hands out what is in the slots, but tensor "{spec.name}" is stored as {spec.codec} and must '
+                f"be decoded, which is a copy by itself; leave out one of the two"
+            )
         item, offset = ITEM_BYTES[spec.dtype], config.get_offset(spec.name)
         if spec.numel and (offset % item or n_bytes % item):
             raise ConfigError(

@@ -160,7 +160,7 @@ class Client:
         return slot_id
 
     def gather(
-        self, product_id: str, n: int, done: int, targets: Sequence[tuple[int, Any]], timeout_ms: int
+        self, product_id: str, n: int, done: int, targets: Sequence[tuple[Any, ...]], timeout_ms: int
     ) -> int:
         """Copy samples of `product_id` into rows `done` to `n` of a batch, all that come within timeout_ms.
 
@@ -171,7 +171,8 @@ class Client:
             n: rows of the batch.
             done: how many of them are filled.
             targets: per tensor, where it begins in a slot, bytes, and writable contiguous memory for n rows; its
-                length / n is how much of each slot goes there.
+                length / n is how much of each slot goes there. If the slots are to be decoded, a third item is the
+                native codec (`softs_fast.codecs`), and the length that of what is decoded.
             timeout_ms: how long to wait.
 
         Returns:
@@ -179,6 +180,7 @@ class Client:
 
         Raises:
             ConfigError: the arguments do not fit each other or the slots, or there is no segment.
+            WireError: a slot has what its codec does not write; it has gone back.
         """
         n_filled = self._core.gather(product_id, n, done, list(targets), timeout_ms)
         if n_filled < n:

@@ -188,8 +188,8 @@ def make_generator(
         max_batch: the largest n for `batch_generator_fn`.
 
     Raises:
-        ConfigError: not exactly one function; a config of another size, or one that encodes in its own way;
-            max_batch is less than 1.
+        ConfigError: not exactly one function; a config of another size, or one that encodes in its own way, or with
+            a codec for `fill_fn`; max_batch is less than 1.
     """
     functions = {"generator_fn": generator_fn, "batch_generator_fn": batch_generator_fn, "fill_fn": fill_fn}
     given = [name for name, function in functions.items() if function is not None]
@@ -202,6 +202,12 @@ def make_generator(
     if batch_generator_fn is not None:
         return BatchGenerator(batch_generator_fn, max_batch, batch_config)
     if fill_fn is not None:
+        coded = [spec for spec in batch_config.specs if spec.codec is not None] if batch_config else []
+        if coded:
+            raise ConfigError(
+                f'fill_fn fills tensors in place, but "{coded[0].name}" is stored as {coded[0].codec}; use generator_fn '
+                "or batch_generator_fn, or no codec"
+            )
         return FillGenerator(fill_fn, batch_config)
     assert generator_fn is not None
     return SampleGenerator(generator_fn, batch_config)

@@ -35,6 +35,18 @@ impl<'a, 'py> Source<'a, 'py> {
         }
     }
 
+    /// Its memory, to be read.
+    pub(crate) fn foreign(&self) -> ForeignBytes<'_> {
+        match self {
+            Self::Bytes(bytes) => {
+                let start = NonNull::from(bytes.as_bytes());
+                // SAFETY: M6: nobody writes to `bytes`, which the borrow keeps; here it is only read.
+                unsafe { ForeignBytes::new(start, *bytes) }
+            }
+            Self::Buffer(buffer) => buffer.foreign(),
+        }
+    }
+
     /// What can be used as Rust memory: `bytes` as they are, anything else copied.
     pub(crate) fn to_rust(&self) -> Cow<'_, [u8]> {
         match self {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use softs_net::Endpoint;
 use softs_net::client::{Client as NetClient, Slots, Waited, nonce};
 use softs_proto::client::{Config, Outcome, Plan, ReleaseError, SlotId};
-use softs_shm::{self as shm, Rows, SegmentError};
+use softs_shm::{self as shm, Decode, Rows, SegmentError};
 
 use crate::buffer::{Buffer, Lease};
+use crate::codec::Codec;
 use crate::errors::{net_error, raise, release_error};
 use crate::log::{Record, to_python};
 use crate::process::{Owned, Signals};
@@ -126,27 +127,35 @@ impl Client {
         product_id: &str,
         n: usize,
         done: usize,
-        targets: Vec<(u64, Bound<'_, PyAny>)>,
+        targets: Vec<Bound<'_, PyTuple>>,
         timeout_ms: u64,
     ) -> PyResult<usize> {
         let client = self.here(py)?;
         let segment = self.segment(py)?;
         let buffers = targets
             .iter()
-            .map(|(start, target)| Ok((*start, Buffer::writable(target)?)))
+            .map(|target| {
+                let coded: (u64, Bound<'_, PyAny>, Option<PyRef<'_, Codec>>) = match target.len() {
+                    2 => target.extract().map(|(start, target)| (start, target, None)),
+                    _ => target.extract(),
+                }?;
+                Ok((coded.0, Buffer::writable(&coded.1)?, coded.2))
+            })
             .collect::<PyResult<Vec<_>>>()?;
         let mut rows = Vec::with_capacity(buffers.len());
-        for (start, buffer) in &buffers {
+        for (start, buffer, codec) in &buffers {
             let out = buffer.foreign();
             if n == 0 || !out.len().is_multiple_of(n) {
                 let text = format!("a target has {} bytes, which are not {n} rows", out.len());
                 return Err(raise(py, "ConfigError", text));
             }
-            rows.push(Rows { start: *start, row_len: out.len() / n, out });
+            let decoder = codec.as_ref().map(|codec| &**codec as &dyn Decode);
+            rows.push(Rows { start: *start, row_len: out.len() / n, out, decoder });
         }
+        let row_len = rows.iter().map(|rows| rows.row_len).sum::<usize>().max(self.slot_size as usize);
         let mut batch =
             Gathering { client, segment, product_id, rows, n, done, slots: Vec::with_capacity(n) };
-        let is_small = (n - done.min(n)).saturating_mul(self.slot_size as usize) < DETACH_LEN;
+        let is_small = (n - done.min(n)).saturating_mul(row_len) < DETACH_LEN;
         if is_small && batch.take_ready(py)? {
             return Ok(n);
         }

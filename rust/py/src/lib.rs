@@ -4,6 +4,7 @@
 mod broker;
 mod buffer;
 mod client;
+mod codec;
 mod control;
 mod errors;
 mod lane_stats;
@@ -26,6 +27,8 @@ mod _core {
     use crate::buffer::Lease;
     #[pymodule_export]
     use crate::client::Client;
+    #[pymodule_export]
+    use crate::codec::{Codec, TopK};
     #[pymodule_export]
     use crate::control::{ControlServer, ControlStudent, ControlSubscriber};
     #[pymodule_export]

@@ -215,6 +215,7 @@ impl Segment {
 pub(crate) fn segment_error(py: Python<'_>, error: &SegmentError) -> PyErr {
     let class = match error {
         SegmentError::Invalid(_) => "ConfigError",
+        SegmentError::Malformed { .. } => "WireError",
         SegmentError::Exists { .. } | SegmentError::Busy { .. } => "SegmentExists",
         SegmentError::NotFound { .. } => "SegmentNotFound",
         SegmentError::Full { .. }

@@ -68,6 +68,18 @@ pub enum SegmentError {
         /// Bytes of one slot.
         slot_size: u64,
     },
+    /// A part of a slot that its decoder does not take.
+    #[error("segment {name:?}: slot {slot} cannot be decoded from byte {start} on: {why}")]
+    Malformed {
+        /// Name or path.
+        name: String,
+        /// Which slot.
+        slot: u32,
+        /// Where in it the part starts.
+        start: u64,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The name leads somewhere else by now, or the segment was resized: whoever is attached must attach again.
     #[error("segment {name:?} was replaced or resized; attach again")]
     Gone {

@@ -20,7 +20,7 @@ impl<'a> ForeignBytes<'a> {
     /// Stands for `bytes`, which `owner` keeps alive.
     ///
     /// # Safety
-    /// While `owner` is borrowed, all of `bytes` stay valid: for writes where it is given to [`crate::Segment::read_to`], initialized
+    /// While `owner` is borrowed, all of `bytes` stay valid: for writes where it is given to [`crate::Segment::read_to`] or filled, initialized
     /// and valid for reads where it is given to anything else. No Rust reference to them exists meanwhile.
     pub unsafe fn new<T: ?Sized>(bytes: NonNull<[u8]>, _owner: &'a T) -> Self {
         Self { bytes, owner: PhantomData }
@@ -58,8 +58,15 @@ impl<'a> ForeignBytes<'a> {
         copy
     }
 
+    /// Copies the first `out.len()` bytes, all of them where `out` is longer.
+    pub fn copy_to(self, out: &mut [u8]) {
+        let len = out.len().min(self.len());
+        // SAFETY: M6: valid for reads of its length, and no Rust reference to it exists, so `out` does not overlap it.
+        unsafe { ptr::copy_nonoverlapping(self.as_ptr(), out.as_mut_ptr(), len) };
+    }
+
     /// Overwrites the first `bytes.len()` bytes, all of them where `bytes` is longer.
-    pub(crate) fn fill_from(self, bytes: &[u8]) {
+    pub fn fill_from(self, bytes: &[u8]) {
         let len = bytes.len().min(self.len());
         // SAFETY: M6: valid for writes of its length, and no Rust reference to it exists, so `bytes` does not overlap it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), len) };

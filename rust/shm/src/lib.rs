@@ -47,6 +47,7 @@
 mod access;
 mod control;
 mod create;
+mod decode;
 mod error;
 mod foreign;
 mod gather;
@@ -63,6 +64,7 @@ mod view;
 mod tests;
 
 pub use control::{BLOCK_LEN, LAYOUT_VERSION, MAGIC};
+pub use decode::{Decode, DecodeError, decode_row};
 pub use error::SegmentError;
 pub use foreign::ForeignBytes;
 pub use gather::Rows;

@@ -1,0 +1,20 @@
+"""Encodings that a teacher applies to a tensor while it writes, and that the student's batches undo in native code.
+
+    TensorSpec("logits", (512, 32000), "float32", codec=TopK(64))    # or codec="topk:64"
+
+| codec | bytes per element | what comes back |
+|---|---|---|
+| none, `"exact"` | as many as the dtype has | the same bits |
+| `Cast("bfloat16")`, `"cast:bfloat16"` | 2 or 1 | the nearest number that the other dtype has |
+| `Int8(128)`, `"int8:128"` | 1, and 4 per block | at most half a step off; a step is 1/127 of the block's largest absolute value |
+| `TopK(64)`, `"topk:64"` | for each row of logits `k * (item + 2 or 4) + 4` | `TopKLogits`, for the loss `topk_kl` |
+
+Formulas, error bounds and what becomes of NaN and infinities: docs/numerics.md.
+
+Importing this module does not import torch.
+"""
+
+from .encodings import Cast, Codec, Int8, TopK, as_codec
+from .logits import TopKLogits, topk_kl, topk_logits
+
+__all__ = ["Cast", "Codec", "Int8", "TopK", "TopKLogits", "as_codec", "topk_kl", "topk_logits"]
