@@ -218,6 +218,7 @@ class _BatchMemory:
 
     def __init__(self, config: BatchConfig, n_rows: int) -> None:
         self._specs = list(config.specs)
+        self._names = config.tensor_names
         self._fields = [
             _Field(part, config.get_offset(spec.name), n_rows)
             for spec in self._specs
@@ -235,7 +236,9 @@ class _BatchMemory:
                 array, block = field.lend()
                 self._arrays.append(array)
                 if block.nbytes:
-                    self._targets.append((field.offset, block, *field.native))
+                    self._targets.append(
+                        (field.offset, block) if field.native is None else (field.offset, block, field.native)
+                    )
         return self._targets
 
     def row(self, index: int) -> list[Any]:
@@ -247,9 +250,12 @@ class _BatchMemory:
         """Hand out the batch that was lent; its memory is free as soon as whoever has it lets it go."""
         arrays, self._arrays, self._targets = self._arrays, None, []
         assert arrays is not None
-        tensors = (tensor_over(field.dtype, array) for field, array in zip(self._fields, arrays, strict=True))
         if not self._has_codecs:
-            return {spec.name: tensor for spec, tensor in zip(self._specs, tensors, strict=True)}
+            return {
+                name: tensor_over(field.dtype, array)
+                for name, field, array in zip(self._names, self._fields, arrays, strict=True)
+            }
+        tensors = (tensor_over(field.dtype, array) for field, array in zip(self._fields, arrays, strict=True))
         return {spec.name: spec._assemble(list(islice(tensors, len(spec._parts())))) for spec in self._specs}
 
 
@@ -264,7 +270,7 @@ class _Field:
     def __init__(self, part: Part, offset: int, n_rows: int) -> None:
         self.dtype = part.dtype
         self.offset = offset + part.offset
-        self.native = () if part.native is None else (part.native,)
+        self.native = part.native
         self._n_bytes = n_rows * part.decoded_bytes
         self._shape = (n_rows, *part.shape)
         self._dtype = np.dtype(array_dtype(part.dtype))

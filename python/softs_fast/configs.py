@@ -215,6 +215,7 @@ class BatchConfig:
             self._layout[spec.name] = (spec, offset)
             offset += spec.nbytes
         self._nbytes = offset
+        self._has_codecs = any(spec.codec is not None for spec in self.specs)
 
     @property
     def tensor_names(self) -> list[str]:
@@ -224,7 +225,7 @@ class BatchConfig:
     @property
     def has_codecs(self) -> bool:
         """Whether a tensor is stored in another way than it is decoded to."""
-        return any(spec.codec is not None for spec in self.specs)
+        return self._has_codecs
 
     def nbytes(self) -> int:
         """Return the size of one encoded sample in bytes."""
@@ -257,7 +258,7 @@ class BatchConfig:
             ImportError: torch is not installed.
         """
         self._check_names(tensors)
-        if self.has_codecs:
+        if self._has_codecs:
             data = bytearray(self._nbytes)
             if data:
                 self.encode_into(tensors, data)
