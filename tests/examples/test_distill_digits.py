@@ -2,98 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import select
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from demo import Demo, check_gone, interrupt
 
 DEMO = Path(__file__).parents[2] / "examples" / "distill_digits.py"
 pytestmark = pytest.mark.timeout(180)
 
 
-class Demo:
-    """The demo in a session of its own, so that all its processes can be told from others."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.picture = folder / "out" / "digits.png"
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", DEMO, "--output", self.picture, "--endpoint-dir", folder, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        assert self.process.stdout is not None
-        self.output = self.process.stdout
-
-    def wait_for(self, text: str) -> str:
-        """Read the output up to `text`, character by character: a progress bar ends no lines."""
-        seen = ""
-        while not seen.endswith(text):
-            character = self.output.read(1)
-            assert character, f"the demo ended before {text!r}:\n{seen}"
-            seen += character
-        return seen
-
-    def finish(self) -> tuple[int, str]:
-        """Read to the end; returns the exit code and what was read."""
-        rest = self.output.read()
-        return self.process.wait(), rest
-
-    def remaining(self) -> list[int]:
-        """The processes that do not end by themselves: multiprocessing's resource tracker takes a moment."""
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                pidfd = os.pidfd_open(pid)
-                select.select([pidfd], [], [], 20)
-                os.close(pidfd)
-        return self.processes()
-
-    def processes(self) -> list[int]:
-        """The ids of the demo's processes that are alive."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._owns(pid)]
-
-    def segments(self) -> set[Path]:
-        """The segments that the demo's first process has mapped, told by their inodes."""
-        lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
-        inodes = {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
-        return {path for path in Path("/dev/shm").glob("sl_*") if path.stat().st_ino in inodes}
-
-    def _owns(self, pid: int) -> bool:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        state, session = fields[0], int(fields[3])
-        return session == self.process.pid and state != "Z"
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    """What the demo draws."""
+    return tmp_path / "out" / "digits.png"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
-    """Starts demos; whatever a test leaves of them is killed."""
-    demos: list[Demo] = []
+def start(launch: Callable[..., Demo], tmp_path: Path, picture: Path) -> Callable[..., Demo]:
+    """Starts the demo."""
 
     def start(*arguments: str) -> Demo:
-        demos.append(Demo(tmp_path, *arguments))
-        return demos[-1]
+        return launch(sys.executable, "-u", DEMO, "--output", picture, "--endpoint-dir", tmp_path, *arguments)
 
-    yield start
-    for demo in demos:
-        for pid in demo.processes():
-            os.kill(pid, signal.SIGKILL)
-        demo.process.wait()
-        demo.output.close()
+    return start
 
 
-def test_ends_with_table_and_picture(start: Callable[..., Demo]) -> None:
+def test_ends_with_table_and_picture(start: Callable[..., Demo], picture: Path) -> None:
     demo = start("--steps", "40", "--batch-size", "32", "--suppliers", "2")
     demo.wait_for("students: 40 steps of 32 fresh images")
     code, text = demo.finish()
@@ -107,10 +45,10 @@ def test_ends_with_table_and_picture(start: Callable[..., Demo]) -> None:
     assert min(soft, hard) > 20
     assert re.search(r"^1,280 samples in [\d.]+ s: [\d,]+ samples/s$", text, re.MULTILINE)
     assert re.search(r"^starvation: .* [\d.]+% of that time$", text, re.MULTILINE)
-    assert text.endswith(f"picture: {demo.picture}\n")
+    assert text.endswith(f"picture: {picture}\n")
     assert "Traceback" not in text
-    assert demo.picture.read_bytes().startswith(b"\x89PNG")
-    assert demo.picture.stat().st_size > 50_000
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 50_000
     assert demo.remaining() == []
 
 
@@ -149,20 +87,3 @@ def test_refuses_nonsense(start: Callable[..., Demo]) -> None:
     code, text = start("--suppliers", "0").finish()
     assert code == 2
     assert "0 is not 1 or more" in text
-
-
-def interrupt(demo: Demo, whom: str) -> None:
-    """What Ctrl-C in a terminal does, or `kill -INT` on the parent alone."""
-    if whom == "everyone":
-        os.killpg(demo.process.pid, signal.SIGINT)
-    else:
-        demo.process.send_signal(signal.SIGINT)
-
-
-def check_gone(demo: Demo, segments: set[Path]) -> None:
-    code, text = demo.finish()
-    assert code == 130, text
-    assert "Traceback" not in text
-    assert "interrupted" in text
-    assert [segment for segment in segments if segment.exists()] == []
-    assert demo.remaining() == []

@@ -1,0 +1,234 @@
+"""Distil two teachers, one after the other, into a student that trains on several ranks.
+
+    torchrun --standalone --nproc_per_node=2 examples/distill_ddp.py
+
+Each rank has slots of its own, and the workers make other samples for each of them. The first rank chooses the
+teacher; `switch_model` lets all ranks begin with it at the same step. Samples depend on nothing but teacher, rank and
+place in the stream, and streams are ordered, so a second run ends with the same digest, however many workers there
+are. The ranks talk through gloo, or NCCL where each has a GPU. The first rank also starts broker and workers, so that
+one command shows it all.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+
+if __name__ == "__main__":
+    # The imports below take seconds; until main() listens, Ctrl-C ends the process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+import softs_fast as sf
+from processes import running
+from softs_fast.distill import switch_model
+
+TEACHERS = ("narrow", "wide")
+WIDTHS = {"narrow": 16, "wide": 128}
+N_INPUTS, N_OUTPUTS = 32, 8
+BATCH_SIZE = 32
+LEARNING_RATE = 3e-3
+
+SAMPLE = sf.BatchConfig(
+    [
+        sf.TensorSpec("x", (N_INPUTS,), "float32"),
+        sf.TensorSpec("y", (N_OUTPUTS,), "float32"),  # what the teacher makes of x
+    ]
+)
+
+
+def main() -> int:
+    """Run this rank; returns the exit code, 130 after Ctrl-C."""
+    options = parse_options()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run(options)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train on this rank; the first one starts the rest, and reports."""
+    device = join_ranks()
+    rank = dist.get_rank()
+    with contextlib.ExitStack() as stack:
+        stack.callback(dist.destroy_process_group)
+        folder = share_folder(stack.enter_context(tempfile.TemporaryDirectory(prefix="softs-fast-")), device)
+        if rank == 0:
+            stack.enter_context(
+                sf.Broker(**endpoints(folder, "frontend", "backend", "control", "control_pub"))
+            )
+            stack.enter_context(running(make_worker, *[(folder, options.seed)] * options.workers))
+        client = stack.enter_context(
+            sf.StudentClient(
+                student_rank=rank,
+                slot_count=1,  # samples arrive in the slots of the dataset
+                batch_config=SAMPLE,
+                **endpoints(folder, "frontend", "control", "control_pub"),
+            )
+        )
+        client.hello()
+        if rank != 0:
+            client.start_sub_listener()
+        dataset = sf.DistillIterableDataset(
+            student_rank=rank,
+            generation_value=client.generation_value,
+            slot_count=4 * BATCH_SIZE,
+            batch_config=SAMPLE,
+            ordered=True,
+            **endpoints(folder, "frontend"),
+        )
+        stack.callback(dataset.close)
+        batches = iter(DataLoader(dataset, batch_size=BATCH_SIZE))
+
+        torch.manual_seed(options.seed)
+        student = nn.Sequential(nn.Linear(N_INPUTS, 64), nn.ReLU(), nn.Linear(64, N_OUTPUTS)).to(device)
+        model = DistributedDataParallel(student)
+        optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+        digest = hashlib.sha256()
+        for teacher in TEACHERS:
+            generation = switch_model(client, teacher, {"width": WIDTHS[teacher]})
+            losses, inputs = train(model, optimizer, batches, options.steps, device)
+            total = mean_over_ranks(losses)
+            n_distinct, n_samples = count_distinct(inputs)
+            digest.update(total.numpy().tobytes())
+            if rank == 0:
+                print(
+                    f"generation {generation}, teacher {teacher!r}: loss {total[0]:.4f} -> {total[-1]:.4f}, "
+                    f"{n_samples:,} samples on {dist.get_world_size()} ranks, {n_distinct:,} of them distinct"
+                )
+        for parameter in student.parameters():
+            digest.update(parameter.detach().cpu().numpy().tobytes())
+        if rank == 0:
+            print(f"digest of losses and weights: {digest.hexdigest()[:16]}", flush=True)
+            client.stop_workers()
+        dist.barrier()  # the broker is the first rank's: nobody may need it any more
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterator[dict[str, Tensor]],
+    steps: int,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Take `steps` steps; returns this rank's losses, float64 [steps], and all that it saw of x, float32 [n, N_INPUTS]."""
+    losses, inputs = [], []
+    for _ in range(steps):
+        batch = next(batches)
+        loss = F.mse_loss(model(batch["x"].to(device)), batch["y"].to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        inputs.append(batch["x"])
+    return torch.tensor(losses, dtype=torch.float64), torch.cat(inputs)
+
+
+# --- The workers' side ---
+
+
+def make_worker(folder: str, seed: int) -> sf.Worker:
+    """Return a worker that was not started."""
+    return sf.Worker(
+        batch_generator_fn=Teachers(seed),
+        slot_size=SAMPLE.nbytes(),
+        batch_config=SAMPLE,
+        **endpoints(folder, "backend", "control_pub"),
+    )
+
+
+class Teachers:
+    """The generator: networks with one hidden layer and random weights."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def __call__(
+        self, model_id: str, model_cfg: dict[str, int], n: int, sequences: tuple[int, ...], rank: int
+    ) -> dict[str, NDArray[np.generic]]:
+        """Return the samples `sequences` of the stream of `rank`, as SAMPLE says, [n, ...] each."""
+        weights = np.random.default_rng([self.seed, *model_id.encode()])
+        width = model_cfg["width"]
+        hidden = weights.standard_normal((N_INPUTS, width)) / N_INPUTS**0.5
+        out = weights.standard_normal((width, N_OUTPUTS)) / width**0.5
+        # A generator of its own for each sample: it is the same whoever makes it, and with whichever others.
+        x = np.stack(
+            [np.random.default_rng([self.seed, rank, place]).standard_normal(N_INPUTS) for place in sequences]
+        )
+        y = np.stack([np.maximum(row @ hidden, 0) @ out for row in x])
+        return {"x": x.astype(np.float32), "y": y.astype(np.float32)}
+
+
+# --- Between the ranks ---
+
+
+def join_ranks() -> torch.device:
+    """Join the ranks that torchrun started; returns this one's device."""
+    has_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpu else torch.device("cpu")
+    if has_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if has_gpu else "gloo")
+    return device
+
+
+def share_folder(folder: str, device: torch.device) -> str:
+    """Return the first rank's folder, on every rank."""
+    text = torch.zeros(256, dtype=torch.uint8, device=device)
+    encoded = os.fsencode(folder)
+    text[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
+    dist.broadcast(text, src=0)
+    return os.fsdecode(bytes(text.tolist()).rstrip(b"\0"))
+
+
+def mean_over_ranks(values: Tensor) -> Tensor:
+    """Return the mean of each value over the ranks, on every rank; float64 [n]."""
+    return torch.stack(gather(values)).mean(dim=0)
+
+
+def count_distinct(inputs: Tensor) -> tuple[int, int]:
+    """Return how many different samples all ranks had together, and how many samples; by their x, float32 [n, N_INPUTS]."""
+    everyone = torch.cat(gather(inputs))
+    return len(everyone.unique(dim=0)), len(everyone)
+
+
+def gather(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors of all ranks, on every rank; they must be of one shape."""
+    device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
+    gathered = [torch.empty_like(tensor, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, tensor.to(device))
+    return [part.cpu() for part in gathered]
+
+
+def endpoints(folder: str, *names: str) -> dict[str, str]:
+    """Return endpoints of the broker as arguments."""
+    return {f"{name}_endpoint": f"ipc://{folder}/{name}.sock" for name in names}
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=300, help="of each teacher (%(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and samples (%(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""An example as a user runs it: in a session of its own, so that all its processes can be told from others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class Demo:
+    """A running example, and the processes that it starts."""
+
+    def __init__(self, *command: str | Path) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        self.output = self.process.stdout
+
+    def wait_for(self, text: str) -> str:
+        """Read the output up to `text`, character by character: a progress bar ends no lines."""
+        seen = ""
+        while not seen.endswith(text):
+            character = self.output.read(1)
+            assert character, f"the demo ended before {text!r}:\n{seen}"
+            seen += character
+        return seen
+
+    def finish(self) -> tuple[int, str]:
+        """Read to the end; returns the exit code and what was read."""
+        rest = self.output.read()
+        return self.process.wait(), rest
+
+    def remaining(self) -> list[int]:
+        """The processes that do not end by themselves: multiprocessing's resource tracker takes a moment."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(pid)
+                select.select([pidfd], [], [], 20)
+                os.close(pidfd)
+        return self.processes()
+
+    def processes(self) -> list[int]:
+        """The ids of the demo's processes that are alive."""
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._owns(pid)]
+
+    def segments(self) -> set[Path]:
+        """The segments that the demo's first process has mapped, told by their inodes."""
+        lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
+        inodes = {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
+        return {path for path in Path("/dev/shm").glob("sl_*") if path.stat().st_ino in inodes}
+
+    def _owns(self, pid: int) -> bool:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        state, session = fields[0], int(fields[3])
+        return session == self.process.pid and state != "Z"
+
+
+def interrupt(demo: Demo, whom: str) -> None:
+    """What Ctrl-C in a terminal does to "everyone", or `kill -INT` to the "parent" alone."""
+    if whom == "everyone":
+        os.killpg(demo.process.pid, signal.SIGINT)
+    else:
+        demo.process.send_signal(signal.SIGINT)
+
+
+def check_gone(demo: Demo, segments: Iterable[Path]) -> None:
+    """Check that an interrupted example ends as it should, and that nothing of it is left."""
+    code, text = demo.finish()
+    assert code == 130, text
+    assert "Traceback" not in text
+    assert "interrupted" in text
+    assert [segment for segment in segments if segment.exists()] == []
+    assert demo.remaining() == []
