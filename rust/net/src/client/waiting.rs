@@ -14,8 +14,7 @@ const ALONE: Duration = Duration::from_micros(2);
 const LOOKS: u32 = 16;
 
 impl Inner {
-    /// After something was done: writes what is due, wakes suppliers that have something to do. The last time before the caller waits, no order
-    /// may wait for others to make a bunch with.
+    /// After something was done: writes what is due, wakes suppliers that have something to do.
     pub(super) fn settle(&mut self, now: Instant, waits: bool) {
         self.link.transmit(now);
         if now >= self.care_at {
@@ -23,8 +22,8 @@ impl Inner {
             self.link.transmit(now);
         }
         let machine = &mut self.link.machine;
-        let bunch = if waits || machine.n_finished() == 0 { 1 } else { self.bunch };
-        machine.lanes_mut().ring(bunch);
+        let is_waited_for = waits || machine.n_finished() == 0;
+        machine.lanes_mut().ring(is_waited_for, self.bunch);
     }
 
     /// Reads what the broker sent, and looks after the suppliers.
@@ -156,6 +155,7 @@ impl Client {
             let mut inner = self.lock();
             let machine = &mut inner.link.machine;
             let n_finished = machine.n_finished();
+            machine.lanes_mut().ring_for_all();
             machine.lanes().set_sleeping(true);
             machine.handle_lanes(now);
             if machine.n_finished() != n_finished {

@@ -11,8 +11,11 @@ use softs_proto::client::{Counters, Ending, LaneEvent, LaneRef, Lanes, SlotCount
 use softs_shm::{self as shm, LaneOwner, N_LANES, Segment};
 
 use super::bell::{Bell, Rope};
-use super::counters::client as counter;
+use super::counters as counter;
 use crate::error::NetError;
+
+/// What those who are awake make within this time is no reason to wake another one.
+const SOON: Duration = Duration::from_micros(20);
 
 /// The lanes of a client, or none where its medium has none.
 #[derive(Debug, Default)]
@@ -32,6 +35,19 @@ struct Open {
     /// Orders of each lane for which nobody was woken.
     unrung: [usize; N_LANES as usize],
     n_unrung: usize,
+    /// Orders that were placed since it was last considered how many suppliers should be awake.
+    n_placed: usize,
+    paces: [Pace; N_LANES as usize],
+}
+
+/// How long the suppliers of a lane take for a sample, as one of them counts it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    supplier: u32,
+    made: u64,
+    busy_ns: u64,
+    /// Nanoseconds; `None`: not known, or long.
+    sample_ns: Option<u64>,
 }
 
 /// A supplier in the table.
@@ -74,6 +90,8 @@ impl OwnLanes {
                     version,
                     unrung: [0; N_LANES as usize],
                     n_unrung: 0,
+                    n_placed: 0,
+                    paces: [Pace::default(); N_LANES as usize],
                 };
                 Ok(Self { open: Some(open) })
             }
@@ -99,19 +117,31 @@ impl OwnLanes {
         open.wake_for_returned();
     }
 
-    /// Wakes suppliers for orders that were placed, once there are `bunch` of them.
-    pub(crate) fn ring(&mut self, bunch: usize) {
+    /// Orders were placed: wakes a supplier of each lane where all are asleep, at once if `is_waited_for`, else once there are `bunch` orders.
+    /// For every `bunch`, also wakes as many as will not have made their samples soon.
+    pub(crate) fn ring(&mut self, is_waited_for: bool, bunch: usize) {
         let Some(open) = &mut self.open else { return };
-        if open.n_unrung < bunch.max(1) {
+        let is_bunch = open.n_placed >= bunch.max(1);
+        if open.n_unrung > 0 && (is_bunch || is_waited_for) {
+            open.ring(is_bunch);
+        }
+        if is_bunch {
+            open.n_placed = 0;
+        }
+    }
+
+    /// The caller is about to sleep: wakes a supplier for each order for which nobody was woken.
+    pub(crate) fn ring_for_all(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        if std::mem::take(&mut open.n_unrung) == 0 {
             return;
         }
-        open.n_unrung = 0;
         for index in 0..open.lanes.len() {
-            let n_new = std::mem::take(&mut open.unrung[index]);
-            if n_new > 0
+            let n_unrung = std::mem::take(&mut open.unrung[index]);
+            if n_unrung > 0
                 && let Some(lane) = open.lanes[index]
             {
-                open.wake(lane, n_new);
+                open.wake(lane, n_unrung.min(open.owner.n_open(lane)));
             }
         }
     }
@@ -141,7 +171,7 @@ impl OwnLanes {
     /// A caller begins to wait for a sample.
     pub(crate) fn note_wait_begun(&self) {
         if let Some(open) = &self.open {
-            open.owner.counters().add(counter::WAITS, 1);
+            open.owner.counters().add(counter::client::WAITS, 1);
         }
     }
 
@@ -149,7 +179,7 @@ impl OwnLanes {
     pub(crate) fn note_waited(&self, time: Duration) {
         if let Some(open) = &self.open {
             let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            open.owner.counters().add(counter::WAITED_NS, nanoseconds);
+            open.owner.counters().add(counter::client::WAITED_NS, nanoseconds);
         }
     }
 
@@ -159,13 +189,13 @@ impl OwnLanes {
         let (counters, slots) = (open.owner.counters(), slots());
         let on_order = slots.on_lane + slots.on_wire + slots.stale;
         for (index, value) in [
-            (counter::DELIVERED, done.delivered),
-            (counter::HELD, held as u64),
-            (counter::RETRIES, done.retried),
-            (counter::FAILED, done.failed),
-            (counter::LOST, done.lost),
-            (counter::FINISHED, slots.finished as u64),
-            (counter::ON_ORDER, on_order as u64),
+            (counter::client::DELIVERED, done.delivered),
+            (counter::client::HELD, held as u64),
+            (counter::client::RETRIES, done.retried),
+            (counter::client::FAILED, done.failed),
+            (counter::client::LOST, done.lost),
+            (counter::client::FINISHED, slots.finished as u64),
+            (counter::client::ON_ORDER, on_order as u64),
         ] {
             counters.set(index, value);
         }
@@ -174,7 +204,7 @@ impl OwnLanes {
     /// Sets the time at which the client began.
     pub(crate) fn show_start(&self, unix_ns: u64) {
         if let Some(open) = &self.open {
-            open.owner.counters().set(counter::STARTED_NS, unix_ns);
+            open.owner.counters().set(counter::client::STARTED_NS, unix_ns);
         }
     }
 }
@@ -201,6 +231,52 @@ impl Open {
                 rope.ring();
             }
             self.suppliers.push(Attached { supplier, process: process.ok().map(Arc::new), rope });
+        }
+    }
+
+    fn ring(&mut self, is_bunch: bool) {
+        for index in 0..self.lanes.len() {
+            let (n_unrung, Some(lane)) = (self.unrung[index], self.lanes[index]) else { continue };
+            if n_unrung == 0 {
+                continue;
+            }
+            let (attached, awake) = self.owner.who_is_awake(lane);
+            let needed = if is_bunch { self.needed(lane, attached, awake) } else { 0 };
+            let missing = needed.saturating_sub(awake.count_ones() as usize).max(usize::from(awake == 0));
+            let n_new = missing.min(n_unrung);
+            if n_new > 0 {
+                self.unrung[index] -= n_new;
+                self.n_unrung -= n_new;
+                self.wake(lane, n_new);
+            }
+        }
+    }
+
+    /// How many suppliers make the open orders of a lane soon.
+    fn needed(&mut self, lane: shm::LaneRef, attached: u64, awake: u64) -> usize {
+        let pace = &mut self.paces[lane.index as usize];
+        // The one that was asked last, or whoever comes first.
+        let supplier =
+            if attached & 1 << pace.supplier == 0 { attached.trailing_zeros() } else { pace.supplier };
+        let Some(counters) = self.owner.supplier_counters(supplier) else { return 0 };
+        let (made, busy_ns) =
+            (counters.get(counter::supplier::MADE), counters.get(counter::supplier::BUSY_NS));
+        let is_known = supplier == pace.supplier && made >= pace.made;
+        let n_made = made - if is_known { pace.made } else { 0 };
+        let sample_ns =
+            match busy_ns.wrapping_sub(if is_known { pace.busy_ns } else { 0 }).checked_div(n_made) {
+                Some(sample_ns) => Some(sample_ns),
+                // It has made nothing: because it was not asked, or because it takes long.
+                None if awake & 1 << supplier == 0 => pace.sample_ns.filter(|_| is_known),
+                None => None,
+            };
+        *pace = Pace { supplier, made, busy_ns, sample_ns };
+        match sample_ns {
+            Some(sample_ns) => {
+                let work = Duration::from_nanos(sample_ns.saturating_mul(self.owner.n_open(lane) as u64));
+                usize::try_from(work.as_nanos() / SOON.as_nanos()).unwrap_or(usize::MAX)
+            }
+            None => usize::MAX,
         }
     }
 
@@ -279,6 +355,7 @@ impl Lanes for OwnLanes {
         if placed {
             open.unrung[lane.index as usize] += 1;
             open.n_unrung += 1;
+            open.n_placed += 1;
         }
         placed
     }
@@ -309,3 +386,6 @@ impl LaneSleep {
 fn to_shm(lane: LaneRef) -> shm::LaneRef {
     shm::LaneRef { index: lane.index, generation: lane.generation }
 }
+
+#[cfg(test)]
+mod tests;

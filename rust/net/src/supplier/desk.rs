@@ -20,6 +20,8 @@ const MAX_SEGMENTS: usize = 128;
 const TURN: Duration = Duration::from_micros(50);
 /// Samples of a turn at weight 1, unless a batch has more.
 const MAX_TURN: u64 = 64;
+/// Where a sample takes less, what suppliers do to each other's caches costs more than a second one of them makes.
+const NOT_WORTH_SHARING: Duration = Duration::from_micros(1);
 /// Bytes of the text of a failed order that are sure to reach the client.
 const MAX_TEXT: usize = 8000;
 /// Where a longer text is cut, its first bytes stay: they say who failed at what.
@@ -70,6 +72,8 @@ pub(super) struct Desk {
     pub(super) wire_waits: bool,
     /// Moving average of the time of one sample, nanoseconds.
     mean_ns: u64,
+    /// Turns that are taken although others could do the work: somebody has called.
+    n_called: usize,
     hand: Hand,
     /// No lane is taken on any more.
     is_closed: bool,
@@ -120,6 +124,7 @@ impl Desk {
             wire_credit: 0,
             wire_waits: false,
             mean_ns: 0,
+            n_called: 0,
             hand: Hand::default(),
             is_closed: false,
             now,
@@ -258,6 +263,9 @@ impl Desk {
         // Once around, and the one that has the turn once more: each is seen with credit, for debts are smaller than what a turn brings.
         for _ in 0..self.lanes.len() + 2 {
             match self.lanes.get_mut(self.turn) {
+                Some(lane) if lane.credit > 0 && self.n_called == 0 && is_surplus(lane, self.mean_ns) => {
+                    lane.credit = 0;
+                }
                 Some(lane) if lane.credit > 0 => {
                     take_orders(&lane.attached, lane.lane, max, &mut self.hand.claims);
                     let n = self.hand.claims.len();
@@ -275,12 +283,18 @@ impl Desk {
                 Some(_) => {}
             }
             self.turn = if self.turn >= self.lanes.len() { 0 } else { self.turn + 1 };
+            self.n_called = self.n_called.saturating_sub(1);
             match self.lanes.get_mut(self.turn) {
                 Some(lane) => lane.credit += i64::from(lane.weight) * quantum,
                 None => self.wire_credit += quantum,
             }
         }
         Turn::Nobody
+    }
+
+    /// A client has called: until all have had a turn, nothing is left to others, who may be awake but busy elsewhere.
+    pub(super) fn called(&mut self) {
+        self.n_called = self.lanes.len() + 1;
     }
 
     /// Adds orders of the same lane to those in hand; whether there were any.
@@ -399,6 +413,12 @@ impl Desk {
         }
         (*is_shown, *begun) = (false, None);
     }
+}
+
+/// Whether the orders of a lane are better left to those who came before and are awake.
+fn is_surplus(lane: &Lane, mean_ns: u64) -> bool {
+    (1..NOT_WORTH_SHARING.as_nanos() as u64).contains(&mean_ns)
+        && lane.attached.worker.has_senior_awake(lane.lane)
 }
 
 fn take_orders(attached: &Attached, lane: LaneRef, max: usize, claims: &mut Vec<Claim>) {

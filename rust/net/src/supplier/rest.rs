@@ -51,6 +51,7 @@ impl Supplier {
         sleepers.awake();
         if was_called {
             sleepers.hush();
+            desk.called();
             if sleepers.has_lost_one() {
                 let mut state = self.shared.lock();
                 desk.check(&mut state.link.machine);

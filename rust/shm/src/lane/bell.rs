@@ -7,7 +7,8 @@ use super::atomics::{AtomicU64, Ordering, fence};
 
 /// Says that the peer is about to sleep; it must look at its work once more before it does.
 pub(crate) fn fall_asleep(sleepers: &AtomicU64, peer: u32) {
-    sleepers.fetch_or(1 << peer, Ordering::Relaxed);
+    // SYNC(senior): pairs with itself; who falls asleep later sees the work that who fell asleep before left to him.
+    sleepers.fetch_or(1 << peer, Ordering::AcqRel);
     // SYNC(bell): pairs with `asleep`; the look at the work comes after this.
     fence(Ordering::SeqCst);
 }

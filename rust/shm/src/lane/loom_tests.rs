@@ -316,6 +316,26 @@ fn a_bell_against_sleep() {
 }
 
 #[test]
+fn an_order_that_one_leaves_to_another_who_falls_asleep_is_seen() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        memory.place(0, 0, 10);
+        let junior = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                let has_seen = memory.ring().has_orders(GENERATION);
+                bell::fall_asleep(&memory.asleep, 1);
+                // It leaves the order to the senior if that one is awake.
+                has_seen && memory.asleep.load(Ordering::Relaxed) & 1 == 0
+            })
+        };
+        bell::fall_asleep(&memory.asleep, 0);
+        let senior_takes_it = memory.ring().has_orders(GENERATION);
+        assert!(!junior.join().unwrap() || senior_takes_it, "both would sleep while an order waits");
+    });
+}
+
+#[test]
 fn one_of_two_rings() {
     loom::model(|| {
         let memory = Memory::new(2);

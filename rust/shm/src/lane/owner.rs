@@ -287,6 +287,30 @@ impl LaneOwner {
         woken
     }
 
+    /// The suppliers of a lane, and those of them who are awake: one bit each, by their places in the table. An order that was placed before is
+    /// seen by all who are awake.
+    #[must_use]
+    pub fn who_is_awake(&self, lane: LaneRef) -> (u64, u64) {
+        if self.own(lane).is_none() {
+            return (0, 0);
+        }
+        let asleep = bell::asleep(&self.area.header().suppliers_asleep.word);
+        let attached = self.attached(lane);
+        (attached, attached & !asleep)
+    }
+
+    /// How many orders of a lane are open.
+    #[must_use]
+    pub fn n_open(&self, lane: LaneRef) -> usize {
+        self.own(lane).map_or(0, |own| own.n_open)
+    }
+
+    /// The counters of the supplier in that place of the table; `None` where there is no such place.
+    #[must_use]
+    pub fn supplier_counters(&self, index: u32) -> Option<Counters<'_>> {
+        self.area.suppliers().get(index as usize).map(|entry| Counters::new(&entry.counters))
+    }
+
     /// Whether suppliers gave orders of this lane back since the last call: others may have to be woken for them.
     pub fn orders_returned(&mut self, lane: LaneRef) -> bool {
         let n_returned =

@@ -218,6 +218,11 @@ impl Ring<'_> {
         false
     }
 
+    /// Who is attached, one bit each.
+    pub(crate) fn attached(&self) -> u64 {
+        self.header.door.attached.load(Ordering::Relaxed)
+    }
+
     /// Removes a supplier from those that are attached.
     pub(crate) fn leave(self, owner: u32) {
         self.header.door.attached.fetch_and(!(1 << owner), Ordering::Relaxed);

@@ -189,6 +189,15 @@ impl LaneWorker {
         self.segment().view_unlooked(offset, slot_size)
     }
 
+    /// Whether another supplier of this lane, in an earlier place of the table, is awake. It looks at all orders before it sleeps: also at those that this one
+    /// leaves to it, if this one asks after it has said that it is about to sleep.
+    #[must_use]
+    pub fn has_senior_awake(&self, lane: LaneRef) -> bool {
+        let Some(ring) = self.ring(lane) else { return false };
+        let asleep = &self.area.header().suppliers_asleep.word;
+        ring.attached() & !asleep.load(Ordering::Relaxed) & ((1 << self.index) - 1) != 0
+    }
+
     /// Whether the client must be woken after something ended; whoever is told so must do it.
     #[must_use]
     pub fn client_to_wake(&self) -> bool {

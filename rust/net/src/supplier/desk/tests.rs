@@ -115,6 +115,36 @@ fn share(desk: &mut Desk, n: usize, max: usize) -> Vec<(Option<Arc<str>>, usize)
 }
 
 #[test]
+fn quick_samples_are_left_to_one_who_came_before_and_is_awake_until_somebody_calls() {
+    let (mut machine, mut student) = (machine(), Student::new());
+    let (mut senior, mut junior) = (desk(&[]), desk(&[]));
+    let lane = student.lane();
+    let id = student.id(lane);
+    for desk in [&mut senior, &mut junior] {
+        assert!(offer(desk, &mut self::machine(), &[(&id, "p")]).is_empty());
+    }
+    student.order(lane, 0..1000);
+    assert_eq!(junior.take(1), Turn::Lane, "nobody knows yet how long a sample takes");
+    junior.begin();
+    junior.end(Ok(()));
+    junior.mean_ns = NOT_WORTH_SHARING.as_nanos() as u64;
+    assert_eq!(share(&mut junior, 1, 1).len(), 1, "samples that take long are worth a second supplier");
+    junior.mean_ns = 300;
+    assert_eq!(junior.take(1), Turn::Nobody);
+    senior.mean_ns = 300;
+    assert_eq!(share(&mut senior, 10, 1).len(), 1, "the first one never leaves them");
+    // The senior may be awake and yet have no time: who is called takes a turn.
+    junior.called();
+    let n_made: usize = share(&mut junior, 1000, 1).iter().map(|(_, n)| n).sum();
+    assert!((1..1000).contains(&n_made), "{n_made}");
+    assert_eq!(junior.take(1), Turn::Nobody);
+    senior.segments()[0].worker.set_sleeping(true);
+    assert_eq!(junior.take(1), Turn::Lane);
+    junior.give_back();
+    senior.check(&mut machine);
+}
+
+#[test]
 fn time_is_shared_by_weight_and_the_wire_is_one_lane_more() {
     for max in [1, 10, 64] {
         let (mut desk, mut machine, mut student) = (desk(&[("heavy.*", 3)]), machine(), Student::new());

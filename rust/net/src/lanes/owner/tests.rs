@@ -1,0 +1,111 @@
+//! Whom the client wakes, with suppliers in this process.
+
+use super::*;
+
+use softs_shm::{Claim, Identity, LaneWorker};
+
+/// A client with a lane of 64 slots, and suppliers of it, all asleep.
+struct Room {
+    lanes: OwnLanes,
+    lane: LaneRef,
+    workers: Vec<LaneWorker>,
+    _bells: Vec<Bell>,
+    n_placed: u32,
+}
+
+impl Room {
+    fn new(n_suppliers: usize) -> Self {
+        let segment = Arc::new(Segment::create_shm(None, 8, 64).unwrap());
+        let mut lanes = OwnLanes::open(&segment).unwrap();
+        let lane = lanes.open("p").unwrap();
+        let bells: Vec<_> = (0..n_suppliers).map(|_| Bell::new().unwrap()).collect();
+        let workers: Vec<_> = bells
+            .iter()
+            .map(|bell| {
+                let worker =
+                    LaneWorker::attach(Arc::clone(&segment), Identity::current().unwrap(), bell.number());
+                let worker = worker.unwrap();
+                assert!(worker.join(to_shm(lane)));
+                worker.set_sleeping(true);
+                worker
+            })
+            .collect();
+        segment.unlink().unwrap();
+        Self { lanes, lane, workers, _bells: bells, n_placed: 0 }
+    }
+
+    fn place(&mut self, n: u32) {
+        for _ in 0..n {
+            assert!(self.lanes.place(self.lane, self.n_placed, 0));
+            self.n_placed += 1;
+        }
+    }
+
+    fn n_awake(&self) -> u32 {
+        self.lanes.open.as_ref().unwrap().owner.who_is_awake(to_shm(self.lane)).1.count_ones()
+    }
+
+    fn claim(&self, supplier: usize) -> Claim {
+        self.workers[supplier].claim(to_shm(self.lane)).unwrap()
+    }
+
+    /// Makes samples, each in so many nanoseconds.
+    fn make(&self, supplier: usize, n: u64, sample_ns: u64) {
+        for _ in 0..n {
+            assert!(self.workers[supplier].publish(self.claim(supplier), Ok(())));
+        }
+        let counters = self.workers[supplier].counters();
+        counters.add(counter::supplier::MADE, n);
+        counters.add(counter::supplier::BUSY_NS, n * sample_ns);
+    }
+
+    /// The one who is awake.
+    fn awake(&self) -> usize {
+        let (_, awake) = self.lanes.open.as_ref().unwrap().owner.who_is_awake(to_shm(self.lane));
+        awake.trailing_zeros() as usize
+    }
+}
+
+#[test]
+fn orders_wake_somebody_in_bunches_and_at_once_if_they_are_waited_for() {
+    for is_waited_for in [false, true] {
+        let mut room = Room::new(4);
+        room.place(3);
+        room.lanes.ring(is_waited_for, 4);
+        assert_eq!(room.n_awake(), u32::from(is_waited_for));
+        room.lanes.ring_for_all();
+        assert_eq!(room.n_awake(), 3, "who sleeps has asked for all of them");
+    }
+}
+
+#[test]
+fn more_are_woken_only_where_those_who_are_awake_take_long() {
+    for (sample_ns, n_expected) in [(300, 1), (5_000, 3), (1_000_000, 8)] {
+        let mut room = Room::new(8);
+        room.place(1);
+        room.lanes.ring(true, 4);
+        let awake = room.awake();
+        room.make(awake, 1, sample_ns);
+        while room.lanes.poll().is_some() {}
+        // The pace of the one who is asked: the first of the lane.
+        room.workers[0].counters().add(counter::supplier::MADE, 1);
+        room.workers[0].counters().add(counter::supplier::BUSY_NS, sample_ns);
+        room.place(15);
+        room.lanes.ring(false, 4);
+        assert_eq!(room.n_awake(), n_expected, "samples of {sample_ns} ns");
+    }
+}
+
+#[test]
+fn one_who_is_awake_and_makes_nothing_is_helped() {
+    let mut room = Room::new(4);
+    room.place(1);
+    room.lanes.ring(true, 4);
+    assert_eq!(room.n_awake(), 1);
+    let _claim = room.claim(room.awake());
+    room.place(8);
+    room.lanes.ring(true, 16);
+    assert_eq!(room.n_awake(), 1, "it may be about to take them");
+    room.lanes.ring(true, 8);
+    assert_eq!(room.n_awake(), 4);
+}
