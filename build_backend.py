@@ -105,7 +105,11 @@ def cmake_options() -> list[str]:
         f"-DSOFTS_WERROR={'ON' if os.environ.get('SOFTS_WERROR') == '1' else 'OFF'}",
     ]
     if nvcc := find_nvcc(os.environ.get("SOFTS_CUDA", "")):
-        options.append(f"-DCMAKE_CUDA_COMPILER={nvcc}")
+        options += ["-DSOFTS_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}"]
+        # The packages keep their libraries in lib, where their nvcc does not look.
+        libraries = Path(nvcc).resolve().parents[1] / "lib"
+        if (libraries / "libcudart_static.a").exists():
+            options.append(f'-DCMAKE_CUDA_FLAGS=-L"{libraries}"')
     return options
 
 

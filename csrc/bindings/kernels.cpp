@@ -1,48 +1,19 @@
 // softs_fast.kernels: the reduce kernels, and what this build holds.
 #include <pybind11/stl.h>
 
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "bindings.hpp"
 #include "cpu/reduce.hpp"
+#include "names.hpp"
 
 namespace py = pybind11;
 
 namespace softs {
 namespace {
-
-template <class T, std::size_t N>
-T named(const std::array<std::pair<std::string_view, T>, N>& table, std::string_view what, std::string_view name) {
-    for (const auto& [known, value] : table) {
-        if (known == name) return value;
-    }
-    throw py::value_error("unknown " + std::string(what) + " \"" + std::string(name) + '"');
-}
-
-constexpr std::array<std::pair<std::string_view, Dtype>, 10> dtypes{{
-    {"float64", Dtype::float64},
-    {"float32", Dtype::float32},
-    {"float16", Dtype::float16},
-    {"bfloat16", Dtype::bfloat16},
-    {"int64", Dtype::int64},
-    {"int32", Dtype::int32},
-    {"int16", Dtype::int16},
-    {"int8", Dtype::int8},
-    {"uint8", Dtype::uint8},
-    {"bool", Dtype::boolean},
-}};
-
-constexpr std::array<std::pair<std::string_view, Op>, 4> ops{{
-    {"sum", Op::sum},
-    {"mean", Op::mean},
-    {"min", Op::min},
-    {"max", Op::max},
-}};
 
 InstructionSet available(std::string_view wanted) {
     for (const auto set : available_instruction_sets()) {

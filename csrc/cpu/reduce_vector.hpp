@@ -178,13 +178,13 @@ struct Or {
 struct Min {
     template <class V>
     SOFTS_INLINE V fold(V a, V b) noexcept {
-        return (b < a) | (b != b) ? b : a;
+        return ((b < a) | (b != b)) ? b : a;
     }
 };
 struct Max {
     template <class V>
     SOFTS_INLINE V fold(V a, V b) noexcept {
-        return (b > a) | (b != b) ? b : a;
+        return ((b > a) | (b != b)) ? b : a;
     }
 };
 

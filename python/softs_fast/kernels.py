@@ -32,12 +32,16 @@ class BuildInfo:
         compiled: instruction sets in this build, best first.
         available: those that this machine runs, best first; `scalar` is always the last.
         chosen: the one that is used unless another is asked for.
+        cuda: version of the CUDA runtime inside, such as `13.0`; None in a build without CUDA.
+        cuda_architectures: what its kernels are compiled for: `90-real` is machine code, `120` is PTX as well.
     """
 
     compiler: str
     compiled: tuple[str, ...]
     available: tuple[str, ...]
     chosen: str
+    cuda: str | None
+    cuda_architectures: tuple[str, ...]
 
 
 def build_info() -> BuildInfo:
@@ -48,11 +52,14 @@ def build_info() -> BuildInfo:
         'scalar'
     """
     info = _kernels.build_info()
+    version, architectures = _kernels.cuda_build() or (None, "")
     return BuildInfo(
         compiler=info["compiler"],
         compiled=tuple(info["compiled"]),
         available=tuple(info["available"]),
         chosen=info["chosen"],
+        cuda=None if version is None else f"{version // 1000}.{version % 1000 // 10}",
+        cuda_architectures=tuple(architectures.split()),
     )
 
 

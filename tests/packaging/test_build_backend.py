@@ -56,9 +56,9 @@ def test_wheel_gets_a_library_of_its_own_and_none_with_cuda_left_out(tree: Path)
     done = in_tree(tree, BUILD, SOFTS_CUDA="0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [file.name for file in package.iterdir()] == [MODULE]
-    program = "import _kernels; print(_kernels.build_info()['available'][-1])"
+    program = "import _kernels; print(_kernels.build_info()['available'][-1], _kernels.cuda_build())"
     done = in_tree(tree, program, PYTHONPATH=str(package))
-    assert done.stdout == "scalar\n", done.stderr
+    assert done.stdout == "scalar None\n", done.stderr
 
 
 @pytest.mark.parametrize(

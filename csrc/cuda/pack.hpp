@@ -1,0 +1,42 @@
+// Tensors of a batch into one slot on a CUDA device, each at its place, cast on the way: one launch for up to 64 tensors.
+//
+// Casts are those of cpu/reduce.hpp: to nearest, ties to even, float64 to 16 bits by float32, NaN becomes the positive quiet one. A tensor
+// that keeps its dtype is copied bit by bit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cpu/reduce.hpp"
+
+namespace softs {
+
+struct PackItem {
+    const void* source;    // device memory that the slot's device can read, contiguous, aligned to its items
+    std::uint64_t count;   // items
+    std::uint64_t offset;  // bytes from the start of the slot to where the items go
+    Dtype in;
+    Dtype out;
+};
+
+// Says what is wrong with a table: an item that leaves the slot, overlaps another or is not aligned, or a cast that there is not.
+// Empty if nothing is.
+std::string pack_problem(const std::vector<PackItem>& items, std::uint64_t slot_bytes);
+
+// Whether the kernel casts `in` to `out`: any dtype to itself, floats to floats.
+bool pack_supported(Dtype in, Dtype out) noexcept;
+
+#if defined(SOFTS_CUDA)
+// Packs a table without a problem into `slot`, in the order of `stream` (a cudaStream_t of the slot's device, 0 for the default one);
+// returns at once. Sources must stay as they are until the stream has come that far. Returns what CUDA says of a failure, or an empty text.
+std::string pack(const std::vector<PackItem>& items, void* slot, std::uint64_t stream);
+
+// How many devices there are; a negative number is a cudaError_t, such as that of a machine without a driver.
+int cuda_devices() noexcept;
+
+// The version of the CUDA runtime inside, as 13000 for 13.0.
+int cuda_runtime_version() noexcept;
+#endif
+
+}  // namespace softs
