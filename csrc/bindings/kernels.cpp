@@ -51,7 +51,7 @@ void reduce_addresses(const std::vector<std::uintptr_t>& inputs, const std::vect
     if (!reduce_supported(args.in, args.out, args.op)) {
         throw py::value_error("no " + std::string(op) + " of " + std::string(in) + " to " + std::string(out));
     }
-    const auto set = available(instruction_set.value_or(name(available_instruction_sets().front())));
+    const auto set = instruction_set ? available(*instruction_set) : available_instruction_sets().front();
     const py::gil_scoped_release without_gil;
     reduce(args, set);
 }

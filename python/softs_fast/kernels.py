@@ -6,6 +6,7 @@ whatever the machine, is written down in docs/numerics.md.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -144,9 +145,11 @@ class _Memory:
         if is_tensor(buffer):
             if not buffer.is_cpu:
                 raise ConfigError(f"{name} is on {buffer.device}; need host memory")
+            if str(buffer.layout) != "torch.strided":
+                raise ConfigError(f"{name} is {buffer.layout}; need a dense tensor, see .to_dense()")
             contiguous, native, address = buffer.is_contiguous(), not buffer.is_neg(), buffer.data_ptr()
             dtype, item_bytes, writable = str(buffer.dtype).removeprefix("torch."), buffer.itemsize, True
-        elif hasattr(buffer, "__array_interface__"):
+        elif isinstance(buffer, getattr(sys.modules.get("numpy"), "ndarray", ())):
             contiguous, native = buffer.flags.c_contiguous, buffer.dtype.isnative
             address, writable = buffer.ctypes.data, buffer.flags.writeable
             dtype, item_bytes = buffer.dtype.name, buffer.dtype.itemsize

@@ -19,6 +19,7 @@ def test_build_info_names_what_was_compiled_and_what_runs() -> None:
     assert set(info.available) <= set(info.compiled)
     assert info.chosen == info.available[0]
     assert any(name in info.compiler for name in ("gcc", "clang"))
+    assert (info.cuda is None) == (info.cuda_architectures == ())
 
 
 def test_tensors_and_arrays_may_be_mixed() -> None:
@@ -80,6 +81,7 @@ ONES = torch.ones(8)
         ([ONES], torch.ones(8, device="meta"), {}, "output 0 is on meta; need host memory"),
         ([np.ones(8, ">f4")], ONES.clone(), {}, "input 0 has its sign or its bytes turned around"),
         ([ONES], list(ONES), {}, r"output 0 has shape \(\)"),
+        ([ONES.to_sparse()], ONES.clone(), {}, "input 0 is torch.sparse_coo; need a dense tensor"),
         ([[1.0] * 8], ONES.clone(), {}, "input 0 is of type list; need a tensor or an array"),
     ],
 )
