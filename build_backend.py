@@ -100,6 +100,8 @@ def cmake_options() -> list[str]:
     import pybind11
 
     options = [
+        # All of these may have moved since the folder was last used: each isolated build has its own.
+        f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}",
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         f"-DSOFTS_WERROR={'ON' if os.environ.get('SOFTS_WERROR') == '1' else 'OFF'}",
@@ -138,10 +140,12 @@ def find_nvcc(choice: str) -> str | None:
 
 
 def kept_folder() -> Path:
-    """Return where an installation in place compiles: one folder for each set of options and compilers."""
-    compilers = [f"{name}={os.environ.get(name, '')}" for name in ("CXX", "CXXFLAGS", "CUDACXX")]
-    key = hashlib.sha256("\n".join([MODULE, *cmake_options(), *compilers]).encode()).hexdigest()
-    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"), f"kernels-{key[:12]}")
+    """Return where an installation in place compiles: a folder for each interpreter, choice and compiler."""
+    names = ("SOFTS_CUDA", "SOFTS_WERROR", "CXX", "CXXFLAGS")
+    nvcc = find_nvcc(os.environ.get("SOFTS_CUDA", ""))
+    key = repr([MODULE, nvcc, *(os.environ.get(name, "") for name in names)])
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"), f"kernels-{digest[:12]}")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ MODULE = "_kernels" + sysconfig.get_config_var("EXT_SUFFIX")
 # Compiles the C++ module, without what earlier builds left.
 pytestmark = pytest.mark.timeout(600)
 
-# Stands in for maturin's half: says which native modules a wheel would take along.
+# maturin's half is left out, and the objects are kept.
 BUILD = """
-import sys
+import contextlib
+import tempfile
 import maturin
 maturin.build_wheel = lambda *_: "a.whl"
+tempfile.TemporaryDirectory = lambda prefix: contextlib.nullcontext("objects")
 import build_backend
 assert build_backend.build_wheel("dist") == "a.whl"
 """
@@ -59,6 +61,18 @@ def test_wheel_gets_a_library_of_its_own_and_none_with_cuda_left_out(tree: Path)
     program = "import _kernels; print(_kernels.build_info()['available'][-1], _kernels.cuda_build())"
     done = in_tree(tree, program, PYTHONPATH=str(package))
     assert done.stdout == "scalar None\n", done.stderr
+    check_that_instruction_sets_stay_apart(tree / "objects")
+
+
+def check_that_instruction_sets_stay_apart(objects: Path) -> None:
+    """What is compiled for one instruction set defines its entry and nothing that the linker might use for others too."""
+    files = [*objects.rglob("cpu/x86/*.o"), *objects.rglob("cpu/arm/*.o")]
+    assert files or os.uname().machine not in ("x86_64", "aarch64")
+    for file in files:
+        command = ["nm", "--demangle", "--defined-only", "--extern-only", file]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        defined = {line.split(maxsplit=2)[2] for line in lines} - {"DW.ref.__gxx_personality_v0"}
+        assert defined == {f"softs::{file.name.partition('.')[0]}(softs::ReduceArgs const&)"}
 
 
 @pytest.mark.parametrize(
