@@ -231,11 +231,11 @@ impl Control {
         let generation = match again {
             Some((_, generation)) => generation,
             None => {
-                let newest = self.model.as_ref().map_or(0, |model| model.generation);
+                let newest = self.model.as_ref().map_or(0, |model| model.generation).max(above);
                 if newest >= MAX_GENERATION {
                     return Err(format!("SET_MODEL: generation {newest} is the last; restart the broker"));
                 }
-                let generation = newest.max(above) + 1;
+                let generation = newest + 1;
                 let model = ModelRef { generation, model_id, model_cfg };
                 self.tell(Level::Info, format!("the leader has set {}", name(model)));
                 self.is_set = true;

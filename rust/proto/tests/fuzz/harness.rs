@@ -4,9 +4,9 @@
 use softs_proto::Dialect;
 use softs_proto::limits::{MAX_COMMAND_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES};
 use softs_proto::wire::{
-    AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
-    Message, ProductDetail, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier,
-    WorkGroup,
+    AnnouncedLane, ClientDetail, ClientRequest, ControlReply, ControlRequest, Detail, Diagnosis, EndCode,
+    LaneDetail, LaneName, LaneOffer, Message, ModelRef, ProductDetail, Publication, Reply, Stats,
+    SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WorkGroup,
 };
 use softs_proto::zmtp::{Codec, Event, Role, ZmtpError};
 
@@ -122,6 +122,11 @@ fn to_supplier_bytes(value: &ToSupplier<'_>) -> usize {
     }
 }
 
+/// What borrows all that it holds.
+fn no_bytes<T>(_value: &T) -> usize {
+    0
+}
+
 /// What was understood holds no more memory than its bytes justify, and means the same after another round.
 macro_rules! check_decoder {
     ($type:ident, $list_bytes:ident, $frames:expr) => {
@@ -138,7 +143,7 @@ macro_rules! check_decoder {
     };
 }
 
-/// Breaks the frames of one message and gives them to all four decoders.
+/// Breaks the frames of one message and gives them to all decoders.
 fn fuzz_decoders(rng: &mut Rng, corpus: &[FrameList]) {
     let mut frames = corpus[rng.below(corpus.len())].clone();
     let payload = frames.len() - 1;
@@ -157,6 +162,9 @@ fn fuzz_decoders(rng: &mut Rng, corpus: &[FrameList]) {
     check_decoder!(SupplierRequest, supplier_request_bytes, &frames);
     check_decoder!(ToClient, to_client_bytes, &frames);
     check_decoder!(ToSupplier, to_supplier_bytes, &frames);
+    check_decoder!(ControlRequest, no_bytes, &frames);
+    check_decoder!(ControlReply, no_bytes, &frames);
+    check_decoder!(Publication, no_bytes, &frames);
 }
 
 /// Breaks a stream that starts with a handshake, and cuts it into random pieces.
@@ -331,6 +339,41 @@ fn write_message(rng: &mut Rng, out: &mut Vec<u8>, frames: &[Vec<u8>]) {
 }
 
 /// Every kind of message, small and with lists.
+fn control_corpus() -> Vec<FrameList> {
+    let model = ModelRef {
+        generation: 7,
+        model_id: "layer_5",
+        model_cfg: b"\x82\xa1a\x93\x01\xc0\xc3\xa1b\xc4\x02xy",
+    };
+    let requests = [
+        ControlRequest::Hello { rank: 0, slot_size: 600_000, nonce: Some(u64::MAX), known: Some(model) },
+        ControlRequest::Hello { rank: 3, slot_size: 64, nonce: None, known: None },
+        ControlRequest::SetModel { nonce: Some(1), above: 4, model_id: "m", model_cfg: model.model_cfg },
+        ControlRequest::Stop,
+        ControlRequest::Stats,
+    ];
+    let model_of_now = Some((model.model_id, model.model_cfg));
+    let replies = [
+        ControlReply {
+            ok: true,
+            peer_id: Some(1),
+            generation: Some(7),
+            model: model_of_now,
+            ..ControlReply::default()
+        },
+        ControlReply::refused("no"),
+    ];
+    let mut corpus = Vec::new();
+    corpus.extend(requests.iter().map(|message| frames(|out| message.encode(out))));
+    corpus.extend(replies.iter().map(|message| frames(|out| message.encode(out))));
+    corpus.extend(
+        [Publication::Model(model), Publication::Stop]
+            .iter()
+            .map(|message| frames(|out| message.encode(out))),
+    );
+    corpus
+}
+
 fn corpus() -> Vec<FrameList> {
     let triples: Vec<_> = (0..32).map(|i| (1000 + i, i << 16, 70 * i)).collect();
     let numbers: Vec<_> = (0..40).map(|i| 1 << i).collect();
@@ -398,6 +441,7 @@ fn corpus() -> Vec<FrameList> {
     corpus.extend(to_client.iter().map(|message| frames(|out| message.encode(out))));
     corpus.extend(to_supplier.iter().map(|message| frames(|out| message.encode(out))));
     corpus.extend(replies.iter().map(|reply| frames(|out| reply.encode(out))));
+    corpus.extend(control_corpus());
     corpus
 }
 

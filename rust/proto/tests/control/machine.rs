@@ -1,0 +1,346 @@
+//! The broker's machine: who may say what, who hears it, and what becomes of seats.
+
+use std::time::Duration;
+
+use softs_proto::control::Door;
+use softs_proto::limits::{MAX_GENERATION, MAX_STUDENTS};
+use softs_proto::wire::{ControlReply, ControlRequest, Message};
+
+use super::{CFG, Channel, Heard, model};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn seat(number: u64, generation: u64, model_id: &str) -> Heard {
+    let model_cfg = if generation == 0 { b"\xc0".to_vec() } else { CFG.to_vec() };
+    Heard::Seat { number, generation, model_id: model_id.to_owned(), model_cfg }
+}
+
+fn refusal(heard: &Heard) -> &str {
+    match heard {
+        Heard::Refused(text) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_leader_switches_and_everybody_hears_of_it_workers_first() {
+    let mut channel = Channel::new();
+    let worker = channel.subscribe(b"");
+    let (leader, heard) = channel.student(0, 1, None);
+    assert_eq!(heard, seat(1, 0, ""));
+    let first = channel.set(leader, "a");
+    assert_eq!(first, [(worker, Heard::Model(1, "a".into())), (leader, Heard::Set(1))]);
+    let second = channel.set(leader, "b");
+    assert_eq!(second, [(worker, Heard::Model(2, "b".into())), (leader, Heard::Set(2))]);
+    assert_eq!(channel.student(1, 2, None).1, seat(2, 2, "b"));
+}
+
+#[test]
+fn who_is_not_the_leader_is_refused() {
+    let mut channel = Channel::new();
+    let worker = channel.subscribe(b"");
+    let (follower, _) = channel.student(1, 1, None);
+    let stranger = channel.connect(Door::Control);
+    for peer in [follower, stranger] {
+        let heard = channel.set(peer, "a");
+        assert_eq!(heard.len(), 1);
+        let text = refusal(&heard[0].1);
+        assert!(text.contains("SET_MODEL: only rank 0, the leader, may say this"), "{text}");
+        channel.say(peer, &ControlRequest::Stop);
+        let heard = channel.heard();
+        assert_eq!((heard.len(), heard[0].0), (1, peer));
+        assert!(refusal(&heard[0].1).contains("STOP: only rank 0"));
+    }
+    assert!(refusal(&channel.set(follower, "a")[0].1).contains("this is rank 1"));
+    assert_eq!(channel.machine.stats(channel.now).generation, 0);
+    channel.leave(worker);
+}
+
+#[test]
+fn a_rank_has_one_live_student() {
+    let mut channel = Channel::new();
+    let (first, _) = channel.student(0, 1, None);
+    let (second, heard) = channel.student(0, 2, None);
+    assert!(refusal(&heard).contains("rank 0 is taken by a live student"));
+    // The refused one is not the leader.
+    assert!(matches!(channel.set(second, "a")[..], [(_, Heard::Refused(_))]));
+    channel.leave(first);
+    channel.say(second, &ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(2), known: None });
+    assert_eq!(channel.heard(), [(second, seat(2, 0, ""))]);
+    assert_eq!(channel.set(second, "a"), [(second, Heard::Set(1))]);
+    // The end of the first one's connection, which has none any more, takes nothing from the second.
+    assert!(channel.machine.stats(channel.now).leader);
+}
+
+#[test]
+fn the_same_student_takes_its_seat_back_on_a_new_connection() {
+    let mut channel = Channel::new();
+    let (old, _) = channel.student(0, 1, None);
+    let (new, heard) = channel.student(0, 1, None);
+    assert_eq!(heard, seat(1, 0, ""));
+    assert!(matches!(channel.set(old, "a")[..], [(_, Heard::Refused(_))]));
+    channel.leave(old);
+    assert_eq!(channel.set(new, "a"), [(new, Heard::Set(1))]);
+    // Two students without a nonce are two students.
+    let peers = [channel.connect(Door::Control), channel.connect(Door::Control)];
+    for peer in peers {
+        channel.say(peer, &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
+    }
+    assert!(matches!(&channel.heard()[..], [(_, Heard::Seat { .. }), (_, Heard::Refused(_))]));
+}
+
+#[test]
+fn a_second_hello_moves_a_student_to_another_seat() {
+    let mut channel = Channel::new();
+    let (student, _) = channel.student(0, 1, None);
+    let hello = |rank| ControlRequest::Hello { rank, slot_size: 64, nonce: Some(1), known: None };
+    channel.say(student, &hello(0));
+    assert_eq!(channel.heard(), [(student, seat(1, 0, ""))]);
+    channel.say(student, &hello(3));
+    channel.heard();
+    let stats = channel.machine.stats(channel.now);
+    assert_eq!((stats.students, stats.leader), (vec![3], false));
+    assert!(matches!(channel.student(0, 2, None).1, Heard::Seat { .. }));
+}
+
+#[test]
+fn who_subscribes_late_is_told_at_once_and_by_prefix() {
+    let mut channel = Channel::new();
+    let (leader, _) = channel.student(0, 1, None);
+    channel.set(leader, "a");
+    let told = |channel: &mut Channel, prefix: &[u8]| {
+        let peer = channel.subscribe(prefix);
+        channel.heard() == [(peer, Heard::Model(1, "a".into()))]
+    };
+    for prefix in [&b""[..], b"M", b"MODE", b"MODEL"] {
+        assert!(told(&mut channel, prefix), "{}", prefix.escape_ascii());
+    }
+    for prefix in [&b"MODELS"[..], b"S", b"STOP", b"m", b"\0", &[b'M'; 60_000]] {
+        assert!(!told(&mut channel, prefix), "{:?}", prefix.len());
+    }
+    assert_eq!(channel.machine.stats(channel.now).subscribers, 4);
+    // STOP goes to those who want it: the first of the four, and two of the six.
+    channel.say(leader, &ControlRequest::Stop);
+    let stopped = channel.heard().iter().filter(|(_, heard)| *heard == Heard::Stop).count();
+    assert_eq!(stopped, 3);
+    // It is not kept for later.
+    let late = channel.subscribe(b"");
+    assert_eq!(channel.heard(), [(late, Heard::Model(1, "a".into()))]);
+}
+
+#[test]
+fn a_cancelled_subscription_is_over_and_doubles_count_once() {
+    let mut channel = Channel::new();
+    let (leader, _) = channel.student(0, 1, None);
+    let worker = channel.subscribe(b"");
+    for _ in 0..3 {
+        channel.machine.handle_subscription(channel.now, worker, true, b"MODEL");
+    }
+    channel.machine.handle_subscription(channel.now, worker, false, b"MODEL");
+    channel.machine.handle_subscription(channel.now, worker, false, b"NEVER");
+    assert_eq!(channel.set(leader, "a").len(), 2);
+    channel.machine.handle_subscription(channel.now, worker, false, b"");
+    assert_eq!(channel.set(leader, "b"), [(leader, Heard::Set(2))]);
+    assert_eq!(channel.machine.stats(channel.now).subscribers, 0);
+    channel.leave(worker);
+    assert_eq!(channel.machine.stats(channel.now).subscribers, 0);
+}
+
+#[test]
+fn a_subscriber_that_does_not_read_gets_the_newest_when_it_does() {
+    let mut channel = Channel::new();
+    let (leader, _) = channel.student(0, 1, None);
+    let (slow, quick) = (channel.subscribe(b""), channel.subscribe(b""));
+    channel.machine.handle_blocked(slow, true);
+    for id in ["a", "b", "c"] {
+        let heard = channel.set(leader, id);
+        assert!(heard.iter().all(|(peer, _)| *peer != slow));
+        assert!(heard.iter().any(|(peer, _)| *peer == quick));
+    }
+    channel.machine.handle_blocked(slow, false);
+    assert_eq!(channel.heard(), [(slow, Heard::Model(3, "c".into()))]);
+    // And what was said of both kinds comes in the order of the latest.
+    channel.machine.handle_blocked(slow, true);
+    channel.set(leader, "d");
+    channel.say(leader, &ControlRequest::Stop);
+    channel.set(leader, "e");
+    channel.machine.handle_blocked(slow, false);
+    assert_eq!(channel.heard(), [(slow, Heard::Stop), (slow, Heard::Model(5, "e".into()))]);
+}
+
+#[test]
+fn waiting_workers_are_counted_and_one_warning_is_said() {
+    let mut channel = Channel::new();
+    channel.pass(SECOND * 100);
+    assert_eq!(channel.machine.poll_timeout(), None);
+    let a = channel.subscribe(b"MODEL");
+    let since = channel.now;
+    assert_eq!(channel.machine.poll_timeout(), Some(since + SECOND * 5));
+    channel.pass(SECOND * 3);
+    channel.subscribe(b"");
+    // Who only waits for the end does not wait for a model.
+    channel.subscribe(b"STOP");
+    assert_eq!(channel.log(), [""; 0]);
+    let waits = |channel: &Channel| channel.machine.stats(channel.now).waiting_s.to_bits();
+    assert_eq!(waits(&channel), 3.0_f64.to_bits());
+    channel.pass(SECOND * 2);
+    assert_eq!(channel.log(), ["2 workers wait for a model: the leader has not called set_model() yet"]);
+    assert_eq!(channel.machine.poll_timeout(), None);
+    channel.pass(SECOND * 100);
+    assert_eq!(channel.log(), [""; 0]);
+    channel.leave(a);
+    let (leader, _) = channel.student(0, 1, None);
+    channel.set(leader, "a");
+    assert_eq!(waits(&channel), 0.0_f64.to_bits());
+    assert_eq!(channel.machine.poll_timeout(), None);
+}
+
+#[test]
+fn nobody_waits_once_the_last_worker_has_gone() {
+    let mut channel = Channel::new();
+    let worker = channel.subscribe(b"");
+    channel.leave(worker);
+    assert_eq!(channel.machine.poll_timeout(), None);
+    let worker = channel.subscribe(b"");
+    channel.machine.handle_subscription(channel.now, worker, false, b"");
+    channel.pass(SECOND * 9);
+    assert_eq!(channel.log(), [""; 0]);
+}
+
+#[test]
+fn after_a_restart_the_highest_generation_wins_and_is_published() {
+    let mut channel = Channel::new();
+    let worker = channel.subscribe(b"");
+    let (_, heard) = channel.student(1, 1, Some(model(6, "f")));
+    assert_eq!(heard, seat(1, 6, "f"));
+    let (leader, heard) = channel.student(0, 2, Some(model(7, "g")));
+    assert_eq!(heard, seat(2, 7, "g"));
+    assert_eq!(channel.student(2, 3, Some(model(6, "f"))).1, seat(3, 7, "g"));
+    assert_eq!(channel.set(leader, "h"), [(worker, Heard::Model(8, "h".into())), (leader, Heard::Set(8))]);
+}
+
+#[test]
+fn what_students_remember_is_published() {
+    let mut channel = Channel::new();
+    let worker = channel.subscribe(b"");
+    let peer = channel.connect(Door::Control);
+    let hello = ControlRequest::Hello { rank: 1, slot_size: 64, nonce: None, known: Some(model(6, "f")) };
+    channel.say(peer, &hello);
+    assert_eq!(channel.heard(), [(worker, Heard::Model(6, "f".into())), (peer, seat(1, 6, "f"))]);
+}
+
+#[test]
+fn the_word_of_a_leader_wins_over_what_is_remembered() {
+    let mut channel = Channel::new();
+    let worker = channel.subscribe(b"");
+    // Broker and leader are new, an old follower comes late.
+    let (leader, _) = channel.student(0, 1, None);
+    channel.set(leader, "new");
+    assert_eq!(channel.student(1, 2, Some(model(9, "old"))).1, seat(2, 1, "new"));
+    assert_eq!(channel.set(leader, "b"), [(worker, Heard::Model(2, "b".into())), (leader, Heard::Set(2))]);
+}
+
+#[test]
+fn a_refused_student_is_not_believed() {
+    let mut channel = Channel::new();
+    channel.student(1, 1, None);
+    assert!(matches!(channel.student(1, 2, Some(model(9, "x"))).1, Heard::Refused(_)));
+    assert_eq!(channel.machine.stats(channel.now).generation, 0);
+}
+
+#[test]
+fn the_same_request_again_is_carried_out_once() {
+    let mut channel = Channel::new();
+    let worker = channel.subscribe(b"");
+    let (leader, _) = channel.student(0, 1, None);
+    let set =
+        |nonce| ControlRequest::SetModel { nonce: Some(nonce), above: 0, model_id: "a", model_cfg: CFG };
+    channel.say(leader, &set(5));
+    assert_eq!(channel.heard().len(), 2);
+    channel.leave(leader);
+    let (leader, _) = channel.student(0, 1, None);
+    channel.say(leader, &set(5));
+    assert_eq!(channel.heard(), [(leader, Heard::Set(1))]);
+    channel.say(leader, &set(6));
+    assert_eq!(channel.heard(), [(worker, Heard::Model(2, "a".into())), (leader, Heard::Set(2))]);
+}
+
+#[test]
+fn a_generation_is_above_what_the_leader_asks_for() {
+    let mut channel = Channel::new();
+    let (leader, _) = channel.student(0, 1, None);
+    let set = |above| ControlRequest::SetModel { nonce: None, above, model_id: "a", model_cfg: CFG };
+    for (above, generation) in [(4, 5), (0, 6), (6, 7), (9, 10)] {
+        channel.say(leader, &set(above));
+        assert_eq!(channel.heard(), [(leader, Heard::Set(generation))]);
+    }
+    channel.say(leader, &set(MAX_GENERATION - 1));
+    assert_eq!(channel.heard(), [(leader, Heard::Set(MAX_GENERATION))]);
+    for above in [0, MAX_GENERATION] {
+        channel.say(leader, &set(above));
+        assert!(refusal(&channel.heard()[0].1).contains("is the last"));
+    }
+}
+
+#[test]
+fn statistics_tell_who_is_there() {
+    let mut channel = Channel::new();
+    let asker = channel.connect(Door::Control);
+    for rank in [3, 0, 1] {
+        channel.student(rank, u64::from(rank), None);
+    }
+    channel.subscribe(b"");
+    let stats = channel.machine.stats(channel.now);
+    assert_eq!((stats.leader, stats.slot_size, &stats.students[..]), (true, 64, &[0, 1, 3][..]));
+    // Anybody may ask.
+    channel.say(asker, &ControlRequest::Stats);
+    let mut message = Message::new();
+    channel.machine.poll_transmit(&mut message);
+    let mut expected = Message::new();
+    ControlReply { ok: true, stats: Some(stats), ..ControlReply::default() }.encode(&mut expected);
+    assert_eq!(message, expected);
+}
+
+#[test]
+fn a_subscriber_has_nothing_else_to_say() {
+    let mut channel = Channel::new();
+    let peer = channel.connect(Door::Publication);
+    channel.machine.handle_message(channel.now, peer, &[b"HELLO", b"\x82\xa4rank\x00\xa9slot_size\x01"]);
+    assert_eq!(channel.heard(), []);
+    assert!(!channel.machine.stats(channel.now).leader);
+}
+
+#[test]
+fn seats_are_limited() {
+    let mut channel = Channel::new();
+    let mut last = None;
+    for rank in 0..MAX_STUDENTS as u32 {
+        last = Some(channel.student(rank, rank.into(), None).0);
+    }
+    assert!(refusal(&channel.student(u32::MAX, 0, None).1).contains("4096 students are connected"));
+    // Those that are there may still move.
+    let hello = ControlRequest::Hello { rank: 9999, slot_size: 64, nonce: None, known: None };
+    channel.say(last.unwrap(), &hello);
+    assert!(matches!(channel.heard()[..], [(_, Heard::Seat { .. })]));
+}
+
+#[test]
+fn junk_is_answered_and_changes_nothing() {
+    let mut channel = Channel::new();
+    let (leader, _) = channel.student(0, 1, None);
+    for frames in [&[][..], &[&b""[..]], &[b"HELLO"], &[b"SET_MODEL", b"\xc1"], &[b"\xff", b"\x80", b"x"]] {
+        channel.machine.handle_message(channel.now, leader, frames);
+        assert!(matches!(channel.heard()[..], [(_, Heard::Refused(_))]));
+    }
+    assert_eq!(channel.set(leader, "a"), [(leader, Heard::Set(1))]);
+}
+
+#[test]
+fn long_names_are_cut_in_the_log_and_quoted() {
+    let mut channel = Channel::new();
+    let (leader, _) = channel.student(0, 1, None);
+    channel.log();
+    channel.set(leader, &"\n".repeat(1000));
+    let log = channel.log();
+    assert!(log[0].len() < 200 && !log[0].contains('\n'), "{log:?}");
+}
