@@ -7,6 +7,7 @@ mod subscriber;
 
 use std::time::Duration;
 
+use softs_proto::limits;
 use softs_proto::log::LogRecord;
 use softs_proto::wire::ControlStats;
 
@@ -30,6 +31,22 @@ pub struct ControlOptions {
     pub allow_remote: bool,
     /// When a TCP peer counts as dead.
     pub keep_alive: KeepAlive,
+    /// Time that a peer has for greeting and READY.
+    pub handshake_timeout: Duration,
+}
+
+impl ControlOptions {
+    /// The two endpoints, and for everything else the limits of `docs/wire.md`.
+    #[must_use]
+    pub fn new(control: Endpoint, publication: Endpoint) -> Self {
+        Self {
+            control,
+            publication,
+            allow_remote: false,
+            keep_alive: KeepAlive::default(),
+            handshake_timeout: limits::HANDSHAKE_TIMEOUT,
+        }
+    }
 }
 
 /// A running control channel. Dropping it stops it.
@@ -52,8 +69,8 @@ impl ControlHandle {
         let control = bind(&options.control)?;
         let publication = bind(&options.publication)?;
         let endpoints = (control.local_endpoint().to_owned(), publication.local_endpoint().to_owned());
-        let server = ServerThread::start("control channel", &endpoints.0, |shared| {
-            EventLoop::new(control, publication, shared)
+        let server = ServerThread::start("control", &endpoints.0, |shared| {
+            EventLoop::new(control, publication, options.handshake_timeout, shared)
         })?;
         Ok(Self { server, endpoints })
     }

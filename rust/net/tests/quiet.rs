@@ -1,4 +1,5 @@
-//! What a broker does when nothing happens, and what is left of it afterwards: nothing. Alone in its process, as it counts threads.
+//! What a broker and a control channel do when nothing happens, and what is left of them afterwards: nothing. One test alone in its process, as
+//! it counts threads.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -6,10 +7,18 @@ mod harness;
 use std::time::Duration;
 
 use harness::{Peer, Scratch, WATCHDOG, eventually, raw};
+use softs_net::client::Waited;
+use softs_net::control::{ControlHandle, ControlOptions, ControlStudent, ControlSubscriber};
 use softs_net::wait;
+use softs_proto::control::Outcome;
 
 #[test]
-fn an_idle_broker_sleeps_and_a_stopped_one_leaves_no_thread_and_no_descriptor() {
+fn who_is_idle_sleeps_and_leaves_no_thread_and_no_descriptor() {
+    an_idle_broker();
+    an_idle_control_channel();
+}
+
+fn an_idle_broker() {
     let scratch = Scratch::new();
     let before = (tasks().len(), descriptors());
     let broker = scratch.broker();
@@ -34,6 +43,44 @@ fn an_idle_broker_sleeps_and_a_stopped_one_leaves_no_thread_and_no_descriptor() 
     assert!(!tasks().iter().any(|(_, name)| name == "softs-broker"));
     while broker.next_log(WATCHDOG).is_some() {}
     drop((broker, client, supplier));
+    assert_eq!((tasks().len(), descriptors()), before);
+}
+
+fn an_idle_control_channel() {
+    let scratch = Scratch::new();
+    let before = (tasks().len(), descriptors());
+    let options = ControlOptions::new(scratch.endpoint("control"), scratch.endpoint("publication"));
+    let channel = ControlHandle::start(&options).unwrap();
+    let student = ControlStudent::new(options.control.clone(), 0, 64).unwrap();
+    let worker = ControlSubscriber::new(options.publication.clone()).unwrap();
+    assert!(matches!(
+        student.set_model("m", b"\xc0", WATCHDOG, &mut || false),
+        Waited::Ready(Outcome::Done(1))
+    ));
+    assert!(matches!(worker.next_event(Some(WATCHDOG), &mut || false), Waited::Ready(_)));
+
+    let threads: Vec<_> = tasks()
+        .into_iter()
+        .filter(|(_, name)| ["softs-control", "softs-student"].contains(&&**name))
+        .collect();
+    assert_eq!(threads.len(), 2);
+    let activities = || threads.iter().map(|(path, _)| activity(path)).collect::<Vec<_>>();
+    let pause = |time| std::thread::park_timeout(time);
+    eventually("they have nothing left to do", || {
+        let before = activities();
+        pause(Duration::from_millis(100));
+        before == activities()
+    });
+    let before_the_pause = activities();
+    pause(Duration::from_millis(600));
+    assert_eq!(activities(), before_the_pause, "one of them woke up for nothing");
+
+    student.close();
+    worker.close();
+    channel.stop();
+    assert!(!tasks().iter().any(|(_, name)| name == "softs-control" || name == "softs-student"));
+    while channel.next_log(WATCHDOG).is_some() {}
+    drop((channel, student, worker));
     assert_eq!((tasks().len(), descriptors()), before);
 }
 

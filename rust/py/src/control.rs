@@ -39,12 +39,10 @@ impl ControlServer {
         allow_remote: bool,
     ) -> PyResult<Self> {
         let parse = |text: &str| text.parse::<Endpoint>().map_err(|e| net_error(py, &e));
-        let options = ControlOptions {
-            control: parse(control)?,
-            publication: parse(control_pub)?,
-            allow_remote,
-            keep_alive: KeepAlive::within(Duration::try_from_secs_f64(dead_after_s).unwrap_or(Duration::MAX)),
-        };
+        let mut options = ControlOptions::new(parse(control)?, parse(control_pub)?);
+        options.allow_remote = allow_remote;
+        options.keep_alive =
+            KeepAlive::within(Duration::try_from_secs_f64(dead_after_s).unwrap_or(Duration::MAX));
         let handle = py.detach(|| ControlHandle::start(&options)).map_err(|e| net_error(py, &e))?;
         Ok(Self { handle })
     }

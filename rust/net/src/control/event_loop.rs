@@ -14,7 +14,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use softs_proto::broker::PeerId;
 use softs_proto::control::{Control, Door};
-use softs_proto::limits::{HANDSHAKE_TIMEOUT, MAX_UNSENT_CONTROL_BYTES};
+use softs_proto::limits::MAX_UNSENT_CONTROL_BYTES;
 use softs_proto::log::{Level, LogRecord};
 use softs_proto::wire::{ControlStats, Message};
 use softs_proto::zmtp::{self, Codec, Role};
@@ -51,6 +51,7 @@ pub(super) struct EventLoop {
     handshakes: BTreeSet<(Instant, u64)>,
     control: Listener,
     publication: Listener,
+    handshake_timeout: Duration,
     accept_again: Option<Instant>,
     epoll: OwnedFd,
     buffer: Box<[u8]>,
@@ -75,6 +76,7 @@ impl EventLoop {
     pub(super) fn new(
         control: Listener,
         publication: Listener,
+        handshake_timeout: Duration,
         shared: Arc<Shared<ControlStats>>,
     ) -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -89,6 +91,7 @@ impl EventLoop {
             handshakes: BTreeSet::new(),
             control,
             publication,
+            handshake_timeout,
             accept_again: None,
             epoll,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
@@ -138,7 +141,7 @@ impl EventLoop {
         while let Some((deadline, id)) = self.handshakes.first().copied()
             && deadline <= now
         {
-            let limit = HANDSHAKE_TIMEOUT.as_secs_f64();
+            let limit = self.handshake_timeout.as_secs_f64();
             self.close(now, PeerId(id), &format!("no handshake within {limit} s"));
             // It is gone from the set with its connection; this is for the case that there was none.
             self.handshakes.remove(&(deadline, id));
@@ -214,7 +217,7 @@ impl EventLoop {
     }
 
     fn add(&mut self, now: Instant, fd: OwnedFd, door: Door) {
-        let deadline = now + HANDSHAKE_TIMEOUT;
+        let deadline = now + self.handshake_timeout;
         let role = match door {
             Door::Control => Role::Router,
             Door::Publication => Role::Publisher,

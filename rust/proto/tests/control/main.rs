@@ -1,5 +1,5 @@
 //! The control channel: messages byte for byte, the broker's machine and its peers' in virtual time, random schedules.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod machine;
 mod messages;
