@@ -53,6 +53,10 @@ def switch_model(
     if not (dist.is_available() and dist.is_initialized()):
         return client.set_model(model_id, model_cfg)
     is_leader = client.student_rank == 0
+    # Nobody is switched while he is still in the step before.
+    n_leaders = sum(leads for (leads,) in _gather([is_leader], group))
+    if n_leaders != 1:
+        raise ConfigError(f"the group has {n_leaders} students of rank 0, need one, which sets the model")
     generation, failure = 0, None
     try:
         if is_leader:
@@ -61,34 +65,24 @@ def switch_model(
             client.start_sub_listener()
     except SoftsError as error:
         failure = error
-    said = _gather([is_leader, generation, failure is not None], group)
-    if failure is None:
-        leaders = [generation for leads, generation, _ in said if leads]
-        if len(leaders) != 1:
-            raise ConfigError(
-                f"the group has {len(leaders)} students of rank 0, need one, which sets the model"
-            )
-        if any(failed for _, _, failed in said):
-            raise PeerLost(
-                f"model {model_id!r} was not set in all ranks: {_ranks(said)} failed; see their errors"
-            )
-        generation = leaders[0]
+    # The leader alone has a generation here.
+    said = _gather([generation, failure is not None], group)
+    if not any(failed for _, failed in said):
+        generation = max(generation for generation, _ in said)
         try:
             client.wait_for_generation(generation, timeout_s)
         except SoftsError as error:
             failure = error
-        said = _gather([is_leader, generation, failure is not None], group)
+        said = _gather([generation, failure is not None], group)
     if failure is not None:
         raise failure
-    if any(failed for _, _, failed in said):
+    failed_ranks = [f"rank {rank}" for rank, (_, failed) in enumerate(said) if failed]
+    if failed_ranks:
         raise PeerLost(
-            f"model {model_id!r} was not followed in all ranks: {_ranks(said)} failed; see their errors"
+            f"the switch to model {model_id!r} failed in {', '.join(failed_ranks)}, whose errors say why; this rank is "
+            f"at generation {client.generation}"
         )
     return generation
-
-
-def _ranks(said: list[list[int]]) -> str:
-    return ", ".join(f"rank {rank}" for rank, (_, _, failed) in enumerate(said) if failed)
 
 
 def _gather(mine: list[int], group: dist.ProcessGroup | None) -> list[list[int]]:
