@@ -1,4 +1,4 @@
-"""Endpoints of a broker with a control channel, and what gathers around it."""
+"""A school, and a generator for tests that care for no sample."""
 
 import contextlib
 import sys
@@ -11,36 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import samples
-
-from softs_fast import BatchConfig, Broker, StudentClient, Worker
-
-
-class School:
-    """A broker, its workers and students in this process; everything is closed at the end of the test, last one first."""
-
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
-        self.frontend, self.backend, self.control, self.control_pub = samples.endpoints(folder)
-        self.stack = stack
-
-    def broker(self) -> Broker:
-        return self.stack.enter_context(Broker(self.frontend, self.backend, self.control, self.control_pub))
-
-    def worker(self, generator_fn: Any = samples.stamped, **arguments: Any) -> Worker:
-        arguments = {"batch_config": samples.CONFIG} | arguments
-        worker = Worker(
-            generator_fn, arguments.pop("slot_size", 0), self.backend, self.control_pub, **arguments
-        )
-        return self.stack.enter_context(worker)
-
-    def student(
-        self, rank: int = 0, slot_count: int = 8, config: BatchConfig = samples.CONFIG, **arguments: Any
-    ) -> StudentClient:
-        return self.stack.enter_context(
-            StudentClient(
-                rank, slot_count, config, self.frontend, self.control, self.control_pub, **arguments
-            )
-        )
+from school import School
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from school import School
 
 import softs_fast
-from conftest import School
 from softs_fast.distill import switch_model
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from samples import CONFIG, check
+from school import School
 from torch.utils.data import DataLoader
 
 import softs_fast
-from conftest import School
 from softs_fast import ConfigError, DistillDataLoader, DistillIterableDataset, StudentClient
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.

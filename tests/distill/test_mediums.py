@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from samples import CONFIG, check, next_model, take
+from school import School
 
 import softs_fast
-from conftest import School
 from softs_fast import ConfigError, DistillIterableDataset, FilesystemMedium, SegmentError, TCPMedium
 from softs_fast.mediums import Medium, MediumBase, SharedMemoryManager
 

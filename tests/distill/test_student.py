@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from samples import CONFIG, check, next_model, take
+from school import School
 
 import softs_fast
-from conftest import School
 from softs_fast import ConfigError, StudentClient, TensorSpec
 
 

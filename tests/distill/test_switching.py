@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from samples import CONFIG, check, take
+from school import School
 
-from conftest import School
 from softs_fast import DistillDataLoader, DistillIterableDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

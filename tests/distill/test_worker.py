@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from samples import CONFIG, check, next_model, stamped, take
+from school import School
 
 import softs_fast
-from conftest import School
 from softs_fast import ConfigError, Worker
 from softs_fast.distill.model import Model
 from softs_fast.distill.model_functions import CurrentModel, OrderRefused, by_product
