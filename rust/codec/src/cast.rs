@@ -21,39 +21,49 @@ impl Cast {
         Piece { n: 1, decoded: self.dtype.n_bytes(), encoded: self.stored.n_bytes() }
     }
 
+    #[inline(always)]
     pub(crate) fn encode(self, values: &[u8], out: &mut [u8]) {
-        convert(self.dtype, values, self.stored, out);
+        match self.stored {
+            Float::Float16 => from_wide::<F16>(self.dtype, values, out),
+            Float::Float8E4m3fn => from_wide::<F8E4m3fn>(self.dtype, values, out),
+            Float::Float8E5m2 => from_wide::<F8E5m2>(self.dtype, values, out),
+            _ => from_wide::<Bf16>(self.dtype, values, out),
+        }
     }
 
+    #[inline(always)]
     pub(crate) fn decode(self, encoded: &[u8], out: &mut [u8]) {
-        convert(self.stored, encoded, self.dtype, out);
+        match self.stored {
+            Float::Float16 => to_wide::<F16>(self.dtype, encoded, out),
+            Float::Float8E4m3fn => to_wide::<F8E4m3fn>(self.dtype, encoded, out),
+            Float::Float8E5m2 => to_wide::<F8E5m2>(self.dtype, encoded, out),
+            _ => to_wide::<Bf16>(self.dtype, encoded, out),
+        }
     }
 }
 
-/// Converts as many elements as both have.
-fn convert(from: Float, values: &[u8], to: Float, out: &mut [u8]) {
-    match from {
-        Float::Float64 => convert_from::<F64>(values, to, out),
-        Float::Float32 => convert_from::<F32>(values, to, out),
-        Float::Float16 => convert_from::<F16>(values, to, out),
-        Float::Bfloat16 => convert_from::<Bf16>(values, to, out),
-        Float::Float8E4m3fn => convert_from::<F8E4m3fn>(values, to, out),
-        Float::Float8E5m2 => convert_from::<F8E5m2>(values, to, out),
+#[inline(always)]
+fn from_wide<N: Elements>(dtype: Float, values: &[u8], out: &mut [u8]) {
+    match dtype {
+        Float::Float64 => convert::<F64, N>(values, out),
+        Float::Float16 => convert::<F16, N>(values, out),
+        Float::Bfloat16 => convert::<Bf16, N>(values, out),
+        _ => convert::<F32, N>(values, out),
     }
 }
 
-fn convert_from<A: Elements>(values: &[u8], to: Float, out: &mut [u8]) {
-    match to {
-        Float::Float64 => each::<A, F64>(values, out),
-        Float::Float32 => each::<A, F32>(values, out),
-        Float::Float16 => each::<A, F16>(values, out),
-        Float::Bfloat16 => each::<A, Bf16>(values, out),
-        Float::Float8E4m3fn => each::<A, F8E4m3fn>(values, out),
-        Float::Float8E5m2 => each::<A, F8E5m2>(values, out),
+#[inline(always)]
+fn to_wide<N: Elements>(dtype: Float, values: &[u8], out: &mut [u8]) {
+    match dtype {
+        Float::Float64 => convert::<N, F64>(values, out),
+        Float::Float16 => convert::<N, F16>(values, out),
+        Float::Bfloat16 => convert::<N, Bf16>(values, out),
+        _ => convert::<N, F32>(values, out),
     }
 }
 
-fn each<A: Elements, B: Elements>(values: &[u8], out: &mut [u8]) {
+#[inline(always)]
+fn convert<A: Elements, B: Elements>(values: &[u8], out: &mut [u8]) {
     for (value, out) in A::all(values).iter().zip(B::all_mut(out)) {
         *out = B::store(A::load(*value));
     }

@@ -38,6 +38,7 @@ impl Indices {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn encode(self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         let values = values.as_chunks().0;
         for (i, (value, out)) in values.iter().zip(out.chunks_exact_mut(self.n_bytes())).enumerate() {
@@ -50,6 +51,7 @@ impl Indices {
         Ok(())
     }
 
+    #[inline(always)]
     pub(crate) fn decode(self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         let out = out.as_chunks_mut().0;
         match self.n_bytes() {
@@ -58,6 +60,7 @@ impl Indices {
         }
     }
 
+    #[inline(always)]
     fn each<const N: usize>(
         self,
         first: usize,

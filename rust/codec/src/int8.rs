@@ -45,6 +45,7 @@ impl Int8 {
         decoded.is_multiple_of(item).then(|| n.div_ceil(self.block) * self.scale.n_bytes() + n)
     }
 
+    #[inline(always)]
     pub(crate) fn encode(self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         match self.dtype {
             Float::Float16 => self.encode_from::<F16>(first, values, out),
@@ -53,6 +54,7 @@ impl Int8 {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn decode(self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         match self.dtype {
             Float::Float16 => self.decode_to::<F16>(first, encoded, out),
@@ -61,6 +63,7 @@ impl Int8 {
         }
     }
 
+    #[inline(always)]
     fn encode_from<E: Elements>(self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         let piece = self.piece();
         let blocks = values.chunks(piece.decoded).zip(out.chunks_mut(piece.encoded));
@@ -86,6 +89,7 @@ impl Int8 {
         Ok(())
     }
 
+    #[inline(always)]
     fn decode_to<E: Elements>(self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         let piece = self.piece();
         let blocks = encoded.chunks(piece.encoded).zip(out.chunks_mut(piece.decoded));

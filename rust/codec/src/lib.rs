@@ -1,7 +1,8 @@
 //! What a teacher makes of a tensor so that it takes fewer bytes, and how the student's batch gets it back. `docs/numerics.md` has the formulas.
 //!
 //! Pure functions from bytes to bytes, native endian, at any address: nothing here knows where they come from. Loops go over whole pieces
-//! without a branch, so that the compiler makes vector instructions of them.
+//! without a branch, so that the compiler makes vector instructions of them. What goes through all elements is inlined, and there twice: for
+//! every processor, and for those with AVX2. Which one this is, the caller finds out.
 //!
 //! What is decoded may have been written by anybody: lengths, scales and indices are checked, and a bad one is an error.
 
@@ -75,6 +76,39 @@ impl Codec {
     /// [`CodecError`]: a value that this encoding cannot hold, or a length that does not fit; `first` is the number of the first element, for
     /// the text. Part of `out` is undefined then.
     pub fn encode(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+        self.encode_inlined(first, values, out)
+    }
+
+    /// The other way round.
+    ///
+    /// # Errors
+    /// [`CodecError`]: `encoded` is nothing that `encode` writes; as above.
+    pub fn decode(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+        self.decode_inlined(first, encoded, out)
+    }
+
+    /// [`Self::encode`] for processors with AVX2: the same bits in less time.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    pub fn encode_avx2(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+        self.encode_inlined(first, values, out)
+    }
+
+    /// [`Self::decode`] for processors with AVX2: the same bits in less time.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    pub fn decode_avx2(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+        self.decode_inlined(first, encoded, out)
+    }
+
+    #[inline(always)]
+    fn encode_inlined(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         check_len(self.encoded_len(values.len()), out.len())?;
         match self {
             Self::Cast(cast) => cast.encode(values, out),
@@ -84,11 +118,8 @@ impl Codec {
         Ok(())
     }
 
-    /// The other way round.
-    ///
-    /// # Errors
-    /// [`CodecError`]: `encoded` is nothing that `encode` writes; as above.
-    pub fn decode(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+    #[inline(always)]
+    fn decode_inlined(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         check_len(self.encoded_len(out.len()), encoded.len())?;
         match self {
             Self::Cast(cast) => cast.decode(encoded, out),

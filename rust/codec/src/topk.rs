@@ -45,8 +45,20 @@ impl TopK {
         [self.k * self.dtype.n_bytes(), self.k * self.indices.n_bytes(), 4]
     }
 
-    /// Encodes one row, all of whose lengths must be as they should.
-    pub fn encode_row(&self, row: &[u8], [values, indices, lse]: [&mut [u8]; 3], scratch: &mut Scratch) {
+    /// Encodes one row into its values, indices and log-sum-exp, all of whose lengths must be as they should.
+    pub fn encode_row(&self, row: &[u8], parts: [&mut [u8]; 3], scratch: &mut Scratch) {
+        self.encode_row_inlined(row, parts, scratch);
+    }
+
+    /// [`Self::encode_row`] for processors with AVX2: the same bits in less time.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    pub fn encode_row_avx2(&self, row: &[u8], parts: [&mut [u8]; 3], scratch: &mut Scratch) {
+        self.encode_row_inlined(row, parts, scratch);
+    }
+
+    #[inline(always)]
+    fn encode_row_inlined(&self, row: &[u8], [values, indices, lse]: [&mut [u8]; 3], scratch: &mut Scratch) {
         let Scratch { values: floats, best } = scratch;
         floats.clear();
         match self.dtype {
@@ -90,6 +102,7 @@ fn index_of(candidate: i64) -> u32 {
 ///
 /// Goes through the row once. What is no better than the k-th best so far is passed over, many at a time; the rest is collected, and now and then
 /// cut down to k.
+#[inline(always)]
 fn select(values: &[f32], k: usize, best: &mut Vec<i64>) {
     best.clear();
     let most = (4 * k).max(256);
@@ -127,6 +140,7 @@ fn cut(best: &mut Vec<i64>, k: usize) -> Option<i32> {
 }
 
 /// `log(sum(exp(values)))`, given the largest of them; as `torch.logsumexp` with NaN and infinities.
+#[inline(always)]
 fn log_sum_exp(values: &[f32], largest: f32) -> f32 {
     if !largest.is_finite() {
         return largest;

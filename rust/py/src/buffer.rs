@@ -1,4 +1,4 @@
-//! Bytes that come from Python or go there.
+//! Bytes that come from Python or go there, and their encodings with the widest instructions that this processor has.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -8,6 +8,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
+use softs_codec::{Codec, CodecError, Scratch, TopK};
 use softs_shm::{ForeignBytes, SlotView};
 
 use crate::errors::raise;
@@ -162,4 +163,34 @@ impl Drop for Lease {
             give_back();
         }
     }
+}
+
+/// [`Codec::encode`].
+pub(crate) fn encode(codec: &Codec, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: this processor has AVX2.
+        return unsafe { codec.encode_avx2(first, values, out) };
+    }
+    codec.encode(first, values, out)
+}
+
+/// [`Codec::decode`].
+pub(crate) fn decode(codec: &Codec, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: this processor has AVX2.
+        return unsafe { codec.decode_avx2(first, encoded, out) };
+    }
+    codec.decode(first, encoded, out)
+}
+
+/// [`TopK::encode_row`].
+pub(crate) fn encode_row(top: &TopK, row: &[u8], parts: [&mut [u8]; 3], scratch: &mut Scratch) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: this processor has AVX2.
+        return unsafe { top.encode_row_avx2(row, parts, scratch) };
+    }
+    top.encode_row(row, parts, scratch);
 }

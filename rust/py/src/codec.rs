@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use softs_codec::{Cast, CodecError, Float, Indices, Int8, Scratch};
 use softs_shm::{Decode, DecodeError, ForeignBytes, decode_row};
 
-use crate::buffer::{Buffer, Source};
+use crate::buffer::{self, Buffer, Source};
 use crate::errors::raise;
 
 /// Shorter rows take less time than giving up the GIL and getting it back.
@@ -121,7 +121,7 @@ impl Decode for Codec {
 
     fn decode(&self, first_piece: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), String> {
         let first = first_piece * self.codec.piece().n;
-        self.codec.decode(first, encoded, out).map_err(|error| error.to_string())
+        buffer::decode(&self.codec, first, encoded, out).map_err(|error| error.to_string())
     }
 }
 
@@ -165,7 +165,12 @@ impl TopK {
                 for i in 0..n {
                     let Some(values) = sample.part(i * row.len(), row.len()) else { return };
                     values.copy_to(&mut row);
-                    self.top.encode_row(&row, encoded.each_mut().map(Vec::as_mut_slice), &mut scratch);
+                    buffer::encode_row(
+                        &self.top,
+                        &row,
+                        encoded.each_mut().map(Vec::as_mut_slice),
+                        &mut scratch,
+                    );
                     let mut start = 0;
                     for piece in &encoded {
                         if let Some(place) = out.part(start + i * piece.len(), piece.len()) {
@@ -199,7 +204,7 @@ fn encode_row(
         let (n_in, n_out) = (n_in.min(values.len() - at_in), n_out.min(out.len() - at_out));
         let (Some(there), Some(place)) = (values.part(at_in, n_in), out.part(at_out, n_out)) else { break };
         there.copy_to(&mut from[..n_in]);
-        codec.encode(i * n * piece.n, &from[..n_in], &mut to[..n_out])?;
+        buffer::encode(codec, i * n * piece.n, &from[..n_in], &mut to[..n_out])?;
         place.fill_from(&to[..n_out]);
     }
     Ok(())
