@@ -65,6 +65,12 @@ def test_a_student_that_is_sure_of_itself_has_gradients(dtype: torch.dtype) -> N
     assert student.grad[:, 7].float().sum() > 0.1
 
 
+def test_halves_are_computed_with_as_floats() -> None:
+    teacher = topk_logits(random_logits(5, 100), 4)
+    student = random_logits(5, 100, seed=3).bfloat16()
+    assert torch.equal(topk_kl(student, teacher, "none"), topk_kl(student.float(), teacher, "none"))
+
+
 def test_descending_it_gives_the_student_the_teachers_classes() -> None:
     teacher_logits = random_logits(3, 40).float()
     teacher = topk_logits(teacher_logits, 5)

@@ -74,9 +74,10 @@ def topk_kl(
         ConfigError: shapes that do not fit, or an unknown reduction.
         ImportError: torch is not installed.
 
-    Source: the tail as one class is the "ghost token" of Anshumann et al., "Sparse Logit Sampling: Accelerating Knowledge
-    Distillation in LLMs", ACL 2025. That it bounds the full divergence from below is the log sum inequality (Cover and
-    Thomas, "Elements of Information Theory", theorem 2.7.1).
+    Source: KL divergence of distributions whose other classes are grouped; that grouping never makes it larger is the log
+    sum inequality (Cover and Thomas, "Elements of Information Theory", theorem 2.7.1). Why not the k classes alone, scaled
+    to 1: they make a biased student (Anshumann et al., "Sparse Logit Sampling: Accelerating Knowledge Distillation in
+    LLMs", ACL 2025).
     """
     torch = import_torch()
     values, indices, lse = teacher

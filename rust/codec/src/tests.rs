@@ -300,6 +300,18 @@ fn int8_refuses_what_it_cannot_hold() {
 }
 
 #[test]
+fn int8_of_the_smallest_numbers() {
+    // Where a scale rounded down would be far too small: 190 / 127 of the smallest number there is.
+    for (unit, scale) in [(f32::from_bits(1), Float::Float32), (2f32.powi(-24), Float::Float16)] {
+        let codec = int8(8, scale);
+        let values = [190.0, -100.0, 1.0, 0.0, 127.0, 64.0, -190.0, 3.0].map(|n| n * unit);
+        let back = floats_of(&decoded(codec, &encoded(codec, &bytes_of(&values)).unwrap(), 32).unwrap());
+        assert_eq!(back[0], 190.0 * unit, "95 steps of 2");
+        assert!(values.iter().zip(&back).all(|(value, back)| (value - back).abs() <= unit), "{back:?}");
+    }
+}
+
+#[test]
 fn int8_of_halves() {
     for dtype in [Float::Float16, Float::Bfloat16] {
         let codec = Codec::Int8(Int8::new(dtype, 8, Float::Float32).unwrap());

@@ -188,7 +188,8 @@ mod tests {
         let rows = |start, row_len| [Rows { start, row_len, out: bytes, decoder: Some(&Thirds) }];
         segment.gather(&slots, 1, &rows(start as u64, 3 * n_pairs)).unwrap();
         for (start, row_len) in [(start as u64 + 1, 3 * n_pairs), (u64::MAX, 3), (0, 4)] {
-            let outside = segment.gather(&slots, 0, &rows(start, row_len));
+            // Of slot 0, behind which there is another.
+            let outside = segment.gather(&[0], 0, &rows(start, row_len));
             assert!(matches!(outside, Err(SegmentError::OutOfBounds { .. })), "{start} {row_len}");
         }
         segment.write(2 * slot_size as u64 + start as u64 + 2 * 140_000, &[0xff]).unwrap();
