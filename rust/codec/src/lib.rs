@@ -91,6 +91,9 @@ impl Codec {
     ///
     /// # Errors
     /// As there.
+    ///
+    /// # Safety
+    /// Safe where AVX2 is enabled; otherwise the caller has seen that this processor has it.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     pub fn encode_avx2(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
@@ -101,6 +104,9 @@ impl Codec {
     ///
     /// # Errors
     /// As there.
+    ///
+    /// # Safety
+    /// Safe where AVX2 is enabled; otherwise the caller has seen that this processor has it.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     pub fn decode_avx2(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {

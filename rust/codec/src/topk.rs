@@ -51,6 +51,9 @@ impl TopK {
     }
 
     /// [`Self::encode_row`] for processors with AVX2: the same bits in less time.
+    ///
+    /// # Safety
+    /// Safe where AVX2 is enabled; otherwise the caller has seen that this processor has it.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     pub fn encode_row_avx2(&self, row: &[u8], parts: [&mut [u8]; 3], scratch: &mut Scratch) {
