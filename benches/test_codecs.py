@@ -40,7 +40,7 @@ def test_decode(benchmark: Any, codec: str) -> None:
 
 def _logits(codec: str) -> tuple[BatchConfig, torch.Tensor]:
     values = torch.randn(ROWS, VOCABULARY, generator=torch.Generator().manual_seed(0)) * 4
-    return BatchConfig([TensorSpec("x", (ROWS, VOCABULARY), "float32", codec)]), values
+    return BatchConfig([TensorSpec("x", (ROWS, VOCABULARY), "float32", codec=codec)]), values
 
 
 def _describe(benchmark: Any, config: BatchConfig, n_samples: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ._dtypes import ITEM_BYTES, STAND_INS, checked_value, copy_into, import_numpy, on_host, torch_dtype
@@ -75,7 +75,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
     # Of any type, as OmegaConf, which makes dicts of dataclasses, takes no unions.
-    codec: Any = None
+    codec: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields, turn a list of sizes (YAML, Hydra) into a tuple, and a codec into its text."""

@@ -86,7 +86,7 @@ def check_bits(dtype: str, stored: str, n: int) -> None:
 @pytest.mark.parametrize(("dtype", "stored"), PAIRS)
 def test_values_out_of_the_ordinary(dtype: str, stored: str) -> None:
     values = torch.tensor(SPECIAL, dtype=torch.float64).to(torch.float32).to(getattr(torch, dtype))
-    spec = TensorSpec("x", values.shape, dtype, f"cast:{stored}")
+    spec = TensorSpec("x", values.shape, dtype, codec=f"cast:{stored}")
     decoded = spec.decode(spec.encode(values))
     assert bits(decoded) == bits(reference(values, stored).to(values.dtype))
     assert decoded.isfinite()[values.isfinite()].all(), "what is finite stays finite"
@@ -104,7 +104,7 @@ def test_values_out_of_the_ordinary(dtype: str, stored: str) -> None:
 )
 def test_the_error_is_within_its_bound(stored: str, mantissa_bits: int, denormal: float) -> None:
     values = torch.linspace(-440, 440, 100_001)
-    spec = TensorSpec("x", values.shape, "float32", f"cast:{stored}")
+    spec = TensorSpec("x", values.shape, "float32", codec=f"cast:{stored}")
     error = (spec.decode(spec.encode(values)).double() - values.double()).abs()
     bound = torch.maximum(values.double().abs() * 2.0 ** -(mantissa_bits + 1), torch.tensor(denormal / 2))
     assert (error <= bound).all()
@@ -116,7 +116,7 @@ def test_the_error_is_within_its_bound(stored: str, mantissa_bits: int, denormal
 def test_shapes_and_strides(rows: int, columns: int, step: int, is_array: bool) -> None:
     wide = torch.arange(float(rows * columns * step)).reshape(columns, rows * step)
     values: Any = wide[:, ::step].t()
-    spec = TensorSpec("x", (rows, columns), "float32", "cast:float16")
+    spec = TensorSpec("x", (rows, columns), "float32", codec="cast:float16")
     given_values = values.numpy() if is_array else values
     decoded = spec.decode(spec.encode(torch.as_tensor(given_values)))
     assert torch.equal(decoded, values.half().float())
@@ -125,10 +125,10 @@ def test_shapes_and_strides(rows: int, columns: int, step: int, is_array: bool) 
 def test_a_tensor_that_is_cast_already() -> None:
     values = torch.randn(3, 4)
     for stored in ("bfloat16", "float8_e5m2"):
-        spec = TensorSpec("x", (3, 4), "float32", f"cast:{stored}")
+        spec = TensorSpec("x", (3, 4), "float32", codec=f"cast:{stored}")
         narrow = values.to(getattr(torch, stored))
         assert torch.equal(spec.decode(spec.encode(narrow)), narrow.float())
-    spec = TensorSpec("x", (), "float32", "cast:float16")
+    spec = TensorSpec("x", (), "float32", codec="cast:float16")
     assert spec.decode(spec.encode(np.float16(0.1))) == np.float16(0.1)  # type: ignore[arg-type]
     assert spec.decode(spec.encode(0.25)) == 0.25  # type: ignore[arg-type]
 
@@ -141,10 +141,10 @@ def test_what_is_refused() -> None:
         ("float8_e5m2", "bfloat16"),
     ]:
         with pytest.raises(ConfigError, match=f'tensor "x": a cast cannot store {dtype} as {stored}'):
-            TensorSpec("x", (1,), dtype, Cast(stored))
+            TensorSpec("x", (1,), dtype, codec=Cast(stored))
     with pytest.raises(ConfigError, match=r"dtype must be one of bfloat16, .* got 'float32'"):
         Cast("float32")
-    spec = TensorSpec("x", (2,), "float32", "cast:float16")
+    spec = TensorSpec("x", (2,), "float32", codec="cast:float16")
     with pytest.raises(ConfigError, match="Dtype mismatch"):
         spec.encode(torch.zeros(2, dtype=torch.float64))
     with pytest.raises(ConfigError, match="Shape mismatch"):

@@ -24,12 +24,12 @@ from softs_fast.codecs import Cast, Int8, TopK, TopKLogits, as_codec
 CONFIG = BatchConfig(
     [
         TensorSpec("flag", (), "bool"),
-        TensorSpec("hidden", (5, 30), "float32", "cast:bfloat16"),
-        TensorSpec("logits", (5, 100), "float32", TopK(4)),
+        TensorSpec("hidden", (5, 30), "float32", codec="cast:bfloat16"),
+        TensorSpec("logits", (5, 100), "float32", codec=TopK(4)),
         TensorSpec("x", (3,), "float64"),
         TensorSpec("grads", (70,), "bfloat16", codec="int8:32:float16"),
-        TensorSpec("none", (0, 8), "float32", "int8"),
-        TensorSpec("y", (), "int64", "exact"),
+        TensorSpec("none", (0, 8), "float32", codec="int8"),
+        TensorSpec("y", (), "int64", codec="exact"),
     ]
 )
 SIZES = [1, 300, 5 * (4 * 6 + 4), 24, 70 + 3 * 2, 0, 8]
@@ -64,7 +64,7 @@ def test_sizes_and_offsets() -> None:
         sum(SIZES[:i]) for i in range(len(SIZES))
     ]
     assert CONFIG.has_codecs
-    assert not BatchConfig([TensorSpec("y", (), "int64", "exact")]).has_codecs
+    assert not BatchConfig([TensorSpec("y", (), "int64", codec="exact")]).has_codecs
     assert CONFIG.get_spec("y") == TensorSpec("y", (), "int64")
 
 
@@ -73,8 +73,8 @@ def test_sizes_and_offsets() -> None:
 )
 def test_texts(codec: Any) -> None:
     assert as_codec(str(codec)) == codec
-    spec = TensorSpec("x", (4, 8), "float32", codec)
-    assert spec == TensorSpec("x", (4, 8), "float32", str(codec))
+    spec = TensorSpec("x", (4, 8), "float32", codec=codec)
+    assert spec == TensorSpec("x", (4, 8), "float32", codec=str(codec))
     assert hash(spec) == hash(TensorSpec("x", [4, 8], "float32", codec=str(codec)))  # type: ignore[arg-type]
     assert repr(spec) == f"TensorSpec(name='x', shape=(4, 8), dtype='float32', codec='{codec}')"
     assert eval(repr(spec)) == spec
@@ -95,7 +95,7 @@ def test_texts_that_mean_nothing() -> None:
     ]
     for codec in (*texts, "topk:1.5", 7, {"k": 3}, b"topk:3"):
         with pytest.raises(ConfigError, match=r"codec|cast|int8|topk"):
-            TensorSpec("x", (4, 8), "float32", codec)
+            TensorSpec("x", (4, 8), "float32", codec=codec)
 
 
 def test_dicts_yaml_and_hydra(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_it_is_what_torch_would_compute(dtype: str, scale: str) -> None:
 def check(dtype: str, scale: str, shape: tuple[int, ...], block: int) -> None:
     generator = torch.Generator().manual_seed(block)
     values = torch.randn(shape, generator=generator).to(getattr(torch, dtype))
-    spec = TensorSpec("x", shape, dtype, Int8(block, scale))
+    spec = TensorSpec("x", shape, dtype, codec=Int8(block, scale))
     data = spec.encode(values)
     n = values.numel()
     assert len(data) == spec.nbytes == n + math.ceil(n / block) * (4 if scale == "float32" else 2)
@@ -52,7 +52,7 @@ def test_the_error_is_within_half_a_scale(scale: str, slack: float) -> None:
         torch.randn(1000, 128, generator=torch.Generator().manual_seed(1))
         * 10.0 ** torch.arange(-3, 2).repeat(200)[:, None]
     )
-    spec = TensorSpec("x", (1000, 128), "float32", Int8(128, scale))
+    spec = TensorSpec("x", (1000, 128), "float32", codec=Int8(128, scale))
     error = (spec.decode(spec.encode(values)).double() - values.double()).abs().amax(1)
     half = values.double().abs().amax(1) / 127 / 2
     assert (error <= half * (1 + slack) + (2.0**-25 if scale == "float16" else 0)).all()
@@ -60,7 +60,7 @@ def test_the_error_is_within_half_a_scale(scale: str, slack: float) -> None:
 
 
 def test_small_and_large_numbers() -> None:
-    spec = TensorSpec("x", (16,), "float32", "int8:8")
+    spec = TensorSpec("x", (16,), "float32", codec="int8:8")
     for values in (
         torch.zeros(16),
         torch.full((16,), 1.4e-45),
@@ -75,7 +75,7 @@ def test_small_and_large_numbers() -> None:
 
 def test_the_largest_of_a_block_is_exact_enough_to_stay_the_largest() -> None:
     values = torch.tensor([3.0, -1.0, 0.5, 2.0, 0, 0, 0, 0])
-    spec = TensorSpec("x", (8,), "float32", "int8:8")
+    spec = TensorSpec("x", (8,), "float32", codec="int8:8")
     assert spec.decode(spec.encode(values)).argmax() == 0
     assert spec.decode(spec.encode(values))[0] == pytest.approx(3.0, rel=1e-6)
 
@@ -84,7 +84,7 @@ def test_the_largest_of_a_block_is_exact_enough_to_stay_the_largest() -> None:
 def test_what_a_scale_cannot_express_is_refused(bad: float) -> None:
     values = torch.zeros(5000)
     values[4321] = bad
-    spec = TensorSpec("q", (5000,), "float32", "int8:64")
+    spec = TensorSpec("q", (5000,), "float32", codec="int8:64")
     with pytest.raises(
         ConfigError, match=r'tensor "q": element 4321 is (NaN|-?inf), which int8 cannot hold; clamp'
     ):
@@ -92,14 +92,14 @@ def test_what_a_scale_cannot_express_is_refused(bad: float) -> None:
     with pytest.raises(
         ConfigError, match=r'tensor "q": element 8 is 9000000, too large for int8 with a float16 scale'
     ):
-        TensorSpec("q", (20,), "float32", "int8:8:float16").encode(
+        TensorSpec("q", (20,), "float32", codec="int8:8:float16").encode(
             torch.full((20,), 9e6).index_fill(0, torch.arange(8), 0)
         )
 
 
 @pytest.mark.parametrize("scale", [math.nan, math.inf, -0.5])
 def test_scales_that_no_encoder_writes(scale: float) -> None:
-    spec = TensorSpec("q", (100, 64), "float32", "int8:64")
+    spec = TensorSpec("q", (100, 64), "float32", codec="int8:64")
     data = bytearray(spec.encode(torch.ones(100, 64)))
     struct.pack_into("=f", data, 77 * 68, scale)
     with pytest.raises(
@@ -118,4 +118,4 @@ def test_arguments() -> None:
         Int8(64, "bfloat16")
     for dtype in ("float64", "int32", "float8_e5m2"):
         with pytest.raises(ConfigError, match=f'tensor "x": int8 needs float32, .* have {dtype}'):
-            TensorSpec("x", (8,), dtype, Int8())
+            TensorSpec("x", (8,), dtype, codec=Int8())

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 CONFIG = BatchConfig(
     [
         TensorSpec("y", (), "int64"),
-        TensorSpec("hidden", (3, 700), "float32", "cast:bfloat16"),
-        TensorSpec("logits", (3, 2000), "float32", "topk:7"),
-        TensorSpec("grads", (4000,), "float32", "int8:64"),
+        TensorSpec("hidden", (3, 700), "float32", codec="cast:bfloat16"),
+        TensorSpec("logits", (3, 2000), "float32", codec="topk:7"),
+        TensorSpec("grads", (4000,), "float32", codec="int8:64"),
         TensorSpec("x", (2, 5), "float16"),
     ]
 )

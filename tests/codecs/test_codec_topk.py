@@ -34,7 +34,7 @@ def test_they_are_those_of_torch(shape: tuple[int, ...], k: int) -> None:
 
 def check(dtype: str, shape: tuple[int, ...], k: int) -> None:
     values = logits(shape, dtype)
-    spec = TensorSpec("l", shape, dtype, TopK(k))
+    spec = TensorSpec("l", shape, dtype, codec=TopK(k))
     data = spec.encode(values)
     n_rows = math.prod(shape[:-1])
     assert (
@@ -61,7 +61,7 @@ def test_rows_with_infinities_and_nan() -> None:
     rows = torch.tensor(
         [[0, -inf, 1, -inf], [-inf] * 4, [inf, 0, 1, 2], [nan, inf, 3, 1], [5, 5, 5, 5], [1e-45, 0, -1, -2]]
     )
-    spec = TensorSpec("l", (6, 4), "float32", "topk:3")
+    spec = TensorSpec("l", (6, 4), "float32", codec="topk:3")
     decoded = spec.decode(spec.encode(rows))
     wanted = topk_logits(rows, 3)
     assert torch.equal(decoded.values.nan_to_num(9e9), wanted.values.nan_to_num(9e9))
@@ -71,7 +71,7 @@ def test_rows_with_infinities_and_nan() -> None:
 
 def test_arrays_and_strides() -> None:
     values = logits((50, 6))
-    spec = TensorSpec("l", (6, 50), "float32", "topk:4")
+    spec = TensorSpec("l", (6, 50), "float32", codec="topk:4")
     wanted = topk_logits(values.t(), 4)
     config = BatchConfig([TensorSpec("odd", (3,), "uint8"), spec])
     for given in (values.t(), values.t().contiguous(), values.numpy().T):
@@ -82,7 +82,7 @@ def test_arrays_and_strides() -> None:
 
 def test_what_a_teacher_has_already() -> None:
     values = logits((2, 5, 300), "bfloat16")
-    spec = TensorSpec("l", (2, 5, 300), "bfloat16", "topk:8")
+    spec = TensorSpec("l", (2, 5, 300), "bfloat16", codec="topk:8")
     ready = topk_logits(values.requires_grad_(), 8)
     decoded = spec.decode(spec.encode(ready))  # type: ignore[arg-type]
     for have, need in zip(decoded, ready, strict=True):
@@ -105,7 +105,7 @@ def test_what_a_teacher_has_already() -> None:
     [(1000, "=H", 1000), (1000, "=H", 65535), (70000, "=i", 70000), (70000, "=i", -1)],
 )
 def test_indices_beyond_the_row_never_reach_a_tensor(row: int, code: str, index: int) -> None:
-    config = BatchConfig([TensorSpec("y", (), "int64"), TensorSpec("l", (3, row), "float32", "topk:2")])
+    config = BatchConfig([TensorSpec("y", (), "int64"), TensorSpec("l", (3, row), "float32", codec="topk:2")])
     data = bytearray(config.encode(y=torch.tensor(1), l=logits((3, row))))
     struct.pack_into(code, data, 8 + 3 * 2 * 4 + 4 * struct.calcsize(code), index)
     shown = index % 2**32
@@ -126,10 +126,10 @@ def test_arguments() -> None:
             TopK(k)  # type: ignore[arg-type]
     for shape, dtype in [((5,), "float32"), ((10,), "float64"), ((10,), "int32")]:
         with pytest.raises(ConfigError, match=f'tensor "l": topk needs float32, .* have {dtype} and 6'):
-            TensorSpec("l", shape, dtype, TopK(6))
+            TensorSpec("l", shape, dtype, codec=TopK(6))
     for shape in ((), (2**31,)):
         with pytest.raises(ConfigError, match='tensor "l": topk needs a last axis of 6 to 2147483647 logits'):
-            TensorSpec("l", shape, "float32", TopK(6))
+            TensorSpec("l", shape, "float32", codec=TopK(6))
     for k, shape in [(0, (4,)), (5, (4,)), (1, ())]:
         with pytest.raises(ConfigError, match="need k logits of each row"):
             topk_logits(torch.zeros(shape), k)
