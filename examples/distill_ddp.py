@@ -29,7 +29,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
 import softs_fast as sf
 from processes import running
@@ -52,7 +51,8 @@ SAMPLE = sf.BatchConfig(
 def main() -> int:
     """Run this rank; returns the exit code, 130 after Ctrl-C."""
     options = parse_options()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # torchrun sends the latter when another rank has failed
+        signal.signal(number, signal.default_int_handler)
     try:
         run(options)
     except KeyboardInterrupt:
@@ -66,7 +66,8 @@ def run(options: argparse.Namespace) -> None:
     rank = dist.get_rank()
     with contextlib.ExitStack() as stack:
         stack.callback(dist.destroy_process_group)
-        folder = share_folder(stack.enter_context(tempfile.TemporaryDirectory(prefix="softs-fast-")), device)
+        own = tempfile.TemporaryDirectory(prefix="softs-fast-") if rank == 0 else contextlib.nullcontext("")
+        folder = share_folder(stack.enter_context(own), device)
         if rank == 0:
             stack.enter_context(
                 sf.Broker(**endpoints(folder, "frontend", "backend", "control", "control_pub"))
@@ -92,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
             **endpoints(folder, "frontend"),
         )
         stack.callback(dataset.close)
-        batches = iter(DataLoader(dataset, batch_size=BATCH_SIZE))
+        batches = iter(sf.DistillDataLoader(dataset, batch_size=BATCH_SIZE))
 
         torch.manual_seed(options.seed)
         student = nn.Sequential(nn.Linear(N_INPUTS, 64), nn.ReLU(), nn.Linear(64, N_OUTPUTS)).to(device)

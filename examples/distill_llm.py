@@ -30,7 +30,6 @@ import hydra
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
-from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 import softs_fast as sf
@@ -41,6 +40,9 @@ from llm_teacher import Layout, Teacher, find_model, read_layout
 from llm_text import load_corpus
 from processes import running
 from softs_fast.distill import switch_model
+
+#: Longer than a worker takes to load its teacher.
+SUPPLY_TIMEOUT_S = 120.0
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="distill_llm")
@@ -54,7 +56,8 @@ def main(cfg: DictConfig) -> None:
     }
     if cfg.mode not in modes:
         sys.exit(f"mode={cfg.mode} is unknown; have {', '.join(modes)}")
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # torchrun sends the latter when another rank has failed
+        signal.signal(number, signal.default_int_handler)
     sf.setup_logging(cfg.log_level)
     torch.set_num_threads(cfg.device.threads)
     try:
@@ -195,11 +198,12 @@ def open_batches(
         generation_value=client.generation_value,
         slot_count=cfg.train.prefetch_batches * cfg.train.batch_size,
         batch_config=layout.sample(),
+        request_timeout=SUPPLY_TIMEOUT_S,
         ordered=True,
         **endpoints(cfg, "frontend"),
     )
     with contextlib.closing(dataset):
-        yield iter(DataLoader(dataset, batch_size=cfg.train.batch_size))
+        yield iter(sf.DistillDataLoader(dataset, batch_size=cfg.train.batch_size))
 
 
 @contextlib.contextmanager

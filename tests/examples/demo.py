@@ -1,4 +1,4 @@
-"""An example as a user runs it: in a session of its own, so that all its processes can be told from others."""
+"""An example as a user runs it, marked so that all its processes can be told from others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,8 +16,12 @@ class Demo:
     """A running example, and the processes that it starts."""
 
     def __init__(self, *command: str | Path) -> None:
+        # Processes inherit it; torchrun gives each rank a session of its own, so sessions would not do.
+        self._mark = f"SOFTS_FAST_DEMO={uuid.uuid4().hex}"
+        name, _, value = self._mark.partition("=")
         self.process = subprocess.Popen(
             command,
+            env={**os.environ, name: value},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -60,12 +65,10 @@ class Demo:
         return {path for path in Path("/dev/shm").glob("sl_*") if path.stat().st_ino in inodes}
 
     def _owns(self, pid: int) -> bool:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        state, session = fields[0], int(fields[3])
-        return session == self.process.pid and state != "Z"
+        # Of a process that has ended and was not waited for, and of another user's, it cannot be read.
+        with contextlib.suppress(OSError):
+            return self._mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return False
 
 
 def interrupt(demo: Demo, whom: str) -> None:
