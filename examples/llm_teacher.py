@@ -1,9 +1,7 @@
 """The worker's side of distill_llm.py: what a layer of the teacher takes and returns, for English sentences."""
 
-import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,13 +68,11 @@ def read_layout(name: str, max_tokens: int | None) -> Layout:
         OSError: there is no such model.
         ValueError: the model has no single list of layers.
     """
-    with _quiet(name):
-        from transformers import AutoConfig, AutoModel, AutoTokenizer
-
-        config = AutoConfig.from_pretrained(name)
-        limit = AutoTokenizer.from_pretrained(name).model_max_length
-        with torch.device("meta"):  # modules without memory
-            model = AutoModel.from_config(config)
+    transformers = _transformers(name)
+    config = transformers.AutoConfig.from_pretrained(name)
+    limit = transformers.AutoTokenizer.from_pretrained(name).model_max_length
+    with torch.device("meta"):  # modules without memory
+        model = transformers.AutoModel.from_config(config)
     config = config.get_text_config()
     lists: list[str] = []
     for path, module in model.named_modules():
@@ -107,11 +103,9 @@ class Teacher:
     """
 
     def __init__(self, name: str, layout: Layout, device: str, corpus: Corpus) -> None:
-        with _quiet(name):
-            from transformers import AutoModel, AutoTokenizer
-
-            self._tokenizer = AutoTokenizer.from_pretrained(name)
-            model = AutoModel.from_pretrained(name)
+        transformers = _transformers(name)
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        model = transformers.AutoModel.from_pretrained(name)
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._tokenizer.padding_side = "right"
@@ -159,27 +153,24 @@ class Teacher:
             self._catcher.run(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
         (given,), (returned,) = captured[layer]["inputs"], captured[layer]["outputs"]
         return {
-            "x": _hidden_states((*given["args"], *given["kwargs"].values())).bfloat16().cpu(),
-            "y": _hidden_states(returned).bfloat16().cpu(),
+            "x": _first(given["args"] or given["kwargs"]["hidden_states"]).bfloat16().cpu(),
+            "y": _first(returned).bfloat16().cpu(),
             "mask": tokens["attention_mask"].bool().cpu(),
         }
 
 
-def _hidden_states(value: Any) -> Tensor:
-    """Return the first tensor: a layer takes and returns its hidden states alone or before anything else."""
-    found = value if isinstance(value, Tensor) else next(item for item in value if isinstance(item, Tensor))
-    assert isinstance(found, Tensor)
-    return found
+def _first(value: Any) -> Tensor:
+    """Return the hidden states, which are alone or come first."""
+    first: Tensor = value if isinstance(value, Tensor) else value[0]
+    return first
 
 
-@contextlib.contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Load a model without bars, and without the network where it lies in a folder."""
+def _transformers(name: str) -> Any:
+    """Import transformers: without progress bars, and without the network where the model lies in a folder."""
     if Path(name).is_dir():
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging
+    import transformers
 
-    logging.disable_progress_bar()
-    yield
+    transformers.utils.logging.disable_progress_bar()
+    return transformers

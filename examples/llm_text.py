@@ -24,18 +24,20 @@ class Corpus:
     held_out: tuple[str, ...]
 
     def passage(self, seed: int, rank: int, number: int, n_words: int, held_out: bool) -> str:
-        """Return neighbouring sentences of `n_words` words or more; the same for the same arguments.
+        """Return neighbouring sentences; the same ones for the same arguments.
 
         Args:
             seed: of the run.
             rank: of the student; each rank has passages of its own.
             number: of the sample in the rank's stream.
-            n_words: how long the passage is at least.
+            n_words: how long the passage is, roughly; or down to half of that.
             held_out: take it from the modules that are never trained on.
         """
         sentences = self.held_out if held_out else self.train
         # Seeded by text: Python hashes it (SHA-512), so neighbouring numbers have nothing in common.
-        at = random.Random(f"{seed}/{rank}/{number}/{held_out}").randrange(len(sentences))
+        draw = random.Random(f"{seed}/{rank}/{number}/{held_out}")
+        at = draw.randrange(len(sentences))
+        n_words = draw.randint(n_words // 2, n_words)
         chosen: list[str] = []
         words = 0
         while words < n_words:

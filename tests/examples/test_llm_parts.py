@@ -14,7 +14,7 @@ from llm_student import StudentLayer, relative_error
 from llm_teacher import Layout, Teacher, find_model, read_layout
 from llm_text import Corpus, load_corpus
 
-N_TOKENS = 20
+N_TOKENS = 48
 MODEL_CFG = {"seed": 1, "held_out": 2, "first": 0}
 
 
@@ -39,7 +39,9 @@ def test_passages_depend_on_all_that_names_them(corpus: Corpus) -> None:
         )
 
     assert passage() == passage()
-    assert passage().count(" ") >= 29
+    lengths = [passage(number=number).count(" ") + 1 for number in range(50)]
+    assert min(lengths) >= 15
+    assert len(set(lengths)) > 10
     others = [passage(seed=1), passage(rank=1), passage(number=6), passage(held_out=True)]
     assert len({passage(), *others}) == 5
     held_out = passage(held_out=True)
@@ -69,10 +71,11 @@ def test_layout_comes_from_the_models_configuration() -> None:
 def test_samples_are_what_the_layer_takes_and_returns(
     default_teacher: Teacher, corpus: Corpus, layer: int
 ) -> None:
-    samples = default_teacher("a layer", {**MODEL_CFG, "layer": layer}, 3, (0, 1, 2), 0)
-    texts = [corpus.passage(1, 0, number, N_TOKENS, held_out=number < 2) for number in range(3)]
+    samples = default_teacher("a layer", {**MODEL_CFG, "layer": layer}, 8, tuple(range(8)), 0)
+    texts = [corpus.passage(1, 0, number, N_TOKENS, held_out=number < 2) for number in range(8)]
     states, mask = hidden_states(find_model(None), texts)
     assert torch.equal(samples["mask"], mask)
+    assert not mask.all()  # some are shorter than the others
     assert samples["x"].dtype == samples["y"].dtype == torch.bfloat16
     torch.testing.assert_close(samples["x"].float(), states[layer], rtol=0.01, atol=0.01)
     torch.testing.assert_close(samples["y"].float(), states[layer + 1], rtol=0.01, atol=0.01)
