@@ -185,8 +185,12 @@ impl ControlStudent {
             Some(Outcome::Done(generation)) => Ok(generation),
             Some(Outcome::Refused(text)) => Err(raise(py, "ConfigError", text)),
             None => {
-                let why =
-                    self.here(py)?.connection_error().map_or_else(String::new, |error| format!(": {error}"));
+                let student = self.here(py)?;
+                let why = match student.connection_error() {
+                    _ if student.is_closed() => ": this student is closed".to_owned(),
+                    Some(error) => format!(": {error}"),
+                    None => String::new(),
+                };
                 let text = format!("no answer to {command} within {:.1} s{why}", timeout.as_secs_f64());
                 Err(raise(py, "BrokerTimeout", text))
             }

@@ -38,6 +38,9 @@ const TURN_EVENTS: usize = 256;
 /// How long accepting rests when no descriptor is left and no connection ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What is always heard of a peer: bytes, and the end of them. TCP tells of that with the second alone.
+const HEARD: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+
 /// What epoll says of the eventfd; peers have their numbers, and these are none of them.
 const WAKE: u64 = u64::MAX;
 const CONTROL: u64 = u64::MAX - 1;
@@ -122,7 +125,7 @@ impl EventLoop {
         // The dead leave their seats before anybody asks for one.
         events.sort_by_key(|event| {
             let flags = event.flags;
-            !flags.contains(EventFlags::HUP)
+            !flags.intersects(EventFlags::HUP | EventFlags::RDHUP)
         });
         for event in events {
             let (data, flags) = (event.data.u64(), event.flags);
@@ -227,7 +230,7 @@ impl EventLoop {
         self.handshakes.insert((deadline, id.0));
         let Some(peer) = self.peers.get_mut(id) else { return };
         let data = EventData::new_u64(id.0);
-        if let Err(error) = epoll::add(&self.epoll, &peer.fd, data, EventFlags::IN) {
+        if let Err(error) = epoll::add(&self.epoll, &peer.fd, data, HEARD) {
             self.close(now, id, &os_text(error));
             return;
         }
@@ -238,7 +241,7 @@ impl EventLoop {
         if flags.contains(EventFlags::OUT) {
             self.flush(now, id);
         }
-        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR)
+        if flags.intersects(HEARD | EventFlags::HUP | EventFlags::ERR)
             && let Err(why) = self.read(now, id)
         {
             self.close(now, id, &why);
@@ -317,7 +320,7 @@ impl EventLoop {
         let is_blocked = unsent > 0;
         if is_blocked != peer.is_armed {
             peer.is_armed = is_blocked;
-            let mut flags = EventFlags::IN;
+            let mut flags = HEARD;
             flags.set(EventFlags::OUT, is_blocked);
             // The connection is in the epoll from its acceptance to its end, so there is nothing that could fail.
             let _armed = epoll::modify(&self.epoll, &peer.fd, EventData::new_u64(id.0), flags);

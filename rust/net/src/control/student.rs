@@ -139,6 +139,11 @@ impl ControlStudent {
         self.shared.lock().link.error().cloned()
     }
 
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.shared.is_stopping()
+    }
+
     /// The log records since the last call.
     pub fn take_log(&self) -> Vec<LogRecord> {
         self.shared.lock().log.drain(..).collect()
