@@ -4,6 +4,9 @@
 //! subscriber that does not read gets only the newest once it does. The only timers are the handshake deadlines, the pause after running out of
 //! descriptors and the one warning of the state machine, so an idle channel sleeps.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
