@@ -213,7 +213,12 @@ class ControlStudent:
     """A student's end of the control channel; rank 0 is the leader. Timeouts in milliseconds.
 
     It connects at once and whenever its broker was lost, in a native thread, and holds the seat of its rank until it is closed.
-    Configurations of models are one msgpack value each; an empty one stands for nil.
+    Configurations of models are one msgpack value each; an empty one stands for nil. `rank` has 32 bits, `slot_size` (bytes) 64.
+
+    Raises:
+        ConfigError: the endpoint is malformed.
+        OverflowError: a number is negative or has too many bits.
+        PeerLost: the system is out of descriptors or threads.
     """
 
     def __new__(cls, endpoint: str, rank: int, slot_size: int) -> ControlStudent: ...
@@ -271,7 +276,12 @@ class ControlStudent:
 
 @final
 class ControlSubscriber:
-    """Hears what the control channel publishes, from whichever broker serves the endpoint; connects while news are waited for."""
+    """Hears what the control channel publishes, from whichever broker serves the endpoint; connects while news are waited for.
+
+    Raises:
+        ConfigError: the endpoint is malformed.
+        PeerLost: the system is out of descriptors.
+    """
 
     def __new__(cls, endpoint: str) -> ControlSubscriber: ...
     def next_event(
