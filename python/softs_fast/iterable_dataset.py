@@ -19,7 +19,7 @@ from .errors import ConfigError
 from .market import Client, Medium
 from .model_id import SharedModelId
 from .pinning import pin
-from .stream import MAX_PRODUCTS, Plan, Stream, WantedProduct
+from .stream import MAX_PRODUCTS, WAIT_MS, Plan, Stream, WantedProduct
 from .zero_copy import BlockReader, check_zero_copy
 
 __all__ = ["EndlessDataset", "SoftIterableDataset"]
@@ -32,6 +32,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         model: names the product to order, in whatever process.
         max_failures: orders that may fail in a row before iteration raises, after a second at least; None: any
             number.
+        first_wait_ms: how soon a wait looks whether the model has changed, see `Stream`.
         medium_cls, ...: as for `SoftIterableDataset`.
 
     Raises:
@@ -53,6 +54,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         prefetch: int | None,
         debug: bool,
         max_failures: int | None = None,
+        first_wait_ms: int = WAIT_MS,
     ) -> None:
         self._client: Client | None = None
         self._client_pid: int | None = None
@@ -81,6 +83,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self.prefetch = prefetch
         self.debug = debug
         self._max_failures = max_failures
+        self._first_wait_ms = first_wait_ms
         if zero_copy:
             check_zero_copy(batch_config, medium_cls)
             self._use_blocks_of(1)
@@ -204,6 +207,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             self.retry_delay,
             self.request_timeout,
             self._max_failures,
+            self._first_wait_ms,
         )
 
     def _own_positions(self) -> dict[str, int]:

@@ -18,10 +18,12 @@ from .errors import SampleTimeout
 from .market import Client
 from .zero_copy import BlockReader
 
-__all__ = ["MAX_PRODUCTS", "Plan", "Stream", "WantedProduct"]
+__all__ = ["MAX_PRODUCTS", "WAIT_MS", "Plan", "Stream", "WantedProduct"]
 
 Tensors = dict[str, Any]
 
+#: A wait is never longer than this before it looks whether the model has changed, or the trainer has died.
+WAIT_MS = 100
 #: So many products have a position; the one that was left longest ago goes first.
 MAX_PRODUCTS = 64
 
@@ -62,6 +64,8 @@ class Stream:
         retry_delay: seconds, the shortest time between two requests that got nothing.
         request_timeout: seconds without a sample after which to give up; None: never.
         max_failures: orders that may fail in a row before it gives up; None: any number.
+        first_wait_ms: how long to wait before looking for the first time whether the model has changed; then for as
+            long as it has waited already. Who waits for a model that is over learns of it no later than a sample takes.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Stream:
         retry_delay: float,
         request_timeout: float | None,
         max_failures: int | None = None,
+        first_wait_ms: int = WAIT_MS,
     ) -> None:
         self._client = client
         self._config = config
@@ -81,7 +86,7 @@ class Stream:
         self._positions = positions
         self._plan = plan
         self._product = model.read()
-        self._patience = _Patience(client, retry_delay, request_timeout, max_failures)
+        self._patience = _Patience(client, retry_delay, request_timeout, max_failures, first_wait_ms)
         self._enter(self._product)
         if plan is not None and (
             plan != Plan() or client.position(self._product) != positions[self._product]
@@ -189,10 +194,16 @@ class _Patience:
     """
 
     def __init__(
-        self, client: Client, retry_delay: float, request_timeout: float | None, max_failures: int | None
+        self,
+        client: Client,
+        retry_delay: float,
+        request_timeout: float | None,
+        max_failures: int | None,
+        shortest_ms: int,
     ) -> None:
         self._client = client
         self._max_failures = max_failures
+        self._shortest_ms = shortest_ms
         self._retry_delay = retry_delay
         self._request_timeout = request_timeout
         self._first_wait_ms = self._wait_ms(0.0)
@@ -231,7 +242,9 @@ class _Patience:
             if n_failures and n_failures >= self._max_failures:
                 raise self._client.diagnose(product, waited_s)
         # The client waits by itself; this keeps one that comes back at once from spinning.
-        time.sleep(max(0.0, self._retry_delay - (now - self._asked_at)))
+        asked_s = now - self._asked_at
+        if self._shortest_ms == WAIT_MS or asked_s * 1000 < self.wait_ms:
+            time.sleep(max(0.0, self._retry_delay - asked_s))
         self._asked_at = time.monotonic()
         self.wait_ms = self._wait_ms(self._asked_at - self._waiting_since)
         return True
@@ -250,9 +263,10 @@ class _Patience:
         self.wait_ms = _STARVED_WAIT_MS
 
     def _wait_ms(self, waited_s: float) -> int:
+        wait_ms = min(max(self._shortest_ms, int(waited_s * 1000)), WAIT_MS)
         if self._request_timeout is None:
-            return _WAIT_MS
-        return max(1, min(_WAIT_MS, math.ceil((self._request_timeout - waited_s) * 1000)))
+            return wait_ms
+        return max(1, min(wait_ms, math.ceil((self._request_timeout - waited_s) * 1000)))
 
 
 def _trainer_died() -> bool:
@@ -261,7 +275,6 @@ def _trainer_died() -> bool:
     return get_worker_info() is not None and parent is not None and not parent.is_alive()
 
 
-_WAIT_MS = 100
 _STARVED_S = 1.0
 #: Orders that fail while a model switch makes its way to everybody are no reason to give up.
 _FAILING_S = 1.0

@@ -39,7 +39,7 @@ class DistillIterableDataset(EndlessDataset):
         batch_config: what one sample holds.
         frontend_endpoint: the broker's frontend.
         max_retries: orders that may fail in a row, for at least a second, before iteration raises `GeneratorFailed`.
-        retry_delay: seconds, the shortest time between two requests that got nothing.
+        retry_delay: seconds, the shortest time between two requests that came back at once with nothing.
         medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one of
             `softs_fast.mediums` or your own. Default: one of medium_cls.
         medium_cls: class of the memory that is made otherwise.
@@ -97,6 +97,7 @@ class DistillIterableDataset(EndlessDataset):
             prefetch=prefetch,
             debug=debug,
             max_failures=max_retries,
+            first_wait_ms=1,
         )
 
     @property

@@ -250,7 +250,7 @@ class StudentClient:
         wanted, waited_ms = self._wanted, 0
         if wanted is self._ordered and wanted.model.generation:
             # Another model that is set while this waits is noticed below.
-            waited_ms = timeout_ms if timeout_ms < _LOOK_MS else _LOOK_MS
+            waited_ms = 1 if timeout_ms >= 1 else 0
             slot_id = self._request(wanted.product, waited_ms)
             if slot_id is not None:
                 if self._wanted is wanted:
@@ -375,14 +375,18 @@ class StudentClient:
         return wanted
 
     def _wait_for_sample(self, deadline: float) -> SampleRef | None:
+        started = time.monotonic()
         while True:
-            left_s = max(deadline - time.monotonic(), 0.0)
+            now = time.monotonic()
+            left_s = max(deadline - now, 0.0)
             if self.generation == 0:
                 with self._changed:
                     if not self._changed.wait_for(lambda: self.generation > 0, left_s):
                         return None
             wanted = self._take_back()
-            slot_id = self._client.request_sample(wanted.product, min(_LOOK_MS, math.ceil(left_s * 1000)))
+            # Who waits for a model that is over learns of it no later than a sample takes.
+            look_ms = min(max(1, int((now - started) * 1000)), _LOOK_MS)
+            slot_id = self._client.request_sample(wanted.product, min(look_ms, math.ceil(left_s * 1000)))
             if slot_id is None:
                 if left_s == 0:
                     return None
@@ -406,5 +410,5 @@ def _do_nothing() -> None:
     """STOP is for workers."""
 
 
-#: A wait looks this often whether another model was set, milliseconds.
+#: A wait looks at least this often whether another model was set, milliseconds.
 _LOOK_MS = 50
