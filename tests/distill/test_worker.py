@@ -10,7 +10,7 @@ from samples import CONFIG, check, next_model, stamped, take
 from school import School
 
 import softs_fast
-from softs_fast import ConfigError, Worker
+from softs_fast import ConfigError, GeneratorFailed, Worker
 from softs_fast.distill.model import Model
 from softs_fast.distill.model_functions import CurrentModel, OrderRefused, by_product
 
@@ -101,12 +101,12 @@ def test_run_returns_when_the_leader_says_stop(school: School, eventually: Calla
 
 def test_stop_while_an_order_waits_for_its_model() -> None:
     current = CurrentModel()
-    failures: list[OrderRefused] = []
+    failures: list[GeneratorFailed] = []
 
     def ask() -> None:
         try:
             current.task("gen/5/0")
-        except OrderRefused as error:
+        except GeneratorFailed as error:
             failures.append(error)
 
     thread = threading.Thread(target=ask)
@@ -132,7 +132,7 @@ def test_which_orders_are_served() -> None:
     assert made("gen/3/0") == made("gen/3/0") == made("gen/3/9") == ("c", {"x": 1})
     with pytest.raises(OrderRefused, match="generation 2 is over: the model is 'c' now, generation 3"):
         made("gen/2/0")
-    with pytest.raises(OrderRefused, match="names no generation"):
+    with pytest.raises(GeneratorFailed, match="names no generation"):
         made("teacher")
     current.set(Model(4, "d"))
     with pytest.raises(OrderRefused):

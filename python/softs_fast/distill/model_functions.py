@@ -19,7 +19,7 @@ _MAX_KNOWN = 4096
 
 
 class OrderRefused(GeneratorFailed):
-    """An order of a generation that is over, or of one that this worker has not heard of."""
+    """An order of a generation that is over: no worker would serve it."""
 
 
 class Task(NamedTuple):
@@ -61,21 +61,22 @@ class CurrentModel:
         """Return what to make for an order, waiting a moment for the model if it has not been heard of yet.
 
         Raises:
-            OrderRefused: it is an order of another generation than the newest, or no product of this room.
+            OrderRefused: the generation is over.
+            GeneratorFailed: it has not been heard of, or the product names none.
         """
         return self._known[1].get(product_id) or self._look_up(product_id)
 
     def _look_up(self, product_id: str) -> Task:
         wanted = parse_product(product_id)
         if wanted is None:
-            raise OrderRefused(f"product {product_id!r} names no generation and rank")
+            raise GeneratorFailed(f"product {product_id!r} names no generation and rank")
         with self._changed:
             self._changed.wait_for(
                 lambda: self.model.generation >= wanted.number or self._is_closed, _PATIENCE_S
             )
             model, known = self._known
         if model.generation < wanted.number:
-            raise OrderRefused(
+            raise GeneratorFailed(
                 f"generation {wanted.number} is not known to this worker: the newest it has heard of is "
                 f"{model.generation}; is it connected to the control_pub endpoint of the same broker?"
             )

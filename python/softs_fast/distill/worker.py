@@ -196,11 +196,16 @@ class _WorkerSupplier(Supplier):
             return FilesystemMedium.attach_limited(address, file_dirs=self._file_dirs)
         return super()._open(address)
 
+    def _explain(self, product_id: str, problem: object) -> str:
+        if isinstance(problem, OrderRefused):
+            return self._failure(product_id, problem)
+        return super()._explain(product_id, problem)
+
     def _failure(self, product_id: str, error: Exception) -> str:
-        """Refusing is part of every switch, and no error of the generator's."""
+        # Refusing is part of every switch, and no error of the generator's.
         if isinstance(error, OrderRefused):
             logger.debug("order of %r refused: %s", product_id, error)
-            return str(error)
+            return f"{_REFUSED}{error}"
         return super()._failure(product_id, error)
 
 
@@ -208,3 +213,7 @@ def _by_product(
     current: CurrentModel, function: Callable[..., Any] | None, n_before: int
 ) -> Callable[..., Any] | None:
     return None if function is None else by_product(current, function, n_before)
+
+
+#: Tells broker and client that another attempt is of no use, and nobody's fault; docs/wire.md.
+_REFUSED = "refused: "

@@ -17,7 +17,7 @@ use super::{Broker, cost, cut};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::Level;
-use crate::wire::EndCode;
+use crate::wire::{EndCode, REFUSED};
 
 /// Lost suppliers that one order survives, in multiples of the attempts that it has.
 const LOSSES_PER_ATTEMPT: u32 = 3;
@@ -153,10 +153,10 @@ impl Broker {
         let give_up = match ending {
             Ending::Done => None,
             Ending::Returned => Some(false),
-            Ending::Failed(_) => {
+            Ending::Failed(reason) => {
                 order.attempts += 1;
                 order.avoid = Some(supplier);
-                Some(order.attempts >= self.config.max_order_attempts)
+                Some(order.attempts >= self.config.max_order_attempts || reason.starts_with(REFUSED))
             }
             Ending::Lost => {
                 order.lost += 1;
@@ -237,6 +237,7 @@ impl Broker {
         let who = self.suppliers[supplier].who();
         let order = &self.orders[key];
         let text = match ending {
+            Ending::Failed(reason) if reason.starts_with(REFUSED) => (*reason).to_owned(),
             Ending::Failed(reason) => {
                 let (n, max) = (order.attempts, self.config.max_order_attempts);
                 format!("{who}, attempt {n} of {max}: {reason}")
@@ -263,7 +264,11 @@ impl Broker {
     fn end_failed(&mut self, now: Instant, key: Key<Order>, text: &str) {
         let text = cut(text, MAX_ERROR_TEXT_BYTES);
         let order = &self.orders[key];
-        self.journal.say(now, Kind::GivenUp, Level::Error, || {
+        let (kind, level) = match text.starts_with(REFUSED) {
+            true => (Kind::Refused, Level::Info),
+            false => (Kind::GivenUp, Level::Error),
+        };
+        self.journal.say(now, kind, level, || {
             let product = &self.catalogue.product(order.product).id;
             format!("order {} of {product:?} given up: {text}", order.id.text())
         });

@@ -13,6 +13,7 @@ pub(super) enum Kind {
     BadRequest,
     AttemptFailed,
     OrderLost,
+    Refused,
     GivenUp,
 }
 

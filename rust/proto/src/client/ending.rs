@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Client, Ending, Lanes, OrderNumber, SlotId, State};
 use crate::log::{Level, LogRecord};
+use crate::wire::REFUSED;
 
 /// How long a refused order waits before it is sent again, unless a result arrives earlier.
 const RETRY_REFUSED: Duration = Duration::from_millis(10);
@@ -33,6 +34,10 @@ impl<L: Lanes> Client<L> {
         let attempts = &mut self.slots[slot as usize].attempts;
         *attempts += 1;
         let attempts = *attempts;
+        if let Some(text) = failed.as_deref().filter(|text| text.starts_with(REFUSED)) {
+            self.give_up(now, slot, text);
+            return;
+        }
         if attempts >= self.max_order_attempts {
             let text = failed.unwrap_or_else(|| "its supplier died".to_owned());
             let text = format!("attempt {attempts} of {}: {text}", self.max_order_attempts);
@@ -153,8 +158,9 @@ impl<L: Lanes> Client<L> {
         self.send_cancels();
         self.counters.failed += 1;
         if self.failures.record(now, &name, text) {
+            let level = if text.starts_with(REFUSED) { Level::Info } else { Level::Error };
             let text = format!("order for product {name:?} failed: {text}");
-            self.log.push_back(LogRecord { level: Level::Error, text });
+            self.log.push_back(LogRecord { level, text });
         }
     }
 }

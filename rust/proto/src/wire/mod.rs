@@ -20,6 +20,10 @@ pub use detail::{ClientDetail, Detail, LaneDetail, ProductDetail, SupplierDetail
 pub use lanes::{AnnouncedLane, LaneName, LaneOffer, NO_LANE, Supply};
 pub use message::Message;
 
+/// Begins the error of a supplier that nobody else would make the sample either, so that the order need not be tried again. It is no
+/// fault of anybody's, and hardly worth a word in a log.
+pub const REFUSED: &str = "refused: ";
+
 /// Why a payload could not be read. The text is what the peer gets to see.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

@@ -246,6 +246,22 @@ fn a_failed_order_is_tried_again_and_then_given_up() {
 }
 
 #[test]
+fn an_order_that_is_refused_is_not_tried_again() {
+    let mut net = Net::new(Config::default());
+    let client = net.client(Native);
+    let suppliers = [net.supplier(Native, &["p"]), net.supplier(Native, &["p"])];
+    net.credit(suppliers[0], 1);
+    net.orders(client, "p", &[(1, 0)]);
+    let [(lease, 0)] = net.leases(suppliers[0])[..] else { panic!() };
+    net.credit(suppliers[1], 1);
+    net.dones(suppliers[0], &[], &[(lease, "refused: generation 3 is over")], &[]);
+    let text = "refused: generation 3 is over".to_owned();
+    assert_eq!(net.one(client), Got::Results(vec![], vec![(1, EndCode::Failed, text)]));
+    assert_eq!(net.take(suppliers[1]), []);
+    assert!(net.logs().iter().all(|log| log.level == Level::Info));
+}
+
+#[test]
 fn a_softs_supplier_fails_orders_too() {
     let mut net = Net::new(Config::default());
     let client = net.client(Native);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use softs_proto::Dialect;
 use softs_proto::client::{Config, Counters, Outcome};
+use softs_proto::log::Level;
 use softs_proto::wire::{EndCode, NO_LANE, Reply, ToClient};
 
 use crate::desk::{Desk, config};
@@ -201,6 +202,20 @@ fn a_failed_order_is_tried_again_and_then_given_up() {
     assert_eq!(desk.request("p"), Some(0));
     assert!(desk.client.failure("p").is_none());
     assert_eq!(desk.client.counters(), Counters { delivered: 2, retried: 2, failed: 1, lost: 0 });
+}
+
+#[test]
+fn an_order_that_is_refused_is_not_tried_again() {
+    let (mut desk, lanes) = attached(config(1));
+    assert_eq!(desk.request("p"), None);
+    let claim = lanes.claim(1).unwrap();
+    lanes.publish(&claim, Err("refused: generation 3 is over"));
+    desk.client.handle_lanes(desk.now);
+    assert!(lanes.open_orders().is_empty());
+    assert_eq!(desk.client.failure("p").unwrap().text, "refused: generation 3 is over");
+    assert_eq!(desk.client.poll_log().unwrap().level, Level::Info);
+    assert_eq!(desk.request("p"), None);
+    assert!(lanes.open_orders().is_empty(), "the product pauses");
 }
 
 #[test]
