@@ -34,42 +34,43 @@ def run_worker(endpoints: tuple[str, str, str, str], options: dict[str, Any]) ->
 
 
 def run_student(endpoints: tuple[str, str, str, str], options: dict[str, Any]) -> None:
-    """Trains for ever: the leader switches every few samples, the others follow; all take samples and check them."""
+    """Trains for ever: the leader switches every few samples, the others follow; all take samples and check them.
+
+    Models are called 1, 2, 3 ...; a broker that is killed while it switches may leave a generation out.
+    """
     rank = options["rank"]
     frontend, _, control, control_pub = endpoints
     with StudentClient(
         rank, 4, samples.CONFIG, frontend, control, control_pub, send_timeout_ms=30_000
     ) as client:
-        say(event="ready", pid=os.getpid(), generation=client.hello()["generation"])
+        client.hello()
+        say(event="ready", pid=os.getpid(), generation=client.generation)
         client.start_sub_listener()
         data = DistillIterableDataset(rank, client.generation_value, 4, samples.CONFIG, frontend)
+        stream = iter(data)
         ended = threading.Event()
         threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-        count = 0
-        stream = None
+        if rank != 0:
+            client.wait_for_generation(1)
         while not ended.is_set():
             if rank == 0:
-                # The model is called as its generation will be, so that who looks at a sample knows both.
-                generation = client.generation + 1
-                if client.set_model(str(generation)) != generation:
-                    say(event="problem", problem="a generation was left out")
-            elif client.generation == 0:
-                client.wait_for_generation(1)
-            stream = iter(data) if stream is None else stream
-            for _ in range(5):
                 before = client.generation
+                client.set_model(str(int(client.model_id or 0) + 1))
+                if client.generation <= before:
+                    say(event="problem", problem=f"generation {client.generation} after {before}")
+            for _ in range(5):
+                wanted = int(client.model_id or 0)
                 sample = client.request_sample(timeout_ms=200)
                 if sample is not None:
                     model = samples.check(sample.tensors(), rank)
-                    if not before <= model == sample.generation:
-                        say(event="problem", problem=f"stale: {model} of {sample.generation} after {before}")
                     client.release_slot(sample.slot_id)
-                before = client.generation
+                    if model < wanted or (rank == 0 and model != wanted):
+                        say(event="problem", problem=f"model {model}, wanted was {wanted}")
+                wanted = int(client.model_id or 0)
                 model = samples.check(next(stream), rank)
-                if model < before:
-                    say(event="problem", problem=f"stale in the dataset: {model} after {before}")
-                count += 1
-            say(event="round", count=count, generation=client.generation)
+                if model < wanted or (rank == 0 and model != wanted):
+                    say(event="problem", problem=f"model {model} in the dataset, wanted was {wanted}")
+            say(event="round", generation=client.generation)
         data.close()
 
 

@@ -70,15 +70,18 @@ class Part:
 
 
 class Training:
-    """A broker, two workers, a leader and a follower, each in a process of its own."""
+    """A broker, workers, a leader and a follower, each in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.parts: dict[str, Part] = {}
-        for name in ("broker", "worker", "second worker", "leader", "follower"):
+
+    def start_all(self, *names: str) -> None:
+        """Start parts beside each other, and wait until they are ready."""
+        for name in names:
             self.begin(name)
-        for part in self.parts.values():
-            part.event("ready")
+        for name in names:
+            self.parts[name].event("ready")
 
     def start(self, name: str) -> dict[str, Any]:
         """Start a part, or start it again, and wait until it is ready; what it says then."""
@@ -119,6 +122,7 @@ def training(short_path: Path) -> Iterator[Training]:
 
 @pytest.mark.timeout(90)
 def test_any_part_dies_and_comes_back(training: Training) -> None:
+    training.start_all("broker", "worker", "second worker", "leader", "follower")
     newest = training.trains("leader", "follower")
     for name in ("worker", "follower", "broker", "leader", "broker", "second worker"):
         training.parts[name].kill()
@@ -136,9 +140,10 @@ def test_any_part_dies_and_comes_back(training: Training) -> None:
 
 @pytest.mark.timeout(90)
 def test_a_second_leader_is_refused_as_long_as_the_first_lives(training: Training, short_path: Path) -> None:
+    training.start_all("broker", "worker", "leader")
     training.trains("leader")
     second = Part("student", short_path, rank=0)
     with pytest.raises(AssertionError, match="ended before 'ready'"):
         second.event("ready")
     second.end()
-    training.trains("leader", "follower")
+    training.trains("leader", rounds=10)
