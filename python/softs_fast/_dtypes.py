@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 __all__ = [
     "ITEM_BYTES",
     "STAND_INS",
+    "array_dtype",
     "checked_value",
     "copy_into",
     "import_numpy",
     "import_torch",
     "on_host",
+    "tensor_over",
     "torch_dtype",
 ]
 
@@ -103,6 +105,25 @@ def copy_into(target: Array, value: Array | Tensor) -> None:
         import_torch().from_numpy(target).copy_(value)
     else:
         import_numpy().copyto(target, value)
+
+
+def array_dtype(dtype: str) -> str:
+    """Return the numpy dtype with a tensor's bits: its own, or a whole number where numpy lacks it."""
+    return STAND_INS.get(dtype, dtype)
+
+
+def tensor_over(dtype: str, array: Array) -> Tensor:
+    """Return a tensor on the memory of an array, which it keeps alive; no copy.
+
+    Args:
+        dtype: of the tensor.
+        array: array_dtype(dtype), any shape.
+
+    Raises:
+        ImportError: torch is not installed.
+    """
+    tensor: Tensor = import_torch().from_numpy(array)
+    return tensor.view(torch_dtype(dtype)) if dtype in STAND_INS else tensor
 
 
 def is_tensor(value: object) -> TypeIs[Tensor]:

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from torch.utils.data import default_collate
 
+from ._dtypes import array_dtype, tensor_over
 from .codecs.parts import Part, read_into
-from .configs import BatchConfig, array_dtype, check_length, tensor_over
+from .configs import BatchConfig
 from .market import Client, Medium
 from .market.client import own_segment
 from .market.mediums._segment import SegmentMedium
+from .tensor_spec import check_length
 
 __all__ = [
     "GatherReader",
@@ -224,7 +226,8 @@ class _BatchMemory:
             for spec in self._specs
             for part in spec._parts()
         ]
-        self._has_codecs = config.has_codecs
+        #: How many tensors each spec becomes; None: one each.
+        self._n_parts = [len(spec._parts()) for spec in self._specs] if config.has_codecs else None
         self._targets: list[tuple[Any, ...]] = []
         self._arrays: list[Array] | None = None
 
@@ -250,13 +253,16 @@ class _BatchMemory:
         """Hand out the batch that was lent; its memory is free as soon as whoever has it lets it go."""
         arrays, self._arrays, self._targets = self._arrays, None, []
         assert arrays is not None
-        if not self._has_codecs:
+        if self._n_parts is None:
             return {
                 name: tensor_over(field.dtype, array)
                 for name, field, array in zip(self._names, self._fields, arrays, strict=True)
             }
-        tensors = (tensor_over(field.dtype, array) for field, array in zip(self._fields, arrays, strict=True))
-        return {spec.name: spec._assemble(list(islice(tensors, len(spec._parts())))) for spec in self._specs}
+        rest = (tensor_over(field.dtype, array) for field, array in zip(self._fields, arrays, strict=True))
+        return {
+            spec.name: spec._assemble(list(islice(rest, n)))
+            for spec, n in zip(self._specs, self._n_parts, strict=True)
+        }
 
 
 class _Field:

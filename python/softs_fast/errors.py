@@ -34,7 +34,7 @@ class ConfigError(SoftsError, ValueError):
 
 
 class WireError(SoftsError, ValueError):
-    """A message or an address cannot be parsed, or passes a limit of the wire."""
+    """A message, an address or an encoded sample cannot be parsed, or passes a limit of the wire."""
 
 
 class SegmentError(SoftsError, OSError):

@@ -124,6 +124,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             SampleTimeout: no sample for `request_timeout` seconds, or the user holds all slots; the subclass and
                 the text name the cause.
             HelloError: the broker did not answer when the client was opened.
+            WireError: a sample is not what a codec of `batch_config` writes; its slot has gone back.
         """
         return self._iterate(self._rows_per_batch)
 

@@ -70,6 +70,7 @@ def make_collate_fn(
 
     Raises (the returned function):
         ConfigError: there are no slots, or a slot does not hold `batch_config.nbytes()` bytes.
+        WireError: a slot is not what a codec of `batch_config` writes.
     """
 
     def collate_fn(slot_ids: list[int]) -> Batch:

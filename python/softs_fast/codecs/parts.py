@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
-from .._dtypes import ITEM_BYTES, STAND_INS, checked_value, import_numpy, import_torch, on_host, torch_dtype
+from .._dtypes import ITEM_BYTES, array_dtype, checked_value, import_numpy, on_host, tensor_over
 from ..errors import ConfigError, WireError
 
 if TYPE_CHECKING:
@@ -116,14 +116,13 @@ def read(
         WireError: a sample has what no encoder writes.
         ImportError: torch is not installed.
     """
-    torch, np = import_torch(), import_numpy()
+    np = import_numpy()
     tensors = []
     for part in parts:
-        array = np.empty((*rows, *part.shape), STAND_INS.get(part.dtype, part.dtype))
+        array = np.empty((*rows, *part.shape), array_dtype(part.dtype))
         if array.size:
             read_into(name, part, sources, offset, array.reshape(-1).view(np.uint8))
-        tensor = torch.from_numpy(array)
-        tensors.append(tensor.view(torch_dtype(part.dtype)) if part.dtype in STAND_INS else tensor)
+        tensors.append(tensor_over(part.dtype, array))
     return tensors
 
 
