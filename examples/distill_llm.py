@@ -29,7 +29,7 @@ if __name__ == "__main__":
 import hydra
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tqdm import tqdm
 
 import softs_fast as sf
@@ -71,8 +71,7 @@ def run_all(cfg: DictConfig) -> None:
     """Run broker and workers in processes of their own, and the student in this one."""
     with contextlib.ExitStack() as stack:
         if cfg.endpoint_dir is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="softs-fast-"))
-            cfg = OmegaConf.merge(cfg, {"endpoint_dir": folder})
+            cfg.endpoint_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="softs-fast-"))
         stack.enter_context(running(make_broker, (cfg,)))
         stack.enter_context(running(make_worker, *[(cfg,)] * cfg.worker.count))
         run_student(cfg)
@@ -161,8 +160,7 @@ def join_ranks() -> tuple[int, int]:
 def open_checkpoint(cfg: DictConfig, rank: int, world: int) -> Checkpoint:
     """Return where training stands: at the beginning, or with resume=true at the checkpoint in output_dir."""
     path = Path(cfg.output_dir, "checkpoint.pt")
-    settings = OmegaConf.to_container(cfg.train) | OmegaConf.to_container(cfg.teacher)
-    settings |= {"shrink": cfg.student.shrink, "seed": cfg.seed, "ranks": world}
+    settings = {**cfg.train, **cfg.teacher, "shrink": cfg.student.shrink, "seed": cfg.seed, "ranks": world}
     # One rank writes: DDP keeps the weights of all of them alike.
     checkpoint = Checkpoint(path if rank == 0 else None, settings)
     if cfg.resume:
