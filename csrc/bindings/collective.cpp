@@ -1,0 +1,223 @@
+// softs_fast.collectives: groups of processes, and the memory that they share.
+#include <pybind11/stl.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings.hpp"
+#include "collective/error.hpp"
+#include "collective/group.hpp"
+
+namespace py = pybind11;
+
+namespace softs {
+namespace {
+
+using namespace collective;
+using Release = py::call_guard<py::gil_scoped_release>;
+
+std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+Reduction reduction(int dtype, int op, double scale) {
+    if (dtype < 0 || dtype > static_cast<int>(Dtype::boolean) || op < 0 || op > static_cast<int>(Op::max)) {
+        throw Error(Failure::config, "unknown dtype or operation");
+    }
+    return {.dtype = static_cast<Dtype>(dtype), .op = static_cast<Op>(op), .scale = scale};
+}
+
+std::chrono::nanoseconds nanoseconds(double seconds) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+// Lets Ctrl-C and other signals through while a call waits.
+void check_signals() {
+    const py::gil_scoped_acquire with_gil;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+// One rank's memory, as Python's buffer protocol shows it; keeps the region.
+struct Part {
+    Region region;
+    std::byte* data;
+};
+
+std::string packed(const Offer& offer) { return {reinterpret_cast<const char*>(&offer), sizeof offer}; }
+
+Mapping open_offered(std::string_view packed_offer, std::size_t bytes) {
+    Offer offer;
+    if (packed_offer.size() != sizeof offer) throw Error(Failure::segment, "an offer of shared memory is malformed");
+    std::memcpy(&offer, packed_offer.data(), sizeof offer);
+    if (offer.bytes != bytes) {
+        throw Error(Failure::config, "the memory offered has " + std::to_string(offer.bytes) + " bytes, not " + std::to_string(bytes) +
+                                         "; give every rank the same size and staging_bytes");
+    }
+    return Mapping::open(offer);
+}
+
+std::size_t group_bytes(int size, std::size_t slot_bytes) { return Layout{.size = size, .slot_bytes = slot_bytes}.bytes(); }
+
+// A segment on its way into a group: taken once.
+struct Segment {
+    std::optional<Mapping> mapping;
+};
+
+std::unique_ptr<Group> join(int rank, const std::vector<std::pair<int, std::uint64_t>>& processes, Segment& segment, std::size_t slot_bytes,
+                            double timeout_s) {
+    if (!segment.mapping) throw Error(Failure::config, "the segment belongs to another group already");
+    std::vector<Member> members;
+    for (const auto& [pid, started] : processes) members.push_back({.pid = pid, .started = started});
+    Mapping mapping = std::move(*std::exchange(segment.mapping, std::nullopt));
+    return std::make_unique<Group>(rank, std::move(members), std::move(mapping), slot_bytes,
+                                   Settings{.timeout = nanoseconds(timeout_s), .interrupted = check_signals});
+}
+
+// A thread that waits inside a group needs the GIL now and then, so nobody waits for a group with the GIL.
+template <class Ask>
+auto without_gil(Ask ask) {
+    const py::gil_scoped_release released;
+    return ask();
+}
+
+bool all_reduce_pieces(Group& group, const std::vector<std::pair<std::uintptr_t, std::size_t>>& pieces, int dtype, int op, double scale,
+                       std::uint64_t tag) {
+    std::vector<Piece> there;
+    there.reserve(pieces.size());
+    for (const auto& [address, count] : pieces) there.push_back({.data = pointer(address), .count = count});
+    const Reduction what = reduction(dtype, op, scale);
+    return without_gil([&] { return group.all_reduce(there, what, tag); });
+}
+
+void check_bounds(const Group& group, const std::vector<std::size_t>& bounds) {
+    bool rises = bounds.size() == static_cast<std::size_t>(group.size()) + 1 && bounds.front() == 0;
+    for (std::size_t i = 1; rises && i < bounds.size(); ++i) rises = bounds[i - 1] <= bounds[i];
+    if (!rises) throw Error(Failure::config, "slices need one bound more than there are ranks, from 0 and never falling");
+}
+
+py::list metrics(Group& group) {
+    py::list rows;
+    for (const Metric& metric : without_gil([&] { return group.metrics(); })) {
+        rows.append(py::make_tuple(metric.calls, metric.bytes, std::chrono::duration<double>(metric.total).count(),
+                                   std::chrono::duration<double>(metric.waiting).count()));
+    }
+    return rows;
+}
+
+void raise(const Error& error) {
+    static constexpr std::array<std::pair<Failure, const char*>, 4> classes{{
+        {Failure::config, "ConfigError"},
+        {Failure::peer_lost, "PeerLost"},
+        {Failure::segment, "SegmentError"},
+        {Failure::forked, "ForkedError"},
+    }};
+    for (const auto& [failure, name] : classes) {
+        if (failure == error.failure) {
+            const py::object type = py::module_::import("softs_fast.errors").attr(name);
+            PyErr_SetString(type.ptr(), error.what());
+        }
+    }
+}
+
+}  // namespace
+
+void bind_collective(py::module_& module) {
+    py::register_exception_translator([](std::exception_ptr thrown) {
+        try {
+            if (thrown) std::rethrow_exception(thrown);
+        } catch (const Error& error) {
+            raise(error);
+        }
+    });
+
+    // The plain metaclass: pybind11's own is for static properties, and nothing that a stub could name.
+    const py::metaclass plain(reinterpret_cast<PyObject*>(&PyType_Type));
+    py::class_<Segment>(module, "Segment", plain)
+        .def_static("create", [](std::size_t bytes) { return Segment{Mapping::create(bytes)}; })
+        .def_static("create_group", [](int size, std::size_t slot_bytes) { return Segment{Group::create_segment(size, slot_bytes)}; })
+        .def_static("open", [](const py::bytes& offer, std::size_t bytes) { return Segment{open_offered(std::string(offer), bytes)}; })
+        .def_static("open_group",
+                    [](const py::bytes& offer, int size, std::size_t slot_bytes) {
+                        return Segment{open_offered(std::string(offer), group_bytes(size, slot_bytes))};
+                    })
+        .def("offer", [](const Segment& segment) {
+            if (!segment.mapping) throw Error(Failure::config, "the segment belongs to a group already");
+            return py::bytes(packed(segment.mapping->offer()));
+        });
+
+    py::class_<Part>(module, "Part", plain, py::buffer_protocol()).def_buffer([](Part& part) {
+        return py::buffer_info(reinterpret_cast<std::uint8_t*>(part.data), static_cast<py::ssize_t>(part.region.bytes()));
+    });
+
+    py::class_<Region>(module, "Region", plain)
+        .def("part", [](const Region& region, int rank) { return Part{region, region.part(rank)}; })
+        .def("result", [](const Region& region) { return Part{region, region.result()}; });
+
+    py::class_<Group>(module, "Group", plain)
+        .def(py::init(&join))
+        .def("barrier", &Group::barrier, Release())
+        .def("all_reduce", &all_reduce_pieces)
+        .def(
+            "all_reduce_region",
+            [](Group& group, const Region& region, std::size_t offset, std::size_t count, bool into_result, bool stream, int dtype, int op,
+               double scale, std::uint64_t tag) {
+                if (region.size() != group.size()) throw Error(Failure::config, "the bucket belongs to another group");
+                return group.all_reduce(region, offset, count, into_result, stream, reduction(dtype, op, scale), tag);
+            },
+            Release())
+        .def(
+            "reduce_scatter",
+            [](Group& group, std::uintptr_t in, const std::vector<std::size_t>& bounds, std::uintptr_t out, int dtype, int op, double scale,
+               std::uint64_t tag) {
+                check_bounds(group, bounds);
+                return group.reduce_scatter(pointer(in), bounds, pointer(out), reduction(dtype, op, scale), tag);
+            },
+            Release())
+        .def(
+            "all_gather",
+            [](Group& group, std::uintptr_t in, const std::vector<std::size_t>& bounds, std::uintptr_t out, std::uint64_t tag) {
+                check_bounds(group, bounds);
+                return group.all_gather(pointer(in), bounds, pointer(out), tag);
+            },
+            Release())
+        .def(
+            "broadcast",
+            [](Group& group, std::uintptr_t data, std::size_t bytes, int root, std::uint64_t tag) {
+                return group.broadcast(pointer(data), bytes, root, tag);
+            },
+            Release())
+        .def("exchange",
+             [](Group& group, const std::string& said) {
+                 const std::vector<std::string> all = without_gil([&] { return group.exchange(said); });
+                 std::vector<py::bytes> bytes(all.begin(), all.end());
+                 return bytes;
+             })
+        .def("share", &Group::share, Release())
+        .def("give_up", &Group::give_up, Release())
+        .def("rebuild", &Group::rebuild, Release())
+        .def("close", &Group::close, Release())
+        .def("set_schedule",
+             [](Group& group, std::size_t one_shot_bytes, std::size_t chunk_bytes) {
+                 group.set_schedule({.one_shot_bytes = one_shot_bytes, .chunk_bytes = chunk_bytes});
+             },
+             Release())
+        .def("metrics", &metrics)
+        .def("lost", &Group::lost, Release())
+        .def("broken", &Group::broken, Release())
+        .def_property_readonly("rank", &Group::rank)
+        .def_property_readonly("size", &Group::size);
+
+    module.def("this_process", [] {
+        const Member self = this_process();
+        return std::pair(static_cast<int>(self.pid), self.started);
+    });
+    module.def("process_started", &process_started);
+    module.attr("MAX_RANKS") = max_ranks;
+}
+
+}  // namespace softs

@@ -1,0 +1,342 @@
+// The collectives themselves. All stage through the group's own segment piece by piece: what is staged stays in the caches, so memory sees
+// one read and one write of every rank's tensor, which is the least for private results. Regions need no staging.
+//
+// One epoch per piece (rules G2 and G3 of control.hpp): write into the half of the next epoch, publish it, wait for all, read.
+// Order of summation: rank 0, 1, 2, ... for every element, so all ranks end with the same bits, and runs repeat.
+#include <algorithm>
+#include <cstring>
+
+#include "call.hpp"
+#include "error.hpp"
+
+namespace softs::collective {
+namespace {
+
+// Spreads every bit of two words over one. Source: the finalizer of MurmurHash3 (public domain), chained.
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+    hash ^= value + 0x9E3779B97F4A7C15 + (hash << 6) + (hash >> 2);
+    hash ^= hash >> 33;
+    hash *= 0xFF51AFD7ED558CCD;
+    hash ^= hash >> 33;
+    return hash;
+}
+
+std::uint64_t mix(std::uint64_t hash, const Reduction& reduction) {
+    std::uint64_t scale = 0;
+    std::memcpy(&scale, &reduction.scale, sizeof scale);
+    return mix(mix(hash, static_cast<std::uint64_t>(reduction.dtype) << 8 | static_cast<std::uint64_t>(reduction.op)), scale);
+}
+
+// Walks over pieces as if they lay together.
+class Walk {
+   public:
+    Walk(std::span<const Piece> pieces, std::size_t item_bytes) : pieces_(pieces), item_bytes_(item_bytes) {}
+
+    void read(std::byte* to, std::size_t bytes) {
+        step(bytes, [&](std::byte* own, std::size_t length) {
+            std::memcpy(to, own, length);
+            to += length;
+        });
+    }
+
+    void write(const std::byte* from, std::size_t bytes) {
+        step(bytes, [&](std::byte* own, std::size_t length) {
+            std::memcpy(own, from, length);
+            from += length;
+        });
+    }
+
+    // The next bytes, if they lie in one piece; does not move.
+    std::byte* together(std::size_t bytes) {
+        skip_finished();
+        return bytes != 0 && length() - at_ >= bytes ? pieces_[piece_].data + at_ : nullptr;
+    }
+
+    void skip(std::size_t bytes) {
+        step(bytes, [](std::byte*, std::size_t) {});
+    }
+
+   private:
+    template <class Use>
+    void step(std::size_t bytes, Use use) {
+        while (bytes != 0) {
+            skip_finished();
+            const std::size_t part = std::min(bytes, length() - at_);
+            use(pieces_[piece_].data + at_, part);
+            at_ += part;
+            bytes -= part;
+        }
+    }
+
+    std::size_t length() const { return pieces_[piece_].count * item_bytes_; }
+
+    void skip_finished() {
+        while (piece_ + 1 < pieces_.size() && at_ == length()) {
+            ++piece_;
+            at_ = 0;
+        }
+    }
+
+    std::span<const Piece> pieces_;
+    std::size_t item_bytes_;
+    std::size_t piece_ = 0;
+    std::size_t at_ = 0;
+};
+
+void check(const Reduction& reduction) {
+    if (!reduce_supported(reduction.dtype, reduction.dtype, reduction.op)) {
+        throw Error(Failure::config, "there is no mean of bool; use min (and) or max (or)");
+    }
+}
+
+}  // namespace
+
+bool Group::barrier(std::uint64_t tag) {
+    const Call call(*this, Kind::barrier, 0);
+    return begin(Kind::barrier, tag);
+}
+
+bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag) {
+    check(reduction);
+    const std::size_t item = item_bytes(reduction.dtype);
+    std::size_t count = 0;
+    for (const Piece& piece : pieces) count += piece.count;
+    const Call call(*this, Kind::all_reduce, count * item);
+    const std::uint64_t hash = mix(mix(mix(tag, count), reduction), mix(schedule_.one_shot_bytes, schedule_.chunk_bytes));
+    if (count == 0) return begin(Kind::all_reduce, hash);
+
+    std::array<const void*, max_ranks> inputs{};
+    ReduceArgs args{.in = reduction.dtype,
+                    .out = reduction.dtype,
+                    .op = reduction.op,
+                    .scale = reduction.scale,
+                    .inputs = inputs.data(),
+                    .n_inputs = size(),
+                    .outputs = nullptr,
+                    .n_outputs = 1,
+                    .count = count,
+                    .stream_stores = false};
+    Walk in(pieces, item);
+    Walk out(pieces, item);
+
+    if (count * item <= schedule_.one_shot_bytes) {
+        const std::uint32_t half = next_half();
+        in.read(brought(rank_, half), count * item);
+        if (!begin(Kind::all_reduce, hash)) return false;
+        for (int rank = 0; rank < size(); ++rank) inputs[static_cast<std::size_t>(rank)] = brought(rank, half);
+        std::byte* const together = out.together(count * item);
+        if (together == nullptr) scratch_.resize(std::max(scratch_.size(), count * item));
+        void* output = together != nullptr ? together : scratch_.data();
+        args.outputs = &output;
+        reduce(args);
+        if (together == nullptr) out.write(scratch_.data(), count * item);
+        return true;
+    }
+
+    // Each rank reduces its slice of a chunk into the common result, and takes the rest from there. While others still reduce, the
+    // next chunk is brought: one wait per chunk. The own slice need not be staged, if it lies in one piece.
+    struct Slice {
+        std::size_t begin, end, total;  // bytes of a chunk
+    };
+    const auto own_slice = [&](std::size_t chunk) {
+        return Slice{slice_begin(chunk, item, rank_, size()) * item, slice_begin(chunk, item, rank_ + 1, size()) * item, chunk * item};
+    };
+    const auto bring = [&](std::size_t chunk, std::byte* to) {
+        const Slice own = own_slice(chunk);
+        const std::byte* const from = in.together(own.total);
+        if (from == nullptr) return in.read(to, own.total);
+        std::memcpy(to, from, own.begin);
+        std::memcpy(to + own.end, from + own.end, own.total - own.end);
+        in.skip(own.total);
+    };
+    const auto take = [&](std::size_t chunk, const std::byte* from) {
+        const Slice own = own_slice(chunk);
+        std::byte* const to = out.together(own.total);
+        if (to == nullptr) return out.write(from, own.total);
+        std::memcpy(to, from, own.begin);
+        std::memcpy(to + own.end, from + own.end, own.total - own.end);
+        out.skip(own.total);
+    };
+    const std::size_t per_chunk = schedule_.chunk_bytes / item;
+    std::size_t next = std::min(count, per_chunk);
+    std::uint32_t half = next_half();
+    bring(next, brought(rank_, half));
+    if (!begin(Kind::all_reduce, hash)) return false;
+    for (std::size_t done = 0; done < count;) {
+        const std::size_t chunk = next;
+        const Slice own = own_slice(chunk);
+        for (int rank = 0; rank < size(); ++rank) inputs[static_cast<std::size_t>(rank)] = brought(rank, half) + own.begin;
+        std::array<void*, 2> outputs{result(half) + own.begin, nullptr};
+        args.outputs = outputs.data();
+        args.n_outputs = 1;
+        if (std::byte* const direct = out.together(own.total); direct != nullptr) {
+            inputs[static_cast<std::size_t>(rank_)] = direct + own.begin;
+            outputs[1] = direct + own.begin;
+            args.n_outputs = 2;
+        }
+        args.count = (own.end - own.begin) / item;
+        if (args.count != 0) reduce(args);
+        next = std::min(count - done - chunk, per_chunk);
+        bring(next, brought(rank_, next_half()));
+        publish();
+        await_all();
+        take(chunk, result(half));
+        done += chunk;
+        half ^= 1;
+    }
+    return true;
+}
+
+bool Group::reduce_scatter(const std::byte* in, std::span<const std::size_t> bounds, std::byte* out, const Reduction& reduction,
+                           std::uint64_t tag) {
+    check(reduction);
+    const std::size_t item = item_bytes(reduction.dtype);
+    const Call call(*this, Kind::reduce_scatter, bounds.back() * item);
+    std::uint64_t hash = mix(mix(tag, reduction), schedule_.chunk_bytes);
+    for (const std::size_t bound : bounds) hash = mix(hash, bound);
+    const auto slice = [&](int rank) { return bounds[static_cast<std::size_t>(rank) + 1] - bounds[static_cast<std::size_t>(rank)]; };
+    std::size_t longest = 0;
+    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slice(rank));
+
+    // A piece of every slice per epoch; each rank's own stays where it is.
+    const std::size_t step = std::max<std::size_t>(1, schedule_.chunk_bytes / static_cast<std::size_t>(size()) / line_bytes * line_bytes / item);
+    std::array<const void*, max_ranks> inputs{};
+    for (std::size_t done = 0; done == 0 || done < longest; done += step) {
+        const auto part = [&](int rank) { return std::min(step, slice(rank) - std::min(done, slice(rank))); };
+        const std::uint32_t half = next_half();
+        for (int rank = 0; rank < size(); ++rank) {
+            if (rank == rank_) continue;
+            std::memcpy(brought(rank_, half) + static_cast<std::size_t>(rank) * step * item,
+                        in + (bounds[static_cast<std::size_t>(rank)] + done) * item, part(rank) * item);
+        }
+        if (done == 0) {
+            if (!begin(Kind::reduce_scatter, hash)) return false;
+        } else {
+            publish();
+            await_all();
+        }
+        if (part(rank_) == 0) continue;
+        for (int rank = 0; rank < size(); ++rank) {
+            inputs[static_cast<std::size_t>(rank)] = brought(rank, half) + static_cast<std::size_t>(rank_) * step * item;
+        }
+        inputs[static_cast<std::size_t>(rank_)] = in + (bounds[static_cast<std::size_t>(rank_)] + done) * item;
+        void* output = out + done * item;
+        reduce({.in = reduction.dtype,
+                .out = reduction.dtype,
+                .op = reduction.op,
+                .scale = reduction.scale,
+                .inputs = inputs.data(),
+                .n_inputs = size(),
+                .outputs = &output,
+                .n_outputs = 1,
+                .count = part(rank_),
+                .stream_stores = false});
+    }
+    return true;
+}
+
+bool Group::all_gather(const std::byte* in, std::span<const std::size_t> bounds, std::byte* out, std::uint64_t tag) {
+    const Call call(*this, Kind::all_gather, bounds.back());
+    std::uint64_t hash = mix(tag, schedule_.chunk_bytes);
+    for (const std::size_t bound : bounds) hash = mix(hash, bound);
+    const auto begins = [&](int rank) { return bounds[static_cast<std::size_t>(rank)]; };
+    const auto slice = [&](int rank) { return bounds[static_cast<std::size_t>(rank) + 1] - begins(rank); };
+    std::size_t longest = 0;
+    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slice(rank));
+    const std::size_t step = schedule_.chunk_bytes;
+    for (std::size_t done = 0; done == 0 || done < longest; done += step) {
+        const auto part = [&](int rank) { return std::min(step, slice(rank) - std::min(done, slice(rank))); };
+        const std::uint32_t half = next_half();
+        std::memcpy(brought(rank_, half), in + std::min(done, slice(rank_)), part(rank_));
+        if (done == 0) {
+            if (!begin(Kind::all_gather, hash)) return false;
+        } else {
+            publish();
+            await_all();
+        }
+        for (int rank = 0; rank < size(); ++rank) {
+            const std::byte* const from = rank == rank_ ? in + std::min(done, slice(rank)) : brought(rank, half);
+            std::byte* const to = out + begins(rank) + done;
+            if (part(rank) != 0 && from != to) std::memcpy(to, from, part(rank));
+        }
+    }
+    return true;
+}
+
+bool Group::broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_t tag) {
+    if (root < 0 || root >= size()) {
+        throw Error(Failure::config, "root is " + std::to_string(root) + " in a group of " + std::to_string(size()));
+    }
+    const Call call(*this, Kind::broadcast, bytes);
+    const std::uint64_t hash = mix(mix(mix(tag, bytes), static_cast<std::uint64_t>(root)), schedule_.chunk_bytes);
+    for (std::size_t done = 0; done == 0 || done < bytes; done += schedule_.chunk_bytes) {
+        const std::size_t part = std::min(schedule_.chunk_bytes, bytes - done);
+        const std::uint32_t half = next_half();
+        if (rank_ == root && part != 0) std::memcpy(brought(root, half), data + done, part);
+        if (done == 0) {
+            if (!begin(Kind::broadcast, hash)) return false;
+        } else {
+            publish();
+            await_all();
+        }
+        if (rank_ != root && part != 0) std::memcpy(data + done, brought(root, half), part);
+    }
+    return true;
+}
+
+std::vector<std::string> Group::exchange(std::string_view said) {
+    const Call call(*this, Kind::exchange, said.size());
+    const std::uint32_t half = next_half();
+    const std::uint64_t length = std::min({said.size(), exchange_bytes, slot_bytes() - sizeof(std::uint64_t)});
+    std::memcpy(brought(rank_, half), &length, sizeof length);
+    std::memcpy(brought(rank_, half) + sizeof length, said.data(), length);
+    if (!begin(Kind::exchange, 0)) throw Error(Failure::config, "the ranks of a group do different things; start it again");
+    std::vector<std::string> all;
+    for (int rank = 0; rank < size(); ++rank) {
+        std::uint64_t stated = 0;
+        std::memcpy(&stated, brought(rank, half), sizeof stated);
+        stated = std::min<std::uint64_t>({stated, exchange_bytes, slot_bytes() - sizeof stated});
+        all.emplace_back(reinterpret_cast<const char*>(brought(rank, half) + sizeof stated), stated);
+    }
+    return all;
+}
+
+bool Group::all_reduce(const Region& region, std::size_t offset, std::size_t count, bool into_result, bool stream,
+                       const Reduction& reduction, std::uint64_t tag) {
+    check(reduction);
+    const std::size_t item = item_bytes(reduction.dtype);
+    if (offset > region.bytes() || count > (region.bytes() - offset) / item) {
+        throw Error(Failure::config, std::to_string(count) + " elements at byte " + std::to_string(offset) + " of a bucket of " +
+                                         std::to_string(region.bytes()) + " bytes");
+    }
+    const Call call(*this, Kind::all_reduce, count * item);
+    const std::uint64_t hash = mix(mix(mix(mix(tag, offset), count), reduction), into_result ? 2 : 1);
+    if (!begin(Kind::all_reduce, hash)) return false;
+    std::array<const void*, max_ranks> inputs{};
+    std::array<void*, max_ranks> outputs{};
+    const std::size_t first = slice_begin(count, item, rank_, size());
+    const std::size_t last = slice_begin(count, item, rank_ + 1, size());
+    const std::size_t at = offset + first * item;
+    for (int rank = 0; rank < size(); ++rank) {
+        inputs[static_cast<std::size_t>(rank)] = region.part(rank) + at;
+        outputs[static_cast<std::size_t>(rank)] = region.part(rank) + at;
+    }
+    if (into_result) outputs[0] = region.result() + at;
+    if (first != last) {
+        reduce({.in = reduction.dtype,
+                .out = reduction.dtype,
+                .op = reduction.op,
+                .scale = reduction.scale,
+                .inputs = inputs.data(),
+                .n_inputs = size(),
+                .outputs = outputs.data(),
+                .n_outputs = into_result ? 1 : size(),
+                .count = last - first,
+                .stream_stores = into_result && stream});
+    }
+    publish();
+    await_all();
+    return true;
+}
+
+}  // namespace softs::collective

@@ -1,0 +1,118 @@
+#include "mapping.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "error.hpp"
+
+namespace softs::collective {
+namespace {
+
+constexpr std::uint64_t magic = 0x31305f6c6c6f6373;  // "scoll_01"
+
+struct Header {
+    std::uint64_t magic;
+    std::array<std::uint64_t, 2> nonce;
+};
+
+[[noreturn]] void fail(const std::string& what, int error) { throw Error(Failure::segment, what + ": " + std::strerror(error)); }
+
+std::array<std::uint64_t, 2> random_nonce() {
+    std::array<std::uint64_t, 2> nonce{};
+    if (getrandom(nonce.data(), sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce)) fail("cannot draw a random number", errno);
+    return nonce;
+}
+
+}  // namespace
+
+Mapping Mapping::create(std::size_t bytes) {
+    Mapping made;
+    made.bytes_ = bytes;
+    // Without a name nothing is left behind, whenever who is killed.
+    made.fd_ = ::open("/dev/shm", O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
+    if (made.fd_ < 0) fail("cannot create shared memory in /dev/shm (a tmpfs is needed there)", errno);
+    if (ftruncate(made.fd_, static_cast<off_t>(bytes + header_bytes)) != 0) {
+        fail("cannot create shared memory of " + std::to_string(bytes) + " bytes in /dev/shm", errno);
+    }
+    made.allocate(0, 0);
+    made.map();
+    made.offer_ = {.pid = getpid(), .fd = made.fd_, .bytes = bytes, .nonce = random_nonce()};
+    const Header header{.magic = magic, .nonce = made.offer_.nonce};
+    std::memcpy(made.memory_, &header, sizeof header);
+    return made;
+}
+
+Mapping Mapping::open(const Offer& offer) {
+    const std::string path = "/proc/" + std::to_string(offer.pid) + "/fd/" + std::to_string(offer.fd);
+    const std::string what = "cannot open shared memory of process " + std::to_string(offer.pid) + " (" + path + ')';
+    Mapping opened;
+    opened.bytes_ = offer.bytes;
+    opened.offer_ = offer;
+    // A pipe or a device could stand there by now: neither wait for it nor make a terminal of it.
+    opened.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (opened.fd_ < 0) fail(what, errno);
+    struct stat found {};
+    if (fstat(opened.fd_, &found) != 0) fail(what, errno);
+    if (!S_ISREG(found.st_mode) || found.st_uid != geteuid() || found.st_size < 0 ||
+        static_cast<std::uint64_t>(found.st_size) != offer.bytes + header_bytes) {
+        throw Error(Failure::segment, what + ": it is another file");
+    }
+    opened.map();
+    Header header;
+    std::memcpy(&header, opened.memory_, sizeof header);
+    if (header.magic != magic || header.nonce != offer.nonce) throw Error(Failure::segment, what + ": it is other memory");
+    return opened;
+}
+
+Mapping::Mapping(Mapping&& other) noexcept { *this = std::move(other); }
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+    if (this != &other) {
+        release();
+        memory_ = std::exchange(other.memory_, nullptr);
+        bytes_ = other.bytes_;
+        fd_ = std::exchange(other.fd_, -1);
+        offer_ = other.offer_;
+    }
+    return *this;
+}
+
+Mapping::~Mapping() { release(); }
+
+void Mapping::allocate(std::size_t offset, std::size_t bytes) {
+    // The first page is taken along by whoever takes the beginning.
+    const auto start = static_cast<off_t>(offset == 0 ? 0 : offset + header_bytes);
+    const auto length = static_cast<off_t>(offset == 0 ? bytes + header_bytes : bytes);
+    int error = EINTR;
+    while (error == EINTR) error = length == 0 ? 0 : posix_fallocate(fd_, start, length);
+    if (error == 0) return;
+    throw Error(Failure::segment, "cannot take " + std::to_string(length) + " bytes of shared memory: " + std::strerror(error) +
+                                      "; free or enlarge /dev/shm (for a container: --shm-size)");
+}
+
+void Mapping::close_descriptor() noexcept {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+void Mapping::map() {
+    void* const memory = mmap(nullptr, bytes_ + header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+    if (memory == MAP_FAILED) fail("cannot map " + std::to_string(bytes_) + " bytes of shared memory", errno);
+    memory_ = static_cast<std::byte*>(memory);
+    // Only a hint: hosts whose administrator allows it save most of the misses of the address cache.
+    madvise(memory, bytes_ + header_bytes, MADV_HUGEPAGE);
+}
+
+void Mapping::release() noexcept {
+    if (memory_ != nullptr) munmap(std::exchange(memory_, nullptr), bytes_ + header_bytes);
+    close_descriptor();
+}
+
+}  // namespace softs::collective

@@ -1,0 +1,161 @@
+// Memory that a group makes together, and the group that follows a broken one.
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <thread>
+
+#include "call.hpp"
+#include "error.hpp"
+
+namespace softs::collective {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Nothing that is waited for here is frequent; it may take a moment.
+constexpr auto look_every = 1ms;
+
+}  // namespace
+
+std::optional<Region> Group::share(std::size_t bytes) {
+    const Call call(*this, Kind::share, bytes);
+    const std::size_t total = Region::total(bytes, size());
+    if (total / Region::stride(bytes) != static_cast<std::size_t>(size()) + 1 || total > std::size_t{1} << 46) {
+        throw Error(Failure::config, "a bucket of " + std::to_string(bytes) + " bytes for each of " + std::to_string(size()) + " ranks is too large");
+    }
+    if (!begin(Kind::share, bytes)) return std::nullopt;
+
+    std::optional<Mapping> memory;
+    std::string problem;
+    const auto attempt = [&](auto&& part) {
+        if (!problem.empty()) return;
+        try {
+            part();
+        } catch (const Error& error) {
+            problem = error.what();
+        }
+    };
+    // Rank 0 makes it, all open it, each takes its own part (near its own processor); then all know whether all could.
+    if (rank_ == 0) {
+        attempt([&] {
+            memory = Mapping::create(total);
+            make_offer(memory->offer());
+        });
+    }
+    of(rank_).offering.failed.store(problem.empty() ? 0 : 1, std::memory_order_relaxed);
+    publish();
+    await_all();
+    if (rank_ != 0) {
+        attempt([&] {
+            if (of(0).offering.failed.load(std::memory_order_relaxed) != 0) throw Error(Failure::segment, "rank 0 could not create it");
+            Offer offer = offer_of(0);
+            offer.bytes = total;
+            memory = Mapping::open(offer);
+        });
+    }
+    attempt([&] {
+        memory->allocate(Region::stride(bytes) * static_cast<std::size_t>(rank_), Region::stride(bytes));
+        if (rank_ == 0) memory->allocate(Region::stride(bytes) * static_cast<std::size_t>(size()), Region::stride(bytes));
+    });
+    of(rank_).offering.failed.store(problem.empty() ? 0 : 1, std::memory_order_relaxed);
+    publish();
+    await_all();
+    std::string failed;
+    for (int rank = 0; rank < size(); ++rank) {
+        if (of(rank).offering.failed.load(std::memory_order_relaxed) != 0) failed += (failed.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    // Nobody writes its verdict anew before all have read this one.
+    publish();
+    await_all();
+    if (!failed.empty()) {
+        throw Error(Failure::segment, "no bucket of " + std::to_string(total) + " bytes: rank " + failed + " could not take its part" +
+                                          (problem.empty() ? "" : "; here: " + problem));
+    }
+    memory->close_descriptor();
+    return Region(std::make_shared<Mapping>(std::move(*memory)), bytes, size());
+}
+
+void Group::make_offer(const Offer& offer) noexcept {
+    Offering& own = of(rank_).offering;
+    own.fd.store(static_cast<std::uint32_t>(offer.fd), std::memory_order_relaxed);
+    own.nonce[0].store(offer.nonce[0], std::memory_order_relaxed);
+    own.nonce[1].store(offer.nonce[1], std::memory_order_relaxed);
+}
+
+Offer Group::offer_of(int rank) const noexcept {
+    const Offering& theirs = of(rank).offering;
+    // The process is known; only where in it the segment is open comes from the memory of others.
+    return {.pid = watch_.members()[static_cast<std::size_t>(rank)].pid,
+            .fd = static_cast<std::int32_t>(theirs.fd.load(std::memory_order_relaxed)),
+            .nonce = {theirs.nonce[0].load(std::memory_order_relaxed), theirs.nonce[1].load(std::memory_order_relaxed)}};
+}
+
+std::uint64_t Group::await_survivors() {
+    std::atomic<std::uint64_t>& decided = reinterpret_cast<Shared*>(segment_.data())->survivors;
+    const auto deadline = Clock::now() + settings_.timeout;
+    of(rank_).offering.rejoin.store(1, std::memory_order_release);
+    while (decided.load(std::memory_order_acquire) == 0) {
+        std::uint64_t here = 0;
+        bool complete = true;
+        for (int rank = 0; rank < size(); ++rank) {
+            const bool rejoins = of(rank).offering.rejoin.load(std::memory_order_acquire) == 1;
+            const bool left = of(rank).flags.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(State::left);
+            if (rank != rank_ && (watch_.ended(rank) || left)) continue;
+            if (rejoins) here |= std::uint64_t{1} << rank;
+            complete = complete && rejoins;
+        }
+        if (complete || Clock::now() >= deadline) {
+            // Whoever decides first decides for all.
+            std::uint64_t undecided = 0;
+            decided.compare_exchange_strong(undecided, here, std::memory_order_acq_rel);
+            break;
+        }
+        settings_.interrupted();
+        std::this_thread::sleep_for(look_every);
+    }
+    const std::uint64_t all = size() == max_ranks ? ~std::uint64_t{0} : (std::uint64_t{1} << size()) - 1;
+    return decided.load(std::memory_order_acquire) & all;
+}
+
+std::unique_ptr<Group> Group::rebuild() {
+    const std::lock_guard guard(mutex_);
+    if (closed_ || forks_ != fork_count()) check_usable();
+    if (broken_.empty()) {
+        broken_ = "this rank rebuilds its group";
+        announce_end(State::gave_up, "it rebuilds the group");
+    }
+    const std::uint64_t survivors = await_survivors();
+    if ((survivors >> rank_ & 1) == 0) {
+        throw Error(Failure::peer_lost, "the others rebuilt the group without rank " + std::to_string(rank_) + ", which came too late; start a new group");
+    }
+    std::vector<Member> members;
+    for (int rank = 0; rank < size(); ++rank) {
+        if ((survivors >> rank & 1) != 0) members.push_back(watch_.members()[static_cast<std::size_t>(rank)]);
+    }
+    const int first = std::countr_zero(survivors);
+    const int new_rank = std::popcount(survivors & ((std::uint64_t{1} << rank_) - 1));
+    const int new_size = static_cast<int>(members.size());
+    if (rank_ == first) {
+        Mapping memory = create_segment(new_size, slot_bytes());
+        make_offer(memory.offer());
+        of(rank_).offering.ready.store(1, std::memory_order_release);
+        auto group = std::make_unique<Group>(new_rank, std::move(members), std::move(memory), slot_bytes(), settings_);
+        group->set_schedule(schedule_);
+        return group;
+    }
+    const auto deadline = Clock::now() + settings_.timeout;
+    while (of(first).offering.ready.load(std::memory_order_acquire) == 0) {
+        if (watch_.ended(first) || Clock::now() >= deadline) {
+            throw Error(Failure::peer_lost, watch_.describe(first) + " did not make the new group; start one by a rendezvous");
+        }
+        settings_.interrupted();
+        std::this_thread::sleep_for(look_every);
+    }
+    Offer offer = offer_of(first);
+    offer.bytes = Layout{.size = new_size, .slot_bytes = slot_bytes()}.bytes();
+    auto group = std::make_unique<Group>(new_rank, std::move(members), Mapping::open(offer), slot_bytes(), settings_);
+    group->set_schedule(schedule_);
+    return group;
+}
+
+}  // namespace softs::collective

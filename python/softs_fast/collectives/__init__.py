@@ -1,0 +1,29 @@
+"""Collective operations for gradients: inside a host through shared memory, across hosts through an engine that exists.
+
+`ShmStrategy` joins processes of one host, `TorchStrategy` wraps a process group of torch.distributed, `HierarchicalStrategy` puts both
+together. `ddp_hook` is one line for users of DistributedDataParallel.
+"""
+
+from softs_fast.collectives.buckets import Bucket
+from softs_fast.collectives.ddp import DDPState, ddp_hook
+from softs_fast.collectives.hierarchical import AllReduceStrategy, HierarchicalStrategy
+from softs_fast.collectives.probe import Schedule
+from softs_fast.collectives.rendezvous import Rendezvous
+from softs_fast.collectives.shm import ShmStrategy
+from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
+from softs_fast.collectives.torch_strategy import TorchStrategy
+
+__all__ = [
+    "AllReduceStrategy",
+    "Bucket",
+    "DDPState",
+    "HierarchicalStrategy",
+    "OpMetrics",
+    "ReduceOp",
+    "Rendezvous",
+    "Schedule",
+    "ShmStrategy",
+    "Strategy",
+    "TorchStrategy",
+    "ddp_hook",
+]

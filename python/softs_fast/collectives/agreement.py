@@ -1,0 +1,115 @@
+"""Do all ranks mean the same call? Numbers to compare on every call, and the words for when they differ."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from softs_fast.errors import ConfigError
+
+# What is said in one exchange; fits into that of the native side, with its length in front.
+PART_BYTES = 30_000
+# More differences than this are counted, not listed.
+_MOST_LISTED = 8
+# Of all descriptions together; a hostile rank says no more than this.
+_MOST_BYTES = 64 << 20
+
+
+class Exchanger(Protocol):
+    """An all-gather of up to `PART_BYTES` bytes."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def exchange(self, said: bytes) -> list[bytes]:
+        """Return what every rank says, by rank."""
+
+
+class TensorExchange:
+    """An `Exchanger` over an all-gather of tensors of one size."""
+
+    def __init__(self, gather: Callable[[torch.Tensor], list[torch.Tensor]], size: int) -> None:
+        self._gather = gather
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._size
+
+    def exchange(self, said: bytes) -> list[bytes]:
+        """Return what every rank says, by rank."""
+        own = torch.zeros(PART_BYTES + 4, dtype=torch.uint8)
+        framed = bytearray(len(said).to_bytes(4, "little") + said)
+        own[: len(framed)] = torch.frombuffer(framed, dtype=torch.uint8)
+        heard = [row.cpu().numpy().tobytes() for row in self._gather(own)]
+        return [row[4 : 4 + int.from_bytes(row[:4], "little")] for row in heard]
+
+
+def tag_of(manifest: Mapping[str, str]) -> int:
+    """Return a number of 56 bits that stands for names and descriptions, in their order."""
+    text = "\n".join(f"{name}\t{text}" for name, text in manifest.items())
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
+
+
+def check_same(what: str, values: Sequence[object]) -> None:
+    """Raise ConfigError unless all ranks have one value; the text says who has which."""
+    if any(value != values[0] for value in values):
+        raise ConfigError(f"{what} differs: {_by_value([str(value) for value in values])}")
+
+
+def difference(group: Exchanger, what: str, manifest: Mapping[str, str]) -> str:
+    """Return in words how the calls of the ranks differ. A collective call itself.
+
+    Args:
+        group: the group.
+        what: this rank's call, in words.
+        manifest: its tensors, name to description.
+
+    Raises:
+        PeerLost: a rank died meanwhile.
+        ConfigError: the ranks are out of step.
+    """
+    text = "\n".join([_one_line(what), *(f"{_one_line(name)}\t{text}" for name, text in manifest.items())])
+    texts = [text.split("\n") for text in _exchange(group, text)]
+    calls = [lines[0] for lines in texts]
+    if any(call != calls[0] for call in calls):
+        return f"ranks make different calls: {_by_value(calls)}"
+    manifests = [dict(line.partition("\t")[::2] for line in lines[1:]) for lines in texts]
+    found = []
+    for name in dict.fromkeys(name for names in manifests for name in names):
+        values = [names.get(name, "absent") for names in manifests]
+        if any(value != values[0] for value in values):
+            found.append(f'"{name}": {_by_value(values)}')
+    if not found:
+        return f"ranks make the same call, {calls[0]}, with different schedules; give every rank the same"
+    more = f"; and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
+    return f"tensors differ between ranks in {calls[0]}: " + "; ".join(found[:_MOST_LISTED]) + more
+
+
+def _by_value(values: Sequence[str]) -> str:
+    ranks: dict[str, list[str]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(str(rank))
+    return "; ".join(f"{value} on rank {', '.join(who)}" for value, who in ranks.items())
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ").replace("\t", " ")
+
+
+def _exchange(group: Exchanger, text: str) -> list[str]:
+    """Return what every rank says, however long it is."""
+    own = text.encode()
+    # What others say of their lengths is bounded before it is believed.
+    lengths = [int.from_bytes(said[:8], "little") for said in group.exchange(len(own).to_bytes(8, "little"))]
+    longest = min(max(lengths), _MOST_BYTES // group.size)
+    parts: list[list[bytes]] = [[] for _ in lengths]
+    for begin in range(0, longest, PART_BYTES):
+        for rank, said in enumerate(group.exchange(own[begin : min(begin + PART_BYTES, longest)])):
+            parts[rank].append(said)
+    return [b"".join(part).decode(errors="replace") for part in parts]

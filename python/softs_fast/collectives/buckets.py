@@ -1,0 +1,141 @@
+"""Tensors in memory that all ranks of a group have mapped: reducing them copies nothing in or out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from softs_fast.collectives import agreement
+from softs_fast.collectives.probe import best_time, slowest
+from softs_fast.collectives.strategy import ReduceOp
+from softs_fast.collectives.tensors import dtype_code, name_of, op_code
+from softs_fast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from softs_fast import _kernels
+
+ShapeAndDtype = tuple[Sequence[int], torch.dtype]
+Spec = torch.Tensor | ShapeAndDtype
+
+# Tensors begin on cache lines; two ranks never store to one line then.
+_ALIGN_BYTES = 128
+# Results larger than this may be better stored past the caches; measured when the bucket is made.
+_MAYBE_STREAM_BYTES = 1 << 23
+
+
+class Bucket:
+    """Tensors by name, in shared memory; made by `ShmStrategy.bucket`.
+
+    Attributes:
+        views: this rank's tensors, zero at first. Gradients may live here: `parameter.grad = bucket.views[name]`.
+        results: what a reduction leaves: of a private bucket the views themselves, else one memory for all ranks, which is to be
+            read only, and holds its values until the next reduction of this bucket.
+        private: whether each rank's views end up with the result.
+    """
+
+    def __init__(
+        self, group: _kernels.Group, region: _kernels.Region, plan: _Plan, private: bool, tag: int
+    ) -> None:
+        self._group = group
+        self._region = region
+        self._plan = plan
+        self._tag = tag
+        self._stream = False
+        self.private = private
+        self.views = plan.cut(region.part(group.rank))
+        self.results = self.views if private else plan.cut(region.result())
+
+    @classmethod
+    def create(
+        cls, group: _kernels.Group, specs: Mapping[str, Spec], *, private: bool, number: int
+    ) -> Bucket:
+        """Make one, with all ranks of the group.
+
+        Raises:
+            ConfigError: ranks want different things, a dtype is unknown, or the bucket is too large.
+            SegmentError: no memory; no rank has got any.
+            PeerLost: a rank died, stopped or left.
+        """
+        plan = _Plan(specs)
+        tag = agreement.tag_of({"": f"{number} {private}", **plan.manifest})
+        region = group.share(plan.n_bytes) if group.barrier(tag) else None
+        if region is None:
+            what = f"bucket {number}, {'private' if private else 'with one result'}"
+            raise ConfigError(agreement.difference(group, what, plan.manifest))
+        bucket = cls(group, region, plan, private, tag)
+        bucket._choose_stores()
+        return bucket
+
+    def all_reduce(self, op: ReduceOp | str = ReduceOp.MEAN) -> Mapping[str, torch.Tensor]:
+        """Reduce all tensors over all ranks; returns `results`.
+
+        Raises:
+            ConfigError: another rank does something else, or the group is closed or was rebuilt (the bucket died with it).
+            PeerLost: a rank died, stopped or left; all contents are undefined.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        for dtype, begin, count in self._plan.runs:
+            agreed = self._group.all_reduce_region(
+                self._region,
+                begin,
+                count,
+                not self.private,
+                self._stream,
+                dtype_code(dtype),
+                op_code(op, dtype),
+                1.0,
+                self._tag,
+            )
+            if not agreed:
+                raise ConfigError(agreement.difference(self._group, f"{op} of a bucket", self._plan.manifest))
+        return self.results
+
+    def _choose_stores(self) -> None:
+        """Measure on the bucket itself, while it is all zeros, whether to store results past the caches."""
+        if self.private or self._group.size == 1 or self._plan.n_bytes < _MAYBE_STREAM_BYTES:
+            return
+        times = []
+        for stream in (False, True):
+            self._stream = stream
+            self.all_reduce(ReduceOp.MAX)
+            times.append(best_time(self._group, 2, lambda: self.all_reduce(ReduceOp.MAX)))
+        usual, past = slowest(self._group, times)
+        self._stream = past < usual
+
+
+class _Plan:
+    """Where each tensor lies: those of one dtype together, so that a run of them is reduced at once."""
+
+    def __init__(self, specs: Mapping[str, Spec]) -> None:
+        self._shapes: dict[str, tuple[torch.dtype, tuple[int, ...], int]] = {}
+        self.manifest: dict[str, str] = {}
+        self.runs: list[tuple[torch.dtype, int, int]] = []
+        wanted = {
+            name: (tuple(spec.shape), spec.dtype)
+            if isinstance(spec, torch.Tensor)
+            else (tuple(spec[0]), spec[1])
+            for name, spec in sorted(specs.items())
+        }
+        at = 0
+        for dtype in dict.fromkeys(dtype for _, dtype in wanted.values()):
+            dtype_code(dtype)
+            begin = at
+            for name, (shape, of) in wanted.items():
+                if of is dtype:
+                    self._shapes[name] = (dtype, shape, at)
+                    self.manifest[name] = f"{name_of(dtype)} {list(shape)}"
+                    n_bytes = math.prod(shape) * dtype.itemsize
+                    at += (n_bytes + _ALIGN_BYTES - 1) // _ALIGN_BYTES * _ALIGN_BYTES
+            self.runs.append((dtype, begin, (at - begin) // dtype.itemsize))
+        self.n_bytes = max(at, _ALIGN_BYTES)
+
+    def cut(self, memory: _kernels.Part) -> dict[str, torch.Tensor]:
+        """Return the tensors in a part; each keeps it alive."""
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        return {
+            name: whole[at : at + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            for name, (dtype, shape, at) in self._shapes.items()
+        }

@@ -1,0 +1,89 @@
+"""One line for users of DistributedDataParallel: gradients go through a strategy instead of the process group.
+
+model = DistributedDataParallel(net, gradient_as_bucket_view=True)
+model.register_comm_hook(DDPState(strategy), ddp_hook)
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch._C._distributed_c10d import GradBucket
+
+from softs_fast.collectives.strategy import ReduceOp, Strategy
+from softs_fast.collectives.tensors import name_of
+from softs_fast.errors import ConfigError
+
+
+class DDPState:
+    """What `ddp_hook` works with: a strategy, and a thread that reduces one bucket after another while autograd makes the next.
+
+    Args:
+        strategy: the strategy of the model's ranks; not closed with this.
+        compress: reduce in this dtype (torch.bfloat16 or torch.float16) where gradients are wider; None reduces them as they are.
+            Worth it where a network is in between; within one host nothing is won.
+
+    Raises:
+        ConfigError: `compress` is no 16-bit float.
+    """
+
+    def __init__(self, strategy: Strategy, *, compress: torch.dtype | None = None) -> None:
+        if compress not in (None, torch.bfloat16, torch.float16):
+            raise ConfigError(f"compress is {name_of(compress)}; it must be bfloat16, float16 or None")
+        self._strategy = strategy
+        self._compress = compress
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="softs-ddp")
+
+    def submit(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Begin to reduce a bucket to its mean; returns a future of the same tensor.
+
+        Raises:
+            ConfigError: the state is closed.
+        """
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        try:
+            self._worker.submit(self._reduce, buffer, future)
+        except RuntimeError as error:
+            raise ConfigError("the state of the DDP hook is closed") from error
+        return future
+
+    def close(self) -> None:
+        """Wait for what was begun, and end the thread; a second call does nothing."""
+        self._worker.shutdown()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _reduce(self, buffer: torch.Tensor, future: torch.futures.Future[torch.Tensor]) -> None:
+        """Runs in the thread; whatever goes wrong is raised by `loss.backward()`."""
+        try:
+            if self._compress is not None and buffer.element_size() > self._compress.itemsize:
+                narrow = buffer.to(self._compress)
+                self._strategy.all_reduce(narrow, ReduceOp.MEAN)
+                buffer.copy_(narrow)
+            else:
+                self._strategy.all_reduce(buffer, ReduceOp.MEAN)
+        except BaseException as error:  # a future that nobody completes would be waited for
+            future.set_exception(error)  # type: ignore[arg-type]
+        else:
+            future.set_result(buffer)
+
+
+# DDP compares these annotations with the types themselves.
+def ddp_hook(state: DDPState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket of gradients over all ranks; for `DistributedDataParallel.register_comm_hook(state, ddp_hook)`.
+
+    Every rank gets the same bits. With `gradient_as_bucket_view=True` gradients are averaged where the optimizer reads them.
+
+    Raises:
+        ConfigError: the state is closed.
+    """
+    return state.submit(bucket.buffer())

@@ -1,0 +1,49 @@
+"""Counts what operations cost, for strategies whose work is done by others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from softs_fast.collectives.strategy import OpMetrics
+
+
+@dataclass
+class Lap:
+    """One operation that is being timed.
+
+    Attributes:
+        waiting_s: time spent waiting for other ranks, as far as known.
+    """
+
+    waiting_s: float = 0.0
+
+
+class Meter:
+    """Sums up operations by name."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, OpMetrics] = {}
+
+    @contextmanager
+    def lap(self, name: str, n_bytes: int) -> Iterator[Lap]:
+        """Time one operation on `n_bytes` of tensors."""
+        lap = Lap()
+        start = time.perf_counter()
+        try:
+            yield lap
+        finally:
+            so_far = self._sums.get(name, OpMetrics())
+            self._sums[name] = OpMetrics(
+                so_far.count + 1,
+                so_far.bytes + n_bytes,
+                so_far.seconds + time.perf_counter() - start,
+                so_far.waiting_s + lap.waiting_s,
+            )
+
+    @property
+    def metrics(self) -> dict[str, OpMetrics]:
+        """The sums so far."""
+        return dict(self._sums)

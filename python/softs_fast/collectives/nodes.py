@@ -1,0 +1,172 @@
+"""Which ranks share a node, and how the groups of a hierarchy fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from softs_fast import _kernels
+from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
+from softs_fast.collectives.shm import ShmStrategy
+from softs_fast.collectives.torch_strategy import TorchStrategy
+from softs_fast.errors import ConfigError, SegmentError
+
+_PROBE_BYTES = 128
+_ROW = 1 + _kernels.MAX_RANKS
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The ranks of a world on their nodes.
+
+    Attributes:
+        rank: this process's number in the world.
+        nodes: ranks of the world by node, in the order of the ranks inside it.
+        own: number of this process's node.
+    """
+
+    rank: int
+    nodes: tuple[tuple[int, ...], ...]
+    own: int
+
+    @property
+    def size(self) -> int:
+        """Number of ranks of the world."""
+        return sum(len(node) for node in self.nodes)
+
+    @property
+    def n_slices(self) -> int:
+        """Ranks of each node that have a group between nodes."""
+        return min(len(node) for node in self.nodes)
+
+    def place_of(self, rank: int) -> tuple[int, int]:
+        """Return the node of a rank of the world, and its number inside it."""
+        return next((number, node.index(rank)) for number, node in enumerate(self.nodes) if rank in node)
+
+
+class SubsetRendezvous:
+    """Some of those who meet; the others must make as many exchanges at the same time, in subsets of their own."""
+
+    def __init__(self, world: Rendezvous, members: Sequence[int]) -> None:
+        self._world = world
+        self._members = members
+
+    def exchange(self, said: bytes, timeout_s: float) -> list[bytes]:
+        """Return what every member says; see `Rendezvous.exchange`."""
+        heard = self._world.exchange(said, timeout_s)
+        return [heard[rank] for rank in self._members]
+
+    def close(self) -> None:
+        """The meeting of all is closed by whoever opened it."""
+
+
+def join_nodes(
+    local: ShmStrategy, cross_node: TorchStrategy | None, rank: int, size: int, rendezvous: object
+) -> tuple[TorchStrategy | None, Rendezvous]:
+    """Find out who shares a node, and join the group inside it and the one between nodes.
+
+    Returns:
+        The strategy between nodes, or None for a rank that has no slice; and the meeting, to be closed once all are known to be here.
+
+    Raises:
+        ConfigError: arguments are wrong, or a strategy between nodes is missing.
+        PeerLost: somebody did not come in time.
+        SegmentError: no shared memory.
+    """
+    timeout_s = local.timeout_s
+    place = as_rendezvous(rendezvous, rank, size, name="world", timeout_s=timeout_s)
+    nodes = discover(place, rank, timeout_s)
+    own = next(number for number, node in enumerate(nodes) if rank in node)
+    inside = nodes[own].index(rank)
+    local.init(inside, len(nodes[own]), SubsetRendezvous(place, nodes[own]))
+    # One exchange: whoever has no slice takes part in it all the same.
+    joined = None
+    if inside >= min(len(node) for node in nodes) or len(nodes) == 1:
+        place.exchange(b"", timeout_s)
+    elif cross_node is None:
+        raise ConfigError(f"rank {rank} has a slice, but no strategy between its node and the others")
+    else:
+        members = [node[inside] for node in nodes]
+        joined = cross_node.init(own, len(nodes), SubsetRendezvous(place, members))
+    return joined, place
+
+
+def discover(place: Rendezvous, rank: int, timeout_s: float) -> list[list[int]]:
+    """Return the ranks by node. Two share one if they can read each other's memory: a random number in it proves that.
+
+    Raises:
+        PeerLost: somebody did not come in time.
+        ConfigError: reading memory does not divide the ranks into nodes.
+        SegmentError: no shared memory.
+    """
+    probe = _kernels.Segment.create(_PROBE_BYTES)
+    offers = place.exchange(probe.offer(), timeout_s)
+    readable = [other for other, offer in enumerate(offers) if other == rank or _can_read(offer)]
+    seen = [heard.decode(errors="replace") for heard in place.exchange(_text(readable).encode(), timeout_s)]
+    groups: dict[str, list[int]] = {}
+    for other, text in enumerate(seen):
+        groups.setdefault(text, []).append(other)
+    strange = [text for text, members in groups.items() if _text(members) != text]
+    if strange:
+        raise ConfigError(
+            "the ranks are not divided into nodes: some can read memory of ranks that cannot read theirs, or that others "
+            f"beside them cannot read ({'; '.join(strange[:4])}); start the ranks of a node in one pid namespace, as one user"
+        )
+    return sorted(groups.values())
+
+
+def learn_topology(local: ShmStrategy, cross_node: TorchStrategy | None, rank: int, size: int) -> Topology:
+    """Learn from the groups themselves who is where. A collective call of all ranks of the world.
+
+    Raises:
+        ConfigError: the groups do not make a hierarchy of ranks 0 to size - 1.
+        PeerLost: a rank died.
+    """
+    inside = torch.empty(2 * local.size, dtype=torch.int64)
+    local.all_gather(inside, torch.tensor([rank, cross_node is not None], dtype=torch.int64))
+    members = [int(value) for value in inside[::2]]
+    has_slice = [bool(value) for value in inside[1::2]]
+    own_row = torch.tensor([len(members), *members] + [-1] * (_ROW - 1 - len(members)), dtype=torch.int64)
+    rows = own_row.view(1, -1)
+    if cross_node is not None:
+        rows = torch.empty(cross_node.size, _ROW, dtype=torch.int64)
+        cross_node.all_gather(rows.view(-1), own_row)
+    counted = torch.tensor([len(rows)], dtype=torch.int64)
+    local.broadcast_tensor(counted, 0)
+    table = torch.empty(int(counted[0]), _ROW, dtype=torch.int64)
+    if local.rank == 0:
+        table.copy_(rows)
+    local.broadcast_tensor(table.view(-1), 0)
+    nodes = tuple(tuple(int(value) for value in row[1 : 1 + int(row[0])]) for row in table)
+    everybody = sorted(member for node in nodes for member in node)
+    if everybody != list(range(size)):
+        raise ConfigError(
+            f"{size} ranks need numbers 0 to {size - 1}; the nodes have {_text(everybody)}: give each rank its number in the world, "
+            "and the ranks of local rank 0 of all nodes one group between nodes"
+        )
+    n_slices = min(len(node) for node in nodes)
+    if len(nodes) > 1 and has_slice != [number < n_slices for number in range(local.size)]:
+        raise ConfigError(
+            f"the smallest of {len(nodes)} nodes has {n_slices} ranks, so the first {n_slices} of each need a strategy between nodes, and "
+            f"no other; on this node it is {_text([number for number, has in enumerate(has_slice) if has])}"
+        )
+    own = nodes.index(tuple(members))
+    if cross_node is not None and (not torch.equal(rows, table) or cross_node.rank != own):
+        raise ConfigError(
+            f"rank {rank}'s group between nodes has other nodes, or another order of them, than that of the first rank of its node"
+        )
+    return Topology(rank, nodes, own)
+
+
+def _can_read(offer: bytes) -> bool:
+    try:
+        _kernels.Segment.open(offer, _PROBE_BYTES)
+    except (SegmentError, ConfigError):
+        return False
+    return True
+
+
+def _text(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -1,0 +1,82 @@
+"""Which way of working is the fastest on this machine, for this group: measured, not guessed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from softs_fast import _kernels
+
+_FLOAT32, _FLOAT64, _SUM, _MAX = 1, 0, 0, 3
+_ONE_SHOT_SIZES = (1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 18)
+_CHUNK_SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20)
+_LARGE_BYTES = 1 << 22
+
+
+class Schedule(NamedTuple):
+    """Sizes at which the way of working changes. Results do not depend on it; it must be the same on every rank.
+
+    Attributes:
+        one_shot_bytes: up to here every rank reduces the whole tensor, so that all wait for each other once; above, each reduces a
+            part, and they wait twice.
+        chunk_bytes: larger tensors are staged in pieces of this size, so that what is staged stays in the caches.
+    """
+
+    one_shot_bytes: int
+    chunk_bytes: int
+
+
+def choose_schedule(group: _kernels.Group, staging_bytes: int) -> Schedule:
+    """Measure, and return what is the fastest for the slowest rank. A collective call.
+
+    Raises:
+        PeerLost: a rank died meanwhile.
+    """
+    chunks = [size for size in _CHUNK_SIZES if size <= staging_bytes] or [staging_bytes]
+    largest = chunks[-1]
+    if group.size == 1:
+        return Schedule(largest, largest)
+    tensor = torch.zeros(_LARGE_BYTES // 4)
+
+    def reduce(n_bytes: int) -> None:
+        group.all_reduce([(tensor.data_ptr(), n_bytes // 4)], _FLOAT32, _SUM, 1.0, 0)
+
+    def best_of(repeats: int, n_bytes: int, schedule: Schedule) -> float:
+        group.set_schedule(*schedule)
+        return best_time(group, repeats, lambda: reduce(n_bytes))
+
+    best_of(1, _LARGE_BYTES, Schedule(0, largest))
+    in_chunks = slowest(group, [best_of(2, _LARGE_BYTES, Schedule(0, size)) for size in chunks])
+    chunk_bytes = chunks[in_chunks.index(min(in_chunks))]
+
+    sizes = [size for size in _ONE_SHOT_SIZES if size <= chunk_bytes]
+    at_once = slowest(group, [best_of(8, size, Schedule(size, chunk_bytes)) for size in sizes])
+    in_parts = slowest(group, [best_of(8, size, Schedule(0, chunk_bytes)) for size in sizes])
+    one_shot_bytes = 0
+    for size, once, parts in zip(sizes, at_once, in_parts, strict=True):
+        if once <= parts:
+            one_shot_bytes = size
+    return Schedule(one_shot_bytes, chunk_bytes)
+
+
+def best_time(group: _kernels.Group, repeats: int, run: Callable[[], object]) -> float:
+    """Return the shortest time in seconds that a call takes here, all ranks starting together."""
+    times = []
+    for _ in range(repeats):
+        group.barrier(0)
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def slowest(group: _kernels.Group, times: list[float]) -> list[float]:
+    """Return the longest of each time among all ranks: the same list everywhere."""
+    tensor = torch.tensor(times, dtype=torch.float64)
+    group.all_reduce([(tensor.data_ptr(), tensor.numel())], _FLOAT64, _MAX, 1.0, 0)
+    return [float(time) for time in tensor]

@@ -1,0 +1,321 @@
+"""Ranks that die, stop, leave, fork or do something else: the others get an error that names them, and can go on."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+import torch
+
+from softs_fast.collectives import Schedule, ShmStrategy
+from softs_fast.errors import ConfigError, ForkedError, PeerLost, SegmentError
+
+# Long enough that whoever ends by it and not by the kernel's word fails its test by the watchdog.
+NEVER_S = 300.0
+SCHEDULE = Schedule(1 << 15, 1 << 16)
+
+
+def reduce_for_ever(strategy: ShmStrategy, tensor: torch.Tensor) -> None:
+    while True:
+        strategy.all_reduce(tensor)
+
+
+def reduces_until_an_error(
+    say: Callable[[Any], None], rank: int, size: int, folder: str, timeout_s: float
+) -> tuple[str, list[int]]:
+    with ShmStrategy(timeout_s=timeout_s, schedule=SCHEDULE).init(rank, size, folder) as strategy:
+        say(os.getpid())
+        tensor = torch.zeros(100_000)
+        with pytest.raises(PeerLost) as raised:
+            reduce_for_ever(strategy, tensor)
+        # For good, and at once.
+        with pytest.raises(PeerLost, match=r"is broken"):
+            strategy.barrier()
+        return str(raised.value), strategy.lost
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_named_at_once(tmp_path: Path, victim: int) -> None:
+    running = ranks.start(reduces_until_an_error, 4, str(tmp_path), NEVER_S)
+    try:
+        pids = running.results()
+        time.sleep(0.05)  # into the middle of some call
+        os.kill(pids[victim], signal.SIGKILL)
+        told = running.results()
+    finally:
+        running.stop()
+    for rank, result in enumerate(told):
+        if rank != victim:
+            assert not isinstance(result, ranks.Raised), result.trace
+            text, lost = result
+            assert f"rank {victim} (process {pids[victim]}" in text
+            assert lost == [victim]
+
+
+def test_a_stopped_rank_is_named_when_the_time_is_over(tmp_path: Path) -> None:
+    running = ranks.start(reduces_until_an_error, 3, str(tmp_path), 0.5)
+    try:
+        pids = running.results()
+        os.kill(pids[1], signal.SIGSTOP)
+        told = [running.hear(0), running.hear(2)]
+        os.kill(pids[1], signal.SIGCONT)
+        told.append(running.hear(1))
+    finally:
+        running.stop()
+    for result in told:
+        assert not isinstance(result, ranks.Raised), result.trace
+    for text, lost in told[:2]:
+        assert f"rank 1 (process {pids[1]}, stopped)" in text
+        assert lost == [1]
+    assert "rank" in told[2][0], "who comes back learns that it was given up"
+
+
+def goes_on_without(say: Callable[[Any], None], rank: int, size: int, folder: str) -> tuple[int, int, float]:
+    strategy = ShmStrategy(timeout_s=NEVER_S, schedule=SCHEDULE).init(rank, size, folder)
+    bucket = strategy.bucket({"w": ((10,), torch.float32)})
+    say(os.getpid())
+    tensor = torch.zeros(1000)
+    for lost in range(2):
+        with pytest.raises(PeerLost):
+            reduce_for_ever(strategy, tensor)
+        strategy.rebuild()
+        say(f"rebuilt {lost}")
+    tensor = torch.full((1000,), float(rank))
+    strategy.all_reduce(tensor)
+    with pytest.raises(ConfigError, match="closed"):
+        bucket.all_reduce()
+    strategy.barrier()
+    strategy.close()
+    return strategy.rank, strategy.size, float(tensor[0])
+
+
+def test_a_group_is_rebuilt_of_those_who_are_left_and_again(tmp_path: Path) -> None:
+    running = ranks.start(goes_on_without, 4, str(tmp_path))
+    try:
+        pids = running.results()
+        os.kill(pids[0], signal.SIGKILL)
+        running.results()
+        os.kill(pids[2], signal.SIGKILL)
+        running.results()
+        told = running.results()
+    finally:
+        running.stop()
+    assert told == [None, (0, 2, 4.0), None, (1, 2, 4.0)]
+
+
+def rebuilds_or_sleeps(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    strategy = ShmStrategy(timeout_s=1.0, schedule=SCHEDULE).init(rank, size, folder)
+    say(os.getpid())
+    tensor = torch.zeros(10)
+    with pytest.raises(PeerLost):
+        reduce_for_ever(strategy, tensor)
+    try:
+        strategy.rebuild()
+    except PeerLost as error:
+        return str(error)
+    finally:
+        strategy.close()
+    return f"{strategy.size}"
+
+
+def test_who_comes_too_late_is_left_out(tmp_path: Path) -> None:
+    running = ranks.start(rebuilds_or_sleeps, 3, str(tmp_path))
+    try:
+        pids = running.results()
+        os.kill(pids[1], signal.SIGSTOP)
+        assert [running.hear(0), running.hear(2)] == ["2", "2"]
+        os.kill(pids[1], signal.SIGCONT)
+        assert "rebuilt the group without rank 1" in running.hear(1)
+    finally:
+        running.stop()
+
+
+def leaves_early(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    strategy = ShmStrategy(timeout_s=NEVER_S, schedule=SCHEDULE).init(rank, size, folder)
+    if rank == 0:
+        strategy.close()
+        strategy.close()
+        with pytest.raises(ConfigError, match="closed"):
+            strategy.barrier()
+        return ""
+    with pytest.raises(PeerLost) as raised:
+        strategy.barrier()
+    strategy.close()
+    return str(raised.value)
+
+
+def test_a_rank_that_leaves_is_named(tmp_path: Path) -> None:
+    told = ranks.run(leaves_early, 3, str(tmp_path))
+    assert all("rank 0" in text and "closed the group" in text for text in told[1:])
+
+
+def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    strategy = ShmStrategy(timeout_s=NEVER_S, schedule=SCHEDULE).init(rank, size, folder)
+    if rank == 1:
+        strategy.give_up("out of data\x1b[31m")
+    with pytest.raises(PeerLost) as raised:
+        strategy.barrier()
+    strategy.close()
+    return str(raised.value)
+
+
+def test_a_rank_that_gives_up_says_why(tmp_path: Path) -> None:
+    told = ranks.run(gives_up, 3, str(tmp_path))
+    assert all("out of data" in text for text in told)
+    assert "\x1b" not in told[0]
+
+
+def different_calls(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[str]:
+    odd = rank == 1
+    with ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, folder) as strategy:
+        calls: list[Callable[[], object]] = [
+            lambda: strategy.all_reduce(torch.zeros(2, 3) if odd else torch.zeros(3, 2)),
+            lambda: strategy.all_reduce(torch.zeros(4, dtype=torch.float16 if odd else torch.bfloat16)),
+            lambda: strategy.all_reduce(torch.zeros(4), "min" if odd else "max"),
+            lambda: strategy.barrier() if odd else strategy.all_reduce(torch.zeros(100_000)),
+            lambda: strategy.broadcast_tensor(torch.zeros(4), root=rank),
+            lambda: strategy.all_reduce_gradients(
+                {"same": torch.zeros(2), "b" if odd else "a": torch.zeros(3), "c": torch.zeros(1 + rank)}
+            ),
+            lambda: strategy.bucket({"w": ((5 + odd,), torch.float32)}),
+            lambda: strategy.all_gather(torch.zeros(size * (4 + odd)), torch.zeros(4 + odd)),
+        ]
+        texts = []
+        for call in calls:
+            tensor = torch.ones(3)
+            with pytest.raises(ConfigError) as raised:
+                call()
+            texts.append(str(raised.value))
+            # Nothing is lost: the group goes on.
+            strategy.all_reduce(tensor)
+            assert tensor.tolist() == [size] * 3
+        return texts
+
+
+def test_calls_that_differ_are_an_error_that_says_how(tmp_path: Path) -> None:
+    told = ranks.run(different_calls, 3, str(tmp_path))
+    assert told[0] == told[1] == told[2]
+    shapes, dtypes, ops, kinds, roots, gradients, buckets, _ = told[0]
+    assert "float32 [3, 2] on rank 0, 2; " in shapes
+    assert "all_reduce sum of float32 [2, 3] on rank 1" in shapes
+    assert "bfloat16 [4] on rank 0, 2" in dtypes
+    assert "all_reduce min of float32 [4] on rank 1" in ops
+    assert "barrier on rank 1" in kinds
+    assert "from rank 2 on rank 2" in roots
+    assert '"a": float32 [3] on rank 0, 2; absent on rank 1' in gradients
+    assert '"c": float32 [1] on rank 0; float32 [2] on rank 1; float32 [3] on rank 2' in gradients
+    assert "same" not in gradients
+    assert '"w": float32 [5] on rank 0, 2; float32 [6] on rank 1' in buckets
+
+
+def forks(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    with ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, folder) as strategy:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                strategy.barrier()
+            except ForkedError:
+                strategy.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        strategy.barrier()
+
+
+def test_a_fork_cannot_take_part_and_does_no_harm(tmp_path: Path) -> None:
+    ranks.run(forks, 2, str(tmp_path))
+
+
+def interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    strategy = ShmStrategy(timeout_s=NEVER_S, schedule=SCHEDULE).init(rank, size, folder)
+    if rank == 1:
+        say(0)
+        while not Path(folder, "go").exists():
+            time.sleep(0.005)
+        with pytest.raises(PeerLost) as raised:
+            reduce_for_ever(strategy, torch.zeros(3))
+        strategy.close()
+        return str(raised.value)
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGUSR1, stop)
+    say(os.getpid())
+    try:
+        while True:
+            strategy.all_reduce(torch.zeros(3))
+    except KeyboardInterrupt:
+        pass
+    strategy.close()
+    return "interrupted"
+
+
+def test_a_signal_is_heard_while_waiting(tmp_path: Path) -> None:
+    running = ranks.start(interrupted, 2, str(tmp_path))
+    try:
+        pid = running.hear(0)
+        assert running.hear(1) == 0
+        time.sleep(0.1)
+        os.kill(pid, signal.SIGUSR1)
+        assert running.hear(0) == "interrupted"
+        Path(tmp_path, "go").touch()
+        told = running.hear(1)
+        assert not isinstance(told, ranks.Raised), told.trace
+        assert "rank 0 gave up: interrupted" in told
+    finally:
+        running.stop()
+
+
+def too_little_memory(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    with ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, folder) as strategy:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+        with pytest.raises(SegmentError) as raised:
+            strategy.bucket({"w": ((1 << 20,), torch.float32)})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        bucket = strategy.bucket({"w": ((1 << 20,), torch.float32)})
+        bucket.views["w"].fill_(1)
+        bucket.all_reduce("sum")
+        assert bucket.views["w"].eq(size).all()
+        return str(raised.value)
+
+
+def test_without_memory_no_rank_gets_a_bucket_and_all_go_on(tmp_path: Path) -> None:
+    told = ranks.run(too_little_memory, 2, str(tmp_path))
+    assert all("could not take its part" in text for text in told)
+
+
+FULL = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from softs_fast.collectives import ShmStrategy
+from softs_fast.errors import SegmentError
+try:
+    ShmStrategy().init(0, 1, sys.argv[1])
+except SegmentError as error:
+    print(error)
+"""
+
+
+def test_a_full_shared_memory_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no unprivileged namespaces on this machine")
+    command = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
+    done = subprocess.run(
+        [*alone, "sh", "-c", command, "sh", sys.executable, "-c", FULL, str(tmp_path / "place"), *sys.path],
+        capture_output=True,
+        text=True,
+    )
+    assert "No space left on device" in done.stdout, done.stderr
+    assert "--shm-size" in done.stdout

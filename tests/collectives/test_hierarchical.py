@@ -1,0 +1,243 @@
+"""HierarchicalStrategy: nodes of any size, every root, one result on all ranks; and TorchStrategy, its engine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+import torch
+
+from softs_fast.collectives import (
+    AllReduceStrategy,
+    HierarchicalStrategy,
+    Schedule,
+    ShmStrategy,
+    Strategy,
+    TorchStrategy,
+)
+from softs_fast.errors import ConfigError, PeerLost
+
+SCHEDULE = Schedule(1 << 15, 1 << 16)
+
+
+def joined(
+    rank: int, size: int, folder: str, sizes: list[int], timeout_s: float = 20.0
+) -> HierarchicalStrategy:
+    """Play nodes of the given sizes on one host."""
+    number, inside = next(
+        (number, rank - sum(sizes[:number]))
+        for number in range(len(sizes))
+        if rank < sum(sizes[: number + 1])
+    )
+    local = ShmStrategy(timeout_s=timeout_s, schedule=SCHEDULE).init(
+        inside, sizes[number], f"{folder}/{number}"
+    )
+    cross = None
+    if inside < min(sizes):
+        cross = TorchStrategy(timeout_s=timeout_s, host="127.0.0.1").init(
+            number, len(sizes), f"{folder}/slice{inside}"
+        )
+    return HierarchicalStrategy(local, cross).init(rank, size)
+
+
+def everything(strategy: Strategy, rank: int, size: int) -> None:
+    """All operations, on several sizes and dtypes, against what they must give."""
+    assert (strategy.rank, strategy.size) == (rank, size)
+    assert isinstance(strategy, Strategy)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int16):
+        for count in (0, 1, 5, 3000):
+            # Small whole numbers: exact in every order of summation.
+            every = [(torch.arange(count) % 5 + other).to(dtype) for other in range(size)]
+            total = torch.stack(every).to(torch.float64).sum(0) if count else torch.empty(0)
+            mean = total / size
+            for op, wanted in (
+                ("sum", total),
+                ("mean", mean if dtype.is_floating_point else mean.trunc()),
+                ("min", torch.arange(count) % 5),
+                ("max", torch.arange(count) % 5 + size - 1),
+            ):
+                tensor = every[rank].clone()
+                strategy.all_reduce(tensor, op)
+                # The scale of a mean is rounded, to 16 bits as well.
+                tolerance = 2e-2 if dtype is torch.bfloat16 else 1e-6
+                assert torch.allclose(tensor.double(), wanted.double(), rtol=tolerance), (dtype, count, op)
+            for root in range(size):
+                tensor = every[rank].clone()
+                strategy.broadcast_tensor(tensor, root)
+                assert torch.equal(tensor, every[root]), "the root's, not an earlier one"
+            gathered = torch.empty(size, count, dtype=dtype)
+            strategy.all_gather(gathered, every[rank])
+            assert torch.equal(gathered, torch.stack(every))
+            part = torch.empty(count, dtype=dtype)
+            strategy.reduce_scatter(part, torch.cat([every[rank]] * size))
+            assert torch.equal(part, total.to(dtype))
+    flags = torch.tensor([rank == 0, True, False])
+    strategy.all_reduce(flags, "max")
+    assert flags.tolist() == [True, True, False]
+    gradients = {"a": torch.full((3,), float(rank)), "b": torch.full((2, 2), rank, dtype=torch.int64)}
+    if rank % 2:
+        gradients = dict(reversed(gradients.items()))
+    strategy.all_reduce_gradients(gradients)
+    assert torch.allclose(gradients["a"], torch.tensor((size - 1) / 2))
+    assert gradients["b"].eq((size - 1) // 2).all()
+    strategy.all_reduce_gradients({})
+    strategy.barrier()
+    assert strategy.metrics["barrier"].count == 1
+    assert strategy.metrics["all_reduce"].count >= 80
+    with pytest.raises(ConfigError, match="root is"):
+        strategy.broadcast_tensor(torch.zeros(1), size)
+    with pytest.raises(ConfigError, match=r'"w".*float32 \[2\] on rank 1'):
+        strategy.all_reduce_gradients({"w": torch.zeros(2 if rank == 1 else 1), "same": torch.zeros(2)})
+    strategy.barrier()
+
+
+def hierarchy(
+    say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: list[int]
+) -> list[list[int]]:
+    with joined(rank, size, folder, sizes) as strategy:
+        everything(strategy, rank, size)
+        return strategy.nodes
+
+
+@pytest.mark.parametrize("sizes", [[2, 2], [1, 3], [3, 2], [3]])
+def test_nodes_of_any_size(tmp_path: Path, sizes: list[int]) -> None:
+    nodes = ranks.run(hierarchy, sum(sizes), str(tmp_path), sizes)
+    assert [len(node) for node in nodes[0]] == sizes
+    assert all(found == nodes[0] for found in nodes)
+
+
+def by_gloo(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    with TorchStrategy(timeout_s=20, host="127.0.0.1").init(rank, size, folder) as strategy:
+        everything(strategy, rank, size)
+
+
+def test_the_engine_alone(tmp_path: Path) -> None:
+    ranks.run(by_gloo, 3, str(tmp_path))
+
+
+def in_chunks(say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: list[int]) -> bytes:
+    generator = torch.Generator().manual_seed(rank)
+    tensor = torch.randn(2_500_001, generator=generator)
+    with joined(rank, size, folder, sizes) as strategy:
+        strategy.all_reduce(tensor, "mean")
+        every = [
+            torch.randn(2_500_001, generator=torch.Generator().manual_seed(other)) for other in range(size)
+        ]
+        assert torch.allclose(tensor, torch.stack(every).mean(0), atol=1e-6), (
+            "the mean over ranks, not over nodes"
+        )
+        assert strategy.metrics["all_reduce"].waiting_s > 0
+    return tensor.numpy().tobytes()[::4096]
+
+
+def test_large_tensors_go_in_chunks_and_all_ranks_end_with_the_same_bits(tmp_path: Path) -> None:
+    assert len(set(ranks.run(in_chunks, 3, str(tmp_path), [2, 1]))) == 1
+
+
+def finds_out(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[list[int]]:
+    local = ShmStrategy(timeout_s=20, schedule=SCHEDULE)
+    with AllReduceStrategy(local, TorchStrategy(timeout_s=20)).init(rank, size, folder) as strategy:
+        tensor = torch.ones(3)
+        strategy.all_reduce(tensor)
+        assert tensor.tolist() == [size] * 3
+        return strategy.nodes
+
+
+def test_ranks_of_one_host_find_out_that_they_are(tmp_path: Path) -> None:
+    assert ranks.run(finds_out, 3, str(tmp_path)) == [[[0, 1, 2]]] * 3
+
+
+NODE = """
+import os, sys
+rank, size, port, here = *map(int, sys.argv[1:4]), int(sys.argv[4])
+sys.path[:0] = sys.argv[5:]
+import torch
+from softs_fast.collectives import HierarchicalStrategy, Schedule, ShmStrategy, TorchStrategy
+torch.set_num_threads(1)
+for _ in range(here - 1):
+    if os.fork() == 0:
+        rank += _ + 1
+        break
+local = ShmStrategy(timeout_s=20, schedule=Schedule(1 << 15, 1 << 16))
+engine = TorchStrategy(timeout_s=20, host="127.0.0.1")
+with HierarchicalStrategy(local, engine).init(rank, size, f"tcp://127.0.0.1:{port}") as strategy:
+    tensor = torch.full((1000,), float(rank))
+    strategy.all_reduce(tensor, "mean")
+    assert tensor.eq((size - 1) / 2).all()
+    nodes = strategy.nodes
+    strategy.barrier()
+    if rank in (0, size - 1):
+        print(nodes, flush=True)
+"""
+
+
+def test_nodes_apart_are_told_apart_by_what_memory_they_can_read(tmp_path: Path) -> None:
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no unprivileged namespaces on this machine")
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # Two nodes, of two ranks and of one: each sees only its own processes.
+    nodes = [
+        subprocess.Popen(
+            [*apart, sys.executable, "-c", NODE, str(first), "3", str(port), str(here), *sys.path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for first, here in ((0, 2), (2, 1))
+    ]
+    try:
+        told = [node.communicate(timeout=ranks.WATCHDOG_S) for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+    assert [out for out, _ in told] == ["[[0, 1], [2]]\n"] * 2, told
+
+
+def wrong_groups(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    local = ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, folder)
+    with pytest.raises(ConfigError) as raised:
+        HierarchicalStrategy(local, None).init(0, size)
+    local.close()
+    return str(raised.value)
+
+
+def test_groups_that_make_no_hierarchy_are_refused(tmp_path: Path) -> None:
+    assert all("need numbers 0 to 1" in text for text in ranks.run(wrong_groups, 2, str(tmp_path)))
+
+
+def until_lost(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    strategy = joined(rank, size, folder, [2, 2], timeout_s=300.0)
+    say(os.getpid())
+    with pytest.raises(PeerLost) as raised:
+        reduce_for_ever(strategy)
+    strategy.close()
+    return str(raised.value)
+
+
+def reduce_for_ever(strategy: Strategy) -> None:
+    while True:
+        strategy.all_reduce(torch.zeros(100_000))
+
+
+def test_a_killed_rank_ends_the_call_on_all_nodes(tmp_path: Path) -> None:
+    running = ranks.start(until_lost, 4, str(tmp_path))
+    try:
+        pids = running.results()
+        time.sleep(0.1)
+        os.kill(pids[3], signal.SIGKILL)
+        told = running.results()
+    finally:
+        running.stop()
+    assert f"process {pids[3]}" in told[2] or "gave up" in told[2], told[2]
+    assert all(isinstance(text, str) for text in told[:3]), told

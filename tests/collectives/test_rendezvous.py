@@ -1,0 +1,159 @@
+"""How ranks meet: every kind of place, what earlier meetings left, and who does not belong."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+
+from softs_fast.collectives import Schedule, ShmStrategy, TorchStrategy
+from softs_fast.collectives.rendezvous import BoardRendezvous, FolderBoard, as_rendezvous
+from softs_fast.errors import ConfigError, PeerLost
+
+SCHEDULE = Schedule(1 << 15, 1 << 16)
+
+
+def meets(say: Callable[[Any], None], rank: int, size: int, folder: str, kind: str, port: int) -> None:
+    place: Any = folder
+    if kind == "tcp":
+        place = f"tcp://127.0.0.1:{port}"
+    elif kind == "store":
+        place = dist.FileStore(f"{folder}/store", size)
+    elif kind == "group":
+        dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
+        place = dist.group.WORLD
+    for _ in range(3):  # at the same place, under the same name, again and again
+        if kind == "tcp" and _:
+            break
+        with ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, place) as strategy:
+            tensor = torch.ones(3)
+            strategy.all_reduce(tensor)
+            assert tensor.tolist() == [size] * 3
+            strategy.barrier()
+    if kind == "group":
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["folder", "tcp", "store", "group"])
+def test_every_kind_of_place(tmp_path: Path, kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ranks.run(meets, 3, str(tmp_path), kind, port)
+    if kind == "folder":
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_ranks_are_named(tmp_path: Path) -> None:
+    with pytest.raises(PeerLost, match=r"1 of 4 ranks came .* not there: rank 0, 2, 3"):
+        ShmStrategy(timeout_s=0.1).init(1, 4, tmp_path)
+
+
+def test_notes_of_processes_that_have_ended_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "softs.g.hello.1").write_bytes(b"1 12345\nnobody")
+    (tmp_path / "softs.g.hello.0").write_bytes(b"nonsense")
+    place = BoardRendezvous(FolderBoard(tmp_path), 0, 2, "g")
+    with pytest.raises(PeerLost, match="not there: rank 1"):
+        place.exchange(b"", 0.1)
+
+
+def talk(folder: Path, cards: list[Callable[[dict[str, Any]], dict[str, Any]]], timeout_s: float) -> str:
+    """Join as rank 1 a group whose rank 0 says of itself what a function makes of the truth; returns the error."""
+    from softs_fast import _kernels
+
+    segment = _kernels.Segment.create_group(2, 1 << 16)
+    pid, started = _kernels.this_process()
+    card = {
+        "version": 1,
+        "size": 2,
+        "staging_bytes": 1 << 16,
+        "pid": pid,
+        "started": started,
+        "offer": segment.offer().hex(),
+    }
+    for change in cards:
+        card = change(card)
+
+    def other() -> None:
+        place = BoardRendezvous(FolderBoard(folder), 0, 2, "shm")
+        place.exchange(json.dumps(card).encode(), 20.0)
+        place.exchange(b"", 20.0)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        with pytest.raises((ConfigError, PeerLost)) as raised:
+            ShmStrategy(timeout_s=timeout_s, staging_bytes=1 << 16, schedule=SCHEDULE).init(1, 2, folder)
+    finally:
+        thread.join()
+    return str(raised.value)
+
+
+def test_a_rank_of_another_host_is_refused(tmp_path: Path) -> None:
+    def elsewhere(card: dict[str, Any]) -> dict[str, Any]:
+        # The same process number means another process there; what it has open is not what was offered.
+        offer = bytearray(bytes.fromhex(card["offer"]))
+        offer[-1] ^= 1
+        return card | {"offer": offer.hex()}
+
+    text = talk(tmp_path, [elsewhere], 20.0)
+    assert "rank 1: cannot open shared memory" in text
+    assert "it is other memory" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"size": 3}, "size differs: 3 on rank 0; 2 on rank 1"),
+        ({"staging_bytes": 1 << 17}, "staging_bytes differs"),
+        ({"version": 2}, "version differs"),
+        ({"pid": -1}, "rank 0 says of itself"),
+        ({"started": "x"}, "rank 0 says of itself"),
+        ({"offer": "zz"}, "rank 0 says of itself"),
+        ({"offer": "00"}, "malformed"),
+        ({"offer": ""}, "cannot form a group"),
+    ],
+)
+def test_what_ranks_say_of_themselves_is_checked(tmp_path: Path, change: dict[str, Any], text: str) -> None:
+    assert text in talk(tmp_path, [lambda card: card | change], 20.0)
+
+
+def test_arguments_are_checked(tmp_path: Path) -> None:
+    for wrong in (
+        lambda: ShmStrategy(timeout_s=0),
+        lambda: ShmStrategy(staging_bytes=1000),
+        lambda: ShmStrategy().init(2, 2, tmp_path),
+        lambda: ShmStrategy().init(0, 65, tmp_path),
+        lambda: ShmStrategy().init(0, 1, 3.5),
+        lambda: ShmStrategy().init(0, 1, "tcp://nowhere"),
+        lambda: ShmStrategy().barrier(),
+        lambda: TorchStrategy().barrier(),
+    ):
+        with pytest.raises(ConfigError):
+            wrong()
+    with ShmStrategy(schedule=SCHEDULE).init(0, 1, tmp_path) as strategy:
+        for wrong in (
+            lambda: strategy.init(0, 1, tmp_path),
+            lambda: strategy.all_reduce(torch.zeros(2, dtype=torch.complex64)),
+            lambda: strategy.all_reduce(torch.zeros(2), "product"),
+            lambda: strategy.all_reduce(torch.zeros(2, dtype=torch.bool), "mean"),
+            lambda: strategy.broadcast_tensor(torch.zeros(2), 1),
+            lambda: strategy.all_gather(torch.zeros(3), torch.zeros(2)),
+            lambda: strategy.all_gather(torch.zeros(2), torch.zeros(2, dtype=torch.int32)),
+            lambda: strategy.reduce_scatter(torch.zeros(1), torch.zeros(2)),
+            lambda: strategy.reduce_scatter_slices(torch.zeros(2), torch.zeros(2), [0, 1]),
+        ):
+            with pytest.raises(ConfigError):
+                wrong()
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ConfigError, match="another user"):
+        as_rendezvous(tmp_path, 0, 1, name="g", timeout_s=1.0)
