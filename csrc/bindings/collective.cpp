@@ -23,7 +23,9 @@ namespace {
 using namespace collective;
 using Release = py::call_guard<py::gil_scoped_release>;
 
-std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+std::byte* pointer(std::uintptr_t address) {
+    return reinterpret_cast<std::byte*>(address);
+}
 
 Reduction reduction(int dtype, int op, double scale) {
     if (dtype < 0 || dtype > static_cast<int>(Dtype::boolean) || op < 0 || op > static_cast<int>(Op::max)) {
@@ -48,7 +50,9 @@ struct Part {
     std::byte* data;
 };
 
-std::string packed(const Offer& offer) { return {reinterpret_cast<const char*>(&offer), sizeof offer}; }
+std::string packed(const Offer& offer) {
+    return {reinterpret_cast<const char*>(&offer), sizeof offer};
+}
 
 Mapping open_offered(std::string_view packed_offer, std::size_t bytes) {
     Offer offer;
@@ -61,7 +65,9 @@ Mapping open_offered(std::string_view packed_offer, std::size_t bytes) {
     return Mapping::open(offer);
 }
 
-std::size_t group_bytes(int size, std::size_t slot_bytes) { return Layout{.size = size, .slot_bytes = slot_bytes}.bytes(); }
+std::size_t group_bytes(int size, std::size_t slot_bytes) {
+    return Layout{.size = size, .slot_bytes = slot_bytes}.bytes();
+}
 
 // A segment on its way into a group: taken once.
 struct Segment {
@@ -201,11 +207,12 @@ void bind_collective(py::module_& module) {
         .def("give_up", &Group::give_up, Release())
         .def("rebuild", &Group::rebuild, Release())
         .def("close", &Group::close, Release())
-        .def("set_schedule",
-             [](Group& group, std::size_t one_shot_bytes, std::size_t chunk_bytes) {
-                 group.set_schedule({.one_shot_bytes = one_shot_bytes, .chunk_bytes = chunk_bytes});
-             },
-             Release())
+        .def(
+            "set_schedule",
+            [](Group& group, std::size_t one_shot_bytes, std::size_t chunk_bytes) {
+                group.set_schedule({.one_shot_bytes = one_shot_bytes, .chunk_bytes = chunk_bytes});
+            },
+            Release())
         .def("metrics", &metrics)
         .def("lost", &Group::lost, Release())
         .def("broken", &Group::broken, Release())

@@ -6,8 +6,9 @@
 namespace softs::collective {
 
 class Group::Call {
-   public:
-    Call(Group& group, Kind kind, std::size_t bytes) : group_(group), guard_(group.mutex_), start_(Clock::now()), metric_(group.metrics_[static_cast<std::size_t>(kind)]) {
+  public:
+    Call(Group& group, Kind kind, std::size_t bytes)
+        : group_(group), guard_(group.mutex_), start_(Clock::now()), metric_(group.metrics_[static_cast<std::size_t>(kind)]) {
         group_.check_usable();
         group_.waited_ = {};
         ++metric_.calls;
@@ -20,7 +21,7 @@ class Group::Call {
         metric_.waiting += group_.waited_;
     }
 
-   private:
+  private:
     Group& group_;
     std::lock_guard<std::mutex> guard_;
     Clock::time_point start_;

@@ -29,7 +29,7 @@ std::uint64_t mix(std::uint64_t hash, const Reduction& reduction) {
 
 // Walks over pieces as if they lay together.
 class Walk {
-   public:
+  public:
     Walk(std::span<const Piece> pieces, std::size_t item_bytes) : pieces_(pieces), item_bytes_(item_bytes) {}
 
     void read(std::byte* to, std::size_t bytes) {
@@ -56,7 +56,7 @@ class Walk {
         step(bytes, [](std::byte*, std::size_t) {});
     }
 
-   private:
+  private:
     template <class Use>
     void step(std::size_t bytes, Use use) {
         while (bytes != 0) {
@@ -199,7 +199,8 @@ bool Group::reduce_scatter(const std::byte* in, std::span<const std::size_t> bou
     for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slice(rank));
 
     // A piece of every slice per epoch; each rank's own stays where it is.
-    const std::size_t step = std::max<std::size_t>(1, schedule_.chunk_bytes / static_cast<std::size_t>(size()) / line_bytes * line_bytes / item);
+    const std::size_t step =
+        std::max<std::size_t>(1, schedule_.chunk_bytes / static_cast<std::size_t>(size()) / line_bytes * line_bytes / item);
     std::array<const void*, max_ranks> inputs{};
     for (std::size_t done = 0; done == 0 || done < longest; done += step) {
         const auto part = [&](int rank) { return std::min(step, slice(rank) - std::min(done, slice(rank))); };

@@ -6,7 +6,8 @@
 // - G2 an epoch is published after all that it announces (release) and read before all that it permits (acquire).
 // - G3 a rank publishes epoch e + 1 only when it no longer reads what others wrote for epoch e - 1 or earlier; so what is written for an
 //   epoch lies in the half of that epoch's parity, and is overwritten two epochs later at the earliest.
-// - G4 nothing read from here is used as an index, an address or a length without a check: peers are of the same user, not of the same mind.
+// - G4 nothing read from here is used as an index, an address or a length without a check: peers are of the same user, not of the same
+// mind.
 #pragma once
 
 #include <algorithm>
@@ -77,7 +78,9 @@ struct Layout {
     // Off any power of two, which would put the same element of all ranks into the same set of the caches.
     std::size_t stride() const { return slot_bytes + 4096 + 5 * line_bytes; }
     // Two halves of what each rank brings, and two of the results that all make together.
-    std::size_t brought_at(int rank, std::uint32_t half) const { return staging_at() + (2 * static_cast<std::size_t>(rank) + half) * stride(); }
+    std::size_t brought_at(int rank, std::uint32_t half) const {
+        return staging_at() + (2 * static_cast<std::size_t>(rank) + half) * stride();
+    }
     std::size_t result_at(std::uint32_t half) const { return brought_at(size, half); }
     std::size_t bytes() const { return brought_at(size + 1, 0); }
 };

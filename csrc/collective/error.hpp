@@ -14,7 +14,7 @@ enum class Failure {
 };
 
 class Error : public std::runtime_error {
-   public:
+  public:
     Error(Failure failure, const std::string& what) : std::runtime_error(what), failure(failure) {}
 
     const Failure failure;

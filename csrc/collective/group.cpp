@@ -72,7 +72,9 @@ Group::Group(int rank, std::vector<Member> members, Mapping segment, std::size_t
     }
 }
 
-Group::~Group() { close(); }
+Group::~Group() {
+    close();
+}
 
 void Group::close() noexcept {
     // In a fork neither the flags nor the lock are this process's.
@@ -109,7 +111,9 @@ std::vector<int> Group::lost() {
     return ranks;
 }
 
-Rank& Group::of(int rank) const noexcept { return reinterpret_cast<Rank*>(segment_.data() + layout_.ranks_at())[rank]; }
+Rank& Group::of(int rank) const noexcept {
+    return reinterpret_cast<Rank*>(segment_.data() + layout_.ranks_at())[rank];
+}
 
 void Group::check_usable() const {
     if (forks_ != fork_count()) {

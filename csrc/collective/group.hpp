@@ -62,7 +62,7 @@ struct Reduction {
 };
 
 class Group {
-   public:
+  public:
     // The segment that rank 0 makes and offers. Throws Error{segment}, Error{config}.
     static Mapping create_segment(int size, std::size_t slot_bytes);
 
@@ -115,7 +115,7 @@ class Group {
     // Ranks that this one had to give up.
     std::vector<int> lost();
 
-   private:
+  private:
     class Call;
     using Clock = std::chrono::steady_clock;
 
@@ -158,7 +158,7 @@ class Group {
     std::array<Metric, n_kinds> metrics_{};
     std::chrono::nanoseconds waited_{};
     std::vector<std::byte> scratch_;  // small results for pieces that do not lie together
-    Clock::duration look_for_;  // how long to look for an epoch before sleeping
+    Clock::duration look_for_;        // how long to look for an epoch before sleeping
 };
 
 }  // namespace softs::collective

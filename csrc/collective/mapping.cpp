@@ -23,7 +23,9 @@ struct Header {
     std::array<std::uint64_t, 2> nonce;
 };
 
-[[noreturn]] void fail(const std::string& what, int error) { throw Error(Failure::segment, what + ": " + std::strerror(error)); }
+[[noreturn]] void fail(const std::string& what, int error) {
+    throw Error(Failure::segment, what + ": " + std::strerror(error));
+}
 
 std::array<std::uint64_t, 2> random_nonce() {
     std::array<std::uint64_t, 2> nonce{};
@@ -59,7 +61,7 @@ Mapping Mapping::open(const Offer& offer) {
     // A pipe or a device could stand there by now: neither wait for it nor make a terminal of it.
     opened.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (opened.fd_ < 0) fail(what, errno);
-    struct stat found {};
+    struct stat found{};
     if (fstat(opened.fd_, &found) != 0) fail(what, errno);
     if (!S_ISREG(found.st_mode) || found.st_uid != geteuid() || found.st_size < 0 ||
         static_cast<std::uint64_t>(found.st_size) != offer.bytes + header_bytes) {
@@ -72,7 +74,9 @@ Mapping Mapping::open(const Offer& offer) {
     return opened;
 }
 
-Mapping::Mapping(Mapping&& other) noexcept { *this = std::move(other); }
+Mapping::Mapping(Mapping&& other) noexcept {
+    *this = std::move(other);
+}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
     if (this != &other) {
@@ -85,7 +89,9 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
     return *this;
 }
 
-Mapping::~Mapping() { release(); }
+Mapping::~Mapping() {
+    release();
+}
 
 void Mapping::allocate(std::size_t offset, std::size_t bytes) {
     // The first page is taken along by whoever takes the beginning.

@@ -19,7 +19,7 @@ struct Offer {
 
 // A segment mapped into this process. The first page belongs to this class; `data()` begins behind it.
 class Mapping {
-   public:
+  public:
     // A new segment of `bytes`, its memory not yet allocated (`allocate`).
     // Throws Error{segment} where /dev/shm is missing, full, or of another kind than tmpfs.
     static Mapping create(std::size_t bytes);
@@ -45,7 +45,7 @@ class Mapping {
     std::size_t bytes() const noexcept { return bytes_; }
     const Offer& offer() const noexcept { return offer_; }
 
-   private:
+  private:
     static constexpr std::size_t header_bytes = 4096;
 
     Mapping() = default;

@@ -66,11 +66,17 @@ std::string in_words(char state) {
 
 }  // namespace
 
-Member this_process() { return {.pid = getpid(), .started = process_started(getpid())}; }
+Member this_process() {
+    return {.pid = getpid(), .started = process_started(getpid())};
+}
 
-std::uint64_t process_started(pid_t pid) { return status_of(pid).started; }
+std::uint64_t process_started(pid_t pid) {
+    return status_of(pid).started;
+}
 
-unsigned fork_count() noexcept { return forks.load(std::memory_order_relaxed); }
+unsigned fork_count() noexcept {
+    return forks.load(std::memory_order_relaxed);
+}
 
 Watch::Watch(std::vector<Member> members, int self) : members_(std::move(members)), descriptors_(members_.size(), -1) {
     for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
@@ -96,7 +102,9 @@ Watch::Watch(std::vector<Member> members, int self) : members_(std::move(members
     }
 }
 
-Watch::~Watch() { close_all(); }
+Watch::~Watch() {
+    close_all();
+}
 
 void Watch::close_all() noexcept {
     for (const int descriptor : descriptors_) {

@@ -26,7 +26,7 @@ unsigned fork_count() noexcept;
 
 // Descriptors of the processes of a group; they become readable when their process has ended, at once.
 class Watch {
-   public:
+  public:
     // Throws Error{segment} where the kernel has no process descriptors.
     Watch(std::vector<Member> members, int self);
     Watch(const Watch&) = delete;
@@ -41,7 +41,7 @@ class Watch {
 
     const std::vector<Member>& members() const noexcept { return members_; }
 
-   private:
+  private:
     void close_all() noexcept;
 
     std::vector<Member> members_;

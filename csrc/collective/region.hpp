@@ -9,7 +9,7 @@
 namespace softs::collective {
 
 class Region {
-   public:
+  public:
     static std::size_t stride(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096 + 4096 + 640; }
     static std::size_t total(std::size_t bytes, int size) { return stride(bytes) * (static_cast<std::size_t>(size) + 1); }
 
@@ -20,7 +20,7 @@ class Region {
     std::size_t bytes() const noexcept { return bytes_; }
     int size() const noexcept { return size_; }
 
-   private:
+  private:
     std::shared_ptr<Mapping> mapping_;
     std::size_t bytes_;
     int size_;

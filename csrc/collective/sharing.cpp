@@ -21,7 +21,8 @@ std::optional<Region> Group::share(std::size_t bytes) {
     const Call call(*this, Kind::share, bytes);
     const std::size_t total = Region::total(bytes, size());
     if (total / Region::stride(bytes) != static_cast<std::size_t>(size()) + 1 || total > std::size_t{1} << 46) {
-        throw Error(Failure::config, "a bucket of " + std::to_string(bytes) + " bytes for each of " + std::to_string(size()) + " ranks is too large");
+        throw Error(Failure::config,
+                    "a bucket of " + std::to_string(bytes) + " bytes for each of " + std::to_string(size()) + " ranks is too large");
     }
     if (!begin(Kind::share, bytes)) return std::nullopt;
 
@@ -126,7 +127,8 @@ std::unique_ptr<Group> Group::rebuild() {
     }
     const std::uint64_t survivors = await_survivors();
     if ((survivors >> rank_ & 1) == 0) {
-        throw Error(Failure::peer_lost, "the others rebuilt the group without rank " + std::to_string(rank_) + ", which came too late; start a new group");
+        throw Error(Failure::peer_lost,
+                    "the others rebuilt the group without rank " + std::to_string(rank_) + ", which came too late; start a new group");
     }
     std::vector<Member> members;
     for (int rank = 0; rank < size(); ++rank) {
