@@ -11,6 +11,7 @@ or each part in a terminal of its own:
 For each layer of the teacher, the leader of the students calls set_model("layer_K"). Workers then run the teacher
 up to that layer and no further, and send the hidden states that it takes and returns, in bfloat16. A smaller layer
 learns to do the same. Settings: examples/conf/distill_llm.yaml; resume=true goes on from the last checkpoint.
+What it needs comes with the extra: pip install 'softs-fast[examples]'.
 """
 
 import contextlib
