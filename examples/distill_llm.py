@@ -14,6 +14,7 @@ learns to do the same. Settings: examples/conf/distill_llm.yaml; resume=true goe
 What it needs comes with the extra: pip install 'softs-fast[examples]'.
 """
 
+import argparse
 import contextlib
 import os
 import signal
@@ -30,6 +31,7 @@ if __name__ == "__main__":
 import hydra
 import torch
 import torch.distributed as dist
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 from tqdm import tqdm
 
@@ -46,9 +48,9 @@ from softs_fast.distill import switch_model
 SUPPLY_TIMEOUT_S = 120.0
 
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="distill_llm")
-def main(cfg: DictConfig) -> None:
-    """Run the part that `mode` names; ends the process with 130 after Ctrl-C."""
+def main() -> int:
+    """Run the part that `mode` names; returns the exit code, 130 after Ctrl-C."""
+    cfg = read_settings()
     modes: dict[str, Callable[[DictConfig], None]] = {
         "all": run_all,
         "broker": run_broker,
@@ -65,7 +67,23 @@ def main(cfg: DictConfig) -> None:
         modes[cfg.mode](cfg)
     except KeyboardInterrupt:
         print("\ninterrupted: workers and broker stopped, shared memory freed", file=sys.stderr)
-        sys.exit(130)
+        return 130
+    return 0
+
+
+def read_settings() -> DictConfig:
+    """Return the settings of conf/distill_llm.yaml with those of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="see conf/distill_llm.yaml")
+    options = parser.parse_args()
+    # Not with hydra.main: up to Hydra 1.3.8 it fails under Python 3.14.
+    with hydra.initialize_config_dir(str(Path(__file__).with_name("conf").absolute()), version_base="1.3"):
+        try:
+            return hydra.compose("distill_llm", options.settings)
+        except HydraException as error:
+            sys.exit(str(error))
 
 
 def run_all(cfg: DictConfig) -> None:
@@ -238,4 +256,4 @@ def endpoints(cfg: DictConfig, *names: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
