@@ -80,7 +80,8 @@ def test_worker_id_names_it_in_errors(school: School, zeros: Any) -> None:
 
     school.broker()
     assert school.worker(fail, worker_id=4711).worker_id == 4711
-    client = school.student()
+    # Few slots: suppliers have room for the texts of few errors at a time.
+    client = school.student(slot_count=2)
     client.set_model("1")
     assert client.request_sample(timeout_ms=100) is None
     assert ":4711" in str(client.diagnose())

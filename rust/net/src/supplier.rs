@@ -372,12 +372,18 @@ impl Supplier {
             let now = Instant::now();
             let waitable = {
                 let mut state = self.shared.lock();
-                let machine = &state.link.machine;
-                if !self.shared.is_stopping() || machine.has_left() || now - started >= FAREWELL {
+                let is_over = !self.shared.is_stopping()
+                    || state.link.machine.has_left()
+                    || now - started >= FAREWELL
+                    || {
+                        // The answer may be there already, and then nothing else would end the wait.
+                        state.link.turn(now);
+                        state.link.machine.has_left()
+                    };
+                if is_over {
                     state.link.close();
                     return;
                 }
-                state.link.turn(now);
                 state.link.waitable()
             };
             waitable.wait(now, Some(FAREWELL), None);
