@@ -62,9 +62,10 @@ def test_an_endpoint_that_is_taken(short_path: Path, taken: int) -> None:
     with Broker(*four):  # type: ignore[arg-type]
         others = [f"ipc://{short_path}/o{i}" for i in range(4)]
         others[taken] = four[taken]
-        with pytest.raises(softs_fast.EndpointInUse):
+        with pytest.raises(softs_fast.EndpointInUse) as caught:
             Broker(*others).start()  # type: ignore[arg-type]
-        # What it had bound before is free again.
+        # What it had bound before is free again, even while somebody keeps the error and its frames.
+        assert caught.tb is not None
         others[taken] = f"ipc://{short_path}/o{taken}"
         with Broker(*others):  # type: ignore[arg-type]
             pass

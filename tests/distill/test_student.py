@@ -12,6 +12,7 @@ from school import School
 
 import softs_fast
 from softs_fast import ConfigError, StudentClient, TensorSpec
+from softs_fast.distill.model import Model
 
 
 def test_from_hello_to_a_sample(school: School) -> None:
@@ -323,3 +324,42 @@ def test_workers_and_followers_say_that_they_wait(
     assert broker.stats.waiting_workers == 1
     school.student().set_model("1")
     assert broker.stats.waiting_workers == 0
+
+
+def test_a_switch_in_the_middle_of_a_request(school: School) -> None:
+    school.broker()
+    school.worker()
+    client = school.student()
+    client.set_model("1")
+    next_model(client)
+    request = client._request
+
+    def switched(product_id: str, timeout_ms: int) -> int | None:
+        slot_id = request(product_id, timeout_ms)
+        client._request = request
+        client.set_model("2")
+        return slot_id
+
+    client._request = switched
+    sample = take(client)
+    assert (sample.generation, check(sample.tensors())) == (2, 2)
+
+
+def test_what_was_ordered_of_the_model_before_is_taken_back(
+    school: School, eventually: Callable[..., None]
+) -> None:
+    broker = school.broker()
+    client = school.student()
+    client.set_model("1")
+    assert client.request_sample(timeout_ms=1) is None
+    eventually(lambda: broker.stats.pending_orders == 8, "the orders have arrived")
+    client.set_model("2")
+    eventually(lambda: broker.stats.pending_orders == 0, "they are gone")
+
+
+def test_old_news_are_no_news(school: School) -> None:
+    client = school.student(1)
+    client._follow(Model(5, "e"))
+    client._follow(Model(4, "d"))
+    client._follow(Model(5, "x"))
+    assert (client.generation, client.model_id, client.generation_value.value) == (5, "e", 5)

@@ -25,10 +25,15 @@ def test_all_ranks_switch_at_the_same_step(school: School, short_path: Path) -> 
         for rank in range(2)
     ]
     said: list[Any] = []
-    for rank in ranks:
-        text, _ = rank.communicate(timeout=50)
-        assert rank.returncode == 0
-        said.append(json.loads(text))
+    try:
+        for rank in ranks:
+            text, _ = rank.communicate(timeout=50)
+            assert rank.returncode == 0
+            said.append(json.loads(text))
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
     for rank, told in enumerate(said):
         expected = [[[model] * 2, [rank] * 2, [2 * i, 2 * i + 1]] for model in range(1, 21) for i in range(2)]
         assert told["seen"] == expected
