@@ -1,0 +1,62 @@
+"""The programs of docs/guide.md run and print what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+WATCHDOG_S = 50
+
+
+def section(title: str) -> tuple[str, str]:
+    """The program of a section, and what it prints."""
+    text = GUIDE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    printed = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
+    return program, "".join(printed)
+
+
+def write(folder: Path, program: str) -> Path:
+    """Write a program whose sockets are its own: others may be running on this machine."""
+    assert "/tmp/" in program
+    script = folder / "ranks.py"
+    script.write_text(program.replace("/tmp/", f"{folder}/"))
+    return script
+
+
+@pytest.mark.parametrize("title", ["One script", "Batches, and DataLoader workers"])
+def test_programs(short_path: Path, title: str) -> None:
+    program, printed = section(title)
+    script = write(short_path, program)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=WATCHDOG_S)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == (printed, "")
+
+
+def test_ranks(short_path: Path) -> None:
+    program, _ = section("Many ranks")
+    script = write(short_path, program)
+    run = [sys.executable, str(script)]
+    peers = [subprocess.Popen([*run, role]) for role in ("broker", "worker")]
+    try:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [*torchrun, str(script)], capture_output=True, text=True, timeout=WATCHDOG_S, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        assert peers[1].wait(timeout=WATCHDOG_S) == 0, "STOP ends the worker"
+    finally:
+        for peer in peers:
+            peer.kill()
+            peer.wait()
+
+
+def test_there_is_no_other_program() -> None:
+    assert GUIDE.count("```python\n") == 3
