@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, overload
 
 from .. import _core
 from ..errors import ConfigError
@@ -15,10 +15,8 @@ from .protocol import BrokerStats, ControlEndpoints, EndpointConfig
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 
-
-def _accepts_four_endpoints(init: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+def _accepts_four_endpoints(init: Callable[..., None]) -> Callable[..., None]:
     """Let a constructor whose first argument is an `EndpointConfig` also take four endpoints by position.
 
     That is the form in the README of softs: frontend, backend, control, control_pub.
@@ -66,6 +64,35 @@ class Broker:
     Raises:
         ConfigError: a setting is out of range, or endpoints were given in both forms.
     """
+
+    @overload
+    def __init__(
+        self,
+        endpoints: EndpointConfig | None = None,
+        supplier_timeout: float = 60.0,
+        client_timeout: float = 120.0,
+        max_queue_per_product: int = 16,
+        max_order_attempts: int = 5,
+        *,
+        control_endpoint: str | None = None,
+        control_pub_endpoint: str | None = None,
+        allow_remote: bool = False,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        frontend_endpoint: str | None = None,
+        backend_endpoint: str | None = None,
+        control_endpoint: str | None = None,
+        control_pub_endpoint: str | None = None,
+        *,
+        supplier_timeout: float = 60.0,
+        client_timeout: float = 120.0,
+        max_queue_per_product: int = 16,
+        max_order_attempts: int = 5,
+        allow_remote: bool = False,
+    ) -> None: ...
 
     @_accepts_four_endpoints
     def __init__(
