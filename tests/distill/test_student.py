@@ -357,9 +357,39 @@ def test_what_was_ordered_of_the_model_before_is_taken_back(
     eventually(lambda: broker.stats.pending_orders == 0, "they are gone")
 
 
-def test_old_news_are_no_news(school: School) -> None:
+def test_news_that_come_again_with_a_connection(school: School) -> None:
     client = school.student(1)
     client._follow(Model(5, "e"))
-    client._follow(Model(4, "d"))
-    client._follow(Model(5, "x"))
-    assert (client.generation, client.model_id, client.generation_value.value) == (5, "e", 5)
+    wanted = client._wanted
+    client._follow(Model(5, "e"))
+    assert client._wanted is wanted
+
+
+def test_a_broker_that_begins_anew_is_followed(school: School) -> None:
+    client = school.student(1)
+    client._adopt(Model(7, "g"))  # said hello()
+    client._follow(Model(6, "f"))  # announced before
+    assert client.generation == 7
+    client._follow(Model(7, "g"))
+    client._follow(Model(1, "a"))
+    assert (client.generation, client.model_id, client.generation_value.value) == (1, "a", 1)
+
+
+def test_followers_come_along_when_broker_and_leader_are_new(
+    school: School, eventually: Callable[..., None]
+) -> None:
+    broker = school.broker()
+    school.worker()
+    leader, follower = school.student(0), school.student(1, slot_count=2)
+    follower.start_sub_listener()
+    for model in ("1", "2", "3"):
+        leader.set_model(model)
+    follower.wait_for_generation(3)
+    leader.close()
+    broker.stop()
+    # This follower has no seat, so the new broker hears nothing of what was.
+    broker.start()
+    leader = school.student(0)
+    assert leader.set_model("9") == 1
+    eventually(lambda: follower.model_id == "9", "it follows")
+    assert next_model(follower) == next_model(leader) == 9

@@ -180,6 +180,23 @@ def test_what_functions_are_given(
     assert takes_argument(made, 1 + n_before, "sequence") == (len(given) > n_before)
 
 
+def test_a_generation_that_was_waited_for_in_vain_is_not_waited_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current = CurrentModel()
+    made = by_product(current, lambda model_id, model_cfg: model_id, 0)
+    monkeypatch.setattr("softs_fast.distill.model_functions._PATIENCE_S", 0.01)
+    with pytest.raises(GeneratorFailed, match="generation 2 is not known"):
+        made("gen/2/0")
+    # Longer than this test may take.
+    monkeypatch.setattr("softs_fast.distill.model_functions._PATIENCE_S", 1000.0)
+    for _ in range(3):
+        with pytest.raises(GeneratorFailed, match="generation 2 is not known"):
+            made("gen/2/1")
+    current.set(Model(2, "b"))
+    assert made("gen/2/1") == "b"
+
+
 def test_samples_say_for_which_rank_they_are(school: School) -> None:
     school.broker()
     school.worker()

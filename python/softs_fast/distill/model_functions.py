@@ -42,6 +42,8 @@ class CurrentModel:
         self._changed = threading.Condition()
         # What was asked before, of this model only: one dict per model, so that no thread mixes two.
         self._known: tuple[Model, dict[str, Task]] = (NO_MODEL, {})
+        # A generation that was waited for in vain since then.
+        self._unheard_of = 0
         self._is_closed = False
 
     def set(self, model: Model) -> None:
@@ -49,6 +51,7 @@ class CurrentModel:
         with self._changed:
             self._known = (model, {})
             self.model = model
+            self._unheard_of = 0
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -71,10 +74,13 @@ class CurrentModel:
         if wanted is None:
             raise GeneratorFailed(f"product {product_id!r} names no generation and rank")
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.model.generation >= wanted.number or self._is_closed, _PATIENCE_S
-            )
+            if wanted.number != self._unheard_of:
+                self._changed.wait_for(
+                    lambda: self.model.generation >= wanted.number or self._is_closed, _PATIENCE_S
+                )
             model, known = self._known
+            if model.generation < wanted.number:
+                self._unheard_of = wanted.number
         if model.generation < wanted.number:
             raise GeneratorFailed(
                 f"generation {wanted.number} is not known to this worker: the newest it has heard of is "

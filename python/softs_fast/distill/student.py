@@ -121,6 +121,8 @@ class StudentClient:
         # No lock: a process that is killed while it holds one would block all others.
         self._generation_value: c_longlong = multiprocessing.Value("q", 0, lock=False)
         self._changed = Condition()
+        # The newest generation that was announced.
+        self._announced = 0
         # What is wanted, in one piece because another thread may change it, and what is on order.
         self._wanted = self._ordered = _Wanted(NO_MODEL, product_of(0, student_rank))
         self._follower: Follower | None = None
@@ -347,16 +349,18 @@ class StudentClient:
                 logger.log(*record)
 
     def _follow(self, model: Model) -> None:
-        if self._adopt(model):
+        # One broker counts up. Where it goes back, another broker begins anew, which has heard of nothing newer.
+        goes_back, self._announced = model.generation < self._announced, model.generation
+        if self._adopt(model, goes_back):
             if self._control is not None:
                 self._control.note_model(model.generation, model.model_id, model.encoded_cfg)
             # Whoever asks for samples does it too. This is for those who do not ask for long.
             self._client.discard()
 
-    def _adopt(self, model: Model) -> bool:
+    def _adopt(self, model: Model, goes_back: bool = False) -> bool:
         """Want another model from now on; False if it is no news."""
         with self._changed:
-            if model.generation <= self.generation:
+            if model.generation <= self.generation and not goes_back:
                 return False
             self._wanted = _Wanted(model, product_of(model.generation, self.student_rank))
             self._generation_value.value = model.generation
