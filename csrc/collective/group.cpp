@@ -160,22 +160,25 @@ void Group::await_all() {
 void Group::await(int rank) {
     const auto start = Clock::now();
     auto now = start;
-    while (now - start < look_for_) {
-        for (int look = 0; look < 16; ++look) {
-            if (reached(rank)) {
-                look_for_ = std::min<Clock::duration>(look_for_ * 2, longest_look);
-                waited_ += Clock::now() - start;
-                return;
-            }
+    bool there = false;
+    while (!there && now - start < look_for_) {
+        for (int look = 0; look < 16 && !there; ++look) {
             pause();
+            there = reached(rank);
         }
         now = Clock::now();
         // Whom this waits for may want this very core.
-        if (now - start > shortest_look) sched_yield();
+        if (!there && now - start > shortest_look) sched_yield();
     }
-    look_for_ = std::max<Clock::duration>(look_for_ / 2, shortest_look);
-    sleep(rank);
-    waited_ += Clock::now() - start;
+    if (!there) {
+        sleep(rank);
+        now = Clock::now();
+    }
+    const auto waited = now - start;
+    waited_ += waited;
+    // A sleeper is woken late, and makes others wait in turn: if a longer look would have spared that, the next one is longer.
+    look_for_ = waited <= longest_look ? std::max<Clock::duration>(look_for_, std::min<Clock::duration>(2 * waited, longest_look))
+                                       : std::max<Clock::duration>(look_for_ / 2, shortest_look);
 }
 
 void Group::sleep(int rank) {

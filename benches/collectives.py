@@ -1,0 +1,338 @@
+"""Collectives inside one host: ours, gloo's, and DeepSpeed's schedule, in alternating rounds of one run.
+
+`python -m benches.collectives` prints the tables of docs/collectives.md and writes a file into benches/results/collectives.
+
+Before every call each rank writes its gradients anew, as a backward pass does; after it each reads the whole result, as an optimizer
+does. Both are part of the second figure of each row, not of the first. A round's time is that of its slowest rank.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from benches.machine import REPOSITORY, describe_commit, describe_machine
+from softs_fast import _kernels
+from softs_fast.collectives import Bucket, DDPState, ShmStrategy, ddp_hook
+
+SIZES = (1 << 16, 1 << 20, 1 << 26)
+RANKS = (2, 4)
+# Of DeepSpeed's schedule: below, each rank reduces everything; above, each its part, in pieces of 32 MiB.
+DEEPSPEED_PARTS_FROM = 1 << 20
+DEEPSPEED_PIECE = 32 << 20
+LAYERS, WIDTH = 6, 2048
+
+
+@dataclass
+class Contender:
+    """One way to all-reduce `tensor`: what the producer writes, the call, and what the consumer reads."""
+
+    tensor: torch.Tensor
+    call: Callable[[], object]
+    result: torch.Tensor
+    traffic: str
+
+
+@dataclass
+class Row:
+    """Medians and ranges, in microseconds, of the slowest rank."""
+
+    ranks: int
+    n_bytes: int
+    dtype: str
+    name: str
+    call_us: float
+    call_range_us: tuple[float, float]
+    total_us: float
+    gb_per_s: float
+    traffic: str
+
+
+def main() -> None:
+    """Measure, print, write."""
+    found: dict[str, Any] = {
+        "machine": describe_machine(),
+        "commit": describe_commit(),
+        "rows": [],
+        "ddp": [],
+    }
+    for size in RANKS:
+        found["rows"] += [asdict(row) for row in _run(_collectives, size)]
+        found[f"ceiling_gb_per_s_{size}"] = _run(_ceiling, size)
+    found["ddp"] = _run(_ddp, 2)
+    found["machine"]["load_after"] = describe_machine()["load_before"]
+    folder = REPOSITORY / "benches" / "results" / "collectives"
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{found['date'][:10]}-{found['commit']['hash'][:9]}.json"
+    (folder / name).write_text(json.dumps(found, indent=1) + "\n")
+    _print(found)
+
+
+def _collectives(rank: int, size: int, folder: str) -> list[Row]:
+    rows = []
+    with ShmStrategy().init(rank, size, dist.group.WORLD) as strategy:
+        for n_bytes in SIZES:
+            for dtype in (torch.float32, torch.bfloat16):
+                contenders = _contenders(strategy, n_bytes, dtype)
+                rounds = {1 << 16: 200, 1 << 20: 60, 1 << 26: 7}[n_bytes]
+                times = _alternate(strategy, contenders, rounds)
+                rows += [
+                    _row(size, n_bytes, dtype, name, contender.traffic, times[name])
+                    for name, contender in contenders.items()
+                ]
+    return rows
+
+
+def _contenders(strategy: ShmStrategy, n_bytes: int, dtype: torch.dtype) -> dict[str, Contender]:
+    count = n_bytes // dtype.itemsize
+    n = strategy.size
+
+    def private() -> torch.Tensor:
+        return torch.zeros(count, dtype=dtype)
+
+    own = strategy.bucket({"w": ((count,), dtype)})
+    common = strategy.bucket({"w": ((count,), dtype)}, private=False)
+    ours, theirs, staged = private(), private(), private()
+    deepspeed = _DeepSpeed(strategy, staged)
+    found = {
+        "bucket, one result": Contender(
+            common.views["w"], lambda: common.all_reduce("sum"), common.results["w"], f"{n} R + 1 W"
+        ),
+        "bucket": Contender(own.views["w"], lambda: own.all_reduce("sum"), own.views["w"], f"{n} R + {n} W"),
+        "tensor": Contender(ours, lambda: strategy.all_reduce(ours), ours, f"{n} R + {n} W, rest in caches"),
+        "DeepSpeed's schedule": Contender(staged, deepspeed.all_reduce, staged, f"{3 * n} R + {2 * n + 1} W"),
+        "gloo": Contender(theirs, lambda: dist.all_reduce(theirs), theirs, "sockets"),
+    }
+    if dtype is not torch.float32:
+        del found["gloo"], found["DeepSpeed's schedule"]
+    return found
+
+
+class _DeepSpeed:
+    """Its schedule over our memory and kernels: copy in, reduce, copy out, with all of the tensor or a large piece of it at once."""
+
+    def __init__(self, strategy: ShmStrategy, tensor: torch.Tensor) -> None:
+        self._strategy = strategy
+        self._tensor = tensor
+        n_bytes = tensor.numel() * tensor.element_size()
+        self._small = n_bytes < DEEPSPEED_PARTS_FROM
+        piece = min(n_bytes, DEEPSPEED_PIECE)
+        self._count = piece // tensor.element_size()
+        self._buckets = [strategy.bucket({"w": ((self._count,), tensor.dtype)}) for _ in range(2)]
+        self._parts = [self._of_all_ranks(bucket) for bucket in self._buckets]
+        self._turn = 0
+
+    def all_reduce(self) -> None:
+        """Sum `tensor` over all ranks, in place."""
+        for piece in self._tensor.split(self._count):
+            parts = self._parts[self._turn]
+            rank, size = self._strategy.rank, self._strategy.size
+            parts[rank][: piece.numel()].copy_(piece)
+            self._strategy.barrier()
+            if self._small:
+                # Two sets of buffers in turn save a second wait.
+                self._reduce(parts, piece, 0, piece.numel())
+                self._turn ^= 1
+                continue
+            bounds = [piece.numel() * other // size for other in range(size + 1)]
+            self._reduce(parts, parts[rank], bounds[rank], bounds[rank + 1])
+            self._strategy.barrier()
+            for other in range(size):
+                begin, end = bounds[other : other + 2]
+                piece[begin:end].copy_(parts[other][begin:end])
+            self._strategy.barrier()
+
+    def _reduce(self, parts: list[torch.Tensor], into: torch.Tensor, begin: int, end: int) -> None:
+        at = begin * into.element_size()
+        dtype = str(into.dtype).removeprefix("torch.")
+        _kernels.reduce(
+            [part.data_ptr() + at for part in parts],
+            [into.data_ptr() + at],
+            end - begin,
+            in_dtype=dtype,
+            out_dtype=dtype,
+            op="sum",
+            scale=1.0,
+            stream_stores=False,
+            instruction_set=None,
+        )
+
+    def _of_all_ranks(self, bucket: Bucket) -> list[torch.Tensor]:
+        region = bucket._region
+        return [
+            torch.frombuffer(region.part(rank), dtype=self._tensor.dtype)[: self._count]
+            for rank in range(self._strategy.size)
+        ]
+
+
+def _alternate(
+    strategy: ShmStrategy, contenders: dict[str, Contender], rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Return, for every contender, seconds of the call and of everything, by round; the slowest rank's."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    for number in range(rounds + 2):
+        for name, contender in contenders.items():
+            strategy.barrier()
+            start = time.perf_counter()
+            contender.tensor.fill_(number % 3 + strategy.rank)
+            # Apart from the others' writing, or the call would begin by waiting for the slowest of them.
+            produced = time.perf_counter()
+            strategy.barrier()
+            called = time.perf_counter()
+            contender.call()
+            reduced = time.perf_counter()
+            float(contender.result.sum())
+            done = time.perf_counter()
+            if number >= 2:
+                times[name].append((reduced - called, done - called + produced - start))
+    for name, own in times.items():
+        slowest = torch.tensor(own, dtype=torch.float64)
+        strategy.all_reduce(slowest, "max")
+        times[name] = [(float(call), float(total)) for call, total in slowest]
+    return times
+
+
+def _row(
+    size: int, n_bytes: int, dtype: torch.dtype, name: str, traffic: str, times: list[tuple[float, float]]
+) -> Row:
+    calls = sorted(call * 1e6 for call, _ in times)
+    call = statistics.median(calls)
+    return Row(
+        size,
+        n_bytes,
+        str(dtype).removeprefix("torch."),
+        name,
+        call,
+        (calls[len(calls) // 10], calls[-1 - len(calls) // 10]),
+        statistics.median(total * 1e6 for _, total in times),
+        n_bytes / call / 1e3,
+        traffic,
+    )
+
+
+def _ceiling(rank: int, size: int, folder: str) -> float:
+    """Return bytes read and written per nanosecond by all ranks together, each copying 64 MiB past its caches."""
+    source, target = torch.ones(1 << 24), torch.zeros(1 << 24)
+    best = 0.0
+    with ShmStrategy().init(rank, size, folder) as strategy:
+        for _ in range(5):
+            strategy.barrier()
+            start = time.perf_counter()
+            _kernels.reduce(
+                [source.data_ptr()],
+                [target.data_ptr()],
+                source.numel(),
+                in_dtype="float32",
+                out_dtype="float32",
+                op="sum",
+                scale=1.0,
+                stream_stores=True,
+                instruction_set=None,
+            )
+            seconds = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
+            strategy.all_reduce(seconds, "max")
+            best = max(best, size * 2 * source.numel() * 4 / float(seconds) / 1e9)
+    return best
+
+
+def _ddp(rank: int, size: int, folder: str) -> list[dict[str, Any]]:
+    """Time a step of a model of 25 M parameters: without communication, by gloo, and by our hook, in turn."""
+    rounds = 7
+    with ShmStrategy().init(rank, size, dist.group.WORLD) as strategy:
+        states = {"gloo": None, "ddp_hook": DDPState(strategy)}
+        models = {}
+        for name, state in states.items():
+            torch.manual_seed(0)
+            net = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+            models[name] = DistributedDataParallel(net, gradient_as_bucket_view=True)
+            if state is not None:
+                models[name].register_comm_hook(state, ddp_hook)
+        data = torch.randn(32, WIDTH)
+        times: dict[str, list[float]] = {"no communication": [], **{name: [] for name in models}}
+        for number in range(rounds + 2):
+            for name in times:
+                model = models.get(name, models["gloo"])
+                strategy.barrier()
+                start = time.perf_counter()
+                if name in models:
+                    model(data).square().mean().backward()
+                else:
+                    with model.no_sync():
+                        model(data).square().mean().backward()
+                seconds = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
+                strategy.all_reduce(seconds, "max")
+                if number >= 2:
+                    times[name].append(float(seconds) * 1e3)
+        if states["ddp_hook"] is not None:
+            states["ddp_hook"].close()
+    alone = statistics.median(times["no communication"])
+    return [
+        {
+            "name": name,
+            "step_ms": statistics.median(steps),
+            "range_ms": (min(steps), max(steps)),
+            "share": 1 - alone / statistics.median(steps),
+        }
+        for name, steps in times.items()
+    ]
+
+
+def _run(function: Callable[[int, int, str], Any], size: int) -> Any:
+    """Run a function in `size` processes; return what rank 0 returns."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [
+            context.Process(target=_rank, args=(function, rank, size, folder, there)) for rank in range(size)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise RuntimeError(f"ranks ended with {[process.exitcode for process in processes]}")
+        return here.recv()
+
+
+def _rank(function: Callable[[int, int, str], Any], rank: int, size: int, folder: str, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
+    found = function(rank, size, folder)
+    dist.destroy_process_group()
+    if rank == 0:
+        pipe.send(found)
+
+
+def _print(found: dict[str, Any]) -> None:
+    print(
+        "| ranks | size | dtype | what | call us (10 to 90 %) | with producer and consumer us | GB/s | traffic per element |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for row in found["rows"]:
+        low, high = row["call_range_us"]
+        call = f"{row['call_us']:.1f} ({low:.1f} to {high:.1f})"
+        print(
+            f"| {row['ranks']} | {row['n_bytes'] >> 10} KiB | {row['dtype']} | {row['name']} | {call} "
+            f"| {row['total_us']:.1f} | {row['gb_per_s']:.2f} | {row['traffic']} |"
+        )
+    for size in RANKS:
+        print(
+            f"\ncopies of {size} ranks together, past the caches: {found[f'ceiling_gb_per_s_{size}']:.1f} GB/s read and written"
+        )
+    for row in found["ddp"]:
+        print(f"DDP step, {row['name']}: {row['step_ms']:.1f} ms, {row['share']:.0%} of it communication")
+
+
+if __name__ == "__main__":
+    main()
