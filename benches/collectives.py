@@ -62,10 +62,10 @@ class Row:
 def main() -> None:
     """Measure, print, write."""
     found: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "commit": describe_commit(),
         "rows": [],
-        "ddp": [],
     }
     for size in RANKS:
         found["rows"] += [asdict(row) for row in _run(_collectives, size)]
