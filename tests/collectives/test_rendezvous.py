@@ -121,6 +121,8 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     for wrong in (
         lambda: ShmStrategy(timeout_s=0),
         lambda: ShmStrategy(staging_bytes=1000),
+        lambda: ShmStrategy(staging_bytes=1 << 40),
+        lambda: ShmStrategy(name="../elsewhere").init(0, 1, tmp_path),
         lambda: ShmStrategy().init(2, 2, tmp_path),
         lambda: ShmStrategy().init(0, 65, tmp_path),
         lambda: ShmStrategy().init(0, 1, 3.5),
@@ -135,6 +137,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
             lambda: strategy.init(0, 1, tmp_path),
             lambda: strategy.all_reduce(torch.zeros(2, dtype=torch.complex64)),
             lambda: strategy.all_reduce(torch.zeros(2), "product"),
+            lambda: strategy.all_reduce(torch.zeros(2).to_sparse()),
             lambda: strategy.all_reduce(torch.zeros(2, dtype=torch.bool), "mean"),
             lambda: strategy.broadcast_tensor(torch.zeros(2), 1),
             lambda: strategy.all_gather(torch.zeros(3), torch.zeros(2)),

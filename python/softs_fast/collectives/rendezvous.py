@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -63,9 +64,14 @@ class BoardRendezvous:
         rank: this process's number.
         size: number of ranks.
         name: tells groups apart that meet at the same place.
+
+    Raises:
+        ConfigError: the name has other characters than letters, digits, "_", "." and "-".
     """
 
     def __init__(self, board: _Board, rank: int, size: int, name: str) -> None:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise ConfigError(f'group name is "{name}"; it may have letters, digits, "_", "." and "-"')
         self._board = board
         self._rank = rank
         self._size = size

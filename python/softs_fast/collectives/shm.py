@@ -22,6 +22,7 @@ _VERSION = 1
 # Rows of `_kernels.Group.metrics`, in the order of csrc/collective/group.hpp.
 _KINDS = ("barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange", "share")
 _SMALLEST_STAGING = 1 << 16
+_LARGEST_STAGING = 1 << 30
 
 
 class ShmStrategy:
@@ -62,9 +63,9 @@ class ShmStrategy:
     ) -> None:
         if not 0 < timeout_s <= 1e6:
             raise ConfigError(f"timeout_s is {timeout_s}; it must be above 0, and at most a million")
-        if staging_bytes < _SMALLEST_STAGING or staging_bytes % 128:
+        if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 128:
             raise ConfigError(
-                f"staging_bytes is {staging_bytes}; it must be a multiple of 128 from {_SMALLEST_STAGING} on"
+                f"staging_bytes is {staging_bytes}; it must be a multiple of 128 from {_SMALLEST_STAGING} to {_LARGEST_STAGING}"
             )
         self._timeout_s = timeout_s
         self._staging_bytes = staging_bytes

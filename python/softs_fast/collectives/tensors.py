@@ -73,7 +73,13 @@ def shape_tag(tensor: torch.Tensor) -> int:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether the native side can work on the tensor where it lies."""
+    """Return whether the native side can work on the tensor where it lies.
+
+    Raises:
+        ConfigError: it is sparse.
+    """
+    if tensor.layout is not torch.strided:
+        raise ConfigError(f"collectives work on dense tensors; this one is {tensor.layout}: call to_dense()")
     return tensor.is_contiguous() and tensor.device.type == "cpu"
 
 
@@ -82,6 +88,9 @@ def plain(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Lend the tensors as plain ones; those that are not go there and back through a copy.
 
     Nothing is copied back if the block raises.
+
+    Raises:
+        ConfigError: one is sparse.
     """
     originals = list(tensors)
     lent = [tensor if is_plain(tensor) else tensor.detach().cpu().contiguous() for tensor in originals]

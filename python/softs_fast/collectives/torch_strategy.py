@@ -219,7 +219,7 @@ class TorchStrategy:
             self._agree("barrier", {})
 
     def give_up(self, why: str) -> None:
-        """Close the connections: the other ranks' calls fail now instead of at their deadline."""
+        """Close the connections, also those of a process group that was given: the other ranks' calls fail now, not at their deadline."""
         self._broken = why
         if hasattr(self._engine, "abort"):
             self._engine.abort()
