@@ -1,6 +1,8 @@
 """Ranks that die, stop, leave, fork or do something else: the others get an error that names them, and can go on."""
 
+import ctypes
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -213,6 +215,42 @@ def test_calls_that_differ_are_an_error_that_says_how(tmp_path: Path) -> None:
     assert '"c": float32 [1] on rank 0; float32 [2] on rank 1; float32 [3] on rank 2' in gradients
     assert "same" not in gradients
     assert '"w": float32 [5] on rank 0, 2; float32 [6] on rank 1' in buckets
+
+
+def scribbles(say: Callable[[Any], None], rank: int, size: int, folder: str, seed: int) -> str:
+    """The second rank writes whatever it likes over flags, offers, notices and what is staged."""
+    strategy = ShmStrategy(timeout_s=0.2, schedule=SCHEDULE).init(rank, size, folder)
+    strategy.barrier()
+    if rank == 1:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        memory = next(int(line.split("-")[0], 16) for line in lines if "/dev/shm/" in line) + 4096
+        chance = random.Random(seed)
+        for _ in range(300):
+            # The flags, again and again, so that the other gets past some of its waits.
+            ctypes.memmove(memory, chance.randbytes(1 << 13), 1 << 13)
+            ctypes.memmove(memory + 128, (0xFFFFFF00 + chance.randrange(40)).to_bytes(4, "little"), 4)
+            time.sleep(0.0005)
+        return ""
+    told = ""
+    for step in range(20):
+        try:
+            strategy.all_reduce(torch.zeros(10 + 5000 * (step % 2)))
+            strategy.all_reduce_gradients({"a": torch.zeros(3)})
+            strategy.bucket({"w": ((10,), torch.float32)})
+            strategy.rebuild()
+        except (PeerLost, ConfigError, SegmentError) as error:
+            told = str(error)
+            if isinstance(error, PeerLost):
+                break
+    strategy.close()
+    return told
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_a_rank_writes_into_the_memory_of_all_is_an_error_at_most(tmp_path: Path, seed: int) -> None:
+    told = ranks.run(scribbles, 2, str(tmp_path), seed)
+    assert told[0].isascii()
+    assert told[0].isprintable()
 
 
 def forks(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
