@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
+import torch.distributed as dist
 
 from softs_fast.collectives import (
     AllReduceStrategy,
@@ -119,6 +120,26 @@ def by_gloo(say: Callable[[Any], None], rank: int, size: int, folder: str) -> No
 
 def test_the_engine_alone(tmp_path: Path) -> None:
     ranks.run(by_gloo, 3, str(tmp_path))
+
+
+def by_process_group(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[list[int]]:
+    """The engine over a group that is there already, alone and between nodes that the same group finds."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
+    world = dist.group.WORLD
+    with TorchStrategy(world) as engine:
+        with pytest.raises(ConfigError, match="does not fit"):
+            engine.init(rank, size + 1, None)
+        everything(engine.init(rank, size, None), rank, size)
+    local = ShmStrategy(timeout_s=20, schedule=SCHEDULE)
+    with HierarchicalStrategy(local, TorchStrategy(timeout_s=20)).init(rank, size, world) as strategy:
+        everything(strategy, rank, size)
+        nodes = strategy.nodes
+    dist.destroy_process_group()
+    return nodes
+
+
+def test_a_process_group_that_is_there_already(tmp_path: Path) -> None:
+    assert ranks.run(by_process_group, 2, str(tmp_path)) == [[[0, 1]]] * 2
 
 
 def in_chunks(say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: list[int]) -> bytes:
