@@ -351,8 +351,12 @@ def test_what_was_ordered_of_the_model_before_is_taken_back(
     broker = school.broker()
     client = school.student()
     client.set_model("1")
-    assert client.request_sample(timeout_ms=1) is None
-    eventually(lambda: broker.stats.pending_orders == 8, "the orders have arrived")
+
+    def arrived() -> bool:
+        # A client has no thread: its orders go while it is asked for samples.
+        return client.request_sample(timeout_ms=1) is None and broker.stats.pending_orders == 8
+
+    eventually(arrived, "the orders have arrived")
     client.set_model("2")
     eventually(lambda: broker.stats.pending_orders == 0, "they are gone")
 

@@ -200,7 +200,7 @@ class StudentClient:
             generation = control.set_model(model_id, encoded_cfg, self.send_timeout_ms)
         finally:
             self._relay_log()
-        self._adopt(model_of(generation, model_id, encoded_cfg))
+        self._adopt(model_of(generation, model_id, encoded_cfg), goes_back=True)
         self._take_back()
         return generation
 
@@ -358,7 +358,7 @@ class StudentClient:
             self._client.discard()
 
     def _adopt(self, model: Model, goes_back: bool = False) -> bool:
-        """Want another model from now on; False if it is no news."""
+        """Want another model from now on, of a later generation, or of any if `goes_back`; False if it is no news."""
         with self._changed:
             if model.generation <= self.generation and not goes_back:
                 return False
