@@ -28,28 +28,21 @@ def config_of(n_bytes: int) -> sf.BatchConfig:
 
 
 def serve(role: str, folder: str, n_bytes: int, sleep_s: float) -> None:
-    """Be the broker, a supplier of the product "plain", or a worker, until the standard input ends."""
+    """Be the broker or a worker until the standard input ends."""
     frontend, backend, control, control_pub = (f"ipc://{folder}/{name}" for name in "fbcp")
     sample = bytes(n_bytes)
 
-    def one(*_: Any) -> bytes:
+    def one(model_id: str, model_cfg: dict[str, Any] | None) -> bytes:
         time.sleep(sleep_s)
         return sample
 
     peer: Any
     if role == "broker":
         peer = sf.Broker(frontend, backend, control, control_pub)  # type: ignore[arg-type]
-    elif role == "worker":
-        # Two forms of it: what sleeps makes one at a time.
-        peer = sf.Worker(lambda model_id, model_cfg: one(), n_bytes, backend, control_pub)
-        if not sleep_s:
-            peer = sf.Worker(
-                None, n_bytes, backend, control_pub, batch_generator_fn=lambda m, c, n: [sample] * n
-            )
+    elif sleep_s:
+        peer = sf.Worker(one, n_bytes, backend, control_pub)
     else:
-        peer = sf.Supplier(
-            None, ["plain"], backend, slot_size=n_bytes, batch_generator_fn=lambda p, n: [sample] * n
-        )
+        peer = sf.Worker(None, n_bytes, backend, control_pub, batch_generator_fn=lambda m, c, n: [sample] * n)
     with peer:
         print("ready", flush=True)
         sys.stdin.read()
@@ -130,8 +123,8 @@ def batches(n_bytes: int) -> dict[str, float]:
             return result
 
 
-def switches(n_workers: int = 4, sleep_s: float = 0.001, n: int = 400) -> dict[str, float]:
-    """Milliseconds from set_model to the first fresh sample of the leader, while a follower trains."""
+def switches(by_dataset: bool, n_workers: int = 4, sleep_s: float = 0.001, n: int = 400) -> dict[str, float]:
+    """Milliseconds from set_model to the first fresh sample of the leader, or of its dataset, while a follower trains."""
     roles = ["broker", *["worker"] * n_workers]
     with tempfile.TemporaryDirectory(prefix="sd") as folder, peers(folder, roles, 64, sleep_s):
         frontend, _, control, control_pub = (f"ipc://{folder}/{name}" for name in "fbcp")
@@ -150,23 +143,30 @@ def switches(n_workers: int = 4, sleep_s: float = 0.001, n: int = 400) -> dict[s
                     if sample is not None:
                         follower.release_slot(sample.slot_id)
 
+            data = sf.DistillIterableDataset(0, leader.generation_value, 16, config_of(64), frontend)
+            stream = iter(data)
+
+            def take() -> None:
+                if by_dataset:
+                    next(stream)
+                    return
+                sample = leader.request_sample(10_000)
+                assert sample is not None
+                leader.release_slot(sample.slot_id)
+
             thread = threading.Thread(target=train)
             thread.start()
             took: list[float] = []
             for i in range(n):
                 for _ in range(8):
-                    sample = leader.request_sample(10_000)
-                    assert sample is not None
-                    leader.release_slot(sample.slot_id)
+                    take()
                 started = time.perf_counter()
-                generation = leader.set_model(str(i))
-                sample = leader.request_sample(10_000)
+                leader.set_model(str(i))
+                take()
                 took.append((time.perf_counter() - started) * 1e3)
-                assert sample is not None
-                assert sample.generation == generation
-                leader.release_slot(sample.slot_id)
             done.set()
             thread.join()
+            data.close()
     took.sort()
     return {"p50": took[n // 2], "p99": took[n * 99 // 100], "max": took[-1]}
 
@@ -176,7 +176,12 @@ def main() -> None:
     for n_bytes in (64, 600_000):
         print(f"request_sample + release_slot, {n_bytes} B, us:", samples(n_bytes), flush=True)
         print(f"batch of 32, {n_bytes} B, us:", batches(n_bytes), flush=True)
-    print("set_model to first fresh sample, 4 workers of 1 ms, 2 students, ms:", switches(), flush=True)
+    for by_dataset in (False, True):
+        whose = "a dataset" if by_dataset else "a client"
+        print(
+            f"set_model to first fresh sample of {whose}, 4 workers of 1 ms, 2 students, ms:",
+            switches(by_dataset),
+        )
 
 
 if __name__ == "__main__":
