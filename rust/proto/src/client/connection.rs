@@ -116,7 +116,8 @@ impl<L: Lanes> Client<L> {
                 softs: supply.softs_suppliers,
             };
             self.products.get_mut(key).supply = Some(supplied);
-            if supplied.wire == 0 && self.has_lane_suppliers(key) {
+            // Who orders slot by slot has his first orders made by wire, whoever is quicker.
+            if supplied.wire == 0 && !self.recent.is_by_hand() && self.has_lane_suppliers(key) {
                 self.move_waiting_to_lane(key);
             }
             self.rebalance(key);
