@@ -20,7 +20,7 @@ def started(command: Command, *arguments: str) -> tuple[subprocess.Popen[str], d
     process = command.start("broker", *arguments)
     assert process.stdout is not None
     said = {}
-    for _ in range(3 if "--prometheus" in arguments else 2):
+    for _ in range(2 + ("--prometheus" in arguments) + 2 * ("--control" in arguments)):
         line = process.stdout.readline()
         if not line:
             pytest.fail(process.communicate()[1])
@@ -42,6 +42,24 @@ def test_it_serves_until_a_signal_comes(
         assert client.request_sample("p", timeout_ms=20_000) is not None
     assert command.end(process, number) == (0, "", "")
     assert not list(short_path.iterdir()), "it removes its sockets"
+
+
+def test_it_serves_the_control_channel_too(command: Command, frontend: str, backend: str) -> None:
+    ends = ["--control", f"{frontend}_control", "--control-pub", "tcp://127.0.0.1:*"]
+    process, said = started(command, "--frontend", frontend, "--backend", backend, *ends)
+    assert said["control"] == f"{frontend}_control"
+    assert re.fullmatch(r"tcp://127\.0\.0\.1:\d+", said["control_pub"])
+    config = sf.BatchConfig([sf.TensorSpec("x", (8,), "uint8")])
+    with (
+        sf.Worker(lambda model_id, _: model_id.encode().ljust(8), 8, backend, said["control_pub"]),
+        sf.StudentClient(0, 2, config, frontend, said["control"], said["control_pub"]) as student,
+    ):
+        student.set_model("teacher")
+        sample = student.request_sample(timeout_ms=20_000)
+        assert sample is not None
+        assert sample.data == b"teacher "
+        student.release_slot(sample.slot_id)
+    assert command.end(process)[0] == 0
 
 
 def test_wildcards_are_resolved(command: Command) -> None:

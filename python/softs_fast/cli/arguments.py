@@ -63,6 +63,12 @@ examples:
         "--backend", metavar="ENDPOINT", help="where suppliers connect (default: %(default)s)"
     )
     parser.add_argument(
+        "--control",
+        metavar="ENDPOINT",
+        help="where students say which model they want; served if it or --control-pub is given, or no endpoint is",
+    )
+    parser.add_argument("--control-pub", metavar="ENDPOINT", help="where workers hear of models")
+    parser.add_argument(
         "--log-level", choices=_LOG_LEVELS, default="info", help="what to log (default: %(default)s)"
     )
     parser.add_argument(
