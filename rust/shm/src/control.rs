@@ -8,7 +8,7 @@ use crate::lane::Shape;
 /// First bytes of a control block.
 pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
 /// The layout described in `docs/segment.md`.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// Bytes of a control block, and the alignment of its offset.
 pub const BLOCK_LEN: u64 = 4096;
 
@@ -281,11 +281,11 @@ mod tests {
     fn the_layout_is_the_documented_one() {
         let layout = Layout::new(100, 50).unwrap();
         assert_eq!((layout.slots_len(), layout.lanes_at()), (5000, 8192));
-        assert_eq!((layout.block_at(), layout.file_len()), (94208, 98304));
+        assert_eq!((layout.block_at(), layout.file_len()), (192_512, 196_608));
         let filling = layout.filling(1 << 20);
         assert_eq!(
             (filling.file_len(), filling.gap, filling.slots_len()),
-            (1 << 20, (1 << 20) - 98304, 5000)
+            (1 << 20, (1 << 20) - 196_608, 5000)
         );
         assert_eq!(filling.filling(4096), layout, "never shorter than it must be");
         let layout = Layout::new(1, (1 << 20) + 1).unwrap();
@@ -314,7 +314,7 @@ mod tests {
         };
         assert_eq!(with(0, b"X"), Ok(None), "another magic is no control block");
         let older = with(8, &1_u32.to_le_bytes()).unwrap_err();
-        assert!(older.contains("layout version 1, this softs-fast knows 2"), "{older}");
+        assert!(older.contains("layout version 1, this softs-fast knows 3"), "{older}");
         let mut uneven = good;
         uneven[48] = 1;
         assert!(Control::decode(&uneven, len + 1).is_err(), "a gap that is no whole page");

@@ -91,7 +91,7 @@ fn a_segment_is_private_complete_and_has_two_names() {
     let owner = dir.create(Some("mine"), 1000, 10).unwrap();
     let meta = fs::metadata(dir.path("mine")).unwrap();
     assert_eq!(meta.permissions().mode() & 0o777, 0o600);
-    assert_eq!((meta.len(), meta.nlink()), (12288 + 57344 + BLOCK_LEN, 2));
+    assert_eq!((meta.len(), meta.nlink()), (12288 + 155_648 + BLOCK_LEN, 2));
     assert!(meta.blocks() * 512 >= meta.len());
     assert_eq!(dir.entries().len(), 2);
     owner.unlink().unwrap();

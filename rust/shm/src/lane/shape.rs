@@ -7,7 +7,7 @@ pub const N_LANES: u32 = 16;
 /// Suppliers that can be attached to one segment.
 pub const MAX_SUPPLIERS: u32 = 64;
 /// Records for the texts of failed orders.
-pub(crate) const N_ERRORS: usize = 4;
+pub(crate) const N_ERRORS: usize = 16;
 
 pub(crate) const HEADER_LEN: u64 = 1024;
 pub(crate) const LANE_LEN: u64 = 512;
@@ -65,9 +65,9 @@ mod tests {
     #[test]
     fn sizes_are_the_documented_ones() {
         let len = |n_slots| Shape::new(n_slots).map(Shape::len);
-        assert_eq!(len(1), Some(53248));
-        assert_eq!(len(16), Some(61440));
-        assert_eq!(len(4096), Some(1_101_824));
+        assert_eq!(len(1), Some(151_552));
+        assert_eq!(len(16), Some(159_744));
+        assert_eq!(len(4096), Some(1_200_128));
         for (n_slots, capacity) in [(1, 8), (6, 8), (7, 16), (12, 16), (16, 32), (100, 256), (3072, 4096)] {
             let shape = Shape::new(n_slots).unwrap();
             assert_eq!(shape.capacity, capacity, "{n_slots}");

@@ -138,15 +138,17 @@ fn orders_that_wait_are_not_overtaken_for_ever() {
 
 #[test]
 fn failures_bring_their_texts() {
-    let mut client = Client::new(16);
+    let mut client = Client::new(32);
     let worker = client.worker();
     let lane = client.owner.open_lane().unwrap();
     let long = "ä".repeat(5000);
     for round in 0..3 {
-        for slot in 0..5 {
+        for slot in 0..17 {
             assert!(client.owner.place(lane, slot, 0));
         }
-        for text in ["", "boom", &long, "x", "no record is left for this one"] {
+        let more = std::iter::repeat_n("more", 12);
+        for text in ["", "boom", &long, "x"].into_iter().chain(more).chain(["no record is left for this one"])
+        {
             let claim = worker.claim(lane).unwrap();
             assert!(worker.publish(claim, Err(text)));
         }
@@ -164,7 +166,8 @@ fn failures_bring_their_texts() {
             "round {round}"
         );
         assert_eq!(texts[2], long[..MAX_TEXT]);
-        assert!(texts[4].contains("its supplier's log says why"), "{}", texts[4]);
+        assert_eq!(texts[15], "more");
+        assert!(texts[16].contains("its supplier's log says why"), "{}", texts[16]);
     }
 }
 
