@@ -330,7 +330,7 @@ impl<L: Lanes> Client<L> {
             return Some(number);
         }
         let taken = self.take_free(key).or_else(|| {
-            self.drop_prefetched_finished(1, None);
+            self.drop_prefetched_finished(1);
             self.take_free(key)
         });
         let (block, lane) = taken?;

@@ -23,6 +23,10 @@ impl Recent {
         self.products.retain(|&(other, _)| other != key);
     }
 
+    fn has(&self, key: ProductKey) -> bool {
+        self.products.iter().any(|&(other, _)| other == key)
+    }
+
     /// From now on the user orders slot by slot.
     pub(super) fn order_by_hand(&mut self) {
         self.is_by_hand = true;
@@ -86,30 +90,29 @@ impl<L: Lanes> Client<L> {
             return;
         }
         let most = self.prefetch_limit();
-        if self.recent.products.len() == 1 {
-            // One product: all that is free, the usual case, without counting.
-            while self.n_live < most && self.order_one_ahead(key) {}
-            if !starved {
-                return;
-            }
-            if self.products.get(key).live > 0 {
-                self.make_room_for_gap(key);
-                return;
-            }
-        }
+        // Of one product, the usual case, all that is free.
         let share = (most / self.recent.products.len()).max(1);
+        self.order_up_to(key, share, most);
+        if !starved {
+            return;
+        }
         let have = self.products.get(key).live as usize;
-        if have == 0 && (self.free.is_empty() || self.n_live >= most) {
-            self.reclaim_for(key, share);
+        if have < share {
+            // Others may have more than their share, since nobody asks for them any more; who has nothing at all gets something of theirs.
+            let theirs = if have == 0 { 0 } else { share };
+            self.reclaim_for(key, share - have, theirs);
+            self.order_up_to(key, share, most);
         }
-        for _ in have..share {
-            if self.n_live >= most || !self.order_one_ahead(key) {
-                break;
-            }
-        }
-        if starved && self.products.get(key).live > 0 {
+        if self.products.get(key).live > 0 {
             self.make_room_for_gap(key);
         }
+    }
+
+    fn order_up_to(&mut self, key: ProductKey, share: usize, most: usize) {
+        while (self.products.get(key).live as usize) < share
+            && self.n_live < most
+            && self.order_one_ahead(key)
+        {}
     }
 
     /// Blocks that may be on order or finished ahead.
@@ -160,38 +163,40 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// Takes back what was ordered ahead for other products, at most `wanted` blocks: finished ones and unclaimed ones in lanes at once, the
-    /// others when the broker agrees.
-    fn reclaim_for(&mut self, key: ProductKey, wanted: usize) {
-        let mut dropped = self.drop_prefetched_finished(wanted, Some(key));
-        for block in 0..self.blocks.len() as BlockId {
-            if dropped >= wanted {
-                break;
-            }
-            let Block { wanted: live, prefetched, product, .. } = self.blocks[block as usize];
-            if live && prefetched && product != key {
-                self.dismantle(block, true);
-                dropped += 1;
+    /// Takes back what was ordered ahead for other products, at most `wanted` blocks, of those that were asked for lately only what they have
+    /// beyond `theirs`: finished ones and unclaimed ones in lanes at once, the others when the broker agrees.
+    fn reclaim_for(&mut self, key: ProductKey, wanted: usize, theirs: usize) {
+        let mut left = wanted;
+        for only_finished in [true, false] {
+            for id in 0..self.blocks.len() as BlockId {
+                if left == 0 {
+                    break;
+                }
+                let Block { wanted: live, prefetched, product, n_finished, .. } = self.blocks[id as usize];
+                let is_theirs = live && prefetched && product != key;
+                if is_theirs
+                    && (n_finished == self.config.block || !only_finished)
+                    && (self.products.get(product).live as usize > theirs || !self.recent.has(product))
+                {
+                    self.dismantle(id, true);
+                    left -= 1;
+                }
             }
         }
         self.send_cancels();
     }
 
-    /// Frees up to `wanted` finished blocks that nobody asked for yet, other than those of `except`.
-    pub(super) fn drop_prefetched_finished(&mut self, wanted: usize, except: Option<ProductKey>) -> usize {
+    /// Frees up to `wanted` finished blocks that nobody asked for yet.
+    pub(super) fn drop_prefetched_finished(&mut self, wanted: usize) {
         let complete: Vec<_> = (0..self.blocks.len() as BlockId)
             .filter(|&id| {
                 let block = &self.blocks[id as usize];
-                block.wanted
-                    && block.prefetched
-                    && block.n_finished == self.config.block
-                    && Some(block.product) != except
+                block.wanted && block.prefetched && block.n_finished == self.config.block
             })
             .take(wanted)
             .collect();
-        for &block in &complete {
+        for block in complete {
             self.dismantle(block, true);
         }
-        complete.len()
     }
 }

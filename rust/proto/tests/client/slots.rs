@@ -73,6 +73,31 @@ fn a_new_product_gets_slots_that_were_ordered_ahead_for_another() {
 }
 
 #[test]
+fn a_product_that_nobody_asks_for_any_more_keeps_no_slots() {
+    let mut desk = Desk::connected(8);
+    assert_eq!(desk.request("old"), None);
+    let ahead = desk.placed();
+    desk.done(&ahead);
+    let slot = desk.request("old").unwrap();
+    desk.client.release_slot(u64::from(slot)).unwrap();
+    // One slot is free, seven hold what nobody wants.
+    assert_eq!(desk.request("new"), None);
+    let mut on_order = desk.placed();
+    assert_eq!(on_order.len(), 4, "its half");
+    for _ in 0..40 {
+        desk.done(&on_order);
+        let slot = desk.request("new").unwrap();
+        desk.client.release_slot(u64::from(slot)).unwrap();
+        on_order = desk.placed();
+    }
+    // The other one is forgotten by now.
+    while let Some(slot) = desk.request("new") {
+        desk.client.release_slot(u64::from(slot)).unwrap();
+    }
+    assert_eq!(desk.client.slot_counts().on_wire, 8);
+}
+
+#[test]
 fn orders_on_their_way_are_taken_back_for_another_product() {
     let mut desk = Desk::connected(1);
     assert_eq!(desk.request("a"), None);
