@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, final
 
 __all__ = [
+    "Ahead",
     "Broker",
     "Client",
     "Codec",
@@ -37,6 +38,17 @@ def lane_stats(segment: Segment) -> dict[str, Any] | None:
     `segment_id`; `client`: 16 counters; `suppliers`: `{index, pid, counters: 8 of them}` each; `lanes`: `{index, generation,
     attached, tail}` of each that was ever used.
     """
+
+@final
+class Ahead:
+    """Rows that are filled in a native thread with the samples that are there; it waits for none."""
+
+    def finish(self) -> int:
+        """Wait for it; how many rows are filled. 0 if it was asked before.
+
+        Raises:
+            SegmentError: the slots cannot be read.
+        """
 
 @final
 class Broker:
@@ -126,6 +138,14 @@ class Client:
         """Fill rows done..n of each target; rows filled when it returns.
 
         A target is (offset in the slot, writable buffer of n rows), or (offset, buffer of decoded rows, Codec).
+        """
+
+    def gather_ahead(self, product_id: str, n: int, targets: list[tuple[int, Any]]) -> Ahead:
+        """Begin to fill all n rows of the targets, see `gather`.
+
+        Raises:
+            ConfigError: the targets do not fit, or there is no segment.
+            ForkedError: called in a fork.
         """
 
     def lease(self, product_id: str, timeout_ms: int) -> Lease | None:

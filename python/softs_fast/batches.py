@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import default_collate
 
+from . import _core
 from ._dtypes import array_dtype, tensor_over
 from .codecs.parts import Part, read_into
 from .configs import BatchConfig
@@ -88,8 +89,22 @@ class GatherReader:
 
     def __init__(self, config: BatchConfig, client: Client, n_rows: int) -> None:
         self.n_rows = n_rows
+        self._client = client
         self._gather = client.gather
         self._memory = _BatchMemory(config, n_rows)
+        self._is_worth_it = not config.has_codecs and n_rows * config.nbytes() >= _WORTH_A_THREAD
+        self._ahead: _core.Ahead | None = None
+
+    def begin(self, product_id: str) -> None:
+        """Copy what is there of the next batch while nobody waits for it, if there is much to copy."""
+        if self._is_worth_it:
+            self._ahead = self._client.gather_ahead(product_id, self.n_rows, self._memory.lend())
+
+    def forget(self) -> None:
+        """Drop what was begun."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.finish()
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
         """Copy samples into the rows from `done` on, waiting up to timeout_ms for the first.
@@ -100,6 +115,11 @@ class GatherReader:
         Raises:
             WireError: a sample is not what a codec writes.
         """
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            done = ahead.finish()
+            if done == self.n_rows:
+                return done
         return self._gather(product_id, self.n_rows, done, self._memory.lend(), timeout_ms)
 
     def take(self) -> Tensors:
@@ -126,6 +146,12 @@ class RowReader:
         self._client = client
         self._memory = _BatchMemory(config, n_rows)
         self._copy = _copier(config, client.medium)
+
+    def begin(self, product_id: str) -> None:
+        """Nothing: samples are taken one by one."""
+
+    def forget(self) -> None:
+        """Nothing was begun."""
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
         """Copy a sample into row `done`, waiting up to timeout_ms for it.
@@ -364,5 +390,7 @@ def _copier(config: BatchConfig, medium: Medium) -> Callable[[int, Sequence[Any]
 _END: Any = object()
 #: Memory of so many batches is kept for the next ones: a student has one batch while the next is filled.
 _IDLE = 2
+#: Bytes of a batch that take longer to copy than a thread takes to start.
+_WORTH_A_THREAD = 256 << 10
 #: What vector instructions and torch's own allocator align to, bytes.
 _ALIGNMENT = 64

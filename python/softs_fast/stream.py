@@ -131,9 +131,16 @@ class Stream:
     def batches(self, reader: GatherReader | RowReader | BlockReader) -> Iterator[Tensors]:
         """Yield the batches of a reader, `{name: dtype [n_rows, *shape]}`, all samples of one model each."""
         n_rows, take, positions = reader.n_rows, reader.take, self._positions
+        is_busy, clock = False, time.perf_counter
         for product in self._filled(reader):
             positions[product] += n_rows
-            yield take()
+            # No local variable keeps the batch: its memory is free when those who got it let it go.
+            batch = [take()]
+            if is_busy:
+                reader.begin(product)
+            given = clock()
+            yield batch.pop()
+            is_busy = clock() - given >= _BUSY_S
 
     def views(self, reader: BlockReader) -> Iterator[Tensors]:
         """Yield views of slots, `{name: dtype [*shape]}`."""
@@ -155,6 +162,7 @@ class Stream:
             while done < n_rows:
                 if read_model_id() != product:
                     # No batch has samples of two models: those that are there are dropped.
+                    reader.forget()
                     product, done = self._switch(), 0
                 before, done = done, fill(product, done, patience.wait_ms)
                 if done > before:
@@ -276,6 +284,8 @@ def _trainer_died() -> bool:
 
 
 _STARVED_S = 1.0
+#: Who works for so long on a batch lets the next one be put together meanwhile.
+_BUSY_S = 0.0005
 #: Orders that fail while a model switch makes its way to everybody are no reason to give up.
 _FAILING_S = 1.0
 _STARVED_WAIT_MS = 10

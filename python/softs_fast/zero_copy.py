@@ -87,6 +87,12 @@ class BlockReader:
         self._batch: Tensors | None = None
         self._fields = [self._field(spec, config.get_offset(spec.name)) for spec in config.specs]
 
+    def begin(self, product_id: str) -> None:
+        """Nothing: nothing is copied."""
+
+    def forget(self) -> None:
+        """Nothing was begun."""
+
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
         """Take a block, waiting up to timeout_ms for it.
 

@@ -187,6 +187,22 @@ class Client:
             self._after_timeout()
         return n_filled
 
+    def gather_ahead(self, product_id: str, n: int, targets: Sequence[tuple[int, Any]]) -> "_core.Ahead":
+        """Begin to copy samples that are there into the n rows of a batch, in a native thread that waits for none.
+
+        Args:
+            product_id: what to order.
+            n: rows of the batch.
+            targets: as for `gather`, without codecs. They must not be looked at before the end.
+
+        Returns:
+            What is under way; its ``finish()`` waits for the end, and returns how many rows are filled.
+
+        Raises:
+            ConfigError: the targets do not fit, or there is no segment.
+        """
+        return self._core.gather_ahead(product_id, n, list(targets))
+
     def lease(self, product_id: str, timeout_ms: int) -> "_core.Lease | None":
         """A block of neighbouring slots with consecutive samples of `product_id`, waiting for it if need be.
 

@@ -213,6 +213,19 @@ impl Client {
         }
     }
 
+    /// As [`Self::request_samples`], without waiting: whether there were any.
+    pub fn try_samples(&self, product: &str, most: usize, slots: &mut Vec<SlotId>) -> bool {
+        let take = |machine: &mut Machine, now| {
+            while slots.len() < most
+                && let Some(slot) = machine.request_sample(now, product)
+            {
+                slots.push(slot);
+            }
+            (!slots.is_empty()).then_some(())
+        };
+        self.attempt(take).is_some()
+    }
+
     /// Puts one slot on order once a broker is there. Ready with `None`: no slot is free.
     pub fn request_slot(
         &self,

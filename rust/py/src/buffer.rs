@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ptr::NonNull;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use softs_codec::{Codec, CodecError, Scratch, TopK};
-use softs_shm::{ForeignBytes, SlotView};
+use softs_shm::{ForeignBytes, ProcessToken, SlotView};
 
 use crate::errors::raise;
 
@@ -112,6 +113,73 @@ impl Buffer {
         // SAFETY: M6: an exported buffer keeps its memory in place until the `PyBuffer` is released, which the borrow prevents.
         // Python has no Rust references to it.
         unsafe { ForeignBytes::new(bytes, self) }
+    }
+
+    /// As [`Self::foreign`], for somebody who keeps the buffer longer than a borrow can say.
+    ///
+    /// # Safety
+    /// The buffer outlives what is returned.
+    unsafe fn foreign_for_long(&self) -> ForeignBytes<'static> {
+        let nothing = NonNull::slice_from_raw_parts(NonNull::dangling(), 0);
+        // SAFETY: as in `foreign`; the caller promises the rest.
+        unsafe { ForeignBytes::new(self.bytes.as_slice_ptr().unwrap_or(nothing), &()) }
+    }
+}
+
+/// A thread of ours that writes to buffers of Python, one job after the other. It ends soon after this is dropped.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    jobs: Sender<Box<dyn FnOnce() + Send>>,
+}
+
+impl Helper {
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let (jobs, inbox) = channel::<Box<dyn FnOnce() + Send>>();
+        let work = move || inbox.into_iter().for_each(|job| job());
+        std::thread::Builder::new().name("softs-ahead".to_owned()).spawn(work)?;
+        Ok(Self { jobs })
+    }
+}
+
+/// A job of a [`Helper`], and the buffers that it writes to.
+pub(crate) struct Background<T> {
+    /// Says how the job ended; or nothing, once no part of it is left.
+    end: Receiver<T>,
+    /// Dropped after that.
+    buffers: Vec<Buffer>,
+    process: ProcessToken,
+}
+
+impl<T: Send + 'static> Background<T> {
+    /// Begins a job that is given the memory of `buffers`, which must be `writable`.
+    pub(crate) fn start(
+        helper: &Helper,
+        buffers: Vec<Buffer>,
+        work: impl FnOnce(Vec<ForeignBytes<'static>>) -> T + Send + 'static,
+    ) -> Self {
+        // SAFETY: M6: the buffers keep the memory, and `drop` lets them go only when the job has ended or is gone.
+        let memory = buffers.iter().map(|buffer| unsafe { buffer.foreign_for_long() }).collect();
+        let (said, end) = channel();
+        // A helper that has ended drops the job, and with it `said`.
+        let _ = helper.jobs.send(Box::new(move || {
+            let _ = said.send(work(memory));
+        }));
+        Self { end, buffers, process: ProcessToken::current() }
+    }
+
+    /// Waits for its end; `None` if that was done before, or it panicked.
+    pub(crate) fn wait(&self) -> Option<T> {
+        self.end.recv().ok()
+    }
+}
+
+impl<T> Drop for Background<T> {
+    fn drop(&mut self) {
+        // In a fork there is no helper, and nobody writes to its copy of the memory.
+        if self.process.is_current() {
+            while self.end.recv().is_ok() {}
+        }
+        self.buffers.clear();
     }
 }
 

@@ -1,6 +1,6 @@
 //! `_core.Client`.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -10,7 +10,8 @@ use softs_net::client::{Client as NetClient, Slots, Waited, nonce};
 use softs_proto::client::{Config, Outcome, Plan, ReleaseError, SlotId};
 use softs_shm::{self as shm, Decode, Rows, SegmentError};
 
-use crate::buffer::{Buffer, Lease};
+use crate::ahead::Ahead;
+use crate::buffer::{Buffer, Helper, Lease};
 use crate::codec::Codec;
 use crate::errors::{net_error, raise, release_error};
 use crate::log::{Record, to_python};
@@ -32,6 +33,8 @@ pub(crate) struct Client {
     block: u32,
     /// Free slots are overwritten.
     scribble: bool,
+    /// Puts batches together ahead, once somebody wants that.
+    helper: OnceLock<Helper>,
 }
 
 #[pymethods]
@@ -73,7 +76,7 @@ impl Client {
             block,
         };
         let client = Arc::new(Owned::new(NetClient::new(endpoint, config, slots, look)));
-        Ok(Self { client, segment, slot_size, block: block.max(1), scribble })
+        Ok(Self { client, segment, slot_size, block: block.max(1), scribble, helper: OnceLock::new() })
     }
 
     fn hello(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Option<u64>> {
@@ -165,6 +168,38 @@ impl Client {
         signals.raised()?;
         gathered.map_err(|error| error.raise(py))?;
         Ok(batch.done)
+    }
+
+    /// Begins to fill all `n` rows of the targets with samples that are there.
+    fn gather_ahead(
+        &self,
+        py: Python<'_>,
+        product_id: String,
+        n: usize,
+        targets: Vec<(u64, Bound<'_, PyAny>)>,
+    ) -> PyResult<Ahead> {
+        self.here(py)?;
+        let targets = targets
+            .iter()
+            .map(|(start, target)| {
+                let buffer = Buffer::writable(target)?;
+                let len = buffer.foreign().len();
+                if n == 0 || !len.is_multiple_of(n) {
+                    let text = format!("a target has {len} bytes, which are not {n} rows");
+                    return Err(raise(py, "ConfigError", text));
+                }
+                Ok((*start, buffer))
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        let (client, segment) = (Arc::clone(&self.client), Arc::clone(self.segment(py)?));
+        let helper = match self.helper.get() {
+            Some(helper) => helper,
+            None => {
+                let started = Helper::start()?;
+                self.helper.get_or_init(|| started)
+            }
+        };
+        Ok(Ahead::start(helper, client, segment, product_id, n, targets))
     }
 
     /// A block of slots with consecutive samples, held until the lease is garbage.
@@ -337,13 +372,13 @@ struct Gathering<'a> {
     slots: Vec<SlotId>,
 }
 
-enum GatherError {
+pub(crate) enum GatherError {
     Copy(SegmentError),
     Release(ReleaseError),
 }
 
 impl GatherError {
-    fn raise(&self, py: Python<'_>) -> PyErr {
+    pub(crate) fn raise(&self, py: Python<'_>) -> PyErr {
         match self {
             Self::Copy(error) => segment_error(py, error),
             Self::Release(error) => release_error(py, *error),

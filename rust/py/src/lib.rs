@@ -1,6 +1,7 @@
 //! `softs_fast._core`: what Python sees of the Rust crates. Converts, drops the GIL, calls; decides nothing.
 //! Documented for users in `python/softs_fast/_core.pyi`.
 
+mod ahead;
 mod broker;
 mod buffer;
 mod client;
@@ -21,6 +22,8 @@ use pyo3::prelude::*;
 /// The native half of softs-fast.
 #[pymodule(gil_used = false)]
 mod _core {
+    #[pymodule_export]
+    use crate::ahead::Ahead;
     #[pymodule_export]
     use crate::broker::Broker;
     #[pymodule_export]

@@ -1,0 +1,65 @@
+//! `_core.Ahead`: a batch that is put together while nobody waits for it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use softs_net::client::Client as NetClient;
+use softs_proto::client::SlotId;
+use softs_shm::{self as shm, ForeignBytes, Rows};
+
+use crate::buffer::{Background, Buffer, Helper};
+use crate::client::GatherError;
+use crate::process::Owned;
+
+/// Rows that a thread fills with the samples that are there, until there are none or all are filled. It waits for nothing but memory.
+#[pyclass(frozen, module = "softs_fast._core")]
+pub(crate) struct Ahead {
+    filling: Mutex<Background<Result<usize, GatherError>>>,
+}
+
+impl Ahead {
+    /// `targets`: where each part begins in a slot, and where its rows go, all `n` of them.
+    pub(crate) fn start(
+        helper: &Helper,
+        client: Arc<Owned<NetClient>>,
+        segment: Arc<shm::Segment>,
+        product_id: String,
+        n: usize,
+        targets: Vec<(u64, Buffer)>,
+    ) -> Self {
+        let (starts, buffers): (Vec<_>, Vec<_>) = targets.into_iter().unzip();
+        let fill = move |memory: Vec<ForeignBytes<'static>>| {
+            let rows = starts.iter().zip(memory).map(|(&start, out)| Rows {
+                start,
+                row_len: out.len() / n,
+                out,
+                decoder: None,
+            });
+            let rows: Vec<_> = rows.collect();
+            let (mut done, mut slots): (usize, Vec<SlotId>) = (0, Vec::with_capacity(n));
+            while done < n {
+                slots.clear();
+                if !client.try_samples(&product_id, n - done, &mut slots) {
+                    break;
+                }
+                let copied = segment.gather(&slots, done, &rows);
+                // The slots go back whatever became of the copy.
+                let released = client.release_slots(&slots);
+                copied.map_err(GatherError::Copy)?;
+                released.map_err(GatherError::Release)?;
+                done += slots.len();
+            }
+            Ok(done)
+        };
+        Self { filling: Mutex::new(Background::start(helper, buffers, fill)) }
+    }
+}
+
+#[pymethods]
+impl Ahead {
+    /// Waits for it; how many rows are filled. 0 if it was asked before.
+    fn finish(&self, py: Python<'_>) -> PyResult<usize> {
+        let filled = py.detach(|| self.filling.lock().unwrap_or_else(PoisonError::into_inner).wait());
+        filled.map_or(Ok(0), |filled| filled.map_err(|error| error.raise(py)))
+    }
+}
