@@ -227,5 +227,5 @@ def test_a_full_shm_is_an_error_and_no_sigbus() -> None:
     )
     assert run.returncode == 0, run.stderr
     error, written = run.stdout.splitlines()
-    assert error.startswith("/dev/shm full: need 4251648 bytes, 1048576 free")
+    assert error.startswith("/dev/shm full: need 4349952 bytes, 1048576 free")
     assert written == "False"
