@@ -61,16 +61,10 @@ impl Access {
         }
     }
 
-    /// As [`Self::read`]; `past_cache`: leaving the cache as it is, where there is a mapping.
-    pub(crate) fn read_to(
-        &self,
-        file: BorrowedFd<'_>,
-        at: u64,
-        out: ForeignBytes<'_>,
-        past_cache: bool,
-    ) -> Result<(), Errno> {
+    /// As [`Self::read`].
+    pub(crate) fn read_to(&self, file: BorrowedFd<'_>, at: u64, out: ForeignBytes<'_>) -> Result<(), Errno> {
         match self {
-            Self::Mapped(map) => fits(map.read_to(index(at)?, out, past_cache)),
+            Self::Mapped(map) => fits(map.read_to(index(at)?, out)),
             Self::Direct => {
                 let mut copy = vec![0; out.len()];
                 read_all(file, at, &mut copy)?;

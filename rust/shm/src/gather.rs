@@ -10,11 +10,6 @@ const WORTH_A_THREAD: usize = 2 << 20;
 /// More of them do not copy faster: memory is as fast as it is.
 const MAX_THREADS: usize = 4;
 
-/// A batch of so many bytes would push the slots out of the cache, which their suppliers write and the next batch is read from, and a row of so many
-/// is worth the switch.
-const BATCH_PAST_CACHE: usize = 8 << 20;
-const ROW_PAST_CACHE: usize = 16 << 10;
-
 /// A part of each slot, and where the rows of it go.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
@@ -58,9 +53,7 @@ impl Segment {
 
     fn gather_here(&self, slots: &[u32], first_row: usize, targets: &[Rows<'_>]) -> Result<(), SegmentError> {
         let slot_size = self.slot_size();
-        let is_large = targets.iter().map(|rows| rows.out.len()).sum::<usize>() >= BATCH_PAST_CACHE;
         for rows in targets {
-            let past_cache = is_large && rows.row_len >= ROW_PAST_CACHE;
             let outside = || SegmentError::OutOfBounds {
                 name: self.address().to_owned(),
                 offset: rows.start,
@@ -79,7 +72,7 @@ impl Segment {
                 let at = row.checked_mul(rows.row_len);
                 let out = at.and_then(|at| rows.out.part(at, rows.row_len)).ok_or_else(outside)?;
                 match &mut pieces {
-                    None => self.copy_to(u64::from(slot) * slot_size + rows.start, out, past_cache)?,
+                    None => self.read_to(u64::from(slot) * slot_size + rows.start, out)?,
                     Some((decoder, pieces)) => self.decode_to(slot, rows.start, pieces, *decoder, out)?,
                 }
             }

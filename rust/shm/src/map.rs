@@ -8,7 +8,6 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::ForeignBytes;
-use crate::stream::copy_past_cache;
 
 /// A shared, writable mapping of the first `len` bytes of a file.
 #[derive(Debug)]
@@ -64,16 +63,11 @@ impl Map {
         true
     }
 
-    /// As [`Self::read`]; `past_cache`: leaving the cache as it is.
-    pub(crate) fn read_to(&self, at: usize, out: ForeignBytes<'_>, past_cache: bool) -> bool {
+    /// As [`Self::read`].
+    pub(crate) fn read_to(&self, at: usize, out: ForeignBytes<'_>) -> bool {
         let Some(source) = self.range(at, out.len()) else {
             return false;
         };
-        if past_cache {
-            // SAFETY: as below.
-            unsafe { copy_past_cache(source.as_ptr(), out.as_ptr(), out.len()) };
-            return true;
-        }
         // SAFETY: M2, M3, M4 as in `read`; M6: `out` is valid for writes of its length; M5: it may overlap the source, as `copy` allows.
         unsafe { ptr::copy(source.as_ptr(), out.as_ptr(), out.len()) };
         true

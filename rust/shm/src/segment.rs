@@ -157,18 +157,8 @@ impl Segment {
 
     /// As [`Self::read`], into memory that others may look at or write to.
     pub fn read_to(&self, offset: u64, out: ForeignBytes<'_>) -> Result<(), SegmentError> {
-        self.copy_to(offset, out, false)
-    }
-
-    /// As [`Self::read_to`]; `past_cache`: leaving the cache as it is, if possible.
-    pub(crate) fn copy_to(
-        &self,
-        offset: u64,
-        out: ForeignBytes<'_>,
-        past_cache: bool,
-    ) -> Result<(), SegmentError> {
         self.check(offset, out.len() as u64)?;
-        let done = self.access.read_to(self.file.as_fd(), offset, out, past_cache);
+        let done = self.access.read_to(self.file.as_fd(), offset, out);
         done.map_err(|errno| self.failed("read", out.len() as u64, errno))
     }
 
