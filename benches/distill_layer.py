@@ -94,11 +94,13 @@ def samples(n_bytes: int) -> dict[str, float]:
             def ours() -> None:
                 sample = student.request_sample(10_000)
                 assert sample is not None
+                _ = sample.data
                 student.release_slot(sample.slot_id)
 
             def theirs() -> None:
                 slot = client.request_sample("gen/1/0", 10_000)
                 assert slot is not None
+                client.medium.read(slot)
                 client.release_slot(slot)
 
             return compare(ours, theirs, 20_000 if n_bytes < 1000 else 1000)
@@ -174,7 +176,7 @@ def switches(by_dataset: bool, n_workers: int = 4, sleep_s: float = 0.001, n: in
 def main() -> None:
     """Measure all of it."""
     for n_bytes in (64, 600_000):
-        print(f"request_sample + release_slot, {n_bytes} B, us:", samples(n_bytes), flush=True)
+        print(f"request, read, release, {n_bytes} B, us:", samples(n_bytes), flush=True)
         print(f"batch of 32, {n_bytes} B, us:", batches(n_bytes), flush=True)
     for by_dataset in (False, True):
         whose = "a dataset" if by_dataset else "a client"
