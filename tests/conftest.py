@@ -128,7 +128,7 @@ def _children() -> set[str]:
     for children in Path("/proc/self/task").glob("*/children"):
         try:
             pids.update(map(int, children.read_text().split()))
-        except FileNotFoundError:  # the thread has ended
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
             continue
     return {f"child {pid}" for pid in pids - helpers}
 

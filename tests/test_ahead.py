@@ -157,6 +157,6 @@ def _threads() -> list[str]:
     for comm in Path("/proc/self/task").glob("*/comm"):
         try:
             names.append(comm.read_text().strip())
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
     return names
