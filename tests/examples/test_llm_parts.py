@@ -94,7 +94,8 @@ def test_stream_goes_on_where_it_is_told(default_teacher: Teacher) -> None:
 
 
 def test_teacher_may_be_a_causal_model_from_a_folder(tmp_path: Path, corpus: Corpus) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     config = transformers.LlamaConfig(
         vocab_size=30522,
         hidden_size=32,
@@ -118,7 +119,8 @@ def test_teacher_may_be_a_causal_model_from_a_folder(tmp_path: Path, corpus: Cor
 
 
 def test_model_without_a_single_list_of_layers_is_refused(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     config = transformers.T5Config(vocab_size=64, d_model=8, d_kv=4, d_ff=8, num_layers=2, num_heads=2)
     config.save_pretrained(tmp_path)
     transformers.AutoTokenizer.from_pretrained(find_model(None)).save_pretrained(tmp_path)
@@ -177,7 +179,8 @@ def hidden_states(
     name: str, texts: list[str], n_tokens: int = N_TOKENS
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     """What the whole model computes for texts, layer by layer, and which tokens are text."""
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     tokens = transformers.AutoTokenizer.from_pretrained(name)(
         texts, truncation=True, max_length=n_tokens, padding="max_length", return_tensors="pt"
     )

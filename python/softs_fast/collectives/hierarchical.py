@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -15,7 +14,7 @@ from softs_fast.collectives import agreement
 from softs_fast.collectives.meter import Lap, Meter
 from softs_fast.collectives.nodes import Topology, join_nodes, learn_topology
 from softs_fast.collectives.shm import ShmStrategy
-from softs_fast.collectives.strategy import OpMetrics, ReduceOp
+from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import describe, dtype_code, op_code, plain
 from softs_fast.collectives.torch_strategy import TorchStrategy, divide
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
@@ -24,7 +23,7 @@ from softs_fast.errors import ConfigError, ForkedError, PeerLost
 _CHUNK_BYTES = 4 << 20
 
 
-class HierarchicalStrategy:
+class HierarchicalStrategy(Strategy):
     """A `Strategy` over several nodes: reduce-scatter inside each, an all-reduce of every slice between nodes, all-gather inside.
 
     Every slice has a group of its own between nodes, one rank of each node, so that all ranks of a node work at once. With nodes of unequal
@@ -215,20 +214,6 @@ class HierarchicalStrategy:
         self._local.close()
         if self._cross is not None:
             self._cross.close()
-
-    def shutdown(self) -> None:
-        """Leave the groups: `close` under the name of the interface."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     @property
     def _nodes(self) -> Topology:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -14,7 +13,7 @@ from softs_fast.collectives import agreement
 from softs_fast.collectives.buckets import Bucket, Spec
 from softs_fast.collectives.probe import Schedule, choose_schedule
 from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
-from softs_fast.collectives.strategy import OpMetrics, ReduceOp
+from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import describe, dtype_code, is_plain, op_code, plain, shape_tag
 from softs_fast.errors import ConfigError, SegmentError
 
@@ -25,7 +24,7 @@ _SMALLEST_STAGING = 1 << 16
 _LARGEST_STAGING = 1 << 30
 
 
-class ShmStrategy:
+class ShmStrategy(Strategy):
     """Collectives among processes of one host, any subgroup of them, through memory that all have mapped.
 
     Tensors may lie anywhere: they are copied through the caches piece by piece. Gradients that live in a `bucket` are not copied at
@@ -389,20 +388,6 @@ class ShmStrategy:
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost."""
         if self._joined is not None:
             self._joined.close()
-
-    def shutdown(self) -> None:
-        """Leave the group: `close` under the name of the interface."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     @property
     def _group(self) -> _kernels.Group:

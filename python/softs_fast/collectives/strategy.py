@@ -93,11 +93,14 @@ class Strategy(Protocol):
 
     def shutdown(self) -> None:
         """Leave the group; a second call does nothing. `close` is the same."""
+        self.close()
 
     def __enter__(self) -> Self:
         """Return itself."""
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close it."""
+        self.close()

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -16,14 +15,14 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from softs_fast.collectives import agreement
 from softs_fast.collectives.meter import Meter
 from softs_fast.collectives.rendezvous import as_rendezvous
-from softs_fast.collectives.strategy import OpMetrics, ReduceOp
+from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import describe, dtype_code, op_code
 from softs_fast.errors import ConfigError, PeerLost
 
 _PORT_BYTES = 2
 
 
-class TorchStrategy:
+class TorchStrategy(Strategy):
     """A `Strategy` over a process group of torch.distributed, or over gloo connections of its own.
 
     It is the engine between nodes, and a reference to compare with. The ranks' calls are compared before each, by one small all-gather,
@@ -228,20 +227,6 @@ class TorchStrategy:
         """Leave the group; a second call does nothing. A process group that was given stays open."""
         self._closed = True
         self._engine = None
-
-    def shutdown(self) -> None:
-        """Leave the group: `close` under the name of the interface."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     @property
     def _group(self) -> Any:
