@@ -17,7 +17,7 @@ SECONDS := 600
 VENV := .venv
 RUN := $(VENV)/bin/python
 NATIVE := Cargo.toml Cargo.lock $(shell find rust -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
-CSRC := $(shell find csrc -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
+CSRC := $(shell find csrc -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' -o -path '*/standin/*.h')
 # As in build-system.requires of pyproject.toml.
 BUILD_PACKAGES := 'cmake>=3.22' 'maturin>=1.9,<2' 'ninja>=1.11' 'pybind11>=2.13'
 
@@ -34,10 +34,11 @@ help: ## list the targets
 demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) ## distil a teacher into a student, live; draws demo-output/distill_digits.png
 	$(RUN) examples/distill_digits.py $(ARGS)
 
-test: $(VENV)/.installed-dev ## all tests but the slow ones: cargo test, then pytest
+test: $(VENV)/.installed-dev ## all tests but the slow ones: cargo test, pytest, and those of the CUDA side on a stand-in
 	cargo test
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib loom_tests
 	$(RUN) -m pytest $(ARGS)
+	$(RUN) tests/gpu/standin $(ARGS)
 
 lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stubs, the arrows between rooms
 	@cargo fmt --version >/dev/null 2>&1 || { echo 'rustfmt is missing: rustup component add rustfmt, or install the package rustfmt' >&2; exit 1; }

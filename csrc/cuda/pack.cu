@@ -3,9 +3,12 @@
 
 #include <algorithm>
 
+#include "cuda/check.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/on_device.hpp"
 #include "pack.hpp"
 
-namespace softs {
+namespace softs::cuda {
 namespace {
 
 constexpr int table_items = 64;
@@ -97,7 +100,7 @@ __device__ void tile(const PackItem& item, unsigned char* slot, std::uint64_t fi
 #pragma unroll
             for (int w = 0; w < Chunk<In>::words; ++w) in.word[w] = __ldcs(reinterpret_cast<const uint4*>(from + i) + w);
 #pragma unroll
-            for (int k = 0; k < per_chunk; ++k) out.item[k] = value(in.item[k]);
+            for (std::uint64_t k = 0; k < per_chunk; ++k) out.item[k] = value(in.item[k]);
 #pragma unroll
             for (int w = 0; w < Chunk<Out>::words; ++w) reinterpret_cast<uint4*>(to + i)[w] = out.word[w];
         }
@@ -157,39 +160,13 @@ __global__ void __launch_bounds__(threads) pack_kernel(const __grid_constant__ T
 
 // --- The host's side ---
 
-// The device of an address is the current one while this lives.
-class OnDevice {
-  public:
-    explicit OnDevice(const void* address) {
-        cudaPointerAttributes attributes{};
-        error = cudaGetDevice(&previous_);
-        if (error == cudaSuccess) error = cudaPointerGetAttributes(&attributes, address);
-        if (error == cudaSuccess && attributes.type != cudaMemoryTypeDevice) error = cudaErrorInvalidDevicePointer;
-        if (error == cudaSuccess) error = cudaSetDevice(attributes.device);
-        changed_ = error == cudaSuccess && attributes.device != previous_;
-    }
-    ~OnDevice() {
-        if (changed_) cudaSetDevice(previous_);
-    }
-    OnDevice(const OnDevice&) = delete;
-    OnDevice& operator=(const OnDevice&) = delete;
-
-    cudaError_t error;
-
-  private:
-    int previous_ = 0;
-    bool changed_ = false;
-};
-
-std::string text(cudaError_t error) {
-    return error == cudaSuccess ? std::string() : std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
-}
-
 }  // namespace
 
-std::string pack(const std::vector<PackItem>& items, void* slot, std::uint64_t stream) {
-    const OnDevice device(slot);
-    if (device.error != cudaSuccess) return text(device.error);
+void pack(const std::vector<PackItem>& items, void* slot, std::uint64_t stream) {
+    cudaPointerAttributes attributes{};
+    SOFTS_CHECK(cudaPointerGetAttributes(&attributes, slot));
+    if (attributes.type != cudaMemoryTypeDevice) fail(cudaErrorInvalidDevicePointer, "pack");
+    const OnDevice here(attributes.device);
     std::size_t next = 0;
     while (next < items.size()) {
         Table table{};
@@ -201,23 +178,10 @@ std::string pack(const std::vector<PackItem>& items, void* slot, std::uint64_t s
             ++table.n;
         }
         if (table.n == 0) break;
-        pack_kernel<<<table.first_block[table.n], threads, 0, reinterpret_cast<cudaStream_t>(stream)>>>(table,
-                                                                                                        static_cast<unsigned char*>(slot));
-        if (const auto error = cudaGetLastError(); error != cudaSuccess) return text(error);
+        SOFTS_LAUNCH(pack_kernel, table.first_block[table.n], threads, reinterpret_cast<cudaStream_t>(stream), table,
+                     static_cast<unsigned char*>(slot));
+        SOFTS_CHECK(cudaGetLastError());
     }
-    return {};
 }
 
-int cuda_devices() noexcept {
-    int count = 0;
-    const auto error = cudaGetDeviceCount(&count);
-    return error == cudaSuccess ? count : -static_cast<int>(error);
-}
-
-int cuda_runtime_version() noexcept {
-    int version = 0;
-    cudaRuntimeGetVersion(&version);
-    return version;
-}
-
-}  // namespace softs
+}  // namespace softs::cuda

@@ -10,7 +10,7 @@
 
 #include "cpu/reduce.hpp"
 
-namespace softs {
+namespace softs::cuda {
 
 struct PackItem {
     const void* source;    // device memory that the slot's device can read, contiguous, aligned to its items
@@ -27,16 +27,8 @@ std::string pack_problem(const std::vector<PackItem>& items, std::uint64_t slot_
 // Whether the kernel casts `in` to `out`: any dtype to itself, floats to floats.
 bool pack_supported(Dtype in, Dtype out) noexcept;
 
-#if defined(SOFTS_CUDA)
 // Packs a table without a problem into `slot`, in the order of `stream` (a cudaStream_t of the slot's device, 0 for the default one);
-// returns at once. Sources must stay as they are until the stream has come that far. Returns what CUDA says of a failure, or an empty text.
-std::string pack(const std::vector<PackItem>& items, void* slot, std::uint64_t stream);
+// returns at once. Sources must stay as they are until the stream has come that far. Throws Error.
+void pack(const std::vector<PackItem>& items, void* slot, std::uint64_t stream);
 
-// How many devices there are; a negative number is a cudaError_t, such as that of a machine without a driver.
-int cuda_devices() noexcept;
-
-// The version of the CUDA runtime inside, as 13000 for 13.0.
-int cuda_runtime_version() noexcept;
-#endif
-
-}  // namespace softs
+}  // namespace softs::cuda

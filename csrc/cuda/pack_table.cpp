@@ -2,7 +2,7 @@
 
 #include "pack.hpp"
 
-namespace softs {
+namespace softs::cuda {
 
 bool pack_supported(Dtype in, Dtype out) noexcept {
     return in == out || (in <= Dtype::bfloat16 && out <= Dtype::bfloat16);
@@ -37,4 +37,4 @@ std::string pack_problem(const std::vector<PackItem>& items, std::uint64_t slot_
     return {};
 }
 
-}  // namespace softs
+}  // namespace softs::cuda

@@ -34,12 +34,29 @@ def reduce(
 def cuda_build() -> tuple[int, str] | None:
     """Return the version of the CUDA runtime inside (13000 is 13.0) and the architectures compiled for; None without CUDA."""
 
-def cuda_devices() -> int:
-    """Return how many CUDA devices there are; a negative number is a cudaError_t, such as that of a machine without a driver.
+class CudaError(RuntimeError):
+    """What CUDA says of a failure: "its name: its explanation (the call)"; or that this build has no CUDA side."""
 
-    Raises:
-        RuntimeError: this build has no CUDA side.
+def cuda_devices() -> int:
+    """Return how many CUDA devices there are; a negative number is minus a cudaError_t, such as that of a machine without a driver.
+
+    0 in a build without CUDA.
     """
+
+def cuda_device_name(device: int) -> str:
+    """Return what a device is called."""
+
+def cuda_device_id(device: int) -> str:
+    """Return the UUID of a device, 32 hexadecimal digits, the same in all processes."""
+
+def cuda_device_of(address: int) -> int | None:
+    """Return the device that an address belongs to; None for memory of the host."""
+
+def cuda_can_access(device: int, peer: int) -> bool:
+    """Return whether a device may read and write the memory of another one. Its own it may."""
+
+def cuda_copy(to: int, source: int, n_bytes: int, stream: int) -> None:
+    """Copy between addresses of any kind, in the order of a stream of the current device."""
 
 def cuda_pack(
     rows: Sequence[tuple[int, int, str, int, str]], *, slot: int, slot_bytes: int, stream: int
@@ -54,8 +71,86 @@ def cuda_pack(
 
     Raises:
         ValueError: an unknown dtype, a cast that there is not, an item that is not aligned, leaves the slot or overlaps another.
-        RuntimeError: this build has no CUDA side, or CUDA refused; the text is CUDA's.
+        CudaError: this build has no CUDA side, or CUDA refused.
     """
+
+def cuda_tensor(
+    address: int, shape: Sequence[int], strides: Sequence[int], dtype: str, device: int, keep: object
+) -> object:
+    """Return a DLPack capsule of memory that is there; `keep` is let go of when the tensor that is made of it is. Strides count items."""
+
+def cuda_register(address: int, n_bytes: int) -> None:
+    """Make memory of the host known to CUDA, so that copies to a device need no buffer in between."""
+
+def cuda_unregister(address: int) -> None:
+    """Take `cuda_register` back."""
+
+class CudaMemory:
+    """An allocation of its own on a device, zeroed, which other processes can open as a whole."""
+
+    def __init__(self, n_bytes: int, device: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def n_bytes(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def handle(self) -> bytes:
+        """What another process opens it by, 64 bytes."""
+
+    def close(self) -> None:
+        """Free it. Idempotent. Who has it open must have closed it before."""
+
+class CudaMapping:
+    """The `CudaMemory` of another process; `device` is the one whose work will access it."""
+
+    def __init__(self, handle: bytes, device: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    def close(self) -> None:
+        """Close it. Idempotent."""
+
+class CudaEvent:
+    """A mark in the order of a stream, which other processes can open, record and wait for."""
+
+    def __init__(self, device: int) -> None: ...
+    @staticmethod
+    def open(handle: bytes, device: int) -> CudaEvent:
+        """Open the event of another process."""
+
+    @property
+    def handle(self) -> bytes:
+        """What another process opens it by, 64 bytes."""
+
+    def record(self, stream: int) -> None:
+        """Set the mark at the end of a stream of the event's device."""
+
+    def wait(self, stream: int) -> None:
+        """Let a stream wait for the record that is the last one at the time of this call; not at all if there is none."""
+
+    def is_done(self) -> bool:
+        """Return whether the last record is done; True if there is none."""
+
+    def synchronize(self) -> None:
+        """Wait for the last record."""
+
+    def close(self) -> None:
+        """Destroy it. Idempotent."""
+
+class CudaStream:
+    """Work in an order of its own; the default stream does not wait for it."""
+
+    def __init__(self, device: int) -> None: ...
+    @property
+    def handle(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    def synchronize(self) -> None:
+        """Wait until all its work is done."""
+
+    def close(self) -> None:
+        """Destroy it, once its work is done. Idempotent."""
 
 MAX_RANKS: int
 

@@ -6,13 +6,9 @@ import itertools
 
 import pytest
 import torch
+from devices import to_device
 
-from softs_fast import _kernels
-
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or _kernels.cuda_build() is None,
-    reason="needs a CUDA device, and a build with CUDA",
-)
+from softs_fast import _kernels, cuda
 
 FLOATS = ["float64", "float32", "float16", "bfloat16"]
 WHOLE = ["int64", "int32", "int16", "int8", "uint8", "bool"]
@@ -26,7 +22,7 @@ def values(dtype: str, count: int) -> torch.Tensor:
     tensor = raw.view(kind)
     if kind.is_floating_point:
         tensor[::2] = torch.randn(len(tensor[::2])).to(kind)
-    return tensor.cuda()
+    return to_device(tensor)
 
 
 def cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -50,10 +46,10 @@ def test_every_cast_at_every_alignment(count: int, shift: int) -> None:
         tensors.append(tensor)
         wanted.append((offset, out))
         rows.append((tensor.data_ptr(), count, in_dtype, offset, out_dtype))
-    slot = torch.full((at + 64,), 0xA5, dtype=torch.uint8, device="cuda")
+    slot = to_device(torch.full((at + 64,), 0xA5, dtype=torch.uint8))
     expected = slot.clone()
     for offset, out in wanted:
         expected[offset : offset + out.nbytes] = out.contiguous().view(torch.uint8)
-    stream = torch.cuda.current_stream().cuda_stream
+    stream = cuda.current_stream(0)
     _kernels.cuda_pack(rows, slot=slot.data_ptr(), slot_bytes=slot.nbytes, stream=stream)
     assert torch.equal(slot, expected)

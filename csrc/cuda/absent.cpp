@@ -1,0 +1,76 @@
+// A build without CUDA: everything of cuda/ that needs it says so.
+#include "device.hpp"
+#include "pack.hpp"
+
+namespace softs::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+    throw Error("no CUDA", "this build of softs_fast has no CUDA side; build it with nvcc on PATH, or with SOFTS_CUDA=pip");
+}
+
+}  // namespace
+
+int n_devices() noexcept {
+    return 0;
+}
+std::optional<int> runtime_version() noexcept {
+    return std::nullopt;
+}
+std::string device_name(int) {
+    refuse();
+}
+std::string device_id(int) {
+    refuse();
+}
+std::optional<int> device_of(const void*) {
+    refuse();
+}
+bool can_access(int, int) {
+    refuse();
+}
+void copy(void*, const void*, std::uint64_t, StreamHandle) {
+    refuse();
+}
+void register_host(void*, std::uint64_t) {
+    refuse();
+}
+void unregister_host(void*) {
+    refuse();
+}
+void pack(const std::vector<PackItem>&, void*, std::uint64_t) {
+    refuse();
+}
+
+Memory::Memory(std::uint64_t bytes, int device) : bytes_(bytes), device_(device) {
+    refuse();
+}
+void Memory::close() noexcept {}
+
+Mapping::Mapping(const Handle&, int device) : device_(device) {
+    refuse();
+}
+void Mapping::close() noexcept {}
+
+Event::Event(int device) : device_(device) {
+    refuse();
+}
+Event::Event(const Handle&, int device) : device_(device) {
+    refuse();
+}
+void Event::check_open() const {}
+void Event::record(StreamHandle) {}
+void Event::wait(StreamHandle) {}
+bool Event::is_done() {
+    return false;
+}
+void Event::synchronize() {}
+void Event::close() noexcept {}
+
+Stream::Stream(int device) : device_(device) {
+    refuse();
+}
+void Stream::synchronize() {}
+void Stream::close() noexcept {}
+
+}  // namespace softs::cuda

@@ -1,0 +1,126 @@
+// Memory, events and streams of CUDA devices, with other processes of this host: no CUDA headers, so that everybody may include it.
+//
+// In a build without CUDA all of it throws an Error that says so (absent.cpp).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace softs::cuda {
+
+class Error : public std::runtime_error {
+  public:
+    Error(const std::string& name, const std::string& text) : std::runtime_error(name + ": " + text) {}
+};
+
+using Handle = std::array<char, 64>;
+// A cudaStream_t; 0 is the default stream.
+using StreamHandle = std::uint64_t;
+
+// How many devices there are; a negative number is minus a cudaError_t, such as that of a machine without a driver.
+int n_devices() noexcept;
+// Version of the CUDA runtime inside, 13000 for 13.0; 0 for the stand-in. Nothing in a build without CUDA.
+std::optional<int> runtime_version() noexcept;
+std::string device_name(int device);
+// The UUID, the same in all processes.
+std::string device_id(int device);
+// The device that an address belongs to; nothing for memory of the host.
+std::optional<int> device_of(const void* address);
+// Whether `device` may read and write the memory of `peer`; its own it may.
+bool can_access(int device, int peer);
+
+// Any kinds of memory; in the order of the stream, on the device that is current.
+void copy(void* to, const void* from, std::uint64_t bytes, StreamHandle stream);
+// Makes memory of the host known to CUDA, so that copies need no buffer in between.
+void register_host(void* address, std::uint64_t bytes);
+void unregister_host(void* address);
+
+// An allocation of its own, which others may open as a whole; zeroed.
+class Memory {
+  public:
+    Memory(std::uint64_t bytes, int device);
+    ~Memory() { close(); }
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+
+    void* address() const noexcept { return address_; }
+    std::uint64_t bytes() const noexcept { return bytes_; }
+    int device() const noexcept { return device_; }
+    const Handle& handle() const noexcept { return handle_; }
+    // Who has it open must have closed it: CUDA says nothing about later accesses.
+    void close() noexcept;
+
+  private:
+    void* address_ = nullptr;
+    std::uint64_t bytes_;
+    int device_;
+    Handle handle_{};
+};
+
+// The `Memory` of another process. A process opens one only once.
+class Mapping {
+  public:
+    // `device` is the one whose work will access it; peer access is enabled where that is another than the owner's.
+    Mapping(const Handle& handle, int device);
+    ~Mapping() { close(); }
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+
+    void* address() const noexcept { return address_; }
+    void close() noexcept;
+
+  private:
+    void* address_ = nullptr;
+    int device_;
+};
+
+// A mark in the order of a stream. Other processes may open it, record it and wait for it.
+class Event {
+  public:
+    explicit Event(int device);
+    // That of another process.
+    Event(const Handle& handle, int device);
+    ~Event() { close(); }
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+
+    const Handle& handle() const noexcept { return handle_; }
+    // The stream is one of the event's device.
+    void record(StreamHandle stream);
+    // The stream goes on once the record is done that is the last one at the time of this call; at once if there is none.
+    void wait(StreamHandle stream);
+    bool is_done();
+    // As `wait`, for the calling thread.
+    void synchronize();
+    void close() noexcept;
+
+  private:
+    void check_open() const;
+
+    void* event_ = nullptr;
+    int device_;
+    Handle handle_{};
+};
+
+// Work in an order of its own, which the default stream does not wait for.
+class Stream {
+  public:
+    explicit Stream(int device);
+    ~Stream() { close(); }
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+
+    StreamHandle handle() const noexcept { return reinterpret_cast<StreamHandle>(stream_); }
+    int device() const noexcept { return device_; }
+    void synchronize();
+    void close() noexcept;
+
+  private:
+    void* stream_ = nullptr;
+    int device_;
+};
+
+}  // namespace softs::cuda

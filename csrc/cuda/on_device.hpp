@@ -1,0 +1,28 @@
+// A device is the current one of this thread while this lives. Only for sources that are compiled against CUDA.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "check.hpp"
+
+namespace softs::cuda {
+
+class OnDevice {
+  public:
+    explicit OnDevice(int device) {
+        SOFTS_CHECK(cudaGetDevice(&previous_));
+        if (device != previous_) SOFTS_CHECK(cudaSetDevice(device));
+        changed_ = device != previous_;
+    }
+    ~OnDevice() {
+        if (changed_) (void)cudaSetDevice(previous_);
+    }
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+
+  private:
+    int previous_ = 0;
+    bool changed_ = false;
+};
+
+}  // namespace softs::cuda

@@ -1,0 +1,6 @@
+"""These tests need a CUDA device, or the stand-in for one: `make gpu`, or `python tests/gpu/standin`."""
+
+from softs_fast import cuda
+
+# Not skipped but left out: `make test` runs them on the stand-in.
+collect_ignore_glob = [] if cuda.n_devices() else ["test_*.py"]
