@@ -119,16 +119,17 @@ def open_iceoryx2(room: Room, stack: ExitStack, zero_copy: bool) -> Take:
 
 
 def open_iceoryx2_batches(room: Room, stack: ExitStack) -> Take:
-    """Publish and subscribe, zero copy: a batch of samples is borrowed, looked at in place, and given back together.
+    """Publish and subscribe, zero copy: a batch of samples is borrowed, looked at in place, and given back once the next one is there.
 
-    The publisher may be one batch ahead, as ours may with slots for two batches and more.
+    So it is with the batches of a loader, in a loop that gives each of them a name.
     """
     n_bytes, batch_size = len(room.data), room.batch_size
-    _start_producer(stack, _publish_for_ever, room.folder, room.data, batch_size, batch_size)
-    subscriber = _subscriber(room.folder, batch_size, batch_size)
+    _start_producer(stack, _publish_for_ever, room.folder, room.data, batch_size, 2 * batch_size)
+    subscriber = _subscriber(room.folder, batch_size, 2 * batch_size)
     stack.callback(subscriber.delete)
     receive = subscriber.receive
     view_of = (ctypes.c_uint8 * n_bytes).from_address
+    held: list[Any] = []
 
     def take_in_place() -> int:
         borrowed, ends = [], 0
@@ -138,8 +139,9 @@ def open_iceoryx2_batches(room: Room, stack: ExitStack) -> Take:
                 borrowed.append(sample)
                 view = view_of(sample.payload_ptr)
                 ends += view[0] + view[n_bytes - 1]
-        for sample in borrowed:
+        for sample in held:
             sample.delete()
+        held[:] = borrowed
         return ends
 
     _expect_batch(take_in_place(), room)

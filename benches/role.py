@@ -208,7 +208,7 @@ def _loader(package: Any, size: Size, spec: dict[str, Any]) -> Measure:
 
 def _batches(package: Any, size: Size, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     # A batch of views keeps its slots while the next ones are filled.
-    n_slots = max(spec["n_slots"], 3 * spec["batch_size"]) if spec["zero_copy"] else spec["n_slots"]
+    n_slots = max(spec["n_slots"], 2 * spec["batch_size"]) if spec["zero_copy"] else spec["n_slots"]
     return open_loader(package, spec["frontend"], size, n_slots, spec["batch_size"], spec["zero_copy"])
 
 

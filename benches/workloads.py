@@ -186,8 +186,14 @@ def pipelined(
 
 
 def loader(batches: Iterator[dict[str, Any]], batch_size: int, seconds: float) -> dict[str, Any]:
-    """Take batches from a data loader for a time; `repeat` says what is returned."""
-    return repeat(partial(next, batches), batch_size, seconds)
+    """Take batches from a data loader for a time, as a loop does: each is there until the next one is. `repeat` says what is returned."""
+    batch: dict[str, Any] = {}
+
+    def take() -> None:
+        nonlocal batch
+        batch = next(batches)
+
+    return repeat(take, batch_size, seconds)
 
 
 def fresh(open_stream: Callable[[], Stream], first_model: int, seconds: float) -> dict[str, Any]:

@@ -172,7 +172,7 @@ impl Client {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<SlotId> {
-        self.starve(timeout, interrupted, |machine, now| machine.request_sample(now, product))
+        self.starve(timeout, interrupted, |_| 1, |machine, now| machine.request_sample(now, product))
     }
 
     /// A block of finished slots if there is one; never blocks.
@@ -187,7 +187,8 @@ impl Client {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<BlockId> {
-        self.starve(timeout, interrupted, |machine, now| machine.request_block(now, product))
+        let missing = |machine: &Machine| machine.n_missing(product);
+        self.starve(timeout, interrupted, missing, |machine, now| machine.request_block(now, product))
     }
 
     /// As many finished slots of `product` as there are, `most` at most, held by the caller, appended to `slots`; waits until there is one.
@@ -209,7 +210,7 @@ impl Client {
         };
         match self.attempt(&mut take) {
             Some(()) => Waited::Ready(()),
-            None => self.starve(timeout, interrupted, take),
+            None => self.starve(timeout, interrupted, |_| 1, take),
         }
     }
 

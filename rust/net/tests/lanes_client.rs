@@ -103,8 +103,8 @@ fn teach(address: &str, stop: &AtomicBool) {
     assert!(worker.join(lane));
     let client = worker.client();
     let path = PathBuf::from(format!("/proc/{}/fd/{}", client.0.pid, client.1));
-    let ring = || {
-        if worker.client_to_wake() {
+    let ring = |n_ended| {
+        if worker.client_to_wake(n_ended) {
             std::fs::write(&path, [1]).unwrap();
         }
     };
@@ -114,12 +114,13 @@ fn teach(address: &str, stop: &AtomicBool) {
             n += 1;
             if n % 10 == 0 {
                 worker.unclaim(claim);
+                ring(u32::MAX);
             } else {
                 let number = claim.sequence().to_le_bytes();
                 worker.write(&claim, &[number, number].concat()).unwrap();
                 assert!(worker.publish(claim, Ok(())));
+                ring(1);
             }
-            ring();
             continue;
         }
         worker.set_sleeping(true);
@@ -177,6 +178,40 @@ fn a_seek_goes_on_at_another_place_and_blocks_are_consecutive() {
     assert_eq!(student.client.position("p"), 4);
     block([108, 109, 110, 111]);
     block([116, 117, 118, 119]);
+}
+
+#[test]
+fn who_waits_for_a_block_is_woken_once() {
+    let student = Student::new(8, |config| config.block = 4, Duration::ZERO);
+    let (_heard, rope) = pipe().unwrap();
+    let segment = Arc::new(Segment::attach_shm(student.segment.address()).unwrap());
+    let worker =
+        LaneWorker::attach(segment, Identity::current().unwrap(), rope.as_raw_fd().unsigned_abs()).unwrap();
+    let lane = LaneRef { index: 0, generation: 1 };
+    assert!(worker.join(lane));
+    let path = PathBuf::from(format!("/proc/self/fd/{}", worker.client().1));
+    let mut n_rings = 0;
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| student.client.request_block("p", WATCHDOG, &mut || false));
+        for _ in 0..4 {
+            let claim = loop {
+                match worker.claim(lane) {
+                    Some(claim) => break claim,
+                    None => std::thread::yield_now(),
+                }
+            };
+            // It sleeps by now, and if it does not, it is not woken at all.
+            std::thread::sleep(Duration::from_millis(2));
+            worker.write(&claim, &[0; SLOT as usize]).unwrap();
+            assert!(worker.publish(claim, Ok(())));
+            if worker.client_to_wake(1) {
+                n_rings += 1;
+                std::fs::write(&path, [1]).unwrap();
+            }
+        }
+        assert!(matches!(waits.join().unwrap(), Waited::Ready(_)));
+    });
+    assert!(n_rings <= 1, "woken {n_rings} times for one block");
 }
 
 #[test]

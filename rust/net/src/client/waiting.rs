@@ -51,15 +51,16 @@ impl Client {
         found
     }
 
-    /// As [`Self::wait`], for calls that wait for samples: the time is shown to people who look.
+    /// As [`Self::wait_for`], for calls that wait for samples: the time is shown to people who look.
     pub(super) fn starve<T>(
         &self,
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
+        missing: impl Fn(&Machine) -> u32,
         mut check: impl FnMut(&mut Machine, Instant) -> Option<T>,
     ) -> Waited<T> {
         let mut shown_until = None;
-        self.wait(timeout, interrupted, |machine, now| {
+        self.wait_for(timeout, interrupted, missing, |machine, now| {
             let lanes = machine.lanes();
             match shown_until.replace(now) {
                 None => lanes.note_wait_begun(),
@@ -69,11 +70,23 @@ impl Client {
         })
     }
 
-    /// Turns the crank until `check` has what it wants. The lock is not held while waiting.
+    /// As [`Self::wait_for`], where anything that ends may be what `check` wants.
     pub(super) fn wait<T>(
         &self,
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
+        check: impl FnMut(&mut Machine, Instant) -> Option<T>,
+    ) -> Waited<T> {
+        self.wait_for(timeout, interrupted, |_| 1, check)
+    }
+
+    /// Turns the crank until `check` has what it wants, for which so many orders as are `missing` must end at the least. The lock is not held
+    /// while waiting.
+    pub(super) fn wait_for<T>(
+        &self,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+        missing: impl Fn(&Machine) -> u32,
         mut check: impl FnMut(&mut Machine, Instant) -> Option<T>,
     ) -> Waited<T> {
         let started = Instant::now();
@@ -97,7 +110,7 @@ impl Client {
                 return Waited::TimedOut;
             }
             if !self.look(&waitable, left) {
-                self.sleep(now, &waitable, left.min(SLICE));
+                self.sleep(now, &waitable, left.min(SLICE), &missing);
             }
             if interrupted() {
                 return Waited::Interrupted;
@@ -150,18 +163,27 @@ impl Client {
     }
 
     /// Sleeps until the broker, a supplier or a deadline has something for us.
-    fn sleep(&self, now: Instant, waitable: &Waitable, limit: Duration) {
+    fn sleep(&self, now: Instant, waitable: &Waitable, limit: Duration, missing: impl Fn(&Machine) -> u32) {
         let lanes: LaneSleep = {
             let mut inner = self.lock();
+            let others_sleep = inner.n_sleeping > 0;
             let machine = &mut inner.link.machine;
             let n_finished = machine.n_finished();
             machine.lanes_mut().ring_for_all();
-            machine.lanes().set_sleeping(true);
-            machine.handle_lanes(now);
-            if machine.n_finished() != n_finished {
-                let others_sleep = inner.n_sleeping > 0;
-                inner.link.machine.lanes().set_sleeping(others_sleep);
-                return;
+            let mut n_ended = 0;
+            loop {
+                // What ended before it was said is not counted: then it is said once more.
+                let n_left = if others_sleep { 1 } else { missing(machine) };
+                if n_left == n_ended {
+                    break;
+                }
+                n_ended = n_left;
+                machine.lanes().sleep_for(n_ended);
+                machine.handle_lanes(now);
+                if machine.n_finished() != n_finished {
+                    machine.lanes().sleep_for(u32::from(others_sleep));
+                    return;
+                }
             }
             inner.n_sleeping += 1;
             inner.link.machine.lanes().sleep()
@@ -173,7 +195,7 @@ impl Client {
         if woken {
             lanes.hush();
         }
-        // Whoever rang has cleared the flag of all who sleep here.
-        lanes.set_sleeping(inner.n_sleeping > 0);
+        // Whoever rang has woken all who sleep here.
+        lanes.sleep_for(u32::from(inner.n_sleeping > 0));
     }
 }

@@ -146,10 +146,11 @@ impl OwnLanes {
         }
     }
 
-    /// Says that the client is about to sleep, after which it must look at its lanes once more, or that it is awake.
-    pub(crate) fn set_sleeping(&self, sleeping: bool) {
+    /// Says that the client is about to sleep until so many more orders have ended, after which it must look at its lanes once more; 0: it is
+    /// awake.
+    pub(crate) fn sleep_for(&self, n_ended: u32) {
         if let Some(open) = &self.open {
-            open.owner.set_sleeping(sleeping);
+            open.owner.sleep_for(n_ended);
         }
     }
 

@@ -70,9 +70,18 @@ impl Attached {
         self.segment_id == id.segment_id && self.address == id.address
     }
 
-    /// Wakes the client if it sleeps. After each change that it may wait for.
+    /// So many samples are there: wakes the client if it sleeps until then.
+    pub(crate) fn note_made(&self, n: u64) {
+        self.wake_after(u32::try_from(n).unwrap_or(u32::MAX));
+    }
+
+    /// Wakes the client if it sleeps: there is something that only it can see to.
     pub(crate) fn wake_client(&self) {
-        if self.worker.client_to_wake() {
+        self.wake_after(u32::MAX);
+    }
+
+    fn wake_after(&self, n_ended: u32) {
+        if self.worker.client_to_wake(n_ended) {
             self.rope.ring();
         }
     }

@@ -373,15 +373,19 @@ impl Desk {
         let call = self.hand.begun.map_or(Duration::ZERO, |begun| self.now.saturating_duration_since(begun));
         let n = self.hand.claims.len() as u64;
         let text = outcome.err().map(cut);
-        self.empty_hand(|worker, claims| {
+        self.empty_hand(|attached, claims| {
             for claim in claims {
                 // Refused where the client believes that we are dead, as in a fork of a container: then it has ordered the slot anew.
-                worker.publish(claim, text.as_deref().map_or(Ok(()), Err));
+                attached.worker.publish(claim, text.as_deref().map_or(Ok(()), Err));
             }
             let call_ns = call.as_nanos() as u64;
-            let counters = worker.counters();
+            let counters = attached.worker.counters();
             counters.add(if text.is_none() { counter::MADE } else { counter::FAILED }, n);
             counters.add(counter::BUSY_NS, call_ns);
+            match text {
+                None => attached.note_made(n),
+                Some(_) => attached.wake_client(),
+            }
         });
         if let Some(one_ns) = (call.as_nanos() as u64).checked_div(n) {
             // One very long call must not be remembered for ever.
@@ -392,9 +396,10 @@ impl Desk {
 
     /// Gives the orders in hand to whoever claims them next.
     pub(super) fn give_back(&mut self) {
-        self.empty_hand(|worker, claims| {
-            worker.counters().add(counter::RETURNED, claims.len() as u64);
-            claims.for_each(|claim| worker.unclaim(claim));
+        self.empty_hand(|attached, claims| {
+            attached.worker.counters().add(counter::RETURNED, claims.len() as u64);
+            claims.for_each(|claim| attached.worker.unclaim(claim));
+            attached.wake_client();
         });
     }
 
@@ -405,11 +410,10 @@ impl Desk {
         }
     }
 
-    fn empty_hand(&mut self, end: impl FnOnce(&softs_shm::LaneWorker, std::vec::Drain<'_, Claim>)) {
+    fn empty_hand(&mut self, end: impl FnOnce(&Attached, std::vec::Drain<'_, Claim>)) {
         let Hand { lane, claims, is_shown, begun } = &mut self.hand;
         if let Some((attached, ..)) = lane.take() {
-            end(&attached.worker, claims.drain(..));
-            attached.wake_client();
+            end(&attached, claims.drain(..));
         }
         (*is_shown, *begun) = (false, None);
     }

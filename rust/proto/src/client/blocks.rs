@@ -99,6 +99,18 @@ impl<L: Lanes> Client<L> {
         counts
     }
 
+    /// How many orders of `product` must end, at the least, before a block of it is complete; 1 where none is on order.
+    #[must_use]
+    pub fn n_missing(&self, product: &str) -> u32 {
+        if self.config.block == 1 {
+            return 1;
+        }
+        let Some(key) = self.products.find(product) else { return 1 };
+        let of_product = |block: &&Block| block.product == key && block.wanted && !block.held;
+        let missing = self.blocks.iter().filter(of_product).map(|block| self.config.block - block.n_finished);
+        missing.min().unwrap_or(1).max(1)
+    }
+
     pub(super) fn block_of(&self, slot: SlotId) -> BlockId {
         if self.config.block == 1 { slot } else { slot / self.config.block }
     }

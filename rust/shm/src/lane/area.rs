@@ -26,7 +26,7 @@ pub(crate) const MAX_TEXT: usize = ERROR_LEN as usize - 16;
 pub(crate) struct Header {
     pub(crate) client: ClientEntry,
     /// Bit 0: the client sleeps.
-    pub(crate) client_asleep: Line,
+    pub(crate) client_awaits: Line,
     /// One bit per supplier that sleeps.
     pub(crate) suppliers_asleep: Line,
     /// Grows when a supplier comes or goes.
@@ -71,7 +71,7 @@ pub(crate) struct ErrorRecord {
 
 const _: () = {
     assert!(size_of::<Header>() == HEADER_LEN as usize);
-    assert!(offset_of!(Header, client_asleep) == 128);
+    assert!(offset_of!(Header, client_awaits) == 128);
     assert!(offset_of!(Header, suppliers_asleep) == 256);
     assert!(offset_of!(Header, table_version) == 384);
     assert!(offset_of!(Header, counters) == 512);

@@ -323,10 +323,10 @@ impl LaneOwner {
         }
     }
 
-    /// Says that this process is about to sleep, or is awake. Before it sleeps it must [`Self::poll`] once more.
-    pub fn set_sleeping(&self, sleeping: bool) {
-        let sleepers = &self.area.header().client_asleep.word;
-        if sleeping { bell::fall_asleep(sleepers, 0) } else { bell::wake_up(sleepers, 0) }
+    /// Says that this process is about to sleep until `n_ended` more orders have ended, at least 1, or is awake if 0. Before it sleeps it must
+    /// [`Self::poll`] once more, and say it again with the number that is then left.
+    pub fn sleep_for(&self, n_ended: u32) {
+        bell::sleep_for(&self.area.header().client_awaits.word, n_ended);
     }
 
     /// The client's counters.

@@ -367,12 +367,17 @@ fn sleepers_are_woken_once_and_in_turn() {
     workers[1].set_sleeping(false);
     assert_eq!(client.owner.wake_list(lane, 9), [0]);
 
-    assert!(!workers[0].client_to_wake());
-    client.owner.set_sleeping(true);
-    assert!(workers[0].client_to_wake() && !workers[1].client_to_wake());
-    client.owner.set_sleeping(true);
-    client.owner.set_sleeping(false);
-    assert!(!workers[0].client_to_wake());
+    assert!(!workers[0].client_to_wake(1));
+    client.owner.sleep_for(1);
+    assert!(workers[0].client_to_wake(1) && !workers[1].client_to_wake(1));
+    client.owner.sleep_for(1);
+    client.owner.sleep_for(0);
+    assert!(!workers[0].client_to_wake(1));
+    client.owner.sleep_for(4);
+    assert!(!workers[0].client_to_wake(1) && !workers[1].client_to_wake(2));
+    assert!(workers[0].client_to_wake(2) && !workers[1].client_to_wake(1), "once, by who ends the last one");
+    client.owner.sleep_for(4);
+    assert!(workers[0].client_to_wake(u32::MAX), "for something else at once");
 }
 
 #[test]

@@ -198,11 +198,10 @@ impl LaneWorker {
         ring.attached() & !asleep.load(Ordering::Relaxed) & ((1 << self.index) - 1) != 0
     }
 
-    /// Whether the client must be woken after something ended; whoever is told so must do it.
+    /// Whether the client must be woken after `n_ended` orders have ended, or for something else if `u32::MAX`; whoever is told so must do it.
     #[must_use]
-    pub fn client_to_wake(&self) -> bool {
-        let sleepers = &self.area.header().client_asleep.word;
-        bell::asleep(sleepers) & 1 != 0 && bell::may_ring(sleepers, 0)
+    pub fn client_to_wake(&self, n_ended: u32) -> bool {
+        bell::count(&self.area.header().client_awaits.word, n_ended)
     }
 
     /// Says that this supplier is about to sleep, or is awake. Before it sleeps it must ask [`Self::has_orders`] once more.

@@ -205,7 +205,7 @@ fn a_batch_is_of_one_lane_and_grows_by_what_comes_later() {
     let task = desk.begin().unwrap();
     assert_eq!(desk.sequences().len(), task.n);
     assert_eq!(desk.sequences()[0], task.sequence);
-    student.owner.set_sleeping(true);
+    student.owner.sleep_for(1);
     desk.give_back();
     student.bell_rings();
     assert_eq!(desk.n_in_hand(), 0);
@@ -283,7 +283,7 @@ fn who_closes_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
         if is_shown {
             assert_eq!(desk.show().unwrap().len(), 1);
         }
-        student.owner.set_sleeping(true);
+        student.owner.sleep_for(1);
         desk.close();
         assert_eq!(student.n_attached(lane), 0);
         student.bell_rings();
@@ -325,7 +325,7 @@ fn a_sample_of_another_size_never_reaches_the_slot() {
         assert!(matches!(desk.write([Sample::Bytes(&vec![1; n])]), Err(SegmentError::NotOneSlot { .. })));
     }
     let long = format!("head {} tail", "x".repeat(20_000));
-    student.owner.set_sleeping(true);
+    student.owner.sleep_for(1);
     desk.end(Err(&long));
     student.bell_rings();
     let Some(Ending::Failed(text)) = student.owner.poll().map(|finished| finished.ending) else { panic!() };
