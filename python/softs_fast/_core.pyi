@@ -375,6 +375,13 @@ class Lease:
     def first_slot(self) -> int:
         """The first of the slots."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the owner of the slots has closed or replaced them."""
+
+    def reserve(self, start: int, n: int) -> Lease:
+        """Return memory of the first slot, which exists from now on. Raises SegmentError where there is no room for it."""
+
     def __len__(self) -> int: ...
 
 @final
@@ -387,7 +394,7 @@ class Supplier:
         product_ids: list[str],
         name: str,
         slot_size: int,
-        lanes: Literal["shm", "file"] | None,
+        lanes: Literal["shm", "tickets", "file"] | None,
         file_dirs: list[str],
         weights: list[tuple[str, int]],
         spin_us: float,
@@ -443,12 +450,20 @@ class Segment:
         """Create and lock shared memory; without a name, under one of its own."""
 
     @staticmethod
+    def create_tickets(name: str | None, slot_size: int, n_slots: int) -> Segment:
+        """As `create_shm`, for slots that begin with tickets; of each only the first 4096 bytes are there from the start."""
+
+    @staticmethod
     def create_file(path: str, slot_size: int, n_slots: int) -> Segment:
         """Create and lock a file, or overwrite one that no live client owns."""
 
     @staticmethod
     def attach_shm(name: str) -> Segment:
         """Attach to shared memory of our own user."""
+
+    @staticmethod
+    def attach_tickets(name: str) -> Segment:
+        """Attach to what `create_tickets` made, in a process of our own user."""
 
     @staticmethod
     def attach_file(path: str, allowed_dirs: list[str] | None = None) -> Segment:
@@ -492,6 +507,9 @@ class Segment:
 
     def read_into(self, offset: int, buffer: Any) -> None:
         """Fill a writable, C-contiguous buffer."""
+
+    def reserve(self, offset: int, n: int) -> Lease:
+        """Return memory of the slots, which exists from now on. Raises SegmentError where there is no room for it."""
 
     def ensure_linked(self) -> bool:
         """Put a name back that somebody removed; whether one was missing."""

@@ -255,7 +255,10 @@ class Observer:
         elif ":" in address:
             raise SegmentError(f"{address!r} is a TCP medium")
         else:
-            segment = _core.Segment.attach_shm(address)
+            try:
+                segment = _core.Segment.attach_shm(address)
+            except SegmentError:
+                segment = _core.Segment.attach_tickets(address)
         self._segments[address] = segment
         return segment
 

@@ -13,6 +13,7 @@ use softs_codec::{Codec, CodecError, Scratch, TopK};
 use softs_shm::{ForeignBytes, ProcessToken, SlotView};
 
 use crate::errors::raise;
+use crate::segment::segment_error;
 
 /// What a caller wants to have written.
 pub(crate) enum Source<'a, 'py> {
@@ -211,6 +212,18 @@ impl Lease {
 
     fn __len__(&self) -> usize {
         self.view.len()
+    }
+
+    /// Whether the owner of the slots has closed or replaced them.
+    #[getter]
+    fn is_gone(&self) -> bool {
+        self.view.segment().is_gone()
+    }
+
+    /// Memory of the first slot, which exists from now on.
+    fn reserve(&self, py: Python<'_>, start: u64, n: u64) -> PyResult<Self> {
+        let view = py.detach(|| self.view.reserve(start, n)).map_err(|error| segment_error(py, &error))?;
+        Ok(Self::new(view, self.first_slot, None))
     }
 
     /// # Safety

@@ -134,7 +134,7 @@ impl Client {
         timeout_ms: u64,
     ) -> PyResult<usize> {
         let client = self.here(py)?;
-        let segment = self.segment(py)?;
+        let segment = self.samples(py)?;
         let buffers = targets
             .iter()
             .map(|target| {
@@ -191,7 +191,7 @@ impl Client {
                 Ok((*start, buffer))
             })
             .collect::<PyResult<Vec<_>>>()?;
-        let (client, segment) = (Arc::clone(&self.client), Arc::clone(self.segment(py)?));
+        let (client, segment) = (Arc::clone(&self.client), Arc::clone(self.samples(py)?));
         let helper = match self.helper.get() {
             Some(helper) => helper,
             None => {
@@ -341,6 +341,16 @@ impl Client {
                 "this client's medium is not memory that can be read in place".to_owned(),
             )
         })
+    }
+
+    /// The segment, if samples lie in it.
+    fn samples(&self, py: Python<'_>) -> PyResult<&Arc<shm::Segment>> {
+        let segment = self.segment(py)?;
+        if segment.has_tickets() {
+            let text = "the samples of this client lie on a device, and the slots hold tickets".to_owned();
+            return Err(raise(py, "ConfigError", text));
+        }
+        Ok(segment)
     }
 
     /// Runs a blocking call without the GIL; `None` when it timed out.

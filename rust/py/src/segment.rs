@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use softs_shm::{AttachPolicy, Names, SegmentError};
 
-use crate::buffer::{Buffer, Source, bytes_filled_by};
+use crate::buffer::{Buffer, Lease, Source, bytes_filled_by};
 use crate::errors::raise;
 
 /// Shorter copies take less time than giving up the GIL and getting it back.
@@ -39,6 +39,11 @@ impl Segment {
     }
 
     #[staticmethod]
+    fn create_tickets(py: Python<'_>, name: Option<&str>, slot_size: u64, n_slots: u64) -> PyResult<Self> {
+        Self::new(py, || softs_shm::Segment::create_tickets(name, slot_size, n_slots))
+    }
+
+    #[staticmethod]
     fn create_file(py: Python<'_>, path: &str, slot_size: u64, n_slots: u64) -> PyResult<Self> {
         Self::new(py, || softs_shm::Segment::create_file(Path::new(path), slot_size, n_slots))
     }
@@ -46,6 +51,11 @@ impl Segment {
     #[staticmethod]
     fn attach_shm(py: Python<'_>, name: &str) -> PyResult<Self> {
         Self::new(py, || softs_shm::Segment::attach_shm(name))
+    }
+
+    #[staticmethod]
+    fn attach_tickets(py: Python<'_>, name: &str) -> PyResult<Self> {
+        Self::new(py, || softs_shm::Segment::attach_tickets(name))
     }
 
     #[staticmethod]
@@ -141,6 +151,13 @@ impl Segment {
         let copy = move || segment.read_to(offset, out);
         let done = if out.len() >= DETACH_LEN { py.detach(copy) } else { copy() };
         done.map_err(|error| segment_error(py, &error))
+    }
+
+    /// Memory of the slots, which exists from now on.
+    fn reserve(&self, py: Python<'_>, offset: u64, n: u64) -> PyResult<Lease> {
+        let segment = self.segment(py)?;
+        let view = py.detach(|| segment.reserve(offset, n)).map_err(|error| segment_error(py, &error))?;
+        Ok(Lease::new(view, 0, None))
     }
 
     fn ensure_linked(&self, py: Python<'_>) -> PyResult<bool> {

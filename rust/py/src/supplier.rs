@@ -50,9 +50,12 @@ impl Supplier {
         let lanes = match lanes {
             None => LanePolicy::None,
             Some("shm") => LanePolicy::Shm,
+            Some("tickets") => LanePolicy::Tickets,
             Some("file") => LanePolicy::File(AttachPolicy::Dirs(file_dirs)),
             Some(other) => {
-                return Err(config_error(format!("lanes must be shm, file or None, have {other:?}")));
+                return Err(config_error(format!(
+                    "lanes must be shm, tickets, file or None, have {other:?}"
+                )));
             }
         };
         let weights = weights.iter().map(|(pattern, weight)| (pattern.as_str(), *weight));

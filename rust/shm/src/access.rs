@@ -11,6 +11,8 @@ use crate::map::Map;
 pub(crate) enum Access {
     /// All blocks of the file exist.
     Mapped(Map),
+    /// Some blocks of the slots do not exist yet. The mapping is for those that do; everything else goes by the kernel, as for `Direct`.
+    Sparse(Map),
     /// The file may have holes, or is not ours: the kernel copies, and reports what a mapping would die of.
     Direct,
 }
@@ -19,7 +21,7 @@ impl Access {
     /// The mapping, where there is one.
     pub(crate) fn map(&self) -> Option<&Map> {
         match self {
-            Self::Mapped(map) => Some(map),
+            Self::Mapped(map) | Self::Sparse(map) => Some(map),
             Self::Direct => None,
         }
     }
@@ -28,7 +30,7 @@ impl Access {
     pub(crate) fn fill(&self, file: BorrowedFd<'_>, at: u64, len: u64, byte: u8) -> Result<(), Errno> {
         match self {
             Self::Mapped(map) => fits(map.fill(index(at)?, index(len)?, byte)),
-            Self::Direct => write_all(file, at, &vec![byte; index(len)?]),
+            Self::Sparse(_) | Self::Direct => write_all(file, at, &vec![byte; index(len)?]),
         }
     }
 
@@ -36,7 +38,7 @@ impl Access {
     pub(crate) fn write(&self, file: BorrowedFd<'_>, at: u64, data: &[u8]) -> Result<(), Errno> {
         match self {
             Self::Mapped(map) => fits(map.write(index(at)?, data)),
-            Self::Direct => write_all(file, at, data),
+            Self::Sparse(_) | Self::Direct => write_all(file, at, data),
         }
     }
 
@@ -49,7 +51,7 @@ impl Access {
     ) -> Result<(), Errno> {
         match self {
             Self::Mapped(map) => fits(map.write_from(index(at)?, data)),
-            Self::Direct => write_all(file, at, &data.to_vec()),
+            Self::Sparse(_) | Self::Direct => write_all(file, at, &data.to_vec()),
         }
     }
 
@@ -57,7 +59,7 @@ impl Access {
     pub(crate) fn read(&self, file: BorrowedFd<'_>, at: u64, out: &mut [u8]) -> Result<(), Errno> {
         match self {
             Self::Mapped(map) => fits(map.read(index(at)?, out)),
-            Self::Direct => read_all(file, at, out),
+            Self::Sparse(_) | Self::Direct => read_all(file, at, out),
         }
     }
 
@@ -65,7 +67,7 @@ impl Access {
     pub(crate) fn read_to(&self, file: BorrowedFd<'_>, at: u64, out: ForeignBytes<'_>) -> Result<(), Errno> {
         match self {
             Self::Mapped(map) => fits(map.read_to(index(at)?, out)),
-            Self::Direct => {
+            Self::Sparse(_) | Self::Direct => {
                 let mut copy = vec![0; out.len()];
                 read_all(file, at, &mut copy)?;
                 out.fill_from(&copy);

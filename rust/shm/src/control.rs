@@ -64,6 +64,8 @@ pub(crate) const SEGMENT_ID_AT: u64 = offset_of!(Block, segment_id) as u64;
 pub(crate) enum Kind {
     Shm = 1,
     File = 2,
+    /// Shared memory whose slots begin with tickets. Of each slot only the first [`BLOCK_LEN`] bytes are there from the start.
+    Tickets = 3,
 }
 
 /// Sizes of a segment.
@@ -96,6 +98,17 @@ impl Layout {
         self.slot_size * self.n_slots
     }
 
+    /// The same sizes, for slots of which only the first [`BLOCK_LEN`] bytes are there from the start.
+    pub(crate) fn of_tickets(self) -> Result<Self, SegmentError> {
+        if self.slot_size.is_multiple_of(BLOCK_LEN) {
+            return Ok(self);
+        }
+        Err(SegmentError::Invalid(format!(
+            "slots of tickets are made of blocks of {BLOCK_LEN} bytes: slot_size is {}",
+            self.slot_size
+        )))
+    }
+
     /// The sizes of its lanes, if it has any.
     pub(crate) fn shape(self) -> Option<Shape> {
         Shape::new(self.n_slots)
@@ -109,6 +122,11 @@ impl Layout {
     /// Offset of the control block.
     pub(crate) fn block_at(self) -> u64 {
         self.lanes_at() + self.lanes_len()
+    }
+
+    /// Bytes that a segment of tickets has from the start.
+    pub(crate) fn heads_len(self) -> u64 {
+        self.n_slots * BLOCK_LEN + self.file_len() - self.lanes_at()
     }
 
     fn lanes_len(self) -> u64 {
@@ -194,6 +212,7 @@ impl Control {
         let kind = match u32_at(block, offset_of!(Block, kind)) {
             1 => Kind::Shm,
             2 => Kind::File,
+            3 => Kind::Tickets,
             kind => return Err(format!("unknown kind {kind}")),
         };
         let layout = Layout {
@@ -201,7 +220,8 @@ impl Control {
             n_slots: u64_at(block, offset_of!(Block, n_slots)),
             gap: u64_at(block, offset_of!(Block, gap)),
         };
-        let is_aligned = layout.gap.is_multiple_of(BLOCK_LEN);
+        let is_aligned = layout.gap.is_multiple_of(BLOCK_LEN)
+            && (kind != Kind::Tickets || layout.slot_size.is_multiple_of(BLOCK_LEN));
         if layout.slot_size == 0
             || layout.n_slots == 0
             || !is_aligned
@@ -320,7 +340,8 @@ mod tests {
         assert!(Control::decode(&uneven, len + 1).is_err(), "a gap that is no whole page");
         assert!(with(48, &(u64::MAX - 4095).to_le_bytes()).is_err(), "overflow of the gap");
         assert!(with(48, &4096_u64.to_le_bytes()).is_err(), "a gap that the file has not");
-        assert!(with(12, &3_u32.to_le_bytes()).is_err(), "another kind");
+        assert!(with(12, &4_u32.to_le_bytes()).is_err(), "another kind");
+        assert!(with(12, &3_u32.to_le_bytes()).is_err(), "slots of tickets that are no whole pages");
         assert!(with(16, &0_u64.to_le_bytes()).is_err(), "no bytes");
         assert!(with(16, &u64::MAX.to_le_bytes()).is_err(), "overflow of the product");
         assert!(with(24, &(u64::MAX / 100).to_le_bytes()).is_err(), "overflow of the sum");

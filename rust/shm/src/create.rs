@@ -14,7 +14,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::SegmentError;
 use crate::access::{Access, write_all};
-use crate::control::{Control, Kind, LAYOUT_VERSION, Layout, SEGMENT_ID_AT, VERSION_AT};
+use crate::control::{BLOCK_LEN, Control, Kind, LAYOUT_VERSION, Layout, SEGMENT_ID_AT, VERSION_AT};
 use crate::map::Map;
 use crate::open::{read_control, shm_entry};
 use crate::segment::{Names, Segment};
@@ -25,7 +25,11 @@ const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 const ATTEMPTS: usize = 16;
 
 pub(crate) fn shm(dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segment, SegmentError> {
-    shm_from(unnamed, dir, name, layout)
+    shm_from(unnamed, dir, name, Kind::Shm, layout)
+}
+
+pub(crate) fn tickets(dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segment, SegmentError> {
+    shm_from(unnamed, dir, name, Kind::Tickets, layout.of_tickets()?)
 }
 
 pub(crate) fn file(path: &Path, layout: Layout) -> Result<Segment, SegmentError> {
@@ -35,7 +39,13 @@ pub(crate) fn file(path: &Path, layout: Layout) -> Result<Segment, SegmentError>
 /// How a new file begins: in a directory, with a name to use if it needs one, for a segment of that address.
 type Start = fn(&Path, &Path, &str) -> Result<(OwnedFd, Links), SegmentError>;
 
-fn shm_from(start: Start, dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segment, SegmentError> {
+fn shm_from(
+    start: Start,
+    dir: &Path,
+    name: Option<&str>,
+    kind: Kind,
+    layout: Layout,
+) -> Result<Segment, SegmentError> {
     let address = match name {
         Some(name) => name.to_owned(),
         None => format!("sl_{:016x}", random()?),
@@ -44,7 +54,7 @@ fn shm_from(start: Start, dir: &Path, name: Option<&str>, layout: Layout) -> Res
     let hidden_entry = hidden_entry()?;
     let (public, hidden) = (dir.join(entry), dir.join(&hidden_entry));
     let control = Control {
-        kind: Kind::Shm,
+        kind,
         layout,
         segment_id: random()?,
         owner_pid: std::process::id(),
@@ -211,8 +221,12 @@ fn prepare(
         // In place, not to zero first: whoever has the file mapped keeps memory under it as long as it does not shrink.
         ftruncate(file, len).map_err(|errno| SegmentError::io("resize", address, errno))?;
     }
-    allocate(file, len).map_err(|errno| match errno {
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM => full(file, public, len),
+    let (allocated, need) = match control.kind {
+        Kind::Shm | Kind::File => (allocate(file, len), len),
+        Kind::Tickets => (allocate_heads(file, layout), layout.heads_len()),
+    };
+    allocated.map_err(|errno| match errno {
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM => full(file, public, need),
         _ => SegmentError::io("allocate", address, errno),
     })?;
     let io = |errno| SegmentError::io("write to", address, errno);
@@ -223,7 +237,18 @@ fn prepare(
     }
     write_all(file, layout.block_at(), &control.encode_unpublished()).map_err(io)?;
     write_all(file, layout.block_at() + VERSION_AT, &LAYOUT_VERSION.to_le_bytes()).map_err(io)?;
-    Ok(Access::Mapped(map))
+    Ok(match control.kind {
+        Kind::Shm | Kind::File => Access::Mapped(map),
+        Kind::Tickets => Access::Sparse(map),
+    })
+}
+
+/// Makes the file as long as it must be, with the blocks of all that is not a payload: the heads of the slots, lanes and control block (M4).
+/// Blocks that are there stay as they are.
+pub(crate) fn allocate_heads(file: BorrowedFd<'_>, layout: Layout) -> Result<(), Errno> {
+    let part = |at, len| retry_on_intr(|| fallocate(file, FallocateFlags::empty(), at, len));
+    part(layout.lanes_at(), layout.file_len() - layout.lanes_at())?;
+    (0..layout.n_slots).try_for_each(|slot| part(slot * layout.slot_size, BLOCK_LEN))
 }
 
 /// Makes the file `len` bytes long with all blocks present (M4).
@@ -335,9 +360,12 @@ mod tests {
         let n_entries = || fs::read_dir(&dir).unwrap().count();
         let layout = Layout::new(8, 2).unwrap();
 
-        let owner = shm_from(named, &dir, Some("mine"), layout).unwrap();
+        let owner = shm_from(named, &dir, Some("mine"), Kind::Shm, layout).unwrap();
         assert_eq!(n_entries(), 2);
-        assert!(matches!(shm_from(named, &dir, Some("mine"), layout), Err(SegmentError::Exists { .. })));
+        assert!(matches!(
+            shm_from(named, &dir, Some("mine"), Kind::Shm, layout),
+            Err(SegmentError::Exists { .. })
+        ));
         assert_eq!(n_entries(), 2, "a failed creation leaves nothing");
         owner.unlink().unwrap();
         assert_eq!(n_entries(), 0);

@@ -11,8 +11,8 @@ use rustix::process::geteuid;
 
 use crate::SegmentError;
 use crate::access::{Access, read_all};
-use crate::control::{BLOCK_LEN, Control};
-use crate::create::links;
+use crate::control::{BLOCK_LEN, Control, Kind};
+use crate::create::{allocate_heads, links};
 use crate::map::Map;
 use crate::segment::{Names, Seen, Segment};
 
@@ -41,10 +41,18 @@ pub(crate) fn shm_entry(name: &str) -> Result<&str, SegmentError> {
 }
 
 pub(crate) fn attach_shm(dir: &Path, name: &str) -> Result<Segment, SegmentError> {
+    attach_named(dir, name, Slots::Samples)
+}
+
+pub(crate) fn attach_tickets(dir: &Path, name: &str) -> Result<Segment, SegmentError> {
+    attach_named(dir, name, Slots::Tickets)
+}
+
+fn attach_named(dir: &Path, name: &str, slots: Slots) -> Result<Segment, SegmentError> {
     let path = dir.join(shm_entry(name)?);
     let opened = Opened::new(&path, name)?;
     opened.check_user(name)?;
-    opened.attach(name, path, |_, _| Ok(()))
+    opened.attach(name, path, slots, |_, _| Ok(()))
 }
 
 pub(crate) fn attach_file(path: &Path, policy: &AttachPolicy) -> Result<Segment, SegmentError> {
@@ -57,13 +65,13 @@ pub(crate) fn attach_file(path: &Path, policy: &AttachPolicy) -> Result<Segment,
     let AttachPolicy::Dirs(dirs) = policy else {
         let path = fs::canonicalize(path).map_err(io)?;
         let opened = Opened::new(&path, address)?;
-        return opened.attach(address, path, |_, _| Ok(()));
+        return opened.attach(address, path, Slots::Samples, |_, _| Ok(()));
     };
     let opened = Opened::new(path, address)?;
     opened.check_user(address)?;
     // Where the open file lies, not where the path led a moment ago.
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.file.as_raw_fd())).map_err(io)?;
-    opened.attach(address, path, |path, native| {
+    opened.attach(address, path, Slots::Samples, |path, native| {
         // A directory that does not exist allows nothing.
         let mut allowed = dirs.iter().filter_map(|dir| fs::canonicalize(dir).ok());
         if native || allowed.any(|dir| path.starts_with(dir)) {
@@ -71,6 +79,13 @@ pub(crate) fn attach_file(path: &Path, policy: &AttachPolicy) -> Result<Segment,
         }
         Err(refused(address, "it is neither a segment of softs-fast nor in an allowed directory"))
     })
+}
+
+/// What the slots of a segment hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slots {
+    Samples,
+    Tickets,
 }
 
 /// A regular file, open for reading and writing.
@@ -108,6 +123,7 @@ impl Opened {
         self,
         address: &str,
         path: PathBuf,
+        slots: Slots,
         allow: impl FnOnce(&Path, bool) -> Result<(), SegmentError>,
     ) -> Result<Segment, SegmentError> {
         let file_len = self.stat.st_size as u64;
@@ -116,12 +132,30 @@ impl Opened {
         if file_len == 0 {
             return Err(refused(address, "it is empty"));
         }
-        let access = match usize::try_from(file_len) {
+        let kind = control.as_ref().map(|control| control.kind);
+        match (slots, kind == Some(Kind::Tickets)) {
+            (Slots::Samples, false) | (Slots::Tickets, true) => {}
+            (Slots::Samples, true) => {
+                let why = "its slots hold tickets for memory of a device, not samples: use CudaIpcMedium";
+                return Err(refused(address, why));
+            }
+            (Slots::Tickets, false) => {
+                let why = "its slots hold no tickets: its client has another medium than CudaIpcMedium";
+                return Err(refused(address, why));
+            }
+        }
+        let map =
+            |len| Map::new(self.file.as_fd(), len).map_err(|errno| SegmentError::io("map", address, errno));
+        let access = match (usize::try_from(file_len), &control) {
+            (Ok(len), Some(Control { kind: Kind::Tickets, layout, .. })) => {
+                // Its owner did this, or it is not what it says.
+                allocate_heads(self.file.as_fd(), *layout)
+                    .map_err(|errno| SegmentError::io("allocate", address, errno))?;
+                Access::Sparse(map(len)?)
+            }
             // st_blocks counts units of 512 bytes. Only a native owner allocates all of them and keeps them (M4).
-            Ok(len) if control.is_some() && (self.stat.st_blocks as u64).saturating_mul(512) >= file_len => {
-                let map = Map::new(self.file.as_fd(), len)
-                    .map_err(|errno| SegmentError::io("map", address, errno))?;
-                Access::Mapped(map)
+            (Ok(len), Some(_)) if (self.stat.st_blocks as u64).saturating_mul(512) >= file_len => {
+                Access::Mapped(map(len)?)
             }
             _ => Access::Direct,
         };

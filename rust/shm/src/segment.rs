@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::access::Access;
 use crate::control::{Layout, SEGMENT_ID_AT};
 use crate::create::{full, links};
-use crate::open::{AttachPolicy, attach_file, attach_shm};
+use crate::open::{AttachPolicy, attach_file, attach_shm, attach_tickets};
 use crate::{ForeignBytes, SegmentError, create};
 
 /// Where POSIX shared memory lives.
@@ -71,6 +71,17 @@ impl Segment {
     /// have it mapped stay attached, unless a live owner holds it or it is not a regular file.
     pub fn create_file(path: &Path, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
         create::file(path, Layout::new(slot_size, n_slots)?)
+    }
+
+    /// As [`Self::create_shm`], for slots that begin with a ticket. Of each slot only the first [`BLOCK_LEN`](crate::BLOCK_LEN) bytes are there from the
+    /// start; [`Self::reserve`] gets more.
+    pub fn create_tickets(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
+        create::tickets(Path::new(SHM_DIR), name, Layout::new(slot_size, n_slots)?)
+    }
+
+    /// Attaches to what [`Self::create_tickets`] made, in a process of our own user.
+    pub fn attach_tickets(name: &str) -> Result<Self, SegmentError> {
+        attach_tickets(Path::new(SHM_DIR), name)
     }
 
     /// Attaches to shared memory of our own user, created by softs-fast or by softs.
@@ -280,7 +291,7 @@ impl Segment {
         Ok(())
     }
 
-    fn failed(&self, what: &'static str, need: u64, errno: Errno) -> SegmentError {
+    pub(crate) fn failed(&self, what: &'static str, need: u64, errno: Errno) -> SegmentError {
         match errno {
             Errno::NOSPC | Errno::DQUOT => full(self.file.as_fd(), &self.names.public, need),
             Errno::NODATA => self.gone(),

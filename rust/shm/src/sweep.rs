@@ -62,7 +62,7 @@ fn sweep_entry(dir: &Path, entry: &Path) -> Option<String> {
         return None;
     }
     let control = Control::decode(&block, file_len).ok().flatten();
-    if control.as_ref().is_some_and(|control| control.kind != Kind::Shm) {
+    if control.as_ref().is_some_and(|control| control.kind == Kind::File) {
         return None;
     }
     let listed = control.iter().flat_map(|control| [&control.public, &control.hidden]);

@@ -3,6 +3,11 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::retry_on_intr;
+
+use crate::access::Access;
+use crate::control::BLOCK_LEN;
 use crate::{Segment, SegmentError};
 
 /// Bytes of a mapped segment, which stay mapped while this lives (M5).
@@ -13,6 +18,8 @@ use crate::{Segment, SegmentError};
 pub struct SlotView {
     start: NonNull<u8>,
     len: usize,
+    /// Where it begins within the slots.
+    offset: u64,
     segment: Arc<Segment>,
 }
 
@@ -40,6 +47,20 @@ impl SlotView {
         self.len == 0
     }
 
+    /// As [`Segment::reserve`], for `len` bytes that begin `start` bytes after this view does, and end where its slot does or before.
+    ///
+    /// # Errors
+    /// As [`Segment::reserve`].
+    pub fn reserve(&self, start: u64, len: u64) -> Result<SlotView, SegmentError> {
+        let segment = &self.segment;
+        let at = self.offset.checked_add(start).filter(|at| {
+            let slot_end = (self.offset / segment.slot_size().max(1) + 1) * segment.slot_size();
+            at.checked_add(len).is_some_and(|end| end <= slot_end)
+        });
+        // What leaves the slot leaves the segment for all that this view may do.
+        segment.reserve(at.unwrap_or(u64::MAX), len)
+    }
+
     /// The segment that it keeps.
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
@@ -48,7 +69,8 @@ impl SlotView {
 }
 
 impl Segment {
-    /// The memory of `len` bytes at `offset` within the slots.
+    /// The memory of `len` bytes at `offset` within the slots. Where the slots have tickets, no more than is there from the start: the ticket's
+    /// block of the first slot.
     ///
     /// # Errors
     /// [`SegmentError::OutOfBounds`], [`SegmentError::Gone`], or [`SegmentError::Refused`] where the segment is not mapped.
@@ -59,12 +81,40 @@ impl Segment {
 
     /// As [`Self::view`], without a look at the file.
     pub(crate) fn view_unlooked(self: &Arc<Self>, offset: u64, len: u64) -> Result<SlotView, SegmentError> {
+        let len = if self.has_tickets() { len.min(BLOCK_LEN) } else { len };
+        if self.has_tickets() && !offset.is_multiple_of(self.slot_size()) {
+            return Err(self.refused("only what was reserved of it can be shown"));
+        }
+        self.shown(offset, len)
+    }
+
+    /// The memory of `len` bytes at `offset` within the slots, which exist from now on (M4).
+    ///
+    /// # Errors
+    /// As [`Self::view`]; [`SegmentError::Full`] where there is no room for them.
+    pub fn reserve(self: &Arc<Self>, offset: u64, len: u64) -> Result<SlotView, SegmentError> {
+        self.check(offset, len)?;
+        if self.has_tickets() && len > 0 {
+            retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), offset, len))
+                .map_err(|errno| self.failed("reserve", len, errno))?;
+        }
+        self.shown(offset, len)
+    }
+
+    /// Whether only a part of its slots is there from the start.
+    #[must_use]
+    pub fn has_tickets(&self) -> bool {
+        matches!(self.access, Access::Sparse(_))
+    }
+
+    /// The memory of bytes that exist.
+    fn shown(self: &Arc<Self>, offset: u64, len: u64) -> Result<SlotView, SegmentError> {
         self.check_bounds(offset, len)?;
         let sizes = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
         let found =
             self.access.map().zip(sizes).and_then(|(map, (at, len))| Some((map.address(at, len)?, len)));
         let (start, len) =
             found.ok_or_else(|| self.refused("it is not mapped, so its memory cannot be shown"))?;
-        Ok(SlotView { start, len, segment: Arc::clone(self) })
+        Ok(SlotView { start, len, offset, segment: Arc::clone(self) })
     }
 }

@@ -19,6 +19,8 @@ pub enum LanePolicy {
     None,
     /// Addresses name shared memory.
     Shm,
+    /// Addresses name shared memory whose slots begin with tickets.
+    Tickets,
     /// Addresses are paths of files that may be opened.
     File(AttachPolicy),
 }
@@ -45,6 +47,7 @@ impl Attached {
         let segment = match policy {
             LanePolicy::None => return Err("this supplier serves no lanes".to_owned()),
             LanePolicy::Shm => Segment::attach_shm(&id.address),
+            LanePolicy::Tickets => Segment::attach_tickets(&id.address),
             LanePolicy::File(policy) => Segment::attach_file(Path::new(&*id.address), policy),
         };
         let segment = segment.map_err(|error| error.to_string())?;
