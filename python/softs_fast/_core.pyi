@@ -446,7 +446,7 @@ class Segment:
     """Shared memory or a file, owned or attached. After a fork both processes may use it."""
 
     @staticmethod
-    def create_shm(name: str | None, slot_size: int, n_slots: int) -> Segment:
+    def create_shm(name: str | None, slot_size: int, n_slots: int, slot_stride: int | None = None) -> Segment:
         """Create and lock shared memory; without a name, under one of its own."""
 
     @staticmethod
@@ -454,7 +454,7 @@ class Segment:
         """As `create_shm`, for slots that begin with tickets; of each only the first 4096 bytes are there from the start."""
 
     @staticmethod
-    def create_file(path: str, slot_size: int, n_slots: int) -> Segment:
+    def create_file(path: str, slot_size: int, n_slots: int, slot_stride: int | None = None) -> Segment:
         """Create and lock a file, or overwrite one that no live client owns."""
 
     @staticmethod
@@ -480,6 +480,10 @@ class Segment:
     @property
     def slot_size(self) -> int:
         """Bytes of one slot; 0: unknown."""
+
+    @property
+    def slot_stride(self) -> int:
+        """From one slot to the next, bytes; 0 in a segment of softs."""
 
     @property
     def n_slots(self) -> int:

@@ -194,8 +194,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def _pin(self, address: int) -> bool:
         """Register the slots of the open client, which begin at `address`, with CUDA, once."""
-        if self._unpin is None and self._client is not None:
-            self._unpin = pin(address, self._client.slot_count * self.batch_config.nbytes())
+        medium = None if self._client is None else self._client.medium
+        if self._unpin is None and medium is not None:
+            self._unpin = pin(address, medium.num_slots * getattr(medium, "slot_stride", medium.slot_size))
         return self._unpin is not None
 
     def _stream(self) -> Stream:

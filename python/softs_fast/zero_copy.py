@@ -12,6 +12,7 @@ from .batches import has_rows
 from .configs import BatchConfig, TensorSpec
 from .errors import ConfigError
 from .market import Client, Medium
+from .market.client import slot_stride
 from .market.mediums._segment import SegmentMedium
 
 __all__ = ["BlockReader", "check_zero_copy"]
@@ -39,7 +40,7 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
         raise ConfigError(
             f"zero_copy needs slots that can be mapped: ShmMedium or FilesystemMedium, not {medium_cls!r}"
         )
-    n_bytes = config.nbytes()
+    n_bytes, stride = config.nbytes(), slot_stride(medium_cls, config.nbytes())
     for spec in config.specs:
         if spec.codec is not None:
             raise ConfigError(
@@ -47,7 +48,7 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
                 f"be decoded, which is a copy by itself; leave out one of the two"
             )
         item, offset = ITEM_BYTES[spec.dtype], config.get_offset(spec.name)
-        if spec.numel and (offset % item or n_bytes % item):
+        if spec.numel and (offset % item or stride % item):
             raise ConfigError(
                 f'zero_copy: tensor "{spec.name}" ({spec.dtype}) would be unaligned at byte {offset} of samples '
                 f"of {n_bytes} bytes; order the tensors by item size, largest first, and make the sample a "
@@ -79,7 +80,8 @@ class BlockReader:
         pin: Callable[[int], bool] | None = None,
     ) -> None:
         self.n_rows = n_rows
-        self._n_bytes = config.nbytes()
+        assert isinstance(client.medium, SegmentMedium)
+        self._stride = client.medium.slot_stride
         self._client = client
         self._n_blocks = n_blocks
         self._pin = pin
@@ -107,7 +109,7 @@ class BlockReader:
         storage = torch.frombuffer(lease, dtype=torch.uint8).untyped_storage()
         if self._pin is not None:
             pin, self._pin = self._pin, None
-            self._copy_to_pinned = not pin(storage.data_ptr() - lease.first_slot * self._n_bytes)
+            self._copy_to_pinned = not pin(storage.data_ptr() - lease.first_slot * self._stride)
         self._batch = {
             name: torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
             for name, dtype, offset, shape, strides in self._fields
@@ -141,5 +143,5 @@ class BlockReader:
             torch_dtype(spec.dtype),
             offset // item,
             (self.n_rows, *spec.shape),
-            (self._n_bytes // item, *strides),
+            (self._stride // item, *strides),
         )

@@ -42,6 +42,22 @@ def test_mixed_fleets_deliver(fleet: Fleet, broker: str, client: str, supplier: 
     assert taker.event("done")["received"] == N_SAMPLES
 
 
+@pytest.mark.parametrize(
+    ("client", "supplier"), [("softs_fast", one) for one in VERSIONS] + [("softs-0.1.2", "softs_fast")]
+)
+@pytest.mark.parametrize("fleet", ["shm", "file"], indirect=True)
+def test_slots_that_begin_on_cache_lines(fleet: Fleet, client: str, supplier: str) -> None:
+    """Those of our client have gaps from a page on, those of softs never; each supplier writes where the order says."""
+    fleet.slot_size = 5003
+    fleet.peer("broker", "softs_fast")
+    settings = (
+        {"file_dirs": [str(fleet.folder)]} if (supplier, fleet.medium) == ("softs_fast", "file") else {}
+    )
+    fleet.peer("supplier", supplier, patterns=["p1"], settings=settings)
+    taker = fleet.peer("client", client, n_slots=4 if client == "softs_fast" else 1, n_samples=N_SAMPLES)
+    assert taker.event("done")["received"] == N_SAMPLES
+
+
 @pytest.mark.parametrize("broker", ["softs_fast", "softs-0.1.2"])
 def test_all_versions_in_one_market(fleet: Fleet, broker: str) -> None:
     fleet.peer("broker", broker)

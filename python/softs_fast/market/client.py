@@ -20,11 +20,12 @@ from ..errors import (
     SoftsError,
     SuppliersBusy,
 )
-from .mediums import Medium, ShmMedium, TCPMedium
+from .mediums import FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums._segment import SegmentMedium
 
 logger = logging.getLogger(__name__)
 
+_PAGE, _LINE = 4096, 64
 #: A diagnosis asks the broker for at most this long.
 _DIAGNOSE_MS = 1000
 
@@ -79,7 +80,12 @@ class Client:
         self.send_timeout_ms = send_timeout_ms
         # What dead clients left behind goes before our own slots need the room.
         _core.sweep()
-        self.medium = medium_cls(address=address, slot_size=slot_size, num_slots=num_slots, create=True)
+        apart: dict[str, int] = {}
+        if (stride := slot_stride(medium_cls, slot_size)) != slot_size:
+            apart["slot_stride"] = stride
+        self.medium = medium_cls(
+            address=address, slot_size=slot_size, num_slots=num_slots, create=True, **apart
+        )
         try:
             if not isinstance(self.medium.address, str):
                 raise ConfigError(f"the medium's address must be a str, have {self.medium.address!r}")
@@ -207,7 +213,7 @@ class Client:
         """A block of neighbouring slots with consecutive samples of `product_id`, waiting for it if need be.
 
         Returns:
-            Their memory, uint8 [block * slot_size], yours until nothing refers to it any more; ``None`` when no
+            Their memory, uint8 [block * slot_stride of the medium], yours until nothing refers to it any more; ``None`` when no
             block was complete within timeout_ms.
 
         Raises:
@@ -337,6 +343,17 @@ class Client:
 
     def __exit__(self, *args: object) -> None:
         self.close()
+
+
+def slot_stride(medium_cls: Callable[..., Medium], slot_size: int) -> int:
+    """Return how far apart a client's slots begin in its medium, bytes.
+
+    Slots of a page or more begin on cache lines: copies of them are faster, and tensors on them are aligned. A medium that
+    a user has written gets what softs gives it.
+    """
+    if medium_cls in (ShmMedium, FilesystemMedium) and slot_size >= _PAGE:
+        return -(-slot_size // _LINE) * _LINE
+    return slot_size
 
 
 def own_segment(medium: Medium) -> _core.Segment | None:

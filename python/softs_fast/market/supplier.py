@@ -237,8 +237,6 @@ class Supplier:
     ) -> str | None:
         if client_slot_size not in (0, self.slot_size):
             return f"slot_size differs: this supplier has {self.slot_size}, the client {client_slot_size}"
-        if offset % self.slot_size != 0:
-            return f"offset {offset} is not that of a slot: slot_size is {self.slot_size}"
         try:
             data = self._make(product_id, sequence)
         except Exception as error:
@@ -268,6 +266,9 @@ class Supplier:
                     str(error),
                 )
                 return f"cannot open the medium {address!r}: {error}"
+        stride = writer.slot_stride if isinstance(writer, SegmentMedium) else 0
+        if offset % (stride or self.slot_size) != 0:
+            return f"offset {offset} is not that of a slot: slot_size is {self.slot_size}"
         may_write = self._core.may_write
         written: bool | None
         try:

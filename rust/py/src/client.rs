@@ -68,6 +68,7 @@ impl Client {
         let config = Config {
             address,
             slot_size,
+            slot_stride: segment.as_ref().map_or(0, |segment| segment.slot_stride()),
             n_slots,
             segment_id: segment.as_ref().map_or(0, |segment| segment.segment_id()),
             nonce: nonce().map_err(|e| net_error(py, &e))?,
@@ -115,7 +116,7 @@ impl Client {
         let client = self.here(py)?;
         if self.scribble
             && let Some(segment) = &self.segment
-            && let Some(offset) = slot_id.checked_mul(self.slot_size)
+            && let Some(offset) = slot_id.checked_mul(segment.slot_stride())
         {
             // Slots that do not exist are the business of the call below.
             let _ = segment.scribble(offset, self.slot_size);
@@ -216,7 +217,8 @@ impl Client {
             }
         };
         let first_slot = block * self.block;
-        let (offset, len) = (u64::from(first_slot) * self.slot_size, u64::from(self.block) * self.slot_size);
+        let stride = segment.slot_stride();
+        let (offset, len) = (u64::from(first_slot) * stride, u64::from(self.block) * stride);
         let client = Arc::clone(&self.client);
         let scribbled = self.scribble.then(|| Arc::clone(segment));
         let give_back = move || {

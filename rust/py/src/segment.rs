@@ -27,6 +27,7 @@ pub(crate) struct Segment {
     names: Names,
     is_owner: bool,
     slot_size: u64,
+    slot_stride: u64,
     n_slots: u64,
     slots_len: u64,
 }
@@ -34,8 +35,16 @@ pub(crate) struct Segment {
 #[pymethods]
 impl Segment {
     #[staticmethod]
-    fn create_shm(py: Python<'_>, name: Option<&str>, slot_size: u64, n_slots: u64) -> PyResult<Self> {
-        Self::new(py, || softs_shm::Segment::create_shm(name, slot_size, n_slots))
+    #[pyo3(signature = (name, slot_size, n_slots, slot_stride=None))]
+    fn create_shm(
+        py: Python<'_>,
+        name: Option<&str>,
+        slot_size: u64,
+        n_slots: u64,
+        slot_stride: Option<u64>,
+    ) -> PyResult<Self> {
+        let stride = slot_stride.unwrap_or(slot_size);
+        Self::new(py, || softs_shm::Segment::create_shm_apart(name, slot_size, stride, n_slots))
     }
 
     #[staticmethod]
@@ -44,8 +53,16 @@ impl Segment {
     }
 
     #[staticmethod]
-    fn create_file(py: Python<'_>, path: &str, slot_size: u64, n_slots: u64) -> PyResult<Self> {
-        Self::new(py, || softs_shm::Segment::create_file(Path::new(path), slot_size, n_slots))
+    #[pyo3(signature = (path, slot_size, n_slots, slot_stride=None))]
+    fn create_file(
+        py: Python<'_>,
+        path: &str,
+        slot_size: u64,
+        n_slots: u64,
+        slot_stride: Option<u64>,
+    ) -> PyResult<Self> {
+        let (path, stride) = (Path::new(path), slot_stride.unwrap_or(slot_size));
+        Self::new(py, || softs_shm::Segment::create_file_apart(path, slot_size, stride, n_slots))
     }
 
     #[staticmethod]
@@ -78,6 +95,11 @@ impl Segment {
     #[getter]
     fn slot_size(&self) -> u64 {
         self.slot_size
+    }
+
+    #[getter]
+    fn slot_stride(&self) -> u64 {
+        self.slot_stride
     }
 
     #[getter]
@@ -190,6 +212,7 @@ impl Segment {
             names: segment.names(),
             is_owner: segment.is_owner(),
             slot_size: segment.slot_size(),
+            slot_stride: segment.slot_stride(),
             n_slots: segment.n_slots(),
             slots_len: segment.slots_len(),
             open: Mutex::new(Some(Arc::new(segment))),

@@ -8,7 +8,7 @@ use crate::lane::Shape;
 /// First bytes of a control block.
 pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
 /// The layout described in `docs/segment.md`.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 /// Bytes of a control block, and the alignment of its offset.
 pub const BLOCK_LEN: u64 = 4096;
 
@@ -29,7 +29,7 @@ struct Block {
     public_len: u16,
     hidden_len: u16,
     gap: u64,
-    reserved: [u8; 8],
+    slot_stride: u64,
     public: [u8; NAME_CAP],
     hidden: [u8; NAME_CAP],
     room: [u8; BLOCK_LEN as usize - 576],
@@ -47,7 +47,7 @@ const _: () = {
     assert!(offset_of!(Block, public_len) == 44);
     assert!(offset_of!(Block, hidden_len) == 46);
     assert!(offset_of!(Block, gap) == 48);
-    assert!(offset_of!(Block, reserved) == 56);
+    assert!(offset_of!(Block, slot_stride) == 56);
     assert!(offset_of!(Block, public) == 64);
     assert!(offset_of!(Block, hidden) == 320);
     assert!(offset_of!(Block, room) == 576);
@@ -71,36 +71,44 @@ pub(crate) enum Kind {
 /// Sizes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
+    /// Bytes of a sample.
     pub(crate) slot_size: u64,
+    /// From one slot to the next.
+    pub(crate) slot_stride: u64,
     pub(crate) n_slots: u64,
     /// Unused bytes between the slots and the lanes, a multiple of [`BLOCK_LEN`].
     pub(crate) gap: u64,
 }
 
 impl Layout {
-    pub(crate) fn new(slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        let layout = Self { slot_size, n_slots, gap: 0 };
+    pub(crate) fn new(slot_size: u64, slot_stride: u64, n_slots: u64) -> Result<Self, SegmentError> {
+        let layout = Self { slot_size, slot_stride, n_slots, gap: 0 };
         if slot_size == 0 || n_slots == 0 {
             return Err(SegmentError::Invalid(format!(
                 "a segment needs slots: slot_size is {slot_size}, n_slots is {n_slots}"
             )));
         }
+        if slot_stride < slot_size {
+            return Err(SegmentError::Invalid(format!(
+                "slots of {slot_size} bytes do not fit into slot_stride, which is {slot_stride}"
+            )));
+        }
         match layout.checked_file_len() {
             Some(_) => Ok(layout),
             None => Err(SegmentError::Invalid(format!(
-                "{n_slots} slots of {slot_size} bytes are more than a file can hold"
+                "{n_slots} slots of {slot_stride} bytes are more than a file can hold"
             ))),
         }
     }
 
     /// Bytes of all slots.
     pub(crate) fn slots_len(self) -> u64 {
-        self.slot_size * self.n_slots
+        self.slot_stride * self.n_slots
     }
 
     /// The same sizes, for slots of which only the first [`BLOCK_LEN`] bytes are there from the start.
     pub(crate) fn of_tickets(self) -> Result<Self, SegmentError> {
-        if self.slot_size.is_multiple_of(BLOCK_LEN) {
+        if self.slot_stride.is_multiple_of(BLOCK_LEN) {
             return Ok(self);
         }
         Err(SegmentError::Invalid(format!(
@@ -146,7 +154,7 @@ impl Layout {
     /// The file length if no step of it overflows and the system can address it.
     fn checked_file_len(self) -> Option<u64> {
         let len = self
-            .slot_size
+            .slot_stride
             .checked_mul(self.n_slots)?
             .checked_next_multiple_of(BLOCK_LEN)?
             .checked_add(self.gap)?
@@ -177,6 +185,7 @@ impl Control {
         put(offset_of!(Block, magic), &MAGIC);
         put(offset_of!(Block, kind), &(self.kind as u32).to_le_bytes());
         put(offset_of!(Block, slot_size), &self.layout.slot_size.to_le_bytes());
+        put(offset_of!(Block, slot_stride), &self.layout.slot_stride.to_le_bytes());
         put(offset_of!(Block, n_slots), &self.layout.n_slots.to_le_bytes());
         put(offset_of!(Block, gap), &self.layout.gap.to_le_bytes());
         put(offset_of!(Block, segment_id), &self.segment_id.to_le_bytes());
@@ -217,19 +226,21 @@ impl Control {
         };
         let layout = Layout {
             slot_size: u64_at(block, offset_of!(Block, slot_size)),
+            slot_stride: u64_at(block, offset_of!(Block, slot_stride)),
             n_slots: u64_at(block, offset_of!(Block, n_slots)),
             gap: u64_at(block, offset_of!(Block, gap)),
         };
         let is_aligned = layout.gap.is_multiple_of(BLOCK_LEN)
-            && (kind != Kind::Tickets || layout.slot_size.is_multiple_of(BLOCK_LEN));
+            && (kind != Kind::Tickets || layout.slot_stride.is_multiple_of(BLOCK_LEN));
         if layout.slot_size == 0
+            || layout.slot_stride < layout.slot_size
             || layout.n_slots == 0
             || !is_aligned
             || layout.checked_file_len() != Some(file_len)
         {
             return Err(format!(
-                "{} slots of {} bytes do not make a file of {file_len} bytes",
-                layout.n_slots, layout.slot_size
+                "{} slots of {} bytes, {} apart, do not make a file of {file_len} bytes",
+                layout.n_slots, layout.slot_size, layout.slot_stride
             ));
         }
         let name = |len_at: usize, at: usize| {
@@ -276,7 +287,7 @@ mod tests {
     fn control() -> Control {
         Control {
             kind: Kind::Shm,
-            layout: Layout { slot_size: 100, n_slots: 50, gap: 0 },
+            layout: Layout { slot_size: 100, slot_stride: 100, n_slots: 50, gap: 0 },
             segment_id: 0x0123_4567_89ab_cdef,
             owner_pid: 77,
             public: b"sl_0123456789abcdef".to_vec(),
@@ -299,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_the_documented_one() {
-        let layout = Layout::new(100, 50).unwrap();
+        let layout = Layout::new(100, 100, 50).unwrap();
         assert_eq!((layout.slots_len(), layout.lanes_at()), (5000, 8192));
         assert_eq!((layout.block_at(), layout.file_len()), (192_512, 196_608));
         let filling = layout.filling(1 << 20);
@@ -308,7 +319,7 @@ mod tests {
             (1 << 20, (1 << 20) - 196_608, 5000)
         );
         assert_eq!(filling.filling(4096), layout, "never shorter than it must be");
-        let layout = Layout::new(1, (1 << 20) + 1).unwrap();
+        let layout = Layout::new(1, 1, (1 << 20) + 1).unwrap();
         assert_eq!(
             (layout.lanes_at(), layout.block_at()),
             (1_052_672, 1_052_672),
@@ -334,7 +345,7 @@ mod tests {
         };
         assert_eq!(with(0, b"X"), Ok(None), "another magic is no control block");
         let older = with(8, &1_u32.to_le_bytes()).unwrap_err();
-        assert!(older.contains("layout version 1, this softs-fast knows 3"), "{older}");
+        assert!(older.contains("layout version 1, this softs-fast knows 4"), "{older}");
         let mut uneven = good;
         uneven[48] = 1;
         assert!(Control::decode(&uneven, len + 1).is_err(), "a gap that is no whole page");
@@ -343,9 +354,11 @@ mod tests {
         assert!(with(12, &4_u32.to_le_bytes()).is_err(), "another kind");
         assert!(with(12, &3_u32.to_le_bytes()).is_err(), "slots of tickets that are no whole pages");
         assert!(with(16, &0_u64.to_le_bytes()).is_err(), "no bytes");
-        assert!(with(16, &u64::MAX.to_le_bytes()).is_err(), "overflow of the product");
+        assert!(with(16, &101_u64.to_le_bytes()).is_err(), "slots that overlap");
+        assert!(with(56, &u64::MAX.to_le_bytes()).is_err(), "overflow of the product");
         assert!(with(24, &(u64::MAX / 100).to_le_bytes()).is_err(), "overflow of the sum");
-        assert!(with(16, &200_u64.to_le_bytes()).is_err(), "longer than the file");
+        assert!(with(56, &200_u64.to_le_bytes()).is_err(), "longer than the file");
+        assert!(with(56, &99_u64.to_le_bytes()).is_err(), "slots that overlap");
         assert!(with(44, &257_u16.to_le_bytes()).is_err(), "a name longer than its room");
         assert!(Control::decode(&good, len + BLOCK_LEN).is_err(), "shorter than the file");
     }
@@ -353,8 +366,10 @@ mod tests {
     #[test]
     fn sizes_that_overflow_are_refused() {
         for (slot_size, n_slots) in [(0, 1), (1, 0), (u64::MAX, 2), (1 << 62, 2), (u64::MAX - 10, 1)] {
-            assert!(matches!(Layout::new(slot_size, n_slots), Err(SegmentError::Invalid(_))));
+            assert!(matches!(Layout::new(slot_size, slot_size, n_slots), Err(SegmentError::Invalid(_))));
         }
+        assert!(matches!(Layout::new(100, 99, 1), Err(SegmentError::Invalid(_))), "slots that overlap");
+        assert!(matches!(Layout::new(100, 1 << 62, 2), Err(SegmentError::Invalid(_))));
     }
 
     proptest! {

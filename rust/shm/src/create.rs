@@ -358,7 +358,7 @@ mod tests {
         let dir = Path::new("/dev/shm").join(format!("softs-shm-test-named-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let n_entries = || fs::read_dir(&dir).unwrap().count();
-        let layout = Layout::new(8, 2).unwrap();
+        let layout = Layout::new(8, 8, 2).unwrap();
 
         let owner = shm_from(named, &dir, Some("mine"), Kind::Shm, layout).unwrap();
         assert_eq!(n_entries(), 2);
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(n_entries(), 1);
         owner.unlink().unwrap();
         assert_eq!(n_entries(), 0);
-        let huge = Layout::new(1 << 40, 1 << 10).unwrap();
+        let huge = Layout::new(1 << 40, 1 << 40, 1 << 10).unwrap();
         assert!(matches!(file_from(named, &dir.join("file"), huge), Err(SegmentError::Full { .. })));
         assert_eq!(n_entries(), 0);
         fs::remove_dir(&dir).unwrap();

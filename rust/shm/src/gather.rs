@@ -52,7 +52,7 @@ impl Segment {
     }
 
     fn gather_here(&self, slots: &[u32], first_row: usize, targets: &[Rows<'_>]) -> Result<(), SegmentError> {
-        let slot_size = self.slot_size();
+        let (slot_size, slot_stride) = (self.slot_size(), self.slot_stride());
         for rows in targets {
             let outside = || SegmentError::OutOfBounds {
                 name: self.address().to_owned(),
@@ -72,7 +72,7 @@ impl Segment {
                 let at = row.checked_mul(rows.row_len);
                 let out = at.and_then(|at| rows.out.part(at, rows.row_len)).ok_or_else(outside)?;
                 match &mut pieces {
-                    None => self.read_to(u64::from(slot) * slot_size + rows.start, out)?,
+                    None => self.read_to(u64::from(slot) * slot_stride + rows.start, out)?,
                     Some((decoder, pieces)) => self.decode_to(slot, rows.start, pieces, *decoder, out)?,
                 }
             }
@@ -88,7 +88,7 @@ impl Segment {
         decoder: &dyn Decode,
         out: ForeignBytes<'_>,
     ) -> Result<(), SegmentError> {
-        let at = u64::from(slot) * self.slot_size() + start;
+        let at = u64::from(slot) * self.slot_stride() + start;
         let read = |from: usize, piece: &mut [u8]| self.read(at + from as u64, piece);
         decode_row_in(pieces, decoder, read, out).map_err(|error| match error {
             DecodeError::Read(error) => error,

@@ -64,19 +64,39 @@ pub struct Names {
 impl Segment {
     /// Creates and locks shared memory. Without a name: `sl_` and 16 hexadecimal digits.
     pub fn create_shm(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        create::shm(Path::new(SHM_DIR), name, Layout::new(slot_size, n_slots)?)
+        Self::create_shm_apart(name, slot_size, slot_size, n_slots)
+    }
+
+    /// As [`Self::create_shm`], with slots that begin `slot_stride` bytes apart.
+    pub fn create_shm_apart(
+        name: Option<&str>,
+        slot_size: u64,
+        slot_stride: u64,
+        n_slots: u64,
+    ) -> Result<Self, SegmentError> {
+        create::shm(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_stride, n_slots)?)
     }
 
     /// Creates and locks a file, its directories included. A file that is there is overwritten in place, so that peers that
     /// have it mapped stay attached, unless a live owner holds it or it is not a regular file.
     pub fn create_file(path: &Path, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        create::file(path, Layout::new(slot_size, n_slots)?)
+        Self::create_file_apart(path, slot_size, slot_size, n_slots)
+    }
+
+    /// As [`Self::create_file`], with slots that begin `slot_stride` bytes apart.
+    pub fn create_file_apart(
+        path: &Path,
+        slot_size: u64,
+        slot_stride: u64,
+        n_slots: u64,
+    ) -> Result<Self, SegmentError> {
+        create::file(path, Layout::new(slot_size, slot_stride, n_slots)?)
     }
 
     /// As [`Self::create_shm`], for slots that begin with a ticket. Of each slot only the first [`BLOCK_LEN`](crate::BLOCK_LEN) bytes are there from the
     /// start; [`Self::reserve`] gets more.
     pub fn create_tickets(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        create::tickets(Path::new(SHM_DIR), name, Layout::new(slot_size, n_slots)?)
+        create::tickets(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_size, n_slots)?)
     }
 
     /// Attaches to what [`Self::create_tickets`] made, in a process of our own user.
@@ -117,6 +137,12 @@ impl Segment {
     /// Bytes of one slot; 0 where the segment does not say.
     pub fn slot_size(&self) -> u64 {
         self.layout.map_or(0, |layout| layout.slot_size)
+    }
+
+    /// From one slot to the next, bytes; 0 in a segment of softs.
+    #[must_use]
+    pub fn slot_stride(&self) -> u64 {
+        self.layout.map_or(0, |layout| layout.slot_stride)
     }
 
     /// Number of slots; 0 where the segment does not say.
@@ -222,7 +248,9 @@ impl Segment {
     /// Whether `len` bytes at `offset` are exactly one slot, where the segment knows its slots.
     pub fn check_one_slot(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
         match self.layout {
-            Some(Layout { slot_size, .. }) if len != slot_size || !offset.is_multiple_of(slot_size) => {
+            Some(Layout { slot_size, slot_stride, .. })
+                if len != slot_size || !offset.is_multiple_of(slot_stride) =>
+            {
                 Err(SegmentError::NotOneSlot { name: self.names.address.clone(), offset, len, slot_size })
             }
             _ => Ok(()),

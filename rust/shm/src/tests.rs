@@ -27,7 +27,7 @@ impl Dir {
     }
 
     fn create(&self, name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Segment, SegmentError> {
-        create::shm(&self.0, name, Layout::new(slot_size, n_slots)?)
+        create::shm(&self.0, name, Layout::new(slot_size, slot_size, n_slots)?)
     }
 
     fn attach(&self, name: &str) -> Result<Segment, SegmentError> {
@@ -333,7 +333,7 @@ fn more_than_there_is_room_for_is_an_error() {
 #[test]
 fn other_process() {
     let Ok(dir) = std::env::var("SOFTS_SHM_TEST_DIR") else { return };
-    let owner = create::shm(Path::new(&dir), Some("theirs"), Layout::new(8, 1).unwrap()).unwrap();
+    let owner = create::shm(Path::new(&dir), Some("theirs"), Layout::new(8, 8, 1).unwrap()).unwrap();
     owner.write(0, b"from you").unwrap();
     fs::write(Path::new(&dir).join("ready"), b"").unwrap();
     // Ends when the pipe closes, should the test die before it kills us.
@@ -424,7 +424,7 @@ fn blocks(dir: &Dir, segment: &Segment) -> u64 {
 #[test]
 fn slots_of_tickets_exist_as_far_as_they_are_used() {
     let dir = Dir::new();
-    let owner = Arc::new(create::tickets(&dir.0, None, Layout::new(SLOT, 3).unwrap()).unwrap());
+    let owner = Arc::new(create::tickets(&dir.0, None, Layout::new(SLOT, SLOT, 3).unwrap()).unwrap());
     let peer = Arc::new(attach_tickets(&dir.0, owner.address()).unwrap());
     assert!(peer.has_tickets() && peer.is_native() && (peer.slot_size(), peer.n_slots()) == (SLOT, 3));
     let at_first = blocks(&dir, &owner);
@@ -460,7 +460,7 @@ fn slots_of_tickets_exist_as_far_as_they_are_used() {
 #[test]
 fn tickets_and_samples_are_not_mistaken_for_each_other() {
     let dir = Dir::new();
-    let tickets = create::tickets(&dir.0, Some("tickets"), Layout::new(SLOT, 2).unwrap()).unwrap();
+    let tickets = create::tickets(&dir.0, Some("tickets"), Layout::new(SLOT, SLOT, 2).unwrap()).unwrap();
     let samples = dir.create(Some("samples"), SLOT, 2).unwrap();
     let refused = |done: Result<Segment, SegmentError>, why: &str| {
         let text = done.unwrap_err().to_string();
@@ -469,7 +469,7 @@ fn tickets_and_samples_are_not_mistaken_for_each_other() {
     refused(dir.attach("tickets"), "use CudaIpcMedium");
     refused(attach_tickets(&dir.0, "samples"), "another medium than CudaIpcMedium");
     refused(Segment::attach_file(&dir.path("tickets"), &AttachPolicy::Anywhere), "use CudaIpcMedium");
-    let uneven = create::tickets(&dir.0, None, Layout::new(SLOT + 1, 2).unwrap());
+    let uneven = create::tickets(&dir.0, None, Layout::new(SLOT + 1, SLOT + 1, 2).unwrap());
     assert!(matches!(uneven, Err(SegmentError::Invalid(_))));
     assert_eq!(sweep_dir(&dir.0), Vec::<String>::new());
     drop((tickets, samples));
@@ -483,7 +483,7 @@ fn a_full_file_system_is_an_error_of_whoever_needs_more() {
     let dir = Dir::new();
     // More than any memory file system holds.
     let huge = 1 << 40;
-    let owner = Arc::new(create::tickets(&dir.0, None, Layout::new(huge, 2).unwrap()).unwrap());
+    let owner = Arc::new(create::tickets(&dir.0, None, Layout::new(huge, huge, 2).unwrap()).unwrap());
     let error = owner.reserve(huge, huge).unwrap_err();
     assert!(matches!(error, SegmentError::Full { need, .. } if need == huge), "{error}");
     assert!(owner.reserve(huge, 1 << 20).is_ok());

@@ -54,7 +54,7 @@ impl SlotView {
     pub fn reserve(&self, start: u64, len: u64) -> Result<SlotView, SegmentError> {
         let segment = &self.segment;
         let at = self.offset.checked_add(start).filter(|at| {
-            let slot_end = (self.offset / segment.slot_size().max(1) + 1) * segment.slot_size();
+            let slot_end = (self.offset / segment.slot_stride().max(1) + 1) * segment.slot_stride();
             at.checked_add(len).is_some_and(|end| end <= slot_end)
         });
         // What leaves the slot leaves the segment for all that this view may do.

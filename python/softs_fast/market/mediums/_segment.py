@@ -29,6 +29,8 @@ class SegmentMedium(Medium):
         # A segment of softs-fast knows its slots; one of softs has what the caller says.
         slot_size, num_slots = slot_size or segment.slot_size, num_slots or segment.n_slots
         super().__init__(address, slot_size, num_slots, create, **kwargs)
+        #: From one slot to the next, bytes.
+        self.slot_stride = segment.slot_stride or slot_size
         self._segment = segment
 
     @property
@@ -83,7 +85,7 @@ class SegmentMedium(Medium):
             SegmentError: there is no such slot, or the medium is closed.
             OverflowError: slot_id is negative.
         """
-        return self._segment.read(slot_id * self.slot_size, self.slot_size)
+        return self._segment.read(slot_id * self.slot_stride, self.slot_size)
 
     def read_into(self, slot_id: int, buffer: Any, start: int = 0) -> None:
         """Copy a slot, or a part of it, into memory that is there already.
@@ -99,7 +101,7 @@ class SegmentMedium(Medium):
             SegmentError: the slots end before the buffer does, or the medium is closed.
             OverflowError: slot_id is negative.
         """
-        self._segment.read_into(slot_id * self.slot_size + start, buffer)
+        self._segment.read_into(slot_id * self.slot_stride + start, buffer)
 
     def close(self) -> None:
         """Unmap the slots and, as the owner, release the lock. Idempotent. The name stays until `unlink`."""

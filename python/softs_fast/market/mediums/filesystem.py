@@ -24,6 +24,7 @@ class FilesystemMedium(SegmentMedium):
         create: create the file rather than attach to it. All of its blocks are reserved at once.
         file_dirs: when attaching, directories that the file must lie in unless a client of softs-fast
             created it; the default allows every path.
+        slot_stride: when creating, from one slot to the next, bytes; default: slot_size.
         **kwargs: ignored.
 
     Raises:
@@ -40,12 +41,13 @@ class FilesystemMedium(SegmentMedium):
         create: bool = False,
         *,
         file_dirs: Sequence[str] | None = None,
+        slot_stride: int | None = None,
         **kwargs: Any,
     ) -> None:
         if not isinstance(address, str):
             raise ConfigError(f"address must be the path of a file as a str, have {address!r}")
         if create:
-            segment = _core.Segment.create_file(address, slot_size, num_slots)
+            segment = _core.Segment.create_file(address, slot_size, num_slots, slot_stride)
         else:
             segment = _core.Segment.attach_file(address, None if file_dirs is None else list(file_dirs))
         super().__init__(segment, address, slot_size, num_slots, create, **kwargs)

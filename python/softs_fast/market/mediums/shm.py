@@ -20,6 +20,8 @@ class ShmMedium(SegmentMedium):
         slot_size: bytes of one slot.
         num_slots: number of slots.
         create: create the segment rather than attach to it. All of its memory is reserved at once.
+        slot_stride: when creating, from one slot to the next, bytes; default: slot_size, as peers of softs expect who go by
+            number. A `Client` has slots of a page or more begin on cache lines.
         **kwargs: ignored.
 
     Raises:
@@ -35,10 +37,17 @@ class ShmMedium(SegmentMedium):
     """
 
     def __init__(
-        self, address: str | None, slot_size: int, num_slots: int, create: bool = False, **kwargs: Any
+        self,
+        address: str | None,
+        slot_size: int,
+        num_slots: int,
+        create: bool = False,
+        *,
+        slot_stride: int | None = None,
+        **kwargs: Any,
     ) -> None:
         if create:
-            segment = _core.Segment.create_shm(address, slot_size, num_slots)
+            segment = _core.Segment.create_shm(address, slot_size, num_slots, slot_stride)
         elif address is None:
             raise ConfigError("address required when create=False")
         else:

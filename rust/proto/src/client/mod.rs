@@ -56,6 +56,8 @@ pub struct Config {
     pub address: String,
     /// Bytes of one slot.
     pub slot_size: u64,
+    /// From one slot to the next in the medium, bytes; [`Self::slot_size`] if 0.
+    pub slot_stride: u64,
     /// Number of slots.
     pub n_slots: u32,
     /// Which segment lies at `address`; 0 for a medium without lanes.
@@ -76,6 +78,7 @@ impl Default for Config {
         Self {
             address: String::new(),
             slot_size: 0,
+            slot_stride: 0,
             n_slots: 0,
             segment_id: 0,
             nonce: 0,

@@ -1,11 +1,12 @@
 //! Orders on the wire.
 
-use super::{Client, Lanes, OrderNumber, SlotId, State, requests};
+use super::{Client, Config, Lanes, OrderNumber, SlotId, State, requests};
 use crate::wire::{ClientRequest, Message};
 
 impl<L: Lanes> Client<L> {
     fn offset(&self, slot: SlotId) -> u64 {
-        u64::from(slot) * self.config.slot_size
+        let Config { slot_size, slot_stride, .. } = self.config;
+        u64::from(slot) * if slot_stride == 0 { slot_size } else { slot_stride }
     }
 
     /// All orders of one product that may be sent, in one message.

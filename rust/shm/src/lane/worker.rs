@@ -242,7 +242,7 @@ impl LaneWorker {
     /// The offset of the slot of an order; its sample has `len` bytes.
     fn check(&self, claim: &Claim, len: u64) -> Result<u64, SegmentError> {
         let segment = self.segment();
-        let offset = u64::from(claim.slot()) * segment.slot_size();
+        let offset = u64::from(claim.slot()) * segment.slot_stride();
         segment.check_one_slot(offset, len)?;
         if self.is_current() { Ok(offset) } else { Err(segment.gone()) }
     }
