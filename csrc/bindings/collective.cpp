@@ -215,6 +215,12 @@ void bind_collective(py::module_& module) {
             Release())
         .def("metrics", &metrics)
         .def("lost", &Group::lost, Release())
+        .def("ended", &Group::ended, Release())
+        .def("describe",
+             [](const Group& group, int rank) {
+                 if (rank < 0 || rank >= group.size()) throw py::value_error("no such rank");
+                 return group.describe(rank);
+             })
         .def("broken", &Group::broken, Release())
         .def_property_readonly("rank", &Group::rank)
         .def_property_readonly("size", &Group::size);

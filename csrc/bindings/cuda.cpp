@@ -156,7 +156,8 @@ void bind_cuda(py::module_& module) {
         .def_property_readonly("n_bytes", &cuda::Memory::bytes)
         .def_property_readonly("device", &cuda::Memory::device)
         .def_property_readonly("handle", [](const cuda::Memory& self) { return as_bytes(self.handle()); })
-        .def("close", &cuda::Memory::close, without_gil());
+        .def("close", &cuda::Memory::close, without_gil())
+        .def("abandon", &cuda::Memory::abandon);
     py::class_<cuda::Mapping>(module, "CudaMapping", plain)
         .def(py::init([](const py::bytes& handle, int device) {
                  const auto given = as_handle(handle);
@@ -165,7 +166,8 @@ void bind_cuda(py::module_& module) {
              }),
              py::arg("handle"), py::arg("device"))
         .def_property_readonly("address", [](const cuda::Mapping& self) { return reinterpret_cast<std::uintptr_t>(self.address()); })
-        .def("close", &cuda::Mapping::close, without_gil());
+        .def("close", &cuda::Mapping::close, without_gil())
+        .def("abandon", &cuda::Mapping::abandon);
     py::class_<cuda::Event>(module, "CudaEvent", plain)
         .def(py::init<int>(), py::arg("device"), without_gil())
         .def_static(

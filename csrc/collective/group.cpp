@@ -111,6 +111,15 @@ std::vector<int> Group::lost() {
     return ranks;
 }
 
+std::vector<int> Group::ended() {
+    const std::lock_guard guard(mutex_);
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size(); ++rank) {
+        if (watch_.ended(rank)) ranks.push_back(rank);
+    }
+    return ranks;
+}
+
 Rank& Group::of(int rank) const noexcept {
     return reinterpret_cast<Rank*>(segment_.data() + layout_.ranks_at())[rank];
 }

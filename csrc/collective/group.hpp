@@ -114,6 +114,10 @@ class Group {
     std::string broken();
     // Ranks that this one had to give up.
     std::vector<int> lost();
+    // Ranks whose processes have ended, whatever they did before.
+    std::vector<int> ended();
+    // A rank by number and process, with the state that the kernel knows.
+    std::string describe(int rank) const { return watch_.describe(rank); }
 
   private:
     class Call;

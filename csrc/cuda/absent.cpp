@@ -1,6 +1,7 @@
 // A build without CUDA: everything of cuda/ that needs it says so.
 #include "device.hpp"
 #include "pack.hpp"
+#include "reduce.hpp"
 
 namespace softs::cuda {
 namespace {
@@ -39,6 +40,12 @@ void unregister_host(void*) {
     refuse();
 }
 void pack(const std::vector<PackItem>&, void*, std::uint64_t) {
+    refuse();
+}
+void reduce_on_device(const DeviceReduction&, const std::vector<const void*>&, void*, std::uint64_t, std::uint64_t) {
+    refuse();
+}
+void reduce_together(const Together&, std::uint64_t) {
     refuse();
 }
 

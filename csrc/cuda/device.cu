@@ -147,6 +147,8 @@ void Event::record(StreamHandle stream) {
 
 void Event::wait(StreamHandle stream) {
     check_open();
+    // The default stream is that of the current device.
+    const OnDevice here(device_);
     SOFTS_CHECK(cudaStreamWaitEvent(stream_of(stream), static_cast<cudaEvent_t>(event_), 0));
 }
 

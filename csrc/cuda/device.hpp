@@ -52,6 +52,8 @@ class Memory {
     const Handle& handle() const noexcept { return handle_; }
     // Who has it open must have closed it: CUDA says nothing about later accesses.
     void close() noexcept;
+    // Leaves it to the end of the process, for somebody may still use it: freeing would wait for streams, or take it from other processes.
+    void abandon() noexcept { address_ = nullptr; }
 
   private:
     void* address_ = nullptr;
@@ -71,6 +73,8 @@ class Mapping {
 
     void* address() const noexcept { return address_; }
     void close() noexcept;
+    // Leaves it to the end of the process, for a stream may still use it.
+    void abandon() noexcept { address_ = nullptr; }
 
   private:
     void* address_ = nullptr;

@@ -102,6 +102,9 @@ class CudaMemory:
     def close(self) -> None:
         """Free it. Idempotent. Who has it open must have closed it before."""
 
+    def abandon(self) -> None:
+        """Leave it as it is until the process ends: somebody may still use it."""
+
 class CudaMapping:
     """The `CudaMemory` of another process; `device` is the one whose work will access it."""
 
@@ -110,6 +113,9 @@ class CudaMapping:
     def address(self) -> int: ...
     def close(self) -> None:
         """Close it. Idempotent."""
+
+    def abandon(self) -> None:
+        """Leave it open until the process ends: a stream may still use it."""
 
 class CudaEvent:
     """A mark in the order of a stream, which other processes can open, record and wait for."""
@@ -152,6 +158,75 @@ class CudaStream:
     def close(self) -> None:
         """Destroy it, once its work is done. Idempotent."""
 
+def cuda_reduce(
+    inputs: Sequence[int],
+    output: int,
+    count: int,
+    *,
+    in_dtype: str,
+    out_dtype: str,
+    op: str,
+    scale: float,
+    stream: int,
+) -> None:
+    """Reduce buffers on a device, as `reduce` does on the host and with the same bits; returns before it has happened.
+
+    Args:
+        inputs: addresses of device memory that the output's device can read; at most 64.
+        output: address; may be an input if the items of both have one size.
+        count: items of each.
+        in_dtype: of the inputs.
+        out_dtype: of the output.
+        op: `sum`, `mean`, `min` or `max`.
+        scale: factor of the result.
+        stream: a cudaStream_t of the output's device; 0 is the default one.
+
+    Raises:
+        ValueError: a dtype, an operation or a combination that there is not, or too many inputs.
+        CudaError: this build has no CUDA side, or CUDA refused.
+    """
+
+def cuda_reduce_together(
+    ranks: Sequence[tuple[int, int, int]],
+    rank: int,
+    output: int,
+    missing: int,
+    count: int,
+    *,
+    in_dtype: str,
+    out_dtype: str,
+    op: str,
+    scale: float,
+    one_shot: bool,
+    epoch: int,
+    deadline_s: float,
+    stream: int,
+) -> None:
+    """All-reduce in one launch, whose blocks wait for those of the other ranks; see csrc/cuda/reduce.hpp.
+
+    Args:
+        ranks: of every rank the addresses of what it has staged, of room for its slice of the result, and of its
+            `CUDA_TOGETHER_FLAGS` flags of 4 bytes.
+        rank: this one.
+        output: address of the result.
+        missing: address of `CUDA_TOGETHER_BLOCKS` words of 8 bytes on the device: who did not come, as bits.
+        count: items of the whole.
+        in_dtype: of what is staged.
+        out_dtype: of the result.
+        op: `sum`, `mean`, `min` or `max`.
+        scale: factor of the result.
+        one_shot: whether every rank reduces everything.
+        epoch: of 32 bits; one more than in the launch before.
+        deadline_s: seconds that a block waits for the others, twice at most.
+        stream: a cudaStream_t of the output's device; 0 is the default one.
+
+    Raises:
+        ValueError: as for `cuda_reduce`, or no such rank.
+        CudaError: this build has no CUDA side, or CUDA refused.
+    """
+
+CUDA_TOGETHER_FLAGS: int
+CUDA_TOGETHER_BLOCKS: int
 MAX_RANKS: int
 
 def this_process() -> tuple[int, int]:
@@ -265,4 +340,10 @@ class Group:
         """Return calls, bytes, seconds, seconds of waiting for each kind of call."""
 
     def lost(self) -> list[int]: ...
+    def ended(self) -> list[int]:
+        """Return the ranks whose processes have ended, whatever they did before."""
+
+    def describe(self, rank: int) -> str:
+        """Return a rank with its process and state, in words. Raises ValueError: there is no such rank."""
+
     def broken(self) -> str: ...

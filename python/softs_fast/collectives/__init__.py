@@ -1,10 +1,11 @@
 """Collective operations for gradients: inside a host through shared memory, across hosts through an engine that exists.
 
-`ShmStrategy` joins processes of one host, `TorchStrategy` wraps a process group of torch.distributed, `HierarchicalStrategy` puts both
-together. `ddp_hook` is one line for users of DistributedDataParallel.
+`ShmStrategy` joins processes of one host, `CudaStrategy` their CUDA devices, `TorchStrategy` wraps a process group of torch.distributed,
+`HierarchicalStrategy` puts the first and the last together. `ddp_hook` is one line for users of DistributedDataParallel.
 """
 
 from softs_fast.collectives.buckets import Bucket
+from softs_fast.collectives.cuda_strategy import CudaStrategy
 from softs_fast.collectives.ddp import DDPState, ddp_hook
 from softs_fast.collectives.hierarchical import AllReduceStrategy, HierarchicalStrategy
 from softs_fast.collectives.probe import Schedule
@@ -16,6 +17,7 @@ from softs_fast.collectives.torch_strategy import TorchStrategy
 __all__ = [
     "AllReduceStrategy",
     "Bucket",
+    "CudaStrategy",
     "DDPState",
     "HierarchicalStrategy",
     "OpMetrics",

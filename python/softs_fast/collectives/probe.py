@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ _FLOAT32, _FLOAT64, _SUM, _MAX = 1, 0, 0, 3
 _ONE_SHOT_SIZES = (1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 18)
 _CHUNK_SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20)
 _LARGE_BYTES = 1 << 22
+_DEVICE_SIZES = (1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20)
 
 
 class Schedule(NamedTuple):
@@ -62,6 +64,32 @@ def choose_schedule(group: _kernels.Group, staging_bytes: int) -> Schedule:
         if once <= parts:
             one_shot_bytes = size
     return Schedule(one_shot_bytes, chunk_bytes)
+
+
+def choose_device_schedule(
+    group: _kernels.Group, chunk_bytes: int, reduce: Callable[[int, Schedule], None]
+) -> Schedule:
+    """Measure on devices where one shot ends; pieces are as large as can be. A collective call.
+
+    Args:
+        group: the ranks.
+        chunk_bytes: the largest piece.
+        reduce: all-reduces so many bytes by a schedule, and returns when that has happened.
+
+    Raises:
+        PeerLost: a rank died meanwhile.
+    """
+    if group.size == 1:
+        return Schedule(chunk_bytes, chunk_bytes)
+    sizes = [size for size in _DEVICE_SIZES if size <= chunk_bytes]
+    schedules = [Schedule(chunk_bytes, chunk_bytes), Schedule(0, chunk_bytes)]
+    reduce(sizes[0], schedules[1])
+    once, parts = (
+        slowest(group, [best_time(group, 5, partial(reduce, size, schedule)) for size in sizes])
+        for schedule in schedules
+    )
+    fits = [size for size, at_once, in_parts in zip(sizes, once, parts, strict=True) if at_once <= in_parts]
+    return Schedule(fits[-1] if fits else 0, chunk_bytes)
 
 
 def best_time(group: _kernels.Group, repeats: int, run: Callable[[], object]) -> float:

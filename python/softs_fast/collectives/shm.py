@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.buckets import Bucket, Spec
+from softs_fast.collectives.host_group import check_timeout, join_host_group
 from softs_fast.collectives.probe import Schedule, choose_schedule
-from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import describe, dtype_code, is_plain, op_code, plain, shape_tag
-from softs_fast.errors import ConfigError, SegmentError
+from softs_fast.errors import ConfigError
 
-_VERSION = 1
 # Rows of `_kernels.Group.metrics`, in the order of csrc/collective/group.hpp.
 _KINDS = ("barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange", "share")
 _SMALLEST_STAGING = 1 << 16
@@ -60,8 +58,7 @@ class ShmStrategy(Strategy):
         schedule: Schedule | None = None,
         name: str = "shm",
     ) -> None:
-        if not 0 < timeout_s <= 1e6:
-            raise ConfigError(f"timeout_s is {timeout_s}; it must be above 0, and at most a million")
+        check_timeout(timeout_s)
         if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 128:
             raise ConfigError(
                 f"staging_bytes is {staging_bytes}; it must be a multiple of 128 from {_SMALLEST_STAGING} to {_LARGEST_STAGING}"
@@ -90,17 +87,15 @@ class ShmStrategy(Strategy):
         """
         if self._joined is not None:
             raise ConfigError("this strategy is in a group already; make another one")
-        if not 1 <= size <= _kernels.MAX_RANKS or not 0 <= rank < size:
-            raise ConfigError(
-                f"rank {rank} of {size}; sizes are 1 to {_kernels.MAX_RANKS}, ranks 0 to size - 1"
-            )
-        place = as_rendezvous(rendezvous, rank, size, name=self._name, timeout_s=self._timeout_s)
-        group = self._join(rank, size, place)
+        group = join_host_group(
+            rank,
+            size,
+            rendezvous,
+            name=self._name,
+            staging_bytes=self._staging_bytes,
+            timeout_s=self._timeout_s,
+        )
         try:
-            group.barrier(0)
-            place.close()
-            # Rank 0 may be the host of the meeting: it waits until all have left.
-            group.barrier(0)
             self._schedule = self._schedule or choose_schedule(group, self._staging_bytes)
             group.set_schedule(*self._schedule)
         except BaseException:
@@ -395,44 +390,6 @@ class ShmStrategy(Strategy):
             raise ConfigError("this strategy is in no group yet; call init first")
         return self._joined
 
-    def _join(self, rank: int, size: int, place: Rendezvous) -> _kernels.Group:
-        """Open rank 0's memory, by which each rank proves that it is on this host; all or none."""
-        segment: _kernels.Segment | None = None
-        problem = ""
-        if rank == 0:
-            try:
-                segment = _kernels.Segment.create_group(size, self._staging_bytes)
-            except SegmentError as error:
-                problem = str(error)
-        pid, started = _kernels.this_process()
-        card = {
-            "version": _VERSION,
-            "size": size,
-            "staging_bytes": self._staging_bytes,
-            "pid": pid,
-            "started": started,
-            "offer": segment.offer().hex() if segment else "",
-        }
-        said = place.exchange(json.dumps(card).encode(), self._timeout_s)
-        cards: list[dict[str, Any]] = []
-        try:
-            cards = [_checked_card(card, rank) for rank, card in enumerate(said)]
-            for key in ("version", "size", "staging_bytes"):
-                agreement.check_same(key, [card[key] for card in cards])
-            if rank != 0 and cards[0]["offer"]:
-                segment = _kernels.Segment.open_group(
-                    bytes.fromhex(cards[0]["offer"]), size, self._staging_bytes
-                )
-        except (ConfigError, SegmentError) as error:
-            problem = problem or str(error)
-        problems = place.exchange(problem.encode()[:1000], self._timeout_s)
-        if any(problems) or segment is None:
-            texts = [f"rank {r}: {text.decode(errors='replace')}" for r, text in enumerate(problems) if text]
-            kind = SegmentError if problems[0] else ConfigError
-            raise kind(f"{size} ranks cannot form a group in shared memory: " + "; ".join(texts))
-        processes = [(card["pid"], card["started"]) for card in cards]
-        return _kernels.Group(rank, processes, segment, self._staging_bytes, self._timeout_s)
-
     def _check_slices(self, bounds: Sequence[int], whole: torch.Tensor, own: torch.Tensor) -> None:
         group = self._group
         mine = bounds[group.rank + 1] - bounds[group.rank] if len(bounds) == group.size + 1 else -1
@@ -444,19 +401,3 @@ class ShmStrategy(Strategy):
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
         """Say how the calls of the ranks differ; every rank comes here, having moved nothing."""
         raise ConfigError(agreement.difference(self._group, what, manifest or {}))
-
-
-def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
-    """Return what a rank says of itself."""
-    try:
-        card = json.loads(text)
-        fits = all(
-            isinstance(card[key], int) and 0 <= card[key] < 1 << 63
-            for key in ("version", "size", "staging_bytes", "pid", "started")
-        )
-        bytes.fromhex(card["offer"])
-    except (ValueError, KeyError, TypeError):
-        fits = False
-    if not fits or card["pid"] >= 1 << 31:
-        raise ConfigError(f"rank {rank} says of itself what is no card of softs-fast")
-    return dict(card)

@@ -1,0 +1,246 @@
+"""Memory and events on CUDA devices that all ranks of a group have open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from softs_fast import _kernels
+from softs_fast.collectives import agreement
+from softs_fast.errors import ConfigError
+
+HALVES = (0, 1)
+#: What a rank's stream has come to, for each half: its tensor is staged; its slice is reduced; it no longer reads what others have there.
+PHASES = ("staged", "reduced", "read")
+
+# Epochs of the launches that wait inside begin shortly before they wrap around, so that no group lives only on one side of it.
+FIRST_EPOCH = 0xFFFFFF00
+
+_FLAG_BYTES = 4 * _kernels.CUDA_TOGETHER_FLAGS
+_MISSING_BYTES = 8 * _kernels.CUDA_TOGETHER_BLOCKS
+_PAGE_BYTES = 4096
+_HANDLE_BYTES = 64
+_REMEDY = "use ShmStrategy, or TorchStrategy over NCCL"
+
+
+@dataclass(frozen=True)
+class Member:
+    """What one rank has, as seen from this process.
+
+    Attributes:
+        address: of its memory.
+        staging_bytes: of each of the areas in it.
+        events: by phase, one for each half.
+    """
+
+    address: int
+    staging_bytes: int
+    events: Mapping[str, Sequence[_kernels.CudaEvent]]
+
+    @property
+    def flags(self) -> int:
+        """Address of the flags by which the blocks of other ranks say that they are there."""
+        return self.address
+
+    @property
+    def missing(self) -> int:
+        """Address of the words in which the rank's own blocks note who did not come."""
+        return self.address + _FLAG_BYTES
+
+    def staged(self, half: int) -> int:
+        """Return the address of what the rank brings."""
+        return self.address + _header_bytes() + half * self.staging_bytes
+
+    def reduced(self, half: int) -> int:
+        """Return the address of the rank's part of the result."""
+        return self.staged(half) + 2 * self.staging_bytes
+
+
+class Arena:
+    """This rank's memory and events, and those of all others, opened.
+
+    Others read `staged` and `reduced` of this rank, and write its flags; nobody else writes the rest.
+    """
+
+    def __init__(self, device: int, staging_bytes: int) -> None:
+        """Raises CudaError: no such device, or no memory there."""
+        self._device = device
+        self._staging_bytes = staging_bytes
+        self._memory = _kernels.CudaMemory(_header_bytes() + 4 * staging_bytes, device)
+        self._mappings: list[_kernels.CudaMapping] = []
+        self.own = Member(
+            self._memory.address,
+            staging_bytes,
+            {phase: [_kernels.CudaEvent(device) for _ in HALVES] for phase in PHASES},
+        )
+        self.members: list[Member] = [self.own]
+        self._others: list[Member] = []
+        self._stream = _kernels.CudaStream(device)
+        self._set_flags()
+
+    @classmethod
+    def meet(
+        cls, group: _kernels.Group, device: int, staging_bytes: int, settings: Mapping[str, object]
+    ) -> Arena:
+        """Make this rank's, and open those of all others; all or none. A collective call.
+
+        Args:
+            group: the ranks.
+            device: this rank's.
+            staging_bytes: of each of four areas.
+            settings: what must be the same on all ranks, by name.
+
+        Raises:
+            ConfigError: settings differ, a rank has no device or no memory, or one cannot open another's: the text names them.
+            PeerLost: a rank died meanwhile.
+        """
+        arena: Arena | None = None
+        card: dict[str, object] = {"settings": {**settings, "staging_bytes": staging_bytes}, "problem": ""}
+        try:
+            arena = cls(device, staging_bytes)
+            card |= arena._card()
+        except _kernels.CudaError as error:
+            card["problem"] = f"device {device}: {error}"
+        try:
+            arena = cls._open_all(group, arena, card)
+        except BaseException:
+            if arena is not None:
+                arena.close_others()
+                arena.close()
+            raise
+        return arena
+
+    @classmethod
+    def _open_all(cls, group: _kernels.Group, arena: Arena | None, card: Mapping[str, object]) -> Arena:
+        said = group.exchange(json.dumps(card).encode())
+        problem = str(card["problem"])
+        try:
+            cards = [_checked_card(text, rank) for rank, text in enumerate(said)]
+            for key in cards[0]["settings"]:
+                agreement.check_same(key, [card["settings"].get(key) for card in cards])
+            if arena is not None and not any(card["problem"] for card in cards):
+                arena._open(cards, group.rank)
+        except ConfigError as error:
+            problem = problem or str(error)
+            if arena is not None:
+                # Before anybody hears of it, and frees what is open here.
+                arena.close_others()
+        problems = [text.decode(errors="replace") for text in group.exchange(problem.encode()[:1000])]
+        if any(problems) or arena is None:
+            texts = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(problems) if text)
+            if arena is not None:
+                arena.close_others()
+            # Nobody frees what another still has open.
+            group.exchange(b"")
+            raise ConfigError(f"{group.size} ranks cannot share memory of CUDA devices: {texts}; {_REMEDY}")
+        return arena
+
+    def missing_ranks(self) -> list[int]:
+        """Return the ranks that the last launch of this rank has waited for in vain; it must be done."""
+        words = torch.zeros(_kernels.CUDA_TOGETHER_BLOCKS, dtype=torch.int64)
+        self._copy(words.data_ptr(), self.own.missing, _MISSING_BYTES)
+        return [rank for rank in range(len(self.members)) if any(word >> rank & 1 for word in words.tolist())]
+
+    def close_others(self) -> None:
+        """Close what belongs to other ranks; nothing in any stream may use it any more. Idempotent."""
+        for mapping in self._mappings:
+            mapping.close()
+        self._mappings.clear()
+        for member in self._others:
+            _close_events(member)
+        self._others.clear()
+        self.members = [self.own]
+
+    def close(self) -> None:
+        """Free this rank's; nobody may have it open any more. Idempotent."""
+        _close_events(self.own)
+        self._stream.close()
+        self._memory.close()
+
+    def abandon(self) -> None:
+        """Leave all memory as it is until the process ends: a stream, or another rank, may still use it."""
+        for mapping in self._mappings:
+            mapping.abandon()
+        self._memory.abandon()
+
+    def _card(self) -> dict[str, object]:
+        return {
+            "device": self._device,
+            "device_id": _kernels.cuda_device_id(self._device),
+            "memory": self._memory.handle.hex(),
+            "events": [event.handle.hex() for phase in PHASES for event in self.own.events[phase]],
+        }
+
+    def _open(self, cards: Sequence[Mapping[str, Any]], own_rank: int) -> None:
+        """Raises ConfigError, with the rank and the device that cannot be reached."""
+        here = {_kernels.cuda_device_id(device): device for device in range(_kernels.cuda_devices())}
+        members = []
+        for rank, card in enumerate(cards):
+            if rank == own_rank:
+                members.append(self.own)
+                continue
+            whose = f"that of rank {rank} on device {card['device']} ({card['device_id']})"
+            peer = here.get(card["device_id"])
+            if peer is not None and not _kernels.cuda_can_access(self._device, peer):
+                raise ConfigError(
+                    f"device {self._device} has no access to the memory of others; needed is {whose}"
+                )
+            try:
+                mapping = _kernels.CudaMapping(bytes.fromhex(card["memory"]), self._device)
+                self._mappings.append(mapping)
+                events = [
+                    _kernels.CudaEvent.open(bytes.fromhex(handle), self._device) for handle in card["events"]
+                ]
+            except _kernels.CudaError as error:
+                raise ConfigError(f"device {self._device} cannot open {whose}: {error}") from error
+            by_phase = {phase: events[2 * i : 2 * i + 2] for i, phase in enumerate(PHASES)}
+            members.append(Member(mapping.address, self._staging_bytes, by_phase))
+            self._others.append(members[-1])
+        self.members = members
+
+    def _set_flags(self) -> None:
+        """Have all flags say that nobody has come to the first epoch."""
+        before = torch.full((_kernels.CUDA_TOGETHER_FLAGS,), FIRST_EPOCH - (1 << 32), dtype=torch.int32)
+        self._copy(self.own.flags, before.data_ptr(), _FLAG_BYTES)
+
+    def _copy(self, to: int, source: int, n_bytes: int) -> None:
+        """Copy at once, beside whatever else this device does."""
+        _kernels.cuda_copy(to, source, n_bytes, self._stream.handle)
+        self._stream.synchronize()
+
+
+def _header_bytes() -> int:
+    return -(-(_FLAG_BYTES + _MISSING_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _close_events(member: Member) -> None:
+    for events in member.events.values():
+        for event in events:
+            with suppress(_kernels.CudaError):
+                event.close()
+
+
+def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
+    """Return what a rank says of its memory; one with a problem says no more than that."""
+    try:
+        card = json.loads(text)
+        fits = isinstance(card["settings"], dict) and isinstance(card["problem"], str)
+        if fits and not card["problem"]:
+            handles = [card["memory"], *card["events"]]
+            fits = (
+                isinstance(card["device"], int)
+                and isinstance(card["device_id"], str)
+                and card["device_id"].isalnum()
+                and len(handles) == 1 + len(PHASES) * len(HALVES)
+                and all(len(bytes.fromhex(handle)) == _HANDLE_BYTES for handle in handles)
+            )
+    except (ValueError, KeyError, TypeError):
+        fits = False
+    if not fits:
+        raise ConfigError(f"rank {rank} says of its device what is no card of softs-fast")
+    return dict(card)

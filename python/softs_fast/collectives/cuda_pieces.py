@@ -1,0 +1,85 @@
+"""Pure: which part of a tensor goes where. Tensors that do not lie together are one row of elements all the same."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+# Of the inputs: no two ranks read parts of one line, and every slice begins at a whole word.
+_LINE_BYTES = 128
+
+#: A row of `_kernels.cuda_pack`: address, items, dtype there; offset in bytes, dtype there.
+PackRow = tuple[int, int, str, int, str]
+
+
+class Pieces:
+    """Elements in several places, as if they lay in one row.
+
+    Args:
+        pieces: address and number of elements of each.
+        dtype: of all, by name.
+        item_bytes: of an element.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[int, int]], dtype: str, item_bytes: int) -> None:
+        self._addresses = [address for address, count in pieces if count]
+        self._ends = list(accumulate(count for _, count in pieces if count))
+        self.dtype = dtype
+        self.item_bytes = item_bytes
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return self._ends[-1] if self._ends else 0
+
+    def part(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield address, number, and place after `begin` of the elements from `begin` to `end`."""
+        at = begin
+        index = bisect_right(self._ends, begin)
+        while at < end:
+            first = self._ends[index - 1] if index else 0
+            count = min(end, self._ends[index]) - at
+            yield self._addresses[index] + (at - first) * self.item_bytes, count, at - begin
+            at += count
+            index += 1
+
+    def together(self, begin: int, end: int) -> int | None:
+        """Return the address of elements `begin` to `end` if they lie in one piece."""
+        address, count, _ = next(self.part(begin, end))
+        return address if count == end - begin else None
+
+    def gather_rows(self, begin: int, end: int, dtype: str, item_bytes: int) -> list[PackRow]:
+        """Return rows that pack elements `begin` to `end` into one row of another dtype."""
+        return [
+            (address, count, self.dtype, at * item_bytes, dtype)
+            for address, count, at in self.part(begin, end)
+        ]
+
+    def scatter_rows(self, sources: Sequence[tuple[int, int, int]]) -> tuple[list[PackRow], int, int]:
+        """Return rows that copy to these elements from where they lie in one row.
+
+        Args:
+            sources: of each an address, and the elements that it has, from and to.
+
+        Returns:
+            The rows, with offsets from the lowest address that is written to; that address; bytes from there to the last.
+        """
+        targets = [
+            (source + at * self.item_bytes, count, address)
+            for source, begin, end in sources
+            for address, count, at in self.part(begin, end)
+        ]
+        if not targets:
+            return [], 0, 0
+        lowest = min(address for _, _, address in targets)
+        beyond = max(address + count * self.item_bytes for _, count, address in targets)
+        rows = [(source, count, self.dtype, to - lowest, self.dtype) for source, count, to in targets]
+        return rows, lowest, beyond - lowest
+
+
+def slice_bounds(count: int, item_bytes: int, size: int) -> list[int]:
+    """Return where each rank's slice of `count` elements begins, and where the last one ends."""
+    step = _LINE_BYTES // item_bytes
+    steps = -(-count // step)
+    return [min(count, steps * rank // size * step) for rank in range(size + 1)]

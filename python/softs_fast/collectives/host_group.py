@@ -1,0 +1,111 @@
+"""How processes of one host become a group: they meet, prove that they share memory, and join."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from softs_fast import _kernels
+from softs_fast.collectives import agreement
+from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
+from softs_fast.errors import ConfigError, SegmentError
+
+_VERSION = 1
+
+
+def join_host_group(
+    rank: int, size: int, rendezvous: object, *, name: str, staging_bytes: int, timeout_s: float
+) -> _kernels.Group:
+    """Meet the other ranks, and join their group; all or none.
+
+    Args:
+        rank: this process's number.
+        size: number of ranks, at most 64.
+        rendezvous: as for `as_rendezvous`.
+        name: tells groups apart that meet at the same place.
+        staging_bytes: of shared memory for each rank, twice.
+        timeout_s: seconds to wait for the slowest rank, in any one step.
+
+    Raises:
+        ConfigError: an argument is wrong, ranks have different ones, or a rank is not on this host (its memory cannot be read from
+            here, or this rank's from there; the text says which).
+        PeerLost: somebody did not come in time.
+        SegmentError: no shared memory: the text says why.
+    """
+    if not 1 <= size <= _kernels.MAX_RANKS or not 0 <= rank < size:
+        raise ConfigError(f"rank {rank} of {size}; sizes are 1 to {_kernels.MAX_RANKS}, ranks 0 to size - 1")
+    place = as_rendezvous(rendezvous, rank, size, name=name, timeout_s=timeout_s)
+    group = _join(rank, size, place, staging_bytes, timeout_s)
+    try:
+        group.barrier(0)
+        place.close()
+        # Rank 0 may be the host of the meeting: it waits until all have left.
+        group.barrier(0)
+    except BaseException:
+        group.close()
+        raise
+    return group
+
+
+def check_timeout(timeout_s: float) -> float:
+    """Return seconds that can be waited for.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if not 0 < timeout_s <= 1e6:
+        raise ConfigError(f"timeout_s is {timeout_s}; it must be above 0, and at most a million")
+    return timeout_s
+
+
+def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s: float) -> _kernels.Group:
+    """Open rank 0's memory, by which each rank proves that it is on this host."""
+    segment: _kernels.Segment | None = None
+    problem = ""
+    if rank == 0:
+        try:
+            segment = _kernels.Segment.create_group(size, staging_bytes)
+        except SegmentError as error:
+            problem = str(error)
+    pid, started = _kernels.this_process()
+    card = {
+        "version": _VERSION,
+        "size": size,
+        "staging_bytes": staging_bytes,
+        "pid": pid,
+        "started": started,
+        "offer": segment.offer().hex() if segment else "",
+    }
+    said = place.exchange(json.dumps(card).encode(), timeout_s)
+    cards: list[dict[str, Any]] = []
+    try:
+        cards = [_checked_card(card, rank) for rank, card in enumerate(said)]
+        for key in ("version", "size", "staging_bytes"):
+            agreement.check_same(key, [card[key] for card in cards])
+        if rank != 0 and cards[0]["offer"]:
+            segment = _kernels.Segment.open_group(bytes.fromhex(cards[0]["offer"]), size, staging_bytes)
+    except (ConfigError, SegmentError) as error:
+        problem = problem or str(error)
+    problems = place.exchange(problem.encode()[:1000], timeout_s)
+    if any(problems) or segment is None:
+        texts = [f"rank {r}: {text.decode(errors='replace')}" for r, text in enumerate(problems) if text]
+        kind = SegmentError if problems[0] else ConfigError
+        raise kind(f"{size} ranks cannot form a group in shared memory: " + "; ".join(texts))
+    processes = [(card["pid"], card["started"]) for card in cards]
+    return _kernels.Group(rank, processes, segment, staging_bytes, timeout_s)
+
+
+def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
+    """Return what a rank says of itself."""
+    try:
+        card = json.loads(text)
+        fits = all(
+            isinstance(card[key], int) and 0 <= card[key] < 1 << 63
+            for key in ("version", "size", "staging_bytes", "pid", "started")
+        )
+        bytes.fromhex(card["offer"])
+    except (ValueError, KeyError, TypeError):
+        fits = False
+    if not fits or card["pid"] >= 1 << 31:
+        raise ConfigError(f"rank {rank} says of itself what is no card of softs-fast")
+    return dict(card)

@@ -1,0 +1,276 @@
+"""All-reduce on CUDA devices: the bits of the reduce kernels, on every rank, whatever the way."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+import torch
+from devices import own_stream, to_device
+
+from softs_fast import _kernels, cuda, kernels
+from softs_fast.collectives import CudaStrategy, OpMetrics, Schedule
+from softs_fast.errors import ConfigError
+
+STAGING = 1 << 20
+ONE_SHOT, TWO_SHOT = Schedule(STAGING, STAGING), Schedule(0, STAGING)
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+WHOLE = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
+DTYPES = [*FLOATS, *WHOLE, torch.bool]
+OPS = ["sum", "mean", "min", "max"]
+CASTS = [
+    *itertools.product(FLOATS, FLOATS),
+    *itertools.product([torch.int64, torch.int16, torch.uint8], [*FLOATS, *WHOLE]),
+    (torch.bool, torch.bool),
+]
+WAYS = [
+    pytest.param(ONE_SHOT, False, id="one-shot"),
+    pytest.param(TWO_SHOT, False, id="two-shot"),
+    pytest.param(ONE_SHOT, True, id="one-shot-in-kernel"),
+    pytest.param(TWO_SHOT, True, id="two-shot-in-kernel"),
+]
+Say = Callable[[Any], None]
+
+
+def values(rank: int, dtype: torch.dtype, count: int) -> torch.Tensor:
+    """Any bits at all, half of them ordinary numbers; the same in every process."""
+    chance = torch.Generator().manual_seed(7 * rank + count)
+    raw = torch.randint(0, 256, (count * dtype.itemsize,), dtype=torch.uint8, generator=chance)
+    tensor = raw.view(dtype)
+    if dtype.is_floating_point:
+        tensor[::2] = torch.randn(len(tensor[::2]), generator=chance).to(dtype)
+    return tensor
+
+
+def expected(
+    size: int, dtype: torch.dtype, count: int, op: str, out: torch.dtype, scale: float = 1.0
+) -> torch.Tensor:
+    result = torch.empty(count, dtype=out)
+    kernels.reduce([values(rank, dtype, count) for rank in range(size)], result, op, scale=scale)
+    return result
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.cpu().view(torch.uint8), b.view(torch.uint8))
+
+
+def device_of(rank: int) -> int:
+    return rank % cuda.n_devices()
+
+
+def joined(rank: int, size: int, folder: str, schedule: Schedule = TWO_SHOT, **more: Any) -> CudaStrategy:
+    strategy = CudaStrategy(
+        device=device_of(rank), timeout_s=30, staging_bytes=STAGING, schedule=schedule, **more
+    )
+    return strategy.init(rank, size, folder)
+
+
+@pytest.mark.parametrize("in_dtype", DTYPES)
+def test_one_launch_has_the_bits_of_the_host(in_dtype: torch.dtype) -> None:
+    """Every combination of the kernel, by one process, at every alignment."""
+    for (_, out_dtype), op, shift in itertools.product(
+        [cast for cast in itertools.product(DTYPES, DTYPES) if cast[0] is in_dtype], OPS, (0, 1)
+    ):
+        names = str(in_dtype).removeprefix("torch."), str(out_dtype).removeprefix("torch.")
+        inputs = [to_device(values(rank, in_dtype, 1000))[shift:] for rank in range(3)]
+        output = to_device(torch.zeros(1000, dtype=out_dtype))[shift:]
+        wanted = torch.empty(1000 - shift, dtype=out_dtype)
+        for scale in (1.0,) if in_dtype is torch.bool else (1.0, -0.37, float("nan")):
+            call = {"in_dtype": names[0], "out_dtype": names[1], "op": op, "scale": scale}
+            addresses = [tensor.data_ptr() for tensor in inputs]
+            stream = cuda.current_stream(0)
+            try:
+                kernels.reduce([tensor.cpu() for tensor in inputs], wanted, op, scale=scale)
+            except ConfigError:
+                with pytest.raises(ValueError, match="no "):
+                    _kernels.cuda_reduce(addresses, output.data_ptr(), len(wanted), **call, stream=stream)
+                continue
+            _kernels.cuda_reduce(addresses, output.data_ptr(), len(wanted), **call, stream=stream)
+            assert same_bits(output, wanted), (names, op, shift, scale)
+
+
+def reduces_everything(
+    say: Say, rank: int, size: int, folder: str, schedule: Schedule, in_kernel: bool
+) -> None:
+    device = device_of(rank)
+    with joined(rank, size, folder, schedule, in_kernel=in_kernel) as strategy:
+        for dtype, op in itertools.product(DTYPES, OPS):
+            if (dtype, op) == (torch.bool, "mean"):
+                continue
+            for count in (1, 15, 17, 3001):
+                tensor = to_device(values(rank, dtype, count), device)
+                strategy.all_reduce(tensor, op)
+                strategy.synchronize()
+                assert same_bits(tensor, expected(size, dtype, count, op, dtype)), (dtype, op, count)
+        for dtype, out in CASTS:
+            tensor = to_device(values(rank, dtype, 501), device)
+            before = tensor.cpu().clone()
+            output = to_device(torch.zeros(501, dtype=out), device)
+            op, scale = ("max", 1.0) if dtype is torch.bool else ("mean", 0.3)
+            strategy.all_reduce(tensor, op, output=output, scale=scale)
+            strategy.synchronize()
+            assert same_bits(output, expected(size, dtype, 501, op, out, scale)), (dtype, out)
+            assert same_bits(tensor, before), "what goes elsewhere stays as it was"
+
+
+@pytest.mark.parametrize(("schedule", "in_kernel"), WAYS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_all_dtypes_and_casts_have_the_bits_of_the_host(
+    tmp_path: Path, size: int, schedule: Schedule, in_kernel: bool
+) -> None:
+    ranks.run(reduces_everything, size, str(tmp_path), schedule, in_kernel)
+
+
+def reduces_large_and_odd(say: Say, rank: int, size: int, folder: str, in_kernel: bool) -> None:
+    device = device_of(rank)
+    with joined(rank, size, folder, Schedule(1 << 14, STAGING), in_kernel=in_kernel) as strategy:
+        # More than the staging holds, which bounds the wider of both sides.
+        for dtype, out, count in [
+            (torch.float32, torch.float32, 2 * STAGING // 4 + 12_345),
+            (torch.bfloat16, torch.float32, STAGING // 2 + 1),
+            (torch.uint8, torch.float64, STAGING // 4 + 3),
+            (torch.float32, torch.float32, 0),
+        ]:
+            tensor = to_device(values(rank, dtype, count), device)
+            output = tensor if out is dtype else to_device(torch.zeros(count, dtype=out), device)
+            strategy.all_reduce(tensor, output=output)
+            strategy.synchronize()
+            assert same_bits(output, expected(size, dtype, count, "sum", out)), (dtype, count)
+        # Off the alignment, by another amount on every rank; and not contiguous.
+        for count in (70, 9001):
+            whole = to_device(torch.zeros(count + 8), device)
+            part = whole[1 + rank : 1 + rank + count]
+            part.copy_(values(rank, torch.float32, count))
+            strategy.all_reduce(part)
+            strategy.synchronize()
+            assert same_bits(part.clone(), expected(size, torch.float32, count, "sum", torch.float32))
+            assert not whole[: 1 + rank].any()
+            assert not whole[1 + rank + count :].any()
+        columns = to_device(torch.zeros(40, 3), device)[:, 1]
+        columns.copy_(torch.arange(40) * (rank + 1))
+        strategy.all_reduce(columns)
+        strategy.synchronize()
+        assert columns.cpu().tolist() == [i * sum(range(1, size + 1)) for i in range(40)]
+
+
+@pytest.mark.parametrize("in_kernel", [False, True])
+def test_large_odd_and_strided_tensors(tmp_path: Path, in_kernel: bool) -> None:
+    ranks.run(reduces_large_and_odd, 3, str(tmp_path), in_kernel)
+
+
+def travels_narrow(say: Say, rank: int, size: int, folder: str) -> None:
+    device = device_of(rank)
+    with joined(rank, size, folder) as strategy:
+        tensor = to_device(values(rank, torch.float32, 5000), device)
+        strategy.all_reduce(tensor, "mean", scale=2.0, staged=torch.bfloat16)
+        strategy.synchronize()
+        wanted = torch.empty(5000)
+        narrow = [values(other, torch.float32, 5000).bfloat16() for other in range(size)]
+        kernels.reduce(narrow, wanted, "mean", scale=2.0)
+        assert same_bits(tensor, wanted)
+        with pytest.raises(ConfigError, match="only floats travel"):
+            strategy.all_reduce(tensor, staged=torch.int8)
+        with pytest.raises(ConfigError, match="floats go to floats"):
+            strategy.all_reduce(tensor, output=tensor.int())
+        with pytest.raises(ConfigError, match="mean of bool"):
+            strategy.all_reduce(tensor.bool(), "mean")
+        with pytest.raises(ConfigError, match="same shape"):
+            strategy.all_reduce(tensor, output=tensor[1:])
+        with pytest.raises(ConfigError, match="dense"):
+            strategy.all_reduce(torch.zeros(3).to_sparse())
+        with pytest.raises(ConfigError, match=rf"host's memory; need CUDA device {device}, or ShmStrategy"):
+            strategy.all_reduce(torch.zeros(3))
+
+
+def test_floats_travel_as_narrower_ones(tmp_path: Path) -> None:
+    ranks.run(travels_narrow, 2, str(tmp_path))
+
+
+def reduces_gradients(
+    say: Say, rank: int, size: int, folder: str, schedule: Schedule, in_kernel: bool
+) -> None:
+    device = device_of(rank)
+    with joined(rank, size, folder, schedule, in_kernel=in_kernel) as strategy:
+        shapes = {f"p{i}": (i, 7) for i in range(1, 90)} | {"empty": (0,), "one": (), "large": (300_000,)}
+        own = {
+            name: to_device(torch.full(shape, (rank + 1) * (i + 1.0)), device)
+            for i, (name, shape) in enumerate(shapes.items())
+        }
+        own["whole"] = to_device(torch.tensor([rank, 10]), device)
+        own["turned"] = to_device(torch.zeros(30, 20), device).T
+        own["turned"].copy_(torch.arange(600).view(20, 30) * (rank + 1))
+        # Another order on every rank.
+        strategy.all_reduce_gradients(dict(sorted(own.items(), key=lambda item: hash((item[0], rank)))))
+        strategy.synchronize()
+        mean = (size + 1) / 2
+        for i, (name, shape) in enumerate(shapes.items()):
+            assert torch.equal(own[name].cpu(), torch.full(shape, mean * (i + 1))), name
+        assert own["whole"].tolist() == [(size - 1) // 2, 10]
+        assert torch.equal(own["turned"].cpu(), torch.arange(600).view(20, 30) * mean)
+        strategy.all_reduce_gradients({})
+
+
+@pytest.mark.parametrize(("schedule", "in_kernel"), WAYS)
+def test_gradients_are_matched_by_name(tmp_path: Path, schedule: Schedule, in_kernel: bool) -> None:
+    ranks.run(reduces_gradients, 3, str(tmp_path), schedule, in_kernel)
+
+
+def does_the_others(say: Say, rank: int, size: int, folder: str) -> dict[str, OpMetrics]:
+    device = device_of(rank)
+    with joined(rank, size, folder) as strategy:
+        for n in (0, 1, 33, 200_000):
+            tensor = torch.arange(size * n) * (rank + 1)
+            output = to_device(torch.zeros(n, dtype=torch.int64), device)
+            strategy.reduce_scatter(output, to_device(tensor, device))
+            strategy.synchronize()
+            wanted = torch.arange(size * n)[rank * n : (rank + 1) * n] * sum(range(1, size + 1))
+            assert torch.equal(output.cpu(), wanted)
+
+            whole = to_device(torch.zeros(size * n, dtype=torch.int16), device)
+            own = whole[rank * n : (rank + 1) * n]
+            own.copy_(torch.arange(n) % 100 + 100 * rank)
+            strategy.all_gather(whole, own)
+            strategy.synchronize()
+            parts = [torch.arange(n) % 100 + 100 * other for other in range(size)]
+            assert torch.equal(whole.cpu(), torch.cat(parts).short())
+
+            for root in range(size):
+                tensor = to_device(values(rank, torch.float32, n), device)
+                strategy.broadcast_tensor(tensor, root)
+                strategy.synchronize()
+                assert same_bits(tensor, values(root, torch.float32, n))
+        strategy.barrier()
+        with pytest.raises(ConfigError, match="root is 3"):
+            strategy.broadcast_tensor(tensor, 3)
+        with pytest.raises(ConfigError, match="one part of equal size per rank"):
+            strategy.reduce_scatter(tensor, tensor)
+        with pytest.raises(ConfigError, match="room for every rank"):
+            strategy.all_gather(tensor, tensor)
+        assert (strategy.rank, strategy.size, strategy.device) == (rank, size, device)
+        return strategy.metrics
+
+
+def test_reduce_scatter_all_gather_broadcast_barrier(tmp_path: Path) -> None:
+    for metrics in ranks.run(does_the_others, 3, str(tmp_path)):
+        assert metrics["broadcast"].count == 12
+        assert metrics["reduce_scatter"].bytes == 3 * 8 * (1 + 33 + 200_000)
+        assert metrics["barrier"].count == 1
+        assert metrics["all_gather"].seconds >= metrics["all_gather"].waiting_s > 0
+
+
+def probes(say: Say, rank: int, size: int, folder: str) -> Schedule:
+    with CudaStrategy(device=device_of(rank), staging_bytes=STAGING).init(rank, size, folder) as strategy:
+        tensor = to_device(torch.ones(10), device_of(rank))
+        with own_stream(device_of(rank)):
+            strategy.all_reduce(tensor)
+            strategy.synchronize()
+        assert tensor.cpu().tolist() == [size] * 10
+        return strategy.schedule
+
+
+def test_all_ranks_choose_the_same_schedule(tmp_path: Path) -> None:
+    chosen = ranks.run(probes, 3, str(tmp_path))
+    assert chosen[0] == chosen[1] == chosen[2]
+    assert chosen[0].chunk_bytes == STAGING
