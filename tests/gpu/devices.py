@@ -21,14 +21,18 @@ def set_standin(settings: Mapping[str, str]) -> None:
     os.environ.update(settings)
 
 
-@contextmanager
-def own_stream(device: int) -> Iterator[None]:
-    """Work in a stream of its own; on a GPU that is torch's current one, on the stand-in the one that softs_fast takes for it."""
-    if cuda.is_standin:
-        stream = _kernels.CudaStream(device)
-        with mock.patch.object(cuda, "current_stream", return_value=stream.handle):
-            yield
-        stream.close()
-    else:
-        with torch.cuda.stream(torch.cuda.Stream(device)):
-            yield
+class SideStream:
+    """A stream of its own; in `with stream():` work goes there: on a GPU torch's, on the stand-in what softs_fast takes for torch's."""
+
+    def __init__(self, device: int) -> None:
+        self._standin = _kernels.CudaStream(device) if cuda.is_standin else None
+        self._torch = None if cuda.is_standin else torch.cuda.Stream(device)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self._standin is not None:
+            with mock.patch.object(cuda, "current_stream", return_value=self._standin.handle):
+                yield
+        else:
+            with torch.cuda.stream(self._torch):
+                yield

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
-from devices import own_stream, to_device
+from devices import SideStream, to_device
 
 from softs_fast import _kernels, cuda, kernels
 from softs_fast.collectives import CudaStrategy, OpMetrics, Schedule
@@ -263,7 +263,7 @@ def test_reduce_scatter_all_gather_broadcast_barrier(tmp_path: Path) -> None:
 def probes(say: Say, rank: int, size: int, folder: str) -> Schedule:
     with CudaStrategy(device=device_of(rank), staging_bytes=STAGING).init(rank, size, folder) as strategy:
         tensor = to_device(torch.ones(10), device_of(rank))
-        with own_stream(device_of(rank)):
+        with SideStream(device_of(rank))():
             strategy.all_reduce(tensor)
             strategy.synchronize()
         assert tensor.cpu().tolist() == [size] * 10

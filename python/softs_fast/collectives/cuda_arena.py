@@ -15,8 +15,8 @@ from softs_fast.collectives import agreement
 from softs_fast.errors import ConfigError
 
 HALVES = (0, 1)
-#: What a rank's stream has come to, for each half: its tensor is staged; its slice is reduced; it no longer reads what others have there.
-PHASES = ("staged", "reduced", "read")
+#: What a rank's stream has come to, for each half: its tensor is staged; its slice is reduced.
+PHASES = ("staged", "reduced")
 
 # Epochs of the launches that wait inside begin shortly before they wrap around, so that no group lives only on one side of it.
 FIRST_EPOCH = 0xFFFFFF00
@@ -65,6 +65,11 @@ class Arena:
     """This rank's memory and events, and those of all others, opened.
 
     Others read `staged` and `reduced` of this rank, and write its flags; nobody else writes the rest.
+
+    Attributes:
+        own: this rank's.
+        members: those of all ranks, by number.
+        done: an event of this rank that others do not know: the end of its last step.
     """
 
     def __init__(self, device: int, staging_bytes: int) -> None:
@@ -79,6 +84,7 @@ class Arena:
             {phase: [_kernels.CudaEvent(device) for _ in HALVES] for phase in PHASES},
         )
         self.members: list[Member] = [self.own]
+        self.done = _kernels.CudaEvent(device)
         self._others: list[Member] = []
         self._stream = _kernels.CudaStream(device)
         self._set_flags()
@@ -159,6 +165,7 @@ class Arena:
     def close(self) -> None:
         """Free this rank's; nobody may have it open any more. Idempotent."""
         _close_events(self.own)
+        self.done.close()
         self._stream.close()
         self._memory.close()
 

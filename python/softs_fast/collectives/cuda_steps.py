@@ -2,25 +2,27 @@
 
 Step k works in half k mod 2 of the memory that every rank shares. In it each rank, in the order of its stream,
 
-1. waits for the event `read` of all ranks, puts what it brings into `staged`, and records the event `staged`;
+1. puts what it brings into `staged`, and records the event `staged`;
 2. after a *host epoch*, which ends when all ranks have published theirs, waits for the event `staged` of all, and reads what they bring;
 3. in two shots: writes its slice to `reduced`, records the event `reduced`, and after one more host epoch waits for that of all, and reads;
-4. records the event `read`.
+4. records an event of its own, `done`, for which its next step waits: a rank may use another stream in each.
 
 All of this only submits: no host waits for a device, but for other hosts. An event is waited for as it was recorded last *when the wait
-is submitted*, so the argument is about hosts first:
+is submitted*, so the first argument is about hosts:
 
-- `staged` and `reduced`: who has seen the host epoch knows that all have recorded theirs before it. Nobody records the same event again
-  before step k + 2, which needs the epoch of step k + 1 of all, which a rank publishes after it has submitted step k. So the wait means the
-  record of step k, no earlier and no later one.
-- `read`, at the beginning of step k, means the record of step k - 2: every rank has submitted that before it published the epoch of step
-  k - 1, which was seen here; and it records the event again only at the end of step k, which needs this rank's epoch of step k.
-- So a half is overwritten in step k only after all devices are done with reading it in step k - 2; and it is read only after it was
-  written.
-- A call that does not fit those of others ends at its first epoch: nobody has read anything. The step counts as not taken; what was staged
-  in it is staged again, after the own event `staged`, and recorded again before the next epoch.
+- Who has seen the host epoch knows that all have recorded their event before it. Nobody records the same one again before step k + 2, which
+  needs the epoch of step k + 1 of all, which a rank publishes after it has submitted step k. So a wait in step k means the record of step
+  k, no earlier and no later one.
 
-A rank may use another stream in each step: its own events of before come first.
+The second one is about devices:
+
+- A half is read only after the event that was recorded when it was written.
+- A half is written again in step k, after this rank's step k - 1, which has waited for the event `staged` of all in step k - 1. Every
+  rank records that after its own step k - 2. So all are done with reading what belongs to step k - 2, and nothing else was in this half.
+  No event is needed that says that something was read.
+
+A call that does not fit those of others ends at its first epoch: nobody has read anything. The step counts as not taken, but ends with
+`done` all the same; what was staged in it is staged again, and recorded again before the next epoch.
 
 Who is dead never completes an event. No wait is submitted for a rank that has ended with its event undone; but one that was submitted
 before stays in the stream for ever, and all that comes after it.
@@ -142,7 +144,7 @@ class Steps:
             at = self._group.rank * stride * what.staged_bytes
             inputs = [member.staged(half) + at for member in self._arena.members]
             self._reduce(inputs, target, begin, end, half, what, stream)
-            self._end(half, stream)
+            self._end(stream)
         return True
 
     def all_gather(self, source: Pieces, target: Pieces, chunk_bytes: int, tag: int) -> bool:
@@ -199,7 +201,7 @@ class Steps:
                 for member, first, last in zip(members, bounds, bounds[1:], strict=False)
             ]
             self._scatter(target, parts, stream)
-        self._end(half, stream)
+        self._end(stream)
         return True
 
     def _reduce_together(
@@ -210,7 +212,7 @@ class Steps:
         own = self._arena.own
         rows = source.gather_rows(begin, end, what.staged, what.staged_bytes)
         self._pack(rows, own.staged(half), stream)
-        if not self._group.barrier(tag):
+        if not self._agree(stream, tag):
             return False
         to = target.together(begin, end)
         scratch = None
@@ -235,7 +237,7 @@ class Steps:
         )
         if scratch is not None:
             self._scatter(target, [(scratch.data_ptr(), begin, end)], stream)
-        self._end(half, stream)
+        self._end(stream)
         # It ends by itself: it waits twice at most.
         self._await_device(3 * self._timeout_s, [])
         if missing := self._arena.missing_ranks():
@@ -268,30 +270,31 @@ class Steps:
                 for root, (_, first) in zip(roots, targets, strict=True)
             ]
             self._scatter(targets[0][0], parts, stream)
-            self._end(half, stream)
+            self._end(stream)
         return True
 
     # --- Halves, events, epochs ---
 
     def _begin(self) -> tuple[int, int]:
         """Make the next half this rank's to write, in the order of the current stream; returns the stream and the half."""
-        half = self._taken & 1
-        stream = cuda.current_stream(self._device)
-        read = [(rank, member.events["read"][half]) for rank, member in self._others()]
         if broken := self._group.broken():
             raise PeerLost(broken)
-        self._refuse_the_dead(read)
-        own = self._arena.own.events
-        own["read"][half ^ 1].wait(stream)
-        own["staged"][half].wait(stream)
-        for _, event in read:
-            event.wait(stream)
+        half = self._taken & 1
+        stream = cuda.current_stream(self._device)
+        self._arena.done.wait(stream)
         return stream, half
+
+    def _agree(self, stream: int, tag: int) -> bool:
+        """Pass a host epoch; False if the ranks differ. What this rank has staged then comes before what it stages next."""
+        agreed = self._group.barrier(tag)
+        if not agreed:
+            self._arena.done.record(stream)
+        return agreed
 
     def _meet(self, phase: str, half: int, stream: int, tag: int) -> bool:
         """Tell all ranks that this one's stream has come to a phase, and have it wait until theirs have; False if they differ."""
         self._arena.own.events[phase][half].record(stream)
-        if not self._group.barrier(tag):
+        if not self._agree(stream, tag):
             return False
         events = [(rank, member.events[phase][half]) for rank, member in self._others()]
         self._refuse_the_dead(events)
@@ -299,16 +302,13 @@ class Steps:
             event.wait(stream)
         return True
 
-    def _end(self, half: int, stream: int) -> None:
-        """Let the others write again what was read in this step."""
-        self._arena.own.events["read"][half].record(stream)
+    def _end(self, stream: int) -> None:
+        self._arena.done.record(stream)
         self._taken += 1
 
     def _await_device(self, timeout_s: float, events: list[tuple[int, _kernels.CudaEvent]]) -> None:
         """Return once the last step is done; raise PeerLost if one of the events is of a rank that has ended."""
-        if self._taken == 0:
-            return
-        done = self._arena.own.events["read"][(self._taken - 1) & 1]
+        done = self._arena.done
         deadline = time.monotonic() + timeout_s
         pause = _FIRST_PAUSE_S
         while not done.is_done():

@@ -159,7 +159,9 @@ class CudaStrategy(Strategy):
     @property
     def lost(self) -> list[int]:
         """Ranks that broke the group; empty while it works."""
-        return self._work.lost
+        if self._steps is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        return self._steps.lost
 
     def all_reduce(
         self,
@@ -369,7 +371,6 @@ class CudaStrategy(Strategy):
         with self._lock:
             arena, self._arena = self._arena, None
             group, steps = self._joined, self._steps
-            self._steps = None
             if arena is None or steps is None:
                 return
             free = False
@@ -396,9 +397,9 @@ class CudaStrategy(Strategy):
 
     @property
     def _work(self) -> Steps:
-        if self._joined is None:
-            raise ConfigError("this strategy is in no group yet; call init first")
         if self._steps is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        if self._arena is None:
             raise ConfigError("the group is closed")
         return self._steps
 

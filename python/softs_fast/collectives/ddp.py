@@ -5,6 +5,7 @@ model.register_comm_hook(DDPState(strategy), ddp_hook)
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +19,9 @@ from softs_fast.errors import ConfigError
 
 class DDPState:
     """What `ddp_hook` works with: a strategy, and a thread that reduces one bucket after another while autograd makes the next.
+
+    Buckets on a CUDA device are reduced in a stream of their own, which begins where autograd's has come to; what comes after the backward
+    pass waits for it on the device.
 
     Args:
         strategy: the strategy of the model's ranks; not closed with this.
@@ -34,6 +38,7 @@ class DDPState:
         self._strategy = strategy
         self._compress = compress
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="softs-ddp")
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def submit(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a bucket to its mean; returns a future of the same tensor.
@@ -41,9 +46,12 @@ class DDPState:
         Raises:
             ConfigError: the state is closed.
         """
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        stream = self._stream_beside(buffer.device) if buffer.is_cuda else None
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+            devices=[buffer.device] if stream else None
+        )
         try:
-            self._worker.submit(self._reduce, buffer, future)
+            self._worker.submit(self._reduce, buffer, stream, future)
         except RuntimeError as error:
             raise ConfigError("the state of the DDP hook is closed") from error
         return future
@@ -62,19 +70,33 @@ class DDPState:
         """Close it."""
         self.close()
 
-    def _reduce(self, buffer: torch.Tensor, future: torch.futures.Future[torch.Tensor]) -> None:
+    def _stream_beside(self, device: torch.device) -> torch.cuda.Stream:
+        """Return the stream for buckets of a device, in which all comes later that is in the current one by now."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream = self._streams[device]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        return stream
+
+    def _reduce(
+        self,
+        buffer: torch.Tensor,
+        stream: torch.cuda.Stream | None,
+        future: torch.futures.Future[torch.Tensor],
+    ) -> None:
         """Runs in the thread; whatever goes wrong is raised by `loss.backward()`."""
-        try:
-            if self._compress is not None and buffer.element_size() > self._compress.itemsize:
-                narrow = buffer.to(self._compress)
-                self._strategy.all_reduce(narrow, ReduceOp.MEAN)
-                buffer.copy_(narrow)
+        with torch.cuda.stream(stream) if stream else nullcontext():
+            try:
+                if self._compress is not None and buffer.element_size() > self._compress.itemsize:
+                    narrow = buffer.to(self._compress)
+                    self._strategy.all_reduce(narrow, ReduceOp.MEAN)
+                    buffer.copy_(narrow)
+                else:
+                    self._strategy.all_reduce(buffer, ReduceOp.MEAN)
+            except BaseException as error:  # a future that nobody completes would be waited for
+                future.set_exception(error)  # type: ignore[arg-type]
             else:
-                self._strategy.all_reduce(buffer, ReduceOp.MEAN)
-        except BaseException as error:  # a future that nobody completes would be waited for
-            future.set_exception(error)  # type: ignore[arg-type]
-        else:
-            future.set_result(buffer)
+                future.set_result(buffer)
 
 
 # DDP compares these annotations with the types themselves.

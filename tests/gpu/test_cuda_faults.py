@@ -1,0 +1,431 @@
+"""Ranks on CUDA devices that die, stop, leave, fork or do something else, and devices that cannot be shared."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import ranks
+import torch
+from devices import SideStream, set_standin, to_device
+
+from softs_fast import _kernels, cuda
+from softs_fast.collectives import CudaStrategy, Schedule, ShmStrategy
+from softs_fast.collectives.cuda_arena import _checked_card
+from softs_fast.errors import ConfigError, ForkedError, PeerLost
+
+# Long enough that whoever ends by it and not by the kernel's word fails its test by the watchdog.
+NEVER_S = 300.0
+TWO_SHOT = Schedule(0, 1 << 20)
+Say = Callable[[Any], None]
+
+on_standin = pytest.mark.skipif(not cuda.is_standin, reason="needs a machine that the stand-in can make")
+
+
+def joined(rank: int, size: int, folder: str, timeout_s: float = NEVER_S, **more: Any) -> CudaStrategy:
+    device = rank % max(1, cuda.n_devices())
+    strategy = CudaStrategy(
+        device=device, timeout_s=timeout_s, staging_bytes=1 << 20, schedule=TWO_SHOT, **more
+    )
+    return strategy.init(rank, size, folder)
+
+
+def zeros(strategy: CudaStrategy, n: int = 1000) -> torch.Tensor:
+    return to_device(torch.zeros(n), strategy.device)
+
+
+def reduces_until_an_error(
+    say: Say, rank: int, size: int, folder: str, timeout_s: float
+) -> tuple[str, list[int]]:
+    strategy = joined(rank, size, folder, timeout_s)
+    tensor = zeros(strategy, 100_000)
+    say(os.getpid())
+    with pytest.raises(PeerLost) as raised:
+        _reduce_for_ever(strategy, tensor)
+    # For good, and at once.
+    with pytest.raises(PeerLost, match=r"is broken"):
+        strategy.all_reduce(tensor)
+    strategy.close()
+    return str(raised.value), strategy.lost
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_named_at_once(tmp_path: Path, victim: int) -> None:
+    running = ranks.start(reduces_until_an_error, 4, str(tmp_path), NEVER_S)
+    try:
+        pids = running.results()
+        time.sleep(0.05)  # into the middle of some call
+        os.kill(pids[victim], signal.SIGKILL)
+        told = running.results()
+    finally:
+        running.stop()
+    for rank, result in enumerate(told):
+        if rank != victim:
+            assert not isinstance(result, ranks.Raised), result.trace
+            text, lost = result
+            assert f"rank {victim} (process {pids[victim]}" in text
+            assert lost == [victim]
+
+
+def test_a_stopped_rank_is_named_when_the_time_is_over(tmp_path: Path) -> None:
+    running = ranks.start(reduces_until_an_error, 3, str(tmp_path), 0.5)
+    try:
+        pids = running.results()
+        os.kill(pids[1], signal.SIGSTOP)
+        told = [running.hear(0), running.hear(2)]
+        os.kill(pids[1], signal.SIGCONT)
+        told.append(running.hear(1))
+    finally:
+        running.stop()
+    for result in told:
+        assert not isinstance(result, ranks.Raised), result.trace
+    for text, lost in told[:2]:
+        assert f"rank 1 (process {pids[1]}, stopped)" in text
+        assert lost == [1]
+    assert "rank" in told[2][0], "who comes back learns that it was given up"
+
+
+def _synchronize_and_reduce(strategy: CudaStrategy, tensor: torch.Tensor) -> None:
+    strategy.synchronize()
+    strategy.all_reduce(tensor)
+
+
+def _reduce_for_ever(strategy: CudaStrategy, tensor: torch.Tensor) -> None:
+    while True:
+        strategy.all_reduce(tensor)
+
+
+def dies_with_its_work_undone(say: Say, rank: int, size: int, folder: str) -> None:
+    if rank == 1:
+        # Whatever is in a stream of this rank takes minutes.
+        set_standin({"SOFTS_STANDIN_DELAY_US": "100000000"})
+    device = rank % max(1, cuda.n_devices())
+    # Its flags, which only kernels look at that wait inside, take minutes, too.
+    with mock.patch.object(_kernels.CudaStream, "synchronize"):
+        strategy = joined(rank, size, folder)
+    tensor = to_device(torch.ones(1000), device)
+    stream = SideStream(device)
+    with stream():
+        if not cuda.is_standin and rank == 1:
+            torch.cuda._sleep(1 << 40)
+        strategy.all_reduce(tensor)
+        say(os.getpid())
+        if rank == 1:
+            # All is submitted, nothing has happened; the others wait for it in their streams.
+            time.sleep(ranks.WATCHDOG_S)
+        with pytest.raises(PeerLost) as raised:
+            _synchronize_and_reduce(strategy, tensor)
+        with pytest.raises(PeerLost):
+            strategy.all_reduce(tensor)
+        with pytest.raises(PeerLost):
+            strategy.rebuild()
+        strategy.close()
+    say((str(raised.value), strategy.device))
+    # What waits in the stream would hold up the end of this process.
+    os._exit(0)
+
+
+def test_a_rank_that_dies_with_its_work_undone_is_named(tmp_path: Path) -> None:
+    running = ranks.start(dies_with_its_work_undone, 3, str(tmp_path))
+    try:
+        pids = running.results()
+        os.kill(pids[1], signal.SIGKILL)
+        told = running.results()
+    finally:
+        running.stop()
+    for rank in (0, 2):
+        assert not isinstance(told[rank], ranks.Raised), told[rank].trace
+        assert f"rank 1 (process {pids[1]}" in told[rank][0]
+
+
+def never_launches(say: Say, rank: int, size: int, folder: str) -> str:
+    strategy = joined(rank, size, folder, 0.5, in_kernel=True)
+    tensor = zeros(strategy)
+    strategy.all_reduce(tensor)
+    if rank == 1:
+        # It has said that it is here; then its host hangs.
+        with mock.patch.object(_kernels, "cuda_reduce_together"):
+            strategy.all_reduce(tensor)
+        while not Path(folder, "over").exists():
+            time.sleep(0.01)
+    with pytest.raises(PeerLost) as raised:
+        strategy.all_reduce(tensor)
+    Path(folder, "over").touch()
+    strategy.close()
+    return str(raised.value)
+
+
+def test_a_kernel_that_waits_in_vain_ends_and_says_for_whom(tmp_path: Path) -> None:
+    told = ranks.run(never_launches, 3, str(tmp_path))
+    # Who hears it from another rank first has that in front.
+    for text in told:
+        assert "waited 0.5 s inside a kernel: rank 1 (process" in text
+
+
+def goes_on_without(say: Say, rank: int, size: int, folder: str, in_kernel: bool) -> tuple[int, int, float]:
+    strategy = joined(rank, size, folder, in_kernel=in_kernel, name="again")
+    tensor = zeros(strategy)
+    say(os.getpid())
+    for lost in range(2):
+        with pytest.raises(PeerLost):
+            _reduce_for_ever(strategy, tensor)
+        strategy.rebuild()
+        say(f"rebuilt {lost}")
+    tensor.fill_(float(rank))
+    if not cuda.is_standin:
+        torch.cuda.synchronize()
+    strategy.all_reduce(tensor)
+    strategy.barrier()
+    result = float(tensor[0])
+    size = strategy.size
+    rank = strategy.rank
+    strategy.close()
+    return rank, size, result
+
+
+def test_a_group_is_rebuilt_of_those_who_are_left_and_again(tmp_path: Path) -> None:
+    running = ranks.start(goes_on_without, 4, str(tmp_path), False)
+    try:
+        pids = running.results()
+        os.kill(pids[0], signal.SIGKILL)
+        running.results()
+        os.kill(pids[2], signal.SIGKILL)
+        running.results()
+        told = running.results()
+    finally:
+        running.stop()
+    assert told == [None, (0, 2, 4.0), None, (1, 2, 4.0)]
+
+
+def leaves_early(say: Say, rank: int, size: int, folder: str) -> str:
+    strategy = joined(rank, size, folder)
+    tensor = zeros(strategy)
+    strategy.all_reduce(tensor)
+    if rank == 0:
+        strategy.close()
+        strategy.close()
+        with pytest.raises(ConfigError, match="closed"):
+            strategy.all_reduce(tensor)
+        return ""
+    with pytest.raises(PeerLost) as raised:
+        strategy.all_reduce(tensor)
+    strategy.close()
+    return str(raised.value)
+
+
+def test_a_rank_that_leaves_is_named(tmp_path: Path) -> None:
+    told = ranks.run(leaves_early, 3, str(tmp_path))
+    assert all("rank 0" in text and "closed the group" in text for text in told[1:])
+
+
+def fails_in_the_middle(say: Say, rank: int, size: int, folder: str) -> str:
+    strategy = joined(rank, size, folder)
+    tensor = zeros(strategy)
+    if rank == 1:
+        error = _kernels.CudaError("cudaErrorLaunchFailure: unspecified launch failure (reduce)")
+        with mock.patch.object(_kernels, "cuda_reduce", side_effect=error), pytest.raises(_kernels.CudaError):
+            strategy.all_reduce(tensor)
+    with pytest.raises(PeerLost) as raised:
+        strategy.all_reduce(tensor)
+    strategy.close()
+    return str(raised.value)
+
+
+def test_a_rank_whose_device_fails_says_so(tmp_path: Path) -> None:
+    told = ranks.run(fails_in_the_middle, 3, str(tmp_path))
+    assert all("cudaErrorLaunchFailure" in text for text in told)
+
+
+def different_calls(say: Say, rank: int, size: int, folder: str) -> list[str]:
+    odd = rank == 1
+    with joined(rank, size, folder) as strategy:
+
+        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return to_device(torch.zeros(*shape, dtype=dtype), strategy.device)
+
+        calls: list[Callable[[], object]] = [
+            lambda: strategy.all_reduce(made(2, 3) if odd else made(3, 2)),
+            lambda: strategy.all_reduce(made(4, dtype=torch.float16 if odd else torch.bfloat16)),
+            lambda: strategy.all_reduce(made(4), scale=2.0 if odd else 1.0),
+            lambda: strategy.barrier() if odd else strategy.all_reduce(made(100_000)),
+            lambda: strategy.broadcast_tensor(made(4), root=rank),
+            lambda: strategy.all_reduce_gradients({"same": made(2), "b" if odd else "a": made(3)}),
+            lambda: (
+                strategy.reduce_scatter(made(4), made(size * 4))
+                if odd
+                else strategy.all_gather(made(size * 4), made(4))
+            ),
+        ]
+        texts = []
+        for call in calls:
+            with pytest.raises(ConfigError) as raised:
+                call()
+            texts.append(str(raised.value))
+            # Nothing is lost: the group goes on.
+            tensor = to_device(torch.ones(3), strategy.device)
+            strategy.all_reduce(tensor)
+            strategy.synchronize()
+            assert tensor.tolist() == [size] * 3
+        return texts
+
+
+def test_calls_that_differ_are_an_error_that_says_how(tmp_path: Path) -> None:
+    told = ranks.run(different_calls, 3, str(tmp_path))
+    assert told[0] == told[1] == told[2]
+    shapes, dtypes, scales, kinds, roots, gradients, others = told[0]
+    assert "all_reduce sum of float32 [2, 3] on rank 1" in shapes
+    assert "bfloat16 [4] on rank 0, 2" in dtypes
+    assert "by float32 times 2.0 into float32 on rank 1" in scales
+    assert "barrier on rank 1" in kinds
+    assert "from rank 2 on rank 2" in roots
+    assert '"a": float32 [3] on rank 0, 2; absent on rank 1' in gradients
+    assert "all_gather of float32 [4] on rank 0, 2" in others
+
+
+def cannot_join(
+    say: Say, rank: int, size: int, folder: str, settings: list[Mapping[str, str]], devices: list[int]
+) -> str:
+    set_standin(settings[rank])
+    strategy = CudaStrategy(device=devices[rank], timeout_s=20, schedule=TWO_SHOT)
+    with pytest.raises(ConfigError) as raised:
+        strategy.init(rank, size, folder)
+    # Nothing is left of it: the host's memory still does.
+    with ShmStrategy(timeout_s=20, schedule=Schedule(1 << 15, 1 << 16)).init(rank, size, folder) as other:
+        other.barrier()
+    files = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    ]
+    assert not [file for file in files if "memfd:standin" in file]
+    return str(raised.value)
+
+
+NO_IPC = {"SOFTS_STANDIN_NO_IPC": "1"}
+NO_DEVICE = {"SOFTS_STANDIN_DEVICES": "0"}
+NO_PEERS = {"SOFTS_STANDIN_DEVICES": "2", "SOFTS_STANDIN_NO_PEERS": "1"}
+
+
+@on_standin
+@pytest.mark.parametrize(
+    ("settings", "devices", "said"),
+    [
+        (
+            [{}, NO_IPC, {}],
+            [0, 0, 0],
+            [r"rank 1: device 0 cannot open that of rank 0 on device 0 \(\w+\): cudaErrorInvalidValue"],
+        ),
+        ([{}, {}, NO_DEVICE], [0, 0, 0], ["rank 2: device 0: cudaErrorInsufficientDriver"]),
+        ([{}, {}, {}], [0, 3, 0], ["rank 1: device 3: cudaErrorInvalidDevice"]),
+        (
+            [NO_PEERS] * 3,
+            [0, 0, 1],
+            ["rank 0: device 0 has no access to .* rank 2 on device 1", "rank 2: device 1 has no access to"],
+        ),
+    ],
+    ids=["no-ipc", "no-device", "wrong-device", "no-peers"],
+)
+def test_devices_that_cannot_be_shared_are_an_error_that_names_them(
+    tmp_path: Path, settings: list[Mapping[str, str]], devices: list[int], said: list[str]
+) -> None:
+    told = ranks.run(cannot_join, 3, str(tmp_path), settings, devices)
+    assert told[0] == told[1] == told[2]
+    for pattern in [*said, "use ShmStrategy, or TorchStrategy over NCCL"]:
+        assert re.search(pattern, told[0]), told[0]
+
+
+def reduces_on_two_devices(say: Say, rank: int, size: int, folder: str, in_kernel: bool) -> int:
+    set_standin({"SOFTS_STANDIN_DEVICES": "2"})
+    with joined(rank, size, folder, 30, in_kernel=in_kernel) as strategy:
+        for epoch in range(20):
+            tensor = to_device(torch.full((5000,), rank + float(epoch)), strategy.device)
+            strategy.all_reduce(tensor)
+            strategy.synchronize()
+            assert (tensor == size * epoch + sum(range(size))).all()
+        other = to_device(torch.zeros(3), 1 - strategy.device) if cuda.n_devices() > 1 else torch.zeros(3)
+        with pytest.raises(ConfigError, match=f"need CUDA device {strategy.device}"):
+            strategy.all_reduce(other)
+        return strategy.device
+
+
+@pytest.mark.parametrize("in_kernel", [False, True])
+def test_ranks_on_two_devices(tmp_path: Path, in_kernel: bool) -> None:
+    """On one device where there is only one."""
+    n_devices = 2 if cuda.is_standin else min(2, cuda.n_devices())
+    assert ranks.run(reduces_on_two_devices, 4, str(tmp_path), in_kernel) == [
+        rank % n_devices for rank in range(4)
+    ]
+
+
+def differs_in_its_settings(say: Say, rank: int, size: int, folder: str) -> str:
+    strategy = CudaStrategy(device=0, timeout_s=20, schedule=TWO_SHOT, in_kernel=rank == 1)
+    with pytest.raises(ConfigError) as raised:
+        strategy.init(rank, size, folder)
+    return str(raised.value)
+
+
+def test_settings_that_differ_are_an_error(tmp_path: Path) -> None:
+    told = ranks.run(differs_in_its_settings, 2, str(tmp_path))
+    assert all("in_kernel differs: False on rank 0; True on rank 1" in text for text in told)
+
+
+def forks(say: Say, rank: int, size: int, folder: str) -> None:
+    with joined(rank, size, folder) as strategy:
+        tensor = zeros(strategy)
+        strategy.all_reduce(tensor)
+        strategy.barrier()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with pytest.raises(ForkedError, match="belongs to the process that made it"):
+                    strategy.all_reduce(tensor)
+                strategy.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        strategy.all_reduce(tensor)
+
+
+def test_a_fork_of_a_rank_is_told_so(tmp_path: Path) -> None:
+    ranks.run(forks, 2, str(tmp_path))
+
+
+def test_arguments_out_of_range() -> None:
+    with pytest.raises(ConfigError, match="staging_bytes is 100"):
+        CudaStrategy(staging_bytes=100)
+    with pytest.raises(ConfigError, match="timeout_s is 0"):
+        CudaStrategy(timeout_s=0)
+    strategy = CudaStrategy()
+    for call in (
+        strategy.barrier,
+        strategy.synchronize,
+        lambda: strategy.rank,
+        lambda: strategy.schedule,
+        lambda: strategy.device,
+    ):
+        with pytest.raises(ConfigError, match="call init first"):
+            call()
+    strategy.close()
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        b"",
+        b"[]",
+        b'{"settings": 3, "problem": ""}',
+        b'{"settings": {}, "problem": ""}',
+        b'{"settings": {}, "problem": "", "device": 0, "device_id": "a b", "memory": "", "events": []}',
+        b'{"settings": {}, "problem": "", "device": 0, "device_id": "ab", "memory": "00", "events": ["00", "00", "00", "00"]}',
+    ],
+)
+def test_a_card_that_is_none_is_refused(card: bytes) -> None:
+    with pytest.raises(ConfigError, match="rank 3 says of its device"):
+        _checked_card(card, 3)

@@ -1,0 +1,151 @@
+"""Nothing is read before it is written, or overwritten before it was read, however late streams and hosts are."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+import torch
+from devices import SideStream, set_standin, to_device
+
+from softs_fast import _kernels, cuda
+from softs_fast.collectives import CudaStrategy, Schedule
+from softs_fast.collectives.cuda_steps import Steps
+from softs_fast.errors import ConfigError
+
+STAGING = 1 << 20
+N = 4096
+ONE_SHOT, TWO_SHOT = Schedule(STAGING, STAGING), Schedule(0, STAGING)
+Say = Callable[[Any], None]
+
+
+def poison(steps: Steps, device: int, seed: int) -> None:
+    """Before anything is staged in a half, fill it with NaN, and what was reduced there: who still reads them, or reads too soon, gets NaN.
+
+    Now and then a stream is slow to go on to what it may read.
+    """
+    arena, pack, meet = steps._arena, steps._pack, steps._meet
+    nan = to_device(torch.full((N,), torch.nan), device)
+    aside = to_device(torch.zeros(N), device)
+    chance = random.Random(seed)
+
+    def poisoned(rows: list[Any], slot: int, stream: int) -> None:
+        half = steps._taken & 1
+        for area in (arena.own.staged(half), arena.own.reduced(half)):
+            _kernels.cuda_copy(area, nan.data_ptr(), nan.nbytes, stream)
+        pack(rows, slot, stream)
+
+    def slow(phase: str, half: int, stream: int, tag: int) -> bool:
+        met = meet(phase, half, stream, tag)
+        for _ in range(20 if chance.random() < 0.1 else 0):
+            _kernels.cuda_copy(aside.data_ptr(), nan.data_ptr(), nan.nbytes, stream)
+        return met
+
+    steps._pack, steps._meet = poisoned, slow  # type: ignore[method-assign]
+
+
+def many_epochs(
+    say: Say,
+    rank: int,
+    size: int,
+    folder: str,
+    schedule: Schedule,
+    in_kernel: bool,
+    epochs: int,
+    delay_us: int,
+) -> list[float]:
+    set_standin({"SOFTS_STANDIN_DELAY_US": str(delay_us)})
+    device = rank % max(1, cuda.n_devices())
+    chance = random.Random(rank)
+    strategy = CudaStrategy(
+        device=device, timeout_s=30, staging_bytes=STAGING, schedule=schedule, in_kernel=in_kernel
+    )
+    wrong = []
+    with strategy.init(rank, size, folder):
+        poison(strategy._work, device, rank)
+        tensors = [to_device(torch.zeros(N), device) for _ in range(epochs)]
+        for epoch, tensor in enumerate(tensors):
+            tensor.fill_(float(epoch % 1000 + rank))
+        if not cuda.is_standin:
+            torch.cuda.synchronize(device)
+        # All is submitted before anything is looked at: the hosts run ahead of their devices.
+        stream = SideStream(device)
+        with stream():
+            for tensor in tensors:
+                strategy.all_reduce(tensor)
+                if chance.random() < 0.02:
+                    time.sleep(chance.random() * 2e-3)
+            strategy.synchronize()
+        for epoch, tensor in enumerate(tensors):
+            wanted = size * (epoch % 1000) + sum(range(size))
+            if not bool((tensor == wanted).all()):
+                wrong.append(epoch)
+    return wrong
+
+
+@pytest.mark.parametrize("schedule", [ONE_SHOT, TWO_SHOT], ids=["one-shot", "two-shot"])
+@pytest.mark.parametrize(("size", "epochs", "delay_us"), [(2, 2000, 0), (3, 400, 300), (4, 200, 300)])
+def test_many_epochs_with_late_streams_and_hosts(
+    tmp_path: Path, size: int, epochs: int, delay_us: int, schedule: Schedule
+) -> None:
+    told = ranks.run(many_epochs, size, str(tmp_path), schedule, False, epochs, delay_us)
+    assert told == [[]] * size
+
+
+@pytest.mark.parametrize("schedule", [ONE_SHOT, TWO_SHOT], ids=["one-shot", "two-shot"])
+def test_many_epochs_in_one_kernel_each(tmp_path: Path, schedule: Schedule) -> None:
+    """More than 256: their number wraps around meanwhile."""
+    assert ranks.run(many_epochs, 3, str(tmp_path), schedule, True, 400, 30) == [[]] * 3
+
+
+def mixed_calls(say: Say, rank: int, size: int, folder: str) -> None:
+    set_standin({"SOFTS_STANDIN_DELAY_US": "300"})
+    device = rank % max(1, cuda.n_devices())
+    chance = random.Random(5)
+    strategy = CudaStrategy(
+        device=device, timeout_s=30, staging_bytes=STAGING, schedule=Schedule(1 << 13, STAGING)
+    )
+    with strategy.init(rank, size, folder):
+        poison(strategy._work, device, rank)
+        checks = []
+        # Freeing memory would wait for all streams.
+        kept: list[torch.Tensor] = []
+        streams = [SideStream(device) for _ in range(3)]
+        for _ in range(150):
+            n, kind = chance.choice([5, 1000, 4000]), chance.randrange(5)
+            tensor = to_device(torch.full((n,), rank + 1.0), device)
+            whole = to_device(torch.zeros(size * n), device)
+            parts = to_device(torch.full((size * n,), rank + 1.0), device)
+            kept += [tensor, whole, parts]
+            if not cuda.is_standin:
+                torch.cuda.synchronize(device)
+            total = sum(range(1, size + 1))
+            # Any stream for any call: the strategy keeps its calls in order.
+            with chance.choice(streams)():
+                if kind == 0:
+                    strategy.all_reduce(tensor)
+                    checks.append((tensor, torch.full((n,), float(total))))
+                elif kind == 1:
+                    strategy.all_gather(whole, tensor)
+                    checks.append((whole, torch.arange(1.0, size + 1).repeat_interleave(n)))
+                elif kind == 2:
+                    root = chance.randrange(size)
+                    strategy.broadcast_tensor(tensor, root)
+                    checks.append((tensor, torch.full((n,), root + 1.0)))
+                elif kind == 3:
+                    # What was staged for it is staged again for the next call.
+                    with pytest.raises(ConfigError, match="different calls"):
+                        strategy.all_reduce(tensor, "min" if rank == 0 else "max")
+                    checks.append((tensor, torch.full((n,), rank + 1.0)))
+                else:
+                    strategy.reduce_scatter(tensor, parts)
+                    checks.append((tensor, torch.full((n,), float(total))))
+        strategy.synchronize()
+        assert all(torch.equal(tensor.cpu(), wanted) for tensor, wanted in checks)
+
+
+def test_all_kinds_of_calls_in_any_streams(tmp_path: Path) -> None:
+    ranks.run(mixed_calls, 3, str(tmp_path))
