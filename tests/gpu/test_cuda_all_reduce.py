@@ -253,11 +253,14 @@ def does_the_others(say: Say, rank: int, size: int, folder: str) -> dict[str, Op
 
 
 def test_reduce_scatter_all_gather_broadcast_barrier(tmp_path: Path) -> None:
-    for metrics in ranks.run(does_the_others, 3, str(tmp_path)):
+    told = ranks.run(does_the_others, 3, str(tmp_path))
+    # One rank may always be the last to come.
+    assert sum(metrics["all_gather"].waiting_s for metrics in told) > 0
+    for metrics in told:
         assert metrics["broadcast"].count == 12
         assert metrics["reduce_scatter"].bytes == 3 * 8 * (1 + 33 + 200_000)
         assert metrics["barrier"].count == 1
-        assert metrics["all_gather"].seconds >= metrics["all_gather"].waiting_s > 0
+        assert metrics["all_gather"].seconds >= metrics["all_gather"].waiting_s >= 0
 
 
 def probes(say: Say, rank: int, size: int, folder: str) -> Schedule:

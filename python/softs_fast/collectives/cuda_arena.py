@@ -193,11 +193,11 @@ class Arena:
                 continue
             whose = f"that of rank {rank} on device {card['device']} ({card['device_id']})"
             peer = here.get(card["device_id"])
-            if peer is not None and not _kernels.cuda_can_access(self._device, peer):
-                raise ConfigError(
-                    f"device {self._device} has no access to the memory of others; needed is {whose}"
-                )
             try:
+                if peer is not None and not _kernels.cuda_can_access(self._device, peer):
+                    raise ConfigError(
+                        f"device {self._device} has no access to the memory of others; needed is {whose}"
+                    )
                 mapping = _kernels.CudaMapping(bytes.fromhex(card["memory"]), self._device)
                 self._mappings.append(mapping)
                 events = [

@@ -343,13 +343,17 @@ class CudaStrategy(Strategy):
             if arena is not None:
                 arena.close_others()
             group = old.rebuild()
-            # Whoever is left has closed what belongs to this rank.
-            group.barrier(_CLOSING)
-            old.close()
-            if arena is not None:
-                arena.close()
-            self._joined = group
-            self._settle(group)
+            try:
+                # Whoever is left has closed what belongs to this rank.
+                group.barrier(_CLOSING)
+                old.close()
+                if arena is not None:
+                    arena.close()
+                self._joined, self._arena = group, None
+                self._settle(group)
+            except BaseException:
+                group.close()
+                raise
 
     def give_up(self, why: str) -> None:
         """Tell the other ranks, now, that this one cannot go on; they raise PeerLost with `why`. The group is broken.

@@ -47,8 +47,9 @@ class OpMetrics:
 class Strategy(Protocol):
     """Collective operations over a fixed group of ranks.
 
-    Every rank makes the same calls in the same order. A call returns when this rank's result is there. After `PeerLost` the
-    contents of the tensors of that call are undefined, and every later call raises `PeerLost` too.
+    Every rank makes the same calls in the same order. A call returns when this rank's result is there; on CUDA devices, when it will be
+    there in the order of the current stream. After `PeerLost` the contents of the tensors of that call are undefined, and every later call
+    raises `PeerLost` too.
     """
 
     @property

@@ -1,0 +1,1 @@
+"""Benches of the CUDA side; each has `measure() -> dict`, and runs alone."""
