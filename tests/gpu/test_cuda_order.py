@@ -56,7 +56,8 @@ def many_epochs(
     in_kernel: bool,
     epochs: int,
     delay_us: int,
-) -> list[float]:
+    rounds: int = 1,
+) -> list[int]:
     set_standin({"SOFTS_STANDIN_DELAY_US": str(delay_us)})
     device = rank % max(1, cuda.n_devices())
     chance = random.Random(rank)
@@ -67,22 +68,23 @@ def many_epochs(
     with strategy.init(rank, size, folder):
         poison(strategy._work, device, rank)
         tensors = [to_device(torch.zeros(N), device) for _ in range(epochs)]
-        for epoch, tensor in enumerate(tensors):
-            tensor.fill_(float(epoch % 1000 + rank))
-        if not cuda.is_standin:
-            torch.cuda.synchronize(device)
-        # All is submitted before anything is looked at: the hosts run ahead of their devices.
         stream = SideStream(device)
-        with stream():
-            for tensor in tensors:
-                strategy.all_reduce(tensor)
-                if chance.random() < 0.02:
-                    time.sleep(chance.random() * 2e-3)
-            strategy.synchronize()
-        for epoch, tensor in enumerate(tensors):
-            wanted = size * (epoch % 1000) + sum(range(size))
-            if not bool((tensor == wanted).all()):
-                wrong.append(epoch)
+        for _ in range(rounds):
+            for epoch, tensor in enumerate(tensors):
+                tensor.fill_(float(epoch % 1000 + rank))
+            if not cuda.is_standin:
+                torch.cuda.synchronize(device)
+            # All is submitted before anything is looked at: the hosts run ahead of their devices.
+            with stream():
+                for tensor in tensors:
+                    strategy.all_reduce(tensor)
+                    if chance.random() < 0.02:
+                        time.sleep(chance.random() * 2e-3)
+                strategy.synchronize()
+            for epoch, tensor in enumerate(tensors):
+                wanted = size * (epoch % 1000) + sum(range(size))
+                if not bool((tensor == wanted).all()):
+                    wrong.append(epoch)
     return wrong
 
 
@@ -99,6 +101,17 @@ def test_many_epochs_with_late_streams_and_hosts(
 def test_many_epochs_in_one_kernel_each(tmp_path: Path, schedule: Schedule) -> None:
     """More than 256: their number wraps around meanwhile."""
     assert ranks.run(many_epochs, 3, str(tmp_path), schedule, True, 400, 30) == [[]] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("in_kernel", "rounds"), [(False, 170), (True, 50)])
+def test_tens_of_thousands_of_epochs(
+    tmp_path: Path, in_kernel: bool, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "WATCHDOG_S", 250.0)
+    told = ranks.run(many_epochs, 3, str(tmp_path), TWO_SHOT, in_kernel, 400, 0, rounds)
+    assert told == [[]] * 3
 
 
 def mixed_calls(say: Say, rank: int, size: int, folder: str) -> None:
