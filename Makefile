@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint setup bench stress fuzz clean
+.PHONY: help demo test lint setup bench stress fuzz gpu clean
 
 # The first of these that is fit to use; `make PYTHON=/path/to/python3.12` overrides.
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
@@ -61,6 +61,13 @@ bench: $(VENV)/.installed-dev ## measure against softs 0.1.2; results go to benc
 stress: $(VENV)/.installed-dev ## the slow tests, minutes each
 	SOFTS_FAST_STRESS_S=120 cargo test -p softs-shm --release --test lane_stress
 	$(RUN) -m pytest -m slow $(ARGS)
+
+gpu: $(VENV)/.installed-dev ## tests and benches of the CUDA side, on a machine with a GPU; results go to benches/results/gpu-*.json
+	@if ! command -v nvcc >/dev/null; then $(RUN) -m pip install --quiet $$($(RUN) -c 'import build_backend; print(*build_backend.NVCC)'); fi
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SOFTS_CUDA="$$(command -v nvcc >/dev/null || echo pip)" $(RUN) build_backend.py
+	@$(RUN) -c 'import sys; from softs_fast import cuda; sys.exit(0 if cuda.n_devices() else "no CUDA device, or no driver for it")'
+	$(RUN) -m pytest tests/gpu $(ARGS)
+	$(RUN) -m benches.gpu
 
 fuzz: ## random bytes and random schedules against the protocol; SECONDS=600
 	cargo run -p softs-proto --release --example fuzz -- --seconds $(SECONDS)
