@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import mmap
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benches import workloads
-from benches.scenarios import FASTER_FIFO, ICEORYX2, ICEORYX2_BATCHES, ICEORYX2_ZERO_COPY, TORCH, Size
+from benches.scenarios import COPIES, FASTER_FIFO, ICEORYX2, ICEORYX2_BATCHES, ICEORYX2_ZERO_COPY, TORCH, Size
 
 Take = Callable[[], Any]
 
@@ -29,6 +30,8 @@ FIFO_SAMPLES = 16
 # One being written and one being read: more were slower, as they no longer fit into the cache.
 ICEORYX2_SAMPLES = 1
 PR_SET_PDEATHSIG = 1
+# Each of the two counters in cache lines of its own.
+_COUNTERS_BYTES = 4096
 FOR_EVER_S = 3_600.0
 
 
@@ -148,6 +151,38 @@ def open_iceoryx2_batches(room: Room, stack: ExitStack) -> Take:
     return take_in_place
 
 
+def open_copies(room: Room, stack: ExitStack) -> Take:
+    """No more than the two copies of a loader that copies once: into a slot by one process, from there into a batch by another.
+
+    There is nothing to it but two counters in shared memory that both look at all the time: a limit, not a way to do it. As many slots as a
+    batch has, and two batches that take turns, as in a loop over a loader.
+    """
+    n_bytes, n_slots = len(room.data), room.batch_size
+    stride = -(-n_bytes // 64) * 64
+    memory = mmap.mmap(-1, _COUNTERS_BYTES + n_slots * stride)
+    slots = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + _COUNTERS_BYTES
+    counter = ctypes.c_uint64.from_buffer
+    written, taken = counter(memory, 0), counter(memory, _COUNTERS_BYTES // 2)
+    _start_producer(stack, _copy_for_ever, room.data, slots, stride, n_slots, written, taken)
+    batches = [ctypes.create_string_buffer(room.batch_size * n_bytes) for _ in range(2)]
+    memmove = ctypes.memmove
+
+    def take() -> Any:
+        batch = batches[0]
+        batches.reverse()
+        to, done = ctypes.addressof(batch), taken.value
+        for row in range(room.batch_size):
+            while written.value <= done:
+                pass
+            memmove(to + row * n_bytes, slots + done % n_slots * stride, n_bytes)
+            done += 1
+            taken.value = done
+        return batch
+
+    _expect(take()[:n_bytes], room.data)
+    return take
+
+
 def open_torch(room: Room, stack: ExitStack) -> Take:
     """A DataLoader whose workers collate ready tensors into shared memory; the batch arrives without a copy."""
     import torch
@@ -183,6 +218,18 @@ def _endless(sample: dict[str, Any]) -> Any:
 def _put_for_ever(queue: Any, data: bytes) -> None:
     while True:
         queue.put(data, timeout=FOR_EVER_S)
+
+
+def _copy_for_ever(
+    data: bytes, slots: int, stride: int, n_slots: int, written: ctypes.c_uint64, taken: ctypes.c_uint64
+) -> None:
+    memmove, n_bytes, done = ctypes.memmove, len(data), 0
+    while True:
+        while done - taken.value >= n_slots:
+            pass
+        memmove(slots + done % n_slots * stride, data, n_bytes)
+        done += 1
+        written.value = done
 
 
 def _publish_for_ever(folder: str, data: bytes, n_buffered: int, n_borrowed: int) -> None:
@@ -260,5 +307,6 @@ OPPONENTS = {
     ICEORYX2: Opponent("iceoryx2", partial(open_iceoryx2, zero_copy=False)),
     ICEORYX2_ZERO_COPY: Opponent("iceoryx2", partial(open_iceoryx2, zero_copy=True)),
     ICEORYX2_BATCHES: Opponent("iceoryx2", open_iceoryx2_batches, takes_batches=True),
+    COPIES: Opponent("ctypes", open_copies, takes_batches=True),
     TORCH: Opponent("torch", open_torch, takes_batches=True),
 }

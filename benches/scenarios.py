@@ -18,6 +18,7 @@ FASTER_FIFO = "faster-fifo"
 ICEORYX2 = "iceoryx2"
 ICEORYX2_ZERO_COPY = "iceoryx2, zero copy"
 ICEORYX2_BATCHES = "iceoryx2, zero copy, batches"
+COPIES = "bare copies"
 TORCH = "torch DataLoader, 3 workers"
 
 WorkloadName = Literal["one_by_one", "pipelined", "loader", "training", "fresh", "idle"]
@@ -139,6 +140,7 @@ class Scenario:
                     zero_copy,
                     replace(zero_copy, name=f"{batches}, zero copy", batch_generator=True),
                     Side.other(ICEORYX2_BATCHES),
+                    Side.other(COPIES),
                     Side.other(TORCH),
                 )
             case _:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -31,7 +31,7 @@ def main() -> int:
         "n_devices": cuda.n_devices(),
         "cuda": _kernels.cuda_build(),
         "torch_cuda": torch.version.cuda,
-        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "commit": describe_commit(),
         "benches": {bench.__name__.rpartition(".")[2]: bench.measure() for bench in (slot_write, all_reduce)},
