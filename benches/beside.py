@@ -46,10 +46,11 @@ def training(result: Record) -> str:
     for one in scenarios:
         theirs, ours = medians(one)
         sides = [theirs, ours, *(further(one).get(name) for name in names)]
-        ratios = [f"{side['step_ratio']:.3f}x" if side else "-" for side in sides]
+        ratios = [f"{side['step_ratio']:.3f}x ({side['wait_ms']:.2f} ms)" if side else "-" for side in sides]
         rows.append([one["name"], f"{ours['memory_step_ms']:.1f} ms", *ratios])
     heads = ["scenario", "step on tensors in memory", *result["packages"], *names]
-    return section("Training: a step fed by the loader, against one on tensors in memory", heads, rows)
+    title = "Training: a step fed by the loader, against one on tensors in memory (of it, until the batch is there)"
+    return section(title, heads, rows)
 
 
 def switches(result: Record) -> str:

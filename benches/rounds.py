@@ -94,7 +94,10 @@ def _gain(key: str, ours: float, theirs: float) -> float:
 
 def _headline(outcome: dict[str, Any]) -> str:
     if "step_ratio" in outcome:
-        return f"a step takes {outcome['step_ratio']:.3f}x of {outcome['memory_step_ms']:.1f} ms"
+        return (
+            f"a step takes {outcome['step_ratio']:.3f}x of {outcome['memory_step_ms']:.1f} ms, "
+            f"its batch is waited for {outcome['wait_ms']:.2f} ms"
+        )
     if "switches" in outcome:
         times = f"p50 {outcome['p50_us']:,.0f} us, p99 {outcome['p99_us']:,.0f} us"
         return f"{times}, {outcome['switches']} switches, {outcome['restarts']} clients replaced"

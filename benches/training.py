@@ -29,7 +29,7 @@ def open_training(batches: Iterator[Batch]) -> Callable[[float], dict[str, Any]]
 
     Returns:
         A function of seconds; it returns step_ratio (a step from the loader against one from memory, median of the turns),
-        memory_step_ms, loader_step_ms (medians of the turns' means), turns and seconds.
+        memory_step_ms, loader_step_ms, wait_ms (of it, until the batch was there; medians of the turns' means), turns and seconds.
     """
     torch.set_num_threads(N_THREADS)
     torch.manual_seed(0)
@@ -44,14 +44,18 @@ def open_training(batches: Iterator[Batch]) -> Callable[[float], dict[str, Any]]
     def measure(seconds: float) -> dict[str, Any]:
         memory_s: list[float] = []
         loader_s: list[float] = []
+        wait_s: list[float] = []
         started = time.perf_counter()
         while time.perf_counter() - started < seconds or not loader_s:
-            memory_s.append(_turn(step, in_memory))
-            loader_s.append(_turn(step, batches))
+            memory_s.append(_turn(step, in_memory)[0])
+            took, waited = _turn(step, batches)
+            loader_s.append(took)
+            wait_s.append(waited)
         return {
             "step_ratio": statistics.median(fed / free for fed, free in zip(loader_s, memory_s, strict=True)),
             "memory_step_ms": 1e3 * statistics.median(memory_s),
             "loader_step_ms": 1e3 * statistics.median(loader_s),
+            "wait_ms": 1e3 * statistics.median(wait_s),
             "turns": len(loader_s),
             "seconds": time.perf_counter() - started,
         }
@@ -77,14 +81,18 @@ class _Step:
         self._optimizer.step()
 
 
-def _turn(step: _Step, batches: Iterator[Batch]) -> float:
-    """Seconds per step."""
+def _turn(step: _Step, batches: Iterator[Batch]) -> tuple[float, float]:
+    """Seconds per step, and of them until its batch was there."""
     for batch in itertools.islice(batches, N_STEPS_NOT_COUNTED):
         step(batch)
-    started = time.perf_counter()
+    waited = 0.0
+    started = before = time.perf_counter()
     for _ in range(N_STEPS):
-        step(next(batches))
-    return (time.perf_counter() - started) / N_STEPS
+        batch = next(batches)
+        waited += time.perf_counter() - before
+        step(batch)
+        before = time.perf_counter()
+    return (before - started) / N_STEPS, waited / N_STEPS
 
 
 def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
