@@ -16,8 +16,12 @@ __all__ = [
     "BatchGenerator",
     "FillGenerator",
     "Generator",
+    "Output",
     "SampleGenerator",
+    "SlotOutput",
+    "flat_bytes",
     "make_generator",
+    "rows_of_bytes",
     "takes_argument",
 ]
 
@@ -63,30 +67,93 @@ class Generator(Protocol):
         """
 
 
+class Output(Protocol):
+    """Puts what the user's functions make into slots.
+
+    Attributes:
+        is_bytes: whether it takes nothing but bytes and puts them into the memory of the slots, so that a caller may do that himself.
+    """
+
+    @property
+    def is_bytes(self) -> bool: ...
+
+    def put(self, sample: object, slot: memoryview) -> None:
+        """Put one sample into a slot. Raises ConfigError if it is none."""
+
+    def put_all(self, samples: object, slots: Sequence[memoryview]) -> None:
+        """Put what makes as many samples as there are slots into these. Raises ConfigError if it is not that."""
+
+    def lend(self, slot: memoryview) -> Any:
+        """Return what a function fills with one sample: memory, or a dict of tensors. Raises ConfigError if there can be none."""
+
+    def take_back(self, slot: memoryview) -> None:
+        """Finish what was lent last: it is filled."""
+
+
+class SlotOutput:
+    """Puts samples into the memory of the slots.
+
+    Args:
+        config: what a sample is made of; None if functions deal in bytes.
+    """
+
+    def __init__(self, config: BatchConfig | None = None) -> None:
+        self.is_bytes = config is None
+        self._config = config
+
+    def put(self, sample: object, slot: memoryview) -> None:
+        """See `Output.put`."""
+        config = self._config
+        if config is not None and isinstance(sample, Mapping):
+            config.encode_into(sample, slot)
+            return
+        data = flat_bytes(sample, "bytes" if config is None else "a mapping of tensors, or bytes")
+        if len(data) != len(slot):
+            raise ConfigError(f"returned {len(data)} bytes, need slot_size={len(slot)}")
+        slot[:] = data
+
+    def put_all(self, samples: object, slots: Sequence[memoryview]) -> None:
+        """See `Output.put_all`."""
+        config = self._config
+        if config is not None and isinstance(samples, Mapping):
+            config.encode_batch_into(samples, slots)
+            return
+        rows = rows_of_bytes(samples, list(map(len, slots)), with_config=config is not None)
+        for row, slot in zip(rows, slots, strict=True):
+            slot[:] = row
+
+    def lend(self, slot: memoryview) -> Any:
+        """See `Output.lend`."""
+        return slot if self._config is None else self._config.views(slot)
+
+    def take_back(self, slot: memoryview) -> None:
+        """Nothing: the function wrote to the slot."""
+
+
 class SampleGenerator:
     """`function(product_id)`, or `function(product_id, sequence)`, returns one sample.
 
     Args:
         function: returns bytes, bytearray or memoryview of the slot's size; with a config also a mapping
             {name: dtype [*shape]} of tensors, arrays or numbers, see `BatchConfig.encode_into`.
-        config: what a sample is made of.
+        output: where samples go.
     """
 
     max_batch = 1
     batch_function = None
 
-    def __init__(self, function: Callable[..., Any], config: BatchConfig | None = None) -> None:
+    def __init__(self, function: Callable[..., Any], output: Output) -> None:
         self.function = function
         self.wants_sequence = _takes_sequence(function, 1)
-        self.is_plain = config is None
-        self._config = config
+        self.is_plain = output.is_bytes
+        self._output = output
 
     def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
         """Make one sample per slot, with a call for each; see `Generator.make`."""
         for sequence, slot in zip(sequences, slots, strict=True):
             sample = self.function(product_id, *((sequence,) if self.wants_sequence else ()))
             try:
-                _write_sample(sample, slot, self._config)
+                self._output.put(sample, slot)
             except ConfigError as error:
                 raise _failed("generator_fn", product_id, error) from None
 
@@ -99,19 +166,17 @@ class BatchGenerator:
             all n end to end; with a config also a mapping {name: dtype [n, *shape]} of tensors or arrays, see
             `BatchConfig.encode_batch_into`. `sequences` is a tuple of n numbers.
         max_batch: the largest n, at least 1.
-        config: what a sample is made of.
+        output: where samples go.
     """
 
     is_plain = False
 
-    def __init__(
-        self, function: Callable[..., Any], max_batch: int, config: BatchConfig | None = None
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], max_batch: int, output: Output) -> None:
         self.function = function
         self.wants_sequence = _takes_sequence(function, 2)
         self.max_batch = max_batch
-        self.batch_function = function if config is None else None
-        self._config = config
+        self.batch_function = function if output.is_bytes else None
+        self._output = output
 
     def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
         """Make all samples with one call; see `Generator.make`."""
@@ -126,7 +191,7 @@ class BatchGenerator:
             GeneratorFailed: it is not what is needed.
         """
         try:
-            _write_samples(samples, slots, self._config)
+            self._output.put_all(samples, slots)
         except ConfigError as error:
             raise _failed("batch_generator_fn", product_id, error) from None
 
@@ -138,30 +203,31 @@ class FillGenerator:
         function: writes the whole sample into `out`, the slot's bytes; with a config into {name: dtype
             [*shape]} on the slot's memory, see `BatchConfig.views`. What it returns is ignored. `out` has
             what the slot's last sample left. It must not be used after the call: the slot has passed on.
-        config: what a sample is made of.
+        output: where samples go.
     """
 
     max_batch = 1
     is_plain = False
     batch_function = None
 
-    def __init__(self, function: Callable[..., Any], config: BatchConfig | None = None) -> None:
+    def __init__(self, function: Callable[..., Any], output: Output) -> None:
         self.function = function
         self.wants_sequence = _takes_sequence(function, 2)
-        self._config = config
+        self._output = output
 
     def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
         """Make one sample per slot, with a call for each; see `Generator.make`."""
         for sequence, slot in zip(sequences, slots, strict=True):
             try:
-                views = None if self._config is None else self._config.views(slot)
+                lent = self._output.lend(slot)
             except ConfigError as error:
                 raise _failed("fill_fn", product_id, error) from None
             # The function may do with its dict what it likes; a copy tells what it did.
-            out = slot if views is None else dict(views)
+            out = dict(lent) if isinstance(lent, dict) else lent
             self.function(product_id, out, *((sequence,) if self.wants_sequence else ()))
-            if isinstance(out, dict) and views is not None:
-                _check_in_place(product_id, views, out)
+            if isinstance(lent, dict):
+                _check_in_place(product_id, lent, out)
+            self._output.take_back(slot)
 
 
 def make_generator(
@@ -172,6 +238,7 @@ def make_generator(
     slot_size: int,
     batch_config: BatchConfig | None = None,
     max_batch: int = 64,
+    output: Output | None = None,
 ) -> Generator:
     """Return the generator of the one function that is given.
 
@@ -186,6 +253,7 @@ def make_generator(
         slot_size: bytes of one sample.
         batch_config: what a sample is made of, `slot_size` bytes; None if functions deal in bytes.
         max_batch: the largest n for `batch_generator_fn`.
+        output: where samples go; default: into the memory of the slots.
 
     Raises:
         ConfigError: not exactly one function; a config of another size, or one that encodes in its own way, or with
@@ -199,8 +267,9 @@ def make_generator(
         raise ConfigError(f"max_batch must be at least 1, have {max_batch}")
     if batch_config is not None:
         _check_config(batch_config, slot_size)
+    output = SlotOutput(batch_config) if output is None else output
     if batch_generator_fn is not None:
-        return BatchGenerator(batch_generator_fn, max_batch, batch_config)
+        return BatchGenerator(batch_generator_fn, max_batch, output)
     if fill_fn is not None:
         coded = [spec for spec in batch_config.specs if spec.codec is not None] if batch_config else []
         if coded:
@@ -208,9 +277,58 @@ def make_generator(
                 f'fill_fn fills tensors in place, but "{coded[0].name}" is stored as {coded[0].codec}; use generator_fn '
                 "or batch_generator_fn, or no codec"
             )
-        return FillGenerator(fill_fn, batch_config)
+        return FillGenerator(fill_fn, output)
     assert generator_fn is not None
-    return SampleGenerator(generator_fn, batch_config)
+    return SampleGenerator(generator_fn, output)
+
+
+def flat_bytes(data: object, need: str) -> bytes | bytearray | memoryview:
+    """Return data as bytes in one row, copied only if they do not lie in one.
+
+    Raises:
+        ConfigError: they are no bytes; the text says what is needed.
+    """
+    if isinstance(data, bytes | bytearray):
+        return data
+    if isinstance(data, memoryview):
+        # An empty view cannot be cast.
+        return data.cast("B") if data.c_contiguous and data.nbytes else data.tobytes()
+    hint = " (tensors need batch_config)" if isinstance(data, Mapping) and "mapping" not in need else ""
+    raise ConfigError(f"returned {type(data).__name__}, need {need}{hint}")
+
+
+def rows_of_bytes(
+    samples: object, sizes: Sequence[int], *, with_config: bool
+) -> list[bytes | bytearray | memoryview]:
+    """Return the bytes of each sample of a batch.
+
+    Args:
+        samples: a list or tuple of them, or all end to end.
+        sizes: bytes of each sample.
+        with_config: whether tensors would have done too, for the text of errors.
+
+    Raises:
+        ConfigError: it is something else, or there are more bytes or fewer.
+    """
+    n = len(sizes)
+    if isinstance(samples, list | tuple):
+        if len(samples) != n:
+            raise ConfigError(f"returned {len(samples)} samples, need {n}")
+        rows = []
+        for i, (sample, size) in enumerate(zip(samples, sizes, strict=True)):
+            try:
+                rows.append(flat_bytes(sample, "bytes"))
+                if len(rows[-1]) != size:
+                    raise ConfigError(f"returned {len(rows[-1])} bytes, need slot_size={size}")
+            except ConfigError as error:
+                raise ConfigError(f"{error} (sample {i} of {n})") from None
+        return rows
+    need = f"{n} byte strings, or bytes"
+    data = memoryview(flat_bytes(samples, f"a mapping of tensors, {need}" if with_config else need))
+    if len(data) != sum(sizes):
+        raise ConfigError(f"returned {len(data)} bytes, need {sum(sizes)} for {n} samples")
+    starts = [sum(sizes[:i]) for i in range(n)]
+    return [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
 def takes_argument(function: Callable[..., Any], n_before: int, *names: str) -> bool:
@@ -241,52 +359,6 @@ def _check_config(config: BatchConfig, slot_size: int) -> None:
             f"batch_config of type {type(config).__name__} has an encode of its own, which is not used to "
             "write into slots; give no batch_config and return the bytes of encode from generator_fn"
         )
-
-
-def _write_sample(sample: object, slot: memoryview, config: BatchConfig | None) -> None:
-    if config is not None and isinstance(sample, Mapping):
-        config.encode_into(sample, slot)
-        return
-    data = _flat_bytes(sample, "bytes" if config is None else "a mapping of tensors, or bytes")
-    if len(data) != len(slot):
-        raise ConfigError(f"returned {len(data)} bytes, need slot_size={len(slot)}")
-    slot[:] = data
-
-
-def _write_samples(samples: object, slots: Sequence[memoryview], config: BatchConfig | None) -> None:
-    n = len(slots)
-    if config is not None and isinstance(samples, Mapping):
-        config.encode_batch_into(samples, slots)
-        return
-    if isinstance(samples, list | tuple):
-        if len(samples) != n:
-            raise ConfigError(f"returned {len(samples)} samples, need {n}")
-        for i, slot in enumerate(slots):
-            try:
-                _write_sample(samples[i], slot, None)
-            except ConfigError as error:
-                raise ConfigError(f"{error} (sample {i} of {n})") from None
-        return
-    need = f"{n} byte strings, or bytes"
-    data = memoryview(_flat_bytes(samples, need if config is None else f"a mapping of tensors, {need}"))
-    needed = sum(map(len, slots))
-    if len(data) != needed:
-        raise ConfigError(f"returned {len(data)} bytes, need {needed} for {n} samples")
-    start = 0
-    for slot in slots:
-        slot[:] = data[start : start + len(slot)]
-        start += len(slot)
-
-
-def _flat_bytes(data: object, need: str) -> bytes | bytearray | memoryview:
-    """Return data as bytes in one row, copied only if they do not lie in one."""
-    if isinstance(data, bytes | bytearray):
-        return data
-    if isinstance(data, memoryview):
-        # An empty view cannot be cast.
-        return data.cast("B") if data.c_contiguous and data.nbytes else data.tobytes()
-    hint = " (tensors need batch_config)" if isinstance(data, Mapping) and "mapping" not in need else ""
-    raise ConfigError(f"returned {type(data).__name__}, need {need}{hint}")
 
 
 def _check_in_place(product_id: str, given: Mapping[str, Any], out: Mapping[str, Any]) -> None:
