@@ -12,7 +12,7 @@ from .arguments import accepts_0_1_0
 from .batches import collate_rows, has_rows
 from .configs import BatchConfig
 from .errors import ConfigError
-from .iterable_dataset import EndlessDataset, SoftIterableDataset
+from .iterable_dataset import NO_WORKERS, EndlessDataset, SoftIterableDataset
 from .market import Medium
 
 __all__ = ["BatchIterator", "EndlessDataLoader", "SoftDataLoader"]
@@ -34,6 +34,12 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         if dataloader_kwargs.get("collate_fn") is None and dataloader_kwargs.get("batch_size", 1) is not None:
             dataloader_kwargs = {**dataloader_kwargs, "collate_fn": collate_rows}
         super().__init__(dataset, **dataloader_kwargs)
+        if dataset._is_on_device and self.num_workers > 0:
+            raise ConfigError(NO_WORKERS)
+        if dataset._is_on_device and self.pin_memory:
+            raise ConfigError(
+                "CudaIpcMedium hands out tensors that are on the device already; leave out pin_memory"
+            )
         self.soft_dataset._sends_samples = self.batch_size is None
         if self.batch_size is not None:
             self.soft_dataset._use_blocks_of(self.batch_size)

@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from .arguments import accepts_0_1_0, check_at_least
 from .batches import batch_reader, rows_of, shared
 from .configs import BatchConfig
+from .cuda_batches import DeviceBlockReader, DeviceReader, check_on_device, is_on_device
 from .errors import ConfigError
 from .market import Client, Medium
 from .model_id import SharedModelId
@@ -84,8 +85,12 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self.debug = debug
         self._max_failures = max_failures
         self._first_wait_ms = first_wait_ms
-        if zero_copy:
+        self._is_on_device = is_on_device(medium_cls)
+        if self._is_on_device:
+            check_on_device(batch_config, zero_copy=zero_copy)
+        elif zero_copy:
             check_zero_copy(batch_config, medium_cls)
+        if zero_copy:
             self._use_blocks_of(1)
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,18 +181,27 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
     def _samples(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yield samples for ever, `{name: dtype [*shape]}`."""
         stream = self._stream()
-        return stream.views(self._block_reader(pinned=False)) if self.zero_copy else stream.samples()
+        if self.zero_copy:
+            return stream.views(self._block_reader(pinned=False))
+        if self._is_on_device:
+            batches = stream.batches(DeviceReader(self.batch_config, self._open_client(), 1))
+            return ({name: tensor[0] for name, tensor in batch.items()} for batch in batches)
+        return stream.samples()
 
     def _batches(self, n_rows: int, pinned: bool = False) -> Iterator[dict[str, torch.Tensor]]:
         """Yield batches for ever, `{name: dtype [n_rows, *shape]}`; `pinned` ones only with zero_copy."""
         stream = self._stream()
         if self.zero_copy:
             yield from stream.batches(self._block_reader(pinned))
+        elif self._is_on_device:
+            yield from stream.batches(DeviceReader(self.batch_config, self._open_client(), n_rows))
         else:
             yield from stream.batches(batch_reader(self.batch_config, self._open_client(), n_rows))
 
-    def _block_reader(self, pinned: bool) -> BlockReader:
+    def _block_reader(self, pinned: bool) -> BlockReader | DeviceBlockReader:
         client, n = self._open_client(), self._batch_size
+        if self._is_on_device:
+            return DeviceBlockReader(self.batch_config, client, n, client.slot_count // n)
         return BlockReader(
             self.batch_config, client, n, client.slot_count // n, self._pin if pinned else None
         )
@@ -223,6 +237,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def _open_client(self) -> Client:
         if self._client is None or self._client_pid != os.getpid():
+            if self._is_on_device and get_worker_info() is not None:
+                raise ConfigError(NO_WORKERS)
             block = self._batch_size if self.zero_copy else 1
             client = self._make_client(
                 endpoint=self.endpoint,
@@ -256,7 +272,7 @@ class SoftIterableDataset(EndlessDataset):
         model_id: product to order; at most 256 bytes of UTF-8. `set_model` changes it for all workers.
         endpoint: frontend of the broker.
         batch_config: what one sample holds.
-        medium_cls: how samples get here.
+        medium_cls: how samples get here. With `CudaIpcMedium` they are tensors on its device.
         num_slots: samples on order or finished, per worker.
         retry_delay: seconds, the shortest time between two requests that got nothing.
         request_timeout: seconds without a sample after which iteration raises; None waits for ever.
@@ -346,5 +362,9 @@ def _checked_positions(state: Any) -> dict[str, int]:
     return dict(positions)
 
 
+NO_WORKERS = (
+    "CudaIpcMedium hands out tensors on a device, which a DataLoader's workers cannot send; use num_workers=0: batches are made by "
+    "the device, and need no workers"
+)
 #: Sequence numbers have 64 bits; workers that take turns need some of them.
 _MAX_POSITION = 2**48

@@ -14,9 +14,13 @@ from torch.utils.data import get_worker_info
 
 from .batches import GatherReader, RowReader, SampleReader
 from .configs import BatchConfig
+from .cuda_batches import DeviceBlockReader, DeviceReader
 from .errors import SampleTimeout
 from .market import Client
 from .zero_copy import BlockReader
+
+#: What fills batches.
+Reader = GatherReader | RowReader | BlockReader | DeviceReader | DeviceBlockReader
 
 __all__ = ["MAX_PRODUCTS", "WAIT_MS", "Plan", "Stream", "WantedProduct"]
 
@@ -128,7 +132,7 @@ class Stream:
                 yield take()
                 patience.restart()
 
-    def batches(self, reader: GatherReader | RowReader | BlockReader) -> Iterator[Tensors]:
+    def batches(self, reader: Reader) -> Iterator[Tensors]:
         """Yield the batches of a reader, `{name: dtype [n_rows, *shape]}`, all samples of one model each."""
         n_rows, take, positions = reader.n_rows, reader.take, self._positions
         is_busy, clock = False, time.perf_counter
@@ -142,7 +146,7 @@ class Stream:
             yield batch.pop()
             is_busy = clock() - given >= _BUSY_S
 
-    def views(self, reader: BlockReader) -> Iterator[Tensors]:
+    def views(self, reader: BlockReader | DeviceBlockReader) -> Iterator[Tensors]:
         """Yield views of slots, `{name: dtype [*shape]}`."""
         positions, read_model_id = self._positions, self._model.read
         for product in self._filled(reader):
@@ -151,7 +155,7 @@ class Stream:
                 positions[product] += 1
                 yield rows.pop()
 
-    def _filled(self, reader: GatherReader | RowReader | BlockReader) -> Iterator[str]:
+    def _filled(self, reader: Reader) -> Iterator[str]:
         """Yield the product whenever the reader has a batch to take."""
         patience, read_model_id = self._patience, self._model.read
         n_rows, fill = reader.n_rows, reader.fill

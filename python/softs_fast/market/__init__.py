@@ -2,7 +2,7 @@
 
 from .broker import Broker
 from .client import Client
-from .mediums import FilesystemMedium, Medium, ShmMedium, TCPMedium
+from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .protocol import BrokerStats, EndpointConfig
 from .supplier import Supplier
 
@@ -10,6 +10,7 @@ __all__ = [
     "Broker",
     "BrokerStats",
     "Client",
+    "CudaIpcMedium",
     "EndpointConfig",
     "FilesystemMedium",
     "Medium",

@@ -20,7 +20,7 @@ from ..errors import (
     SoftsError,
     SuppliersBusy,
 )
-from .mediums import FilesystemMedium, Medium, ShmMedium, TCPMedium
+from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums._segment import SegmentMedium
 
 logger = logging.getLogger(__name__)
@@ -86,20 +86,26 @@ class Client:
         self.medium = medium_cls(
             address=address, slot_size=slot_size, num_slots=num_slots, create=True, **apart
         )
+        #: Whether slots are overwritten when they come back.
+        self.scribbles = scribble
+        #: Whether samples come strictly by their numbers.
+        self.is_ordered = ordered
         try:
             if not isinstance(self.medium.address, str):
                 raise ConfigError(f"the medium's address must be a str, have {self.medium.address!r}")
             self._core = _core.Client(
                 endpoint,
                 self.medium.address,
-                slot_size,
+                self.medium.slot_bytes(slot_size),
                 num_slots,
-                segment=own_segment(self.medium),
+                segment=self.medium._segment
+                if isinstance(self.medium, CudaIpcMedium)
+                else own_segment(self.medium),
                 server=self.medium._server if isinstance(self.medium, TCPMedium) else None,
                 ordered=ordered,
                 prefetch=prefetch,
                 block=block,
-                scribble=scribble,
+                scribble=scribble and not isinstance(self.medium, CudaIpcMedium),
                 spin_us=spin_us,
             )
         except BaseException:
@@ -214,7 +220,8 @@ class Client:
 
         Returns:
             Their memory, uint8 [block * slot_stride of the medium], yours until nothing refers to it any more; ``None`` when no
-            block was complete within timeout_ms.
+            block was complete within timeout_ms. With `CudaIpcMedium` it says which slots they are, and stands for them; what it shows
+            is a ticket.
 
         Raises:
             ConfigError: there is no segment.

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from .. import _core
 from ..configs import BatchConfig
 from ..errors import ConfigError, HelloError
+from .device_output import DeviceOutput
 from .generators import Generator, make_generator
-from .mediums import FilesystemMedium, Medium, ShmMedium, TCPMedium
+from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums._segment import SegmentMedium
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class Supplier:
                 raise ConfigError(
                     f"the weight of {pattern!r} must be from 1 to {_MAX_WEIGHT}, have {weight!r}"
                 )
+        self._output = _device_output(medium_cls, batch_config, slot_size)
         self._generator = make_generator(
             generator_fn,
             batch_generator_fn=batch_generator_fn,
@@ -105,12 +107,14 @@ class Supplier:
             slot_size=slot_size,
             batch_config=batch_config,
             max_batch=max_batch,
+            output=self._output,
         )
         self._generator_fn = generator_fn
         self._batch_config = batch_config
         self.product_ids = product_ids
         self.endpoint = endpoint
         self.slot_size = slot_size
+        self._slot_bytes = medium_cls.slot_bytes(slot_size)
         self.send_timeout_ms = send_timeout_ms
         self._max_wait_ms = float(max_wait_ms)
         self._medium_cls = medium_cls
@@ -123,7 +127,7 @@ class Supplier:
             endpoint,
             list(product_ids),
             self._name,
-            slot_size,
+            self._slot_bytes,
             _lanes_of(medium_cls),
             [os.fspath(directory) for directory in file_dirs],
             list(weights.items()),
@@ -145,7 +149,9 @@ class Supplier:
     def generator_fn(self, function: Callable[..., Any]) -> None:
         if self._generator_fn is None:
             raise ConfigError("this supplier makes its samples with another function than generator_fn")
-        self._generator = make_generator(function, slot_size=self.slot_size, batch_config=self._batch_config)
+        self._generator = make_generator(
+            function, slot_size=self.slot_size, batch_config=self._batch_config, output=self._output
+        )
         self._generator_fn = function
         self._core.renew()
 
@@ -204,6 +210,8 @@ class Supplier:
             for writer in self._writers.values():
                 writer.close()
             self._writers.clear()
+            if self._output is not None:
+                self._output.close()
 
     def _current_generator(self) -> Generator:
         return self._generator
@@ -235,8 +243,8 @@ class Supplier:
     def _make_and_write(
         self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int
     ) -> str | None:
-        if client_slot_size not in (0, self.slot_size):
-            return f"slot_size differs: this supplier has {self.slot_size}, the client {client_slot_size}"
+        if client_slot_size not in (0, self._slot_bytes):
+            return f"slot_size differs: this supplier has {self._slot_bytes}, the client {client_slot_size}"
         try:
             data = self._make(product_id, sequence)
         except Exception as error:
@@ -272,7 +280,7 @@ class Supplier:
         may_write = self._core.may_write
         written: bool | None
         try:
-            if isinstance(writer, SegmentMedium) and _is_same(type(writer), SegmentMedium, "write"):
+            if isinstance(writer, SegmentMedium) and _writes_at_once(type(writer)):
                 written = writer.write_if(offset, data, may_write)
             elif isinstance(writer, TCPMedium) and _is_same(type(writer), TCPMedium, "write"):
                 # A connection that was opened only after we asked would have missed the client's fence.
@@ -303,7 +311,7 @@ class Supplier:
 
     def _open(self, address: str) -> Medium:
         medium_cls = self._medium_cls
-        if issubclass(medium_cls, (ShmMedium, FilesystemMedium, TCPMedium)):
+        if issubclass(medium_cls, (CudaIpcMedium, ShmMedium, FilesystemMedium, TCPMedium)):
             return medium_cls.attach_limited(
                 address, file_dirs=self._file_dirs, allow_remote=self._allow_remote
             )
@@ -319,6 +327,8 @@ class Supplier:
             oldest = next(iter(self._writers))
             self._writers.pop(oldest).close()
         self._writers[address] = writer
+        if isinstance(writer, CudaIpcMedium) and self._output is not None:
+            writer.share_writers(self._output.writers)
         return writer
 
     def _relay_log(self) -> None:
@@ -333,8 +343,28 @@ class Supplier:
         self.stop()
 
 
-def _lanes_of(medium_cls: type[Medium]) -> Literal["shm", "file"] | None:
+def _device_output(
+    medium_cls: type[Medium], config: BatchConfig | None, slot_size: int
+) -> DeviceOutput | None:
+    """Where samples go that are to lie on devices; None with any other medium."""
+    if not issubclass(medium_cls, CudaIpcMedium):
+        return None
+    if config is not None and config.has_codecs:
+        raise ConfigError(
+            "CudaIpcMedium moves tensors as they are, but a tensor of batch_config has a codec; leave out the codec, or use ShmMedium"
+        )
+    return DeviceOutput(config, slot_size)
+
+
+def _writes_at_once(medium_cls: type[Medium]) -> bool:
+    """Whether it writes as it was made to, so that `write_if` may be used."""
+    return _is_same(medium_cls, SegmentMedium, "write") or _is_same(medium_cls, CudaIpcMedium, "write")
+
+
+def _lanes_of(medium_cls: type[Medium]) -> Literal["shm", "tickets", "file"] | None:
     """Where the native side may look for a client's slots; None if the medium writes in a way of its own."""
+    if _writes_as(medium_cls, CudaIpcMedium):
+        return "tickets"
     if _writes_as(medium_cls, ShmMedium):
         return "shm"
     return "file" if _writes_as(medium_cls, FilesystemMedium) else None

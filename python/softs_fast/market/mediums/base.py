@@ -34,6 +34,11 @@ class Medium(ABC):
         self.is_owner = create
 
     @classmethod
+    def slot_bytes(cls, slot_size: int) -> int:
+        """Return how many bytes of the medium a slot takes whose samples have slot_size bytes: offsets are multiples of that."""
+        return slot_size
+
+    @classmethod
     @abstractmethod
     def attach(cls, address: str) -> Medium:
         """Open the medium that a client created under `address`, to write to it."""

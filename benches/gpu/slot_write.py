@@ -1,0 +1,101 @@
+"""What a supplier takes to put samples into slots on a device: `python -m benches.gpu.slot_write`.
+
+Client and supplier are one process on one device, so that the times are those of ticket, kernel, events and receipt alone. Rates are set
+beside what the same device copies from one place in its memory to another.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from softs_fast import BatchConfig, CudaIpcMedium, TensorSpec, _kernels, cuda
+from softs_fast.market.device_output import DeviceOutput
+
+#: Bytes of a sample.
+SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+N_SLOTS = 8
+ROUNDS = 30
+WARM_UP = 5
+
+
+def measure() -> dict[str, Any]:
+    """Return the device's name, the fixed cost of a slot, and a row for each size of samples.
+
+    Of each row: `bytes` of a sample; `submit_us`, of the host's time per slot; `us`, until the slots are written, per slot; `gb_s` of that;
+    `copy_gb_s`, at which the device copies as many bytes; `share` of the one in the other. Medians.
+    """
+    rows = [_row(size) for size in SIZES]
+    return {
+        "bench": "slot_write",
+        "device": _kernels.cuda_device_name(0),
+        "standin": cuda.is_standin,
+        "slots_per_call": N_SLOTS,
+        "fixed_us_per_slot": rows[0]["us"],
+        "rows": rows,
+    }
+
+
+def _row(size: int) -> dict[str, Any]:
+    config = BatchConfig([TensorSpec("x", (size // 4,), "float32")])
+    medium = CudaIpcMedium(None, size, N_SLOTS, create=True)
+    output = DeviceOutput(config, size)
+    try:
+        step = medium.slot_bytes(size)
+        slots = [memoryview(medium._segment.reserve(i * step, 512)) for i in range(N_SLOTS)]
+        tensors = {"x": cuda.empty((N_SLOTS, size // 4), "float32", 0)}
+        arena = medium.arena
+        assert arena is not None
+
+        def write() -> None:
+            output.put_all(tensors, slots)
+
+        def finish() -> None:
+            for event in arena.filled:
+                event.synchronize()
+
+        submit_s, write_s = _times(write, finish)
+        stream = _kernels.CudaStream(0)
+        copy_s = _times(
+            lambda: _kernels.cuda_copy(
+                arena.memory.address, tensors["x"].data_ptr(), N_SLOTS * size, stream.handle
+            ),
+            stream.synchronize,
+        )[1]
+        stream.close()
+        for slot in slots:
+            slot.release()
+    finally:
+        output.close()
+        medium.close()
+        medium.unlink()
+    n_bytes = N_SLOTS * size
+    return {
+        "bytes": size,
+        "submit_us": submit_s / N_SLOTS * 1e6,
+        "us": write_s / N_SLOTS * 1e6,
+        "gb_s": n_bytes / write_s / 1e9,
+        "copy_gb_s": n_bytes / copy_s / 1e9,
+        "share": copy_s / write_s,
+    }
+
+
+def _times(start: Callable[[], None], finish: Callable[[], None]) -> tuple[float, float]:
+    """Return the median seconds until work is submitted, and until it is done."""
+    submitted, done = [], []
+    for i in range(WARM_UP + ROUNDS):
+        began = time.perf_counter()
+        start()
+        between = time.perf_counter()
+        finish()
+        if i >= WARM_UP:
+            submitted.append(between - began)
+            done.append(time.perf_counter() - began)
+    return statistics.median(submitted), statistics.median(done)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(), indent=1))
