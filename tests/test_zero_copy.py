@@ -130,7 +130,9 @@ def test_batches_lie_on_the_slots(
             assert tensor.untyped_storage().data_ptr() == batch["y"].data_ptr()
             assert tensor.shape[0] == B
             if tensor.numel():
-                assert tensor.stride(0) * tensor.element_size() == -(-CONFIG.nbytes() // 64) * 64
+                # A class of the user's own gets slots that lie close, as softs gives it.
+                stride = CONFIG.nbytes() if in_file else -(-CONFIG.nbytes() // 64) * 64
+                assert tensor.stride(0) * tensor.element_size() == stride
         places.add(batch["y"].data_ptr())
     assert len(places) <= 4
     del batch, tensor
