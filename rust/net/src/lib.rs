@@ -9,6 +9,7 @@ mod broker;
 pub mod client;
 mod connection;
 pub mod control;
+mod doors;
 mod endpoint;
 mod error;
 mod lanes;

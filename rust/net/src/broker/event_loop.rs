@@ -8,7 +8,6 @@ mod transmit;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,8 +24,9 @@ use super::BrokerOptions;
 use super::duet::Duet;
 use super::peers::Peer;
 use crate::NetError;
+use crate::doors::Doors;
 use crate::error::os_text;
-use crate::listener::{Accepted, Listener};
+use crate::listener::Listener;
 use crate::log::Throttle;
 use crate::peers::Peers;
 use crate::server::{Server, Shared};
@@ -40,24 +40,17 @@ const TURN_BYTES: usize = 256 << 10;
 /// Messages of one peer after which their answers are collected, so that a flood of short questions with long answers meets the limit
 /// on what waits for a peer before it meets that of the memory.
 const COLLECT_MESSAGES: usize = 64;
-/// Connections accepted from one listener in one turn.
-const TURN_ACCEPTS: usize = 64;
 /// Sockets served in one turn.
 const TURN_EVENTS: usize = 256;
-/// How long accepting rests when no descriptor is left and no connection ends.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What epoll says of the eventfd; peers have their numbers, and these are none of them.
+/// What epoll says of the eventfd; peers have their numbers, and this is none of them.
 const WAKE: u64 = u64::MAX;
-const FRONTEND: u64 = u64::MAX - 1;
-const BACKEND: u64 = u64::MAX - 2;
 
 /// The loop and everything it owns.
 pub(super) struct EventLoop {
     broker: Broker,
     peers: Peers<Peer>,
-    /// Connections before their READY, by deadline.
-    handshakes: BTreeSet<(Instant, u64)>,
+    doors: Doors,
     /// Connections with something to write.
     dirty: Vec<PeerId>,
     /// Clients with an answer that can wait for a first glance at the sockets, and those that have waited.
@@ -68,14 +61,11 @@ pub(super) struct EventLoop {
     /// Whether the last events came while it looked, so that it need not be woken.
     is_awake: bool,
     duet: Duet,
-    frontend: Listener,
-    backend: Listener,
-    accept_again: Option<Instant>,
     epoll: OwnedFd,
     buffer: Box<[u8]>,
     message: Message,
     complaints: Throttle,
-    options: BrokerOptions,
+    max_unsent_bytes: usize,
     spin: Spin,
     shared: Arc<Shared<Stats>>,
 }
@@ -88,28 +78,22 @@ impl EventLoop {
         shared: Arc<Shared<Stats>>,
     ) -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        for (fd, data) in [(shared.wake_fd(), WAKE), (frontend.as_fd(), FRONTEND), (backend.as_fd(), BACKEND)]
-        {
-            epoll::add(&epoll, fd, EventData::new_u64(data), EventFlags::IN)?;
-        }
+        epoll::add(&epoll, shared.wake_fd(), EventData::new_u64(WAKE), EventFlags::IN)?;
         Ok(Self {
-            broker: Broker::new(options.config.clone()),
+            broker: Broker::new(options.config),
             peers: Peers::default(),
-            handshakes: BTreeSet::new(),
+            doors: Doors::new(&epoll, [frontend, backend], options.handshake_timeout)?,
             dirty: Vec::new(),
             patient: Vec::new(),
             waited: Vec::new(),
             gave_work: false,
             is_awake: false,
             duet: Duet::default(),
-            frontend,
-            backend,
-            accept_again: None,
             epoll,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             message: Message::new(),
             complaints: Throttle::default(),
-            options,
+            max_unsent_bytes: options.max_unsent_bytes,
             spin: Spin::new(spin::LOOK),
             shared,
         })
@@ -163,10 +147,7 @@ impl EventLoop {
         let timeout = self.timeout().map(socket::timespec);
         match epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => {
-                let endpoint = self.frontend.local_endpoint();
-                Err(NetError::os(endpoint, "cannot wait for events", error))
-            }
+            Err(error) => Err(NetError::os(self.doors.endpoint(), "cannot wait for events", error)),
         }
     }
 
@@ -176,8 +157,8 @@ impl EventLoop {
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
                 WAKE => self.shared.answer(|| self.broker.stats()),
-                FRONTEND => self.accept(now, Side::Frontend),
-                BACKEND => self.accept(now, Side::Backend),
+                Doors::FIRST => self.accept(now, data, Side::Frontend),
+                Doors::SECOND => self.accept(now, data, Side::Backend),
                 id => self.serve(now, PeerId(id), flags),
             }
         }
@@ -195,77 +176,31 @@ impl EventLoop {
 
     /// How long nothing will happen by itself; `None`: for ever.
     fn timeout(&self) -> Option<Duration> {
-        let handshake = self.handshakes.first().map(|(deadline, _)| *deadline);
-        let next = handshake.into_iter().chain(self.accept_again).min()?;
+        let next = self.doors.poll_timeout()?;
         // The kernel may count in whole milliseconds: rather late once than early many times.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
     fn expire(&mut self, now: Instant) {
-        while let Some((deadline, id)) = self.handshakes.first().copied()
-            && deadline <= now
-        {
-            let limit = self.options.handshake_timeout.as_secs_f64();
-            self.close(now, PeerId(id), &format!("no handshake within {limit} s"));
-            // It is gone from the set with its connection; this is for the case that there was none.
-            self.handshakes.remove(&(deadline, id));
+        while let Some((id, why)) = self.doors.expired(now) {
+            self.close(now, id, &why);
         }
-        if self.accept_again.is_some_and(|again| again <= now) {
-            self.resume_accepting();
-        }
+        self.doors.handle_timeout(&self.epoll, now);
     }
 
-    fn accept(&mut self, now: Instant, side: Side) {
-        for _ in 0..TURN_ACCEPTS {
-            match self.listener(side).accept() {
-                Accepted::Peer(fd) => self.add(now, fd, side),
-                Accepted::Gone => {}
-                Accepted::Nobody => return,
-                Accepted::Foreigner { uid } => {
-                    let endpoint = self.listener(side).local_endpoint().to_owned();
-                    let ours = socket::own_uid();
-                    self.complain(
-                        now,
-                        format!("refused a connection to {endpoint}: it comes from user {uid}, and this is user {ours}"),
-                    );
-                }
-                Accepted::Full(error) => {
-                    let error = os_text(error);
-                    self.complain(
-                        now,
-                        format!("cannot accept connections for now: {error}; raise the limit of open files (ulimit -n)"),
-                    );
-                    self.watch_listeners(EventFlags::empty());
-                    self.accept_again = Some(now + ACCEPT_PAUSE);
-                    return;
-                }
+    fn accept(&mut self, now: Instant, door: u64, side: Side) {
+        for arrival in self.doors.accept(&self.epoll, now, door) {
+            match arrival {
+                Ok(fd) => self.add(now, fd, side),
+                Err(text) => self.complain(now, text),
             }
         }
     }
 
-    fn listener(&self, side: Side) -> &Listener {
-        match side {
-            Side::Frontend => &self.frontend,
-            Side::Backend => &self.backend,
-        }
-    }
-
-    fn resume_accepting(&mut self) {
-        self.accept_again = None;
-        self.watch_listeners(EventFlags::IN);
-    }
-
-    fn watch_listeners(&self, flags: EventFlags) {
-        for (listener, data) in [(&self.frontend, FRONTEND), (&self.backend, BACKEND)] {
-            // Both were added at the start and stay until the end, so there is nothing that could fail.
-            let _watched = epoll::modify(&self.epoll, listener.as_fd(), EventData::new_u64(data), flags);
-        }
-    }
-
     fn add(&mut self, now: Instant, fd: OwnedFd, side: Side) {
-        let deadline = now + self.options.handshake_timeout;
+        let deadline = self.doors.deadline(now);
         let id = self.peers.insert(Peer::new(fd, side, deadline));
-        self.handshakes.insert((deadline, id.0));
+        self.doors.begin(id, deadline);
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
@@ -326,7 +261,7 @@ impl EventLoop {
                 }
                 Some(zmtp::Event::Ready { dialect, .. }) => {
                     if let Some(deadline) = peer.deadline.take() {
-                        self.handshakes.remove(&(deadline, id.0));
+                        self.doors.end(id, deadline);
                     }
                     self.broker.handle_connected(now, id, peer.side, dialect);
                 }
@@ -367,15 +302,11 @@ impl EventLoop {
         let _deleted = epoll::delete(&self.epoll, &peer.fd);
         socket::hang_up(&peer.fd);
         match peer.deadline {
-            Some(deadline) => {
-                self.handshakes.remove(&(deadline, id.0));
-            }
+            Some(deadline) => self.doors.end(id, deadline),
             None => self.broker.handle_disconnected(now, id),
         }
         drop(peer);
-        if self.accept_again.is_some() {
-            self.resume_accepting();
-        }
+        self.doors.resume(&self.epoll);
     }
 
     fn complain(&mut self, now: Instant, text: String) {

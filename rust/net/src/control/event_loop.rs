@@ -7,7 +7,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,8 +22,9 @@ use softs_proto::wire::{ControlStats, Message};
 use softs_proto::zmtp::{self, Codec, Role};
 
 use crate::NetError;
+use crate::doors::Doors;
 use crate::error::os_text;
-use crate::listener::{Accepted, Listener};
+use crate::listener::Listener;
 use crate::log::Throttle;
 use crate::peers::Peers;
 use crate::server::{Server, Shared};
@@ -34,31 +34,20 @@ use crate::socket;
 const READ_BYTES: usize = 64 << 10;
 /// Bytes read from one peer in one turn.
 const TURN_BYTES: usize = 256 << 10;
-/// Connections accepted from one listener in one turn.
-const TURN_ACCEPTS: usize = 64;
 /// Sockets served in one turn.
 const TURN_EVENTS: usize = 256;
-/// How long accepting rests when no descriptor is left and no connection ends.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What is always heard of a peer: bytes, and the end of them. TCP tells of that with the second alone.
 const HEARD: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
-/// What epoll says of the eventfd; peers have their numbers, and these are none of them.
+/// What epoll says of the eventfd; peers have their numbers, and this is none of them.
 const WAKE: u64 = u64::MAX;
-const CONTROL: u64 = u64::MAX - 1;
-const PUBLICATION: u64 = u64::MAX - 2;
 
 /// The loop and everything it owns.
 pub(super) struct EventLoop {
     machine: Control,
     peers: Peers<Peer>,
-    /// Connections before their READY, by deadline.
-    handshakes: BTreeSet<(Instant, u64)>,
-    control: Listener,
-    publication: Listener,
-    handshake_timeout: Duration,
-    accept_again: Option<Instant>,
+    doors: Doors,
     epoll: OwnedFd,
     buffer: Box<[u8]>,
     message: Message,
@@ -86,19 +75,11 @@ impl EventLoop {
         shared: Arc<Shared<ControlStats>>,
     ) -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        for (fd, data) in
-            [(shared.wake_fd(), WAKE), (control.as_fd(), CONTROL), (publication.as_fd(), PUBLICATION)]
-        {
-            epoll::add(&epoll, fd, EventData::new_u64(data), EventFlags::IN)?;
-        }
+        epoll::add(&epoll, shared.wake_fd(), EventData::new_u64(WAKE), EventFlags::IN)?;
         Ok(Self {
             machine: Control::new(),
             peers: Peers::default(),
-            handshakes: BTreeSet::new(),
-            control,
-            publication,
-            handshake_timeout,
-            accept_again: None,
+            doors: Doors::new(&epoll, [control, publication], handshake_timeout)?,
             epoll,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             message: Message::new(),
@@ -111,15 +92,13 @@ impl EventLoop {
         let timeout = self.timeout().map(socket::timespec);
         match epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(NetError::os(self.control.local_endpoint(), "cannot wait for events", error)),
+            Err(error) => Err(NetError::os(self.doors.endpoint(), "cannot wait for events", error)),
         }
     }
 
     /// How long nothing will happen by itself; `None`: for ever.
     fn timeout(&self) -> Option<Duration> {
-        let handshake = self.handshakes.first().map(|(deadline, _)| *deadline);
-        let others = [self.accept_again, self.machine.poll_timeout()];
-        let next = others.into_iter().flatten().chain(handshake).min()?;
+        let next = self.doors.poll_timeout().into_iter().chain(self.machine.poll_timeout()).min()?;
         // The kernel may count in whole milliseconds: rather late once than early many times.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
@@ -134,8 +113,8 @@ impl EventLoop {
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
                 WAKE => self.shared.answer(|| self.machine.stats(Instant::now())),
-                CONTROL => self.accept(now, Door::Control),
-                PUBLICATION => self.accept(now, Door::Publication),
+                Doors::FIRST => self.accept(now, data, Door::Control),
+                Doors::SECOND => self.accept(now, data, Door::Publication),
                 id => self.serve(now, PeerId(id), flags),
             }
         }
@@ -144,17 +123,10 @@ impl EventLoop {
     }
 
     fn expire(&mut self, now: Instant) {
-        while let Some((deadline, id)) = self.handshakes.first().copied()
-            && deadline <= now
-        {
-            let limit = self.handshake_timeout.as_secs_f64();
-            self.close(now, PeerId(id), &format!("no handshake within {limit} s"));
-            // It is gone from the set with its connection; this is for the case that there was none.
-            self.handshakes.remove(&(deadline, id));
+        while let Some((id, why)) = self.doors.expired(now) {
+            self.close(now, id, &why);
         }
-        if self.accept_again.is_some_and(|again| again <= now) {
-            self.resume_accepting();
-        }
+        self.doors.handle_timeout(&self.epoll, now);
         self.machine.handle_timeout(now);
     }
 
@@ -175,62 +147,24 @@ impl EventLoop {
         self.machine.poll_transmit(&mut self.message)
     }
 
-    fn accept(&mut self, now: Instant, door: Door) {
-        for _ in 0..TURN_ACCEPTS {
-            match self.listener(door).accept() {
-                Accepted::Peer(fd) => self.add(now, fd, door),
-                Accepted::Gone => {}
-                Accepted::Nobody => return,
-                Accepted::Foreigner { uid } => {
-                    let endpoint = self.listener(door).local_endpoint().to_owned();
-                    let ours = socket::own_uid();
-                    self.complain(
-                        now,
-                        format!("refused a connection to {endpoint}: it comes from user {uid}, and this is user {ours}"),
-                    );
-                }
-                Accepted::Full(error) => {
-                    let error = os_text(error);
-                    self.complain(
-                        now,
-                        format!("cannot accept connections for now: {error}; raise the limit of open files (ulimit -n)"),
-                    );
-                    self.watch_listeners(EventFlags::empty());
-                    self.accept_again = Some(now + ACCEPT_PAUSE);
-                    return;
-                }
+    fn accept(&mut self, now: Instant, at: u64, door: Door) {
+        for arrival in self.doors.accept(&self.epoll, now, at) {
+            match arrival {
+                Ok(fd) => self.add(now, fd, door),
+                Err(text) => self.complain(now, text),
             }
         }
     }
 
-    fn listener(&self, door: Door) -> &Listener {
-        match door {
-            Door::Control => &self.control,
-            Door::Publication => &self.publication,
-        }
-    }
-
-    fn resume_accepting(&mut self) {
-        self.accept_again = None;
-        self.watch_listeners(EventFlags::IN);
-    }
-
-    fn watch_listeners(&self, flags: EventFlags) {
-        for (listener, data) in [(&self.control, CONTROL), (&self.publication, PUBLICATION)] {
-            // Both were added at the start and stay until the end, so there is nothing that could fail.
-            let _watched = epoll::modify(&self.epoll, listener.as_fd(), EventData::new_u64(data), flags);
-        }
-    }
-
     fn add(&mut self, now: Instant, fd: OwnedFd, door: Door) {
-        let deadline = now + self.handshake_timeout;
+        let deadline = self.doors.deadline(now);
         let role = match door {
             Door::Control => Role::Router,
             Door::Publication => Role::Publisher,
         };
         let peer = Peer { fd, codec: Codec::new(role), door, deadline: Some(deadline), is_armed: false };
         let id = self.peers.insert(peer);
-        self.handshakes.insert((deadline, id.0));
+        self.doors.begin(id, deadline);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let data = EventData::new_u64(id.0);
         if let Err(error) = epoll::add(&self.epoll, &peer.fd, data, HEARD) {
@@ -286,7 +220,7 @@ impl EventLoop {
                 }
                 Some(zmtp::Event::Ready { .. }) => {
                     if let Some(deadline) = peer.deadline.take() {
-                        self.handshakes.remove(&(deadline, id.0));
+                        self.doors.end(id, deadline);
                     }
                     self.machine.handle_connected(id, peer.door);
                 }
@@ -352,15 +286,11 @@ impl EventLoop {
         let _deleted = epoll::delete(&self.epoll, &peer.fd);
         socket::hang_up(&peer.fd);
         match peer.deadline {
-            Some(deadline) => {
-                self.handshakes.remove(&(deadline, id.0));
-            }
+            Some(deadline) => self.doors.end(id, deadline),
             None => self.machine.handle_disconnected(now, id),
         }
         drop(peer);
-        if self.accept_again.is_some() {
-            self.resume_accepting();
-        }
+        self.doors.resume(&self.epoll);
     }
 
     fn complain(&mut self, now: Instant, text: String) {

@@ -45,7 +45,7 @@ impl EventLoop {
         while let Some(id) = self.next_message() {
             let Some(peer) = self.peers.get_mut(id) else { continue };
             peer.codec.send(&self.message);
-            let is_full = peer.codec.unsent() > self.options.max_unsent_bytes;
+            let is_full = peer.codec.unsent() > self.max_unsent_bytes;
             // An answer has one frame, everything else has two.
             match (peer.side, self.message.len()) {
                 (Side::Frontend, 1) if !peer.is_patient => {
@@ -106,8 +106,8 @@ impl EventLoop {
             }
         }
         let unsent = peer.codec.unsent();
-        if unsent > self.options.max_unsent_bytes {
-            let limit = self.options.max_unsent_bytes;
+        if unsent > self.max_unsent_bytes {
+            let limit = self.max_unsent_bytes;
             self.close(now, id, &format!("it does not read: {unsent} bytes wait for it, and {limit} may"));
             return;
         }
