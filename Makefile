@@ -67,6 +67,9 @@ gpu: $(VENV)/.installed-dev ## tests and benches of the CUDA side, on a machine 
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SOFTS_CUDA="$$(command -v nvcc >/dev/null || echo pip)" $(RUN) build_backend.py
 	@$(RUN) -c 'import sys; from softs_fast import cuda; sys.exit(0 if cuda.n_devices() else "no CUDA device, or no driver for it")'
 	$(RUN) -m pytest tests/gpu $(ARGS)
+	@if command -v compute-sanitizer >/dev/null; \
+		then compute-sanitizer --error-exitcode 1 $(RUN) -m pytest -q tests/gpu/test_pack.py tests/gpu/test_devices.py tests/gpu/test_cuda_all_reduce.py; \
+		else echo 'compute-sanitizer is not on PATH: accesses of the kernels were not checked' >&2; fi
 	$(RUN) -m benches.gpu
 
 fuzz: ## random bytes and random schedules against the protocol; SECONDS=600

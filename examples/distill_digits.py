@@ -10,12 +10,10 @@ showed before it was distorted (hard labels). Broker and students run in this pr
 import argparse
 import contextlib
 import io
-import multiprocessing
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,6 +28,7 @@ from torch import Tensor, nn
 
 import softs_fast as sf
 from digits_report import History, Window, draw, table
+from processes import started
 
 PRODUCT = "digits"
 DISTORTION = 0.85
@@ -74,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
         stack.enter_context(sf.Broker(endpoints))
         # Started first: they import torch while the teacher learns.
         suppliers = stack.enter_context(
-            supplier_processes(options.suppliers, options.seed, endpoints.backend)
+            started(supply, *((options.seed + 1 + i, endpoints.backend) for i in range(options.suppliers)))
         )
 
         scans = load_scans(options.seed)
@@ -109,48 +108,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 # --- The supplier's side ---
-
-
-@contextlib.contextmanager
-def supplier_processes(count: int, seed: int, backend: str) -> Iterator[list[Connection]]:
-    """Start `count` supplier processes, yield a pipe to each, stop them when the block ends.
-
-    A supplier gets the teacher through its pipe and stops when the pipe closes: none outlives this process.
-    """
-    context = multiprocessing.get_context("spawn")
-    processes, pipes = [], []
-    try:
-        for index in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=supply, args=(seed + 1 + index, backend, theirs), name=f"supplier-{index}"
-            )
-            # Ctrl-C in a terminal reaches the suppliers too; they must outlive it to stop in good order.
-            with interrupts_ignored():
-                process.start()
-                processes.append(process)
-                pipes.append(ours)
-            theirs.close()
-        yield pipes
-    finally:
-        with interrupts_ignored():  # a second Ctrl-C must not cut this short
-            for pipe in pipes:
-                pipe.close()
-            for process in processes:
-                process.join(timeout=10)
-                if process.is_alive():
-                    process.kill()
-                    process.join()
-
-
-@contextlib.contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C inside the block; processes that start in it ignore it for life."""
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def supply(seed: int, backend: str, pipe: Connection) -> None:

@@ -26,19 +26,31 @@ def running(make: Callable[..., Service], *calls: tuple[Any, ...]) -> Iterator[N
         make: returns the service; called in the new process, and importable there.
         calls: the arguments of `make`, for one process each.
     """
+    with started(_serve, *((make, arguments) for arguments in calls)):
+        yield
+
+
+@contextlib.contextmanager
+def started(target: Callable[..., None], *calls: tuple[Any, ...]) -> Iterator[list[Connection]]:
+    """Start a process for each of `calls`, yield a pipe to each, stop them all when the block ends.
+
+    Args:
+        target: called in the new process with one of `calls` and its end of the pipe; it returns when the pipe closes, and is importable.
+        calls: arguments, for one process each.
+    """
     context = multiprocessing.get_context("spawn")
     processes, pipes = [], []
     try:
         for arguments in calls:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(make, arguments, theirs), name=make.__name__)
+            process = context.Process(target=target, args=(*arguments, theirs))
             # Ctrl-C in a terminal reaches this process too; it must outlive it to stop in good order.
             with interrupts_ignored():
                 process.start()
                 processes.append(process)
                 pipes.append(ours)
             theirs.close()
-        yield
+        yield pipes
     finally:
         with interrupts_ignored():  # a second Ctrl-C must not cut this short
             for pipe in pipes:
