@@ -18,6 +18,7 @@ def missing(side: Side) -> str:
     options = [
         (side.batch_generator, side.supplier, "Supplier", "batch_generator_fn"),
         (side.zero_copy, side.client, "SoftDataLoader", "zero_copy"),
+        (side.prefetch is not None, side.client, "Client", "prefetch"),
     ]
     for wanted, module, name, argument in options:
         if wanted:

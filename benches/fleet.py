@@ -136,6 +136,7 @@ class Fleet:
                     n_slots=scenario.n_slots,
                     batch_size=scenario.batch_size,
                     zero_copy=side.zero_copy,
+                    prefetch=side.prefetch,
                     number=i,
                     warm_up_s=self._warm_up_s,
                 )

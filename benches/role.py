@@ -128,10 +128,11 @@ def client(spec: dict[str, Any], stack: ExitStack) -> Measure:
         case "fresh":
             return _fresh(package, size, spec)
     n_slots = spec["n_slots"]
+    more = {} if spec["prefetch"] is None else {"prefetch": spec["prefetch"]}
     expected = payload(size)
 
     def connect() -> workloads.SampleClient:
-        connected = package.Client(spec["frontend"], package.ShmMedium, size.nbytes, n_slots)
+        connected = package.Client(spec["frontend"], package.ShmMedium, size.nbytes, n_slots, **more)
         stack.callback(connected.close)
         connected.hello()
         check(workloads.take_one(connected), expected)

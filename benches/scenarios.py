@@ -63,6 +63,7 @@ class Side:
         opponent: key in `benches.opponents.OPPONENTS`; there is no broker and no supplier then.
         batch_generator: suppliers make many samples per call.
         zero_copy: batches of the loader are views of the slots.
+        prefetch: samples on order or finished at most; default: all slots.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Side:
     opponent: str = ""
     batch_generator: bool = False
     zero_copy: bool = False
+    prefetch: int | None = None
 
     @classmethod
     def pure(cls, package: str) -> Side:
@@ -130,7 +132,9 @@ class Scenario:
         zero_copy = replace(candidate, name=f"{candidate.name}, zero copy", zero_copy=True)
         match self.workload:
             case "one_by_one":
-                return tuple(Side.other(name) for name in (FASTER_FIFO, ICEORYX2, ICEORYX2_ZERO_COPY))
+                # Few slots, used again and again, stay in the cache.
+                few = replace(candidate, name=f"{candidate.name}, prefetch 3", prefetch=3)
+                return few, *(Side.other(name) for name in (FASTER_FIFO, ICEORYX2, ICEORYX2_ZERO_COPY))
             case "training":
                 return (zero_copy,)
             case "loader":

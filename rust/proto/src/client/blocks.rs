@@ -155,7 +155,12 @@ impl<L: Lanes> Client<L> {
         if block.n_free == self.config.block {
             let tainted =
                 self.n_tainted > 0 && self.slots_of(id).any(|slot| self.slots[slot as usize].tainted);
-            if tainted { &mut self.free_tainted } else { &mut self.free }.push_back(id);
+            if tainted {
+                self.free_tainted.push_back(id);
+            } else {
+                // The next one to be used: where not all are on order, its memory is the likeliest to be in a cache.
+                self.free.push_front(id);
+            }
         }
     }
 

@@ -131,7 +131,7 @@ pub struct Client<L: Lanes = NoLanes> {
     lanes: L,
     slots: Vec<Slot>,
     blocks: Vec<Block>,
-    /// Free blocks that lanes may use, and those that only the broker may give away ([`Slot::tainted`]).
+    /// Free blocks that lanes may use, the last one to come back first, and those that only the broker may give away ([`Slot::tainted`]).
     free: VecDeque<BlockId>,
     free_tainted: VecDeque<BlockId>,
     n_tainted: usize,

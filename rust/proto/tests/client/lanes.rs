@@ -303,6 +303,22 @@ fn no_more_is_ordered_ahead_than_allowed() {
 }
 
 #[test]
+fn who_orders_few_ahead_uses_few_slots_again_and_again() {
+    let (_, lanes) = attached(config(8));
+    let mut limited = Desk::with(Config { prefetch: Some(2), ..config(8) }, lanes.clone());
+    limited.connect(Dialect::Native);
+    let mut used = std::collections::HashSet::new();
+    assert_eq!(limited.request("p"), None);
+    for _ in 0..50 {
+        make(&lanes, 1);
+        let slot = limited.request("p").unwrap();
+        used.insert(slot);
+        limited.client.release_slot(u64::from(slot)).unwrap();
+    }
+    assert!(used.len() <= 3, "two on order and one held, not {used:?}");
+}
+
+#[test]
 fn a_refused_wire_order_of_a_mixed_fleet_waits_as_ever() {
     let (mut desk, lanes) = attached(config(8));
     desk.supply("p", 1, 1, 0);
