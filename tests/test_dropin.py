@@ -153,7 +153,8 @@ if __name__ == "__main__":
     loader = DataLoader(Checks(), num_workers=1, multiprocessing_context="{method}")
     print([int(index) for index in loader])
 """)
-    assert run(script) == "[0, 1]\n"
+    # On a busy machine torch's worker may end before it has let go of its semaphores, which is no business of ours.
+    assert run(script, python=("-W", "ignore:resource_tracker")) == "[0, 1]\n"
 
 
 def test_pickles_of_both_packages_are_read(script: Path, tmp_path: Path) -> None:
