@@ -61,6 +61,7 @@ bench: $(VENV)/.installed-dev ## measure against softs 0.1.2; results go to benc
 stress: $(VENV)/.installed-dev ## the slow tests, minutes each
 	SOFTS_FAST_STRESS_S=120 cargo test -p softs-shm --release --test lane_stress
 	$(RUN) -m pytest -m slow $(ARGS)
+	$(RUN) tests/gpu/standin -m slow $(ARGS)
 
 gpu: $(VENV)/.installed-dev ## tests and benches of the CUDA side, on a machine with a GPU; results go to benches/results/gpu-*.json
 	@if ! command -v nvcc >/dev/null; then $(RUN) -m pip install --quiet $$($(RUN) -c 'import build_backend; print(*build_backend.NVCC)'); fi
