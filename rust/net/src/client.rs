@@ -1,5 +1,6 @@
 //! The client's driver: no thread of its own, every call turns the crank in the caller's.
 
+mod gathering;
 mod waiting;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +21,14 @@ use crate::error::NetError;
 use crate::lanes::owner::OwnLanes;
 use crate::link::{self, Fence, Link};
 
+pub use gathering::{Batch, GatherError};
+
 /// While samples come without waiting, the socket and the suppliers are looked after this often.
 const CARE_EVERY: Duration = Duration::from_millis(2);
 /// The counters for people who look are renewed this often.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
+/// A blocked call looks up this often, to see signals and what other threads received.
+const SLICE: Duration = Duration::from_millis(50);
 /// A new order waits for the broker's SUPPLY at most this long; the state machine has less patience.
 const SUPPLY_WAIT: Duration = Duration::from_millis(100);
 

@@ -3,6 +3,7 @@
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,9 +12,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::pipe;
 use softs_net::Endpoint;
-use softs_net::client::{Client, Slots, Waited, nonce};
+use softs_net::client::{Batch, Client, GatherError, Slots, Waited, nonce};
 use softs_proto::client::{Config, Plan};
-use softs_shm::{Identity, LaneRef, LaneWorker, Segment};
+use softs_shm::{ForeignBytes, Identity, LaneRef, LaneWorker, Rows, Segment};
 
 /// No test waits longer: it hangs.
 const WATCHDOG: Duration = Duration::from_secs(20);
@@ -27,10 +28,15 @@ struct Student {
 impl Student {
     /// There is no broker: a lane needs none.
     fn new(n_slots: u32, change: impl FnOnce(&mut Config), look: Duration) -> Self {
-        let segment = Arc::new(Segment::create_shm(None, SLOT, u64::from(n_slots)).unwrap());
+        Self::with_slots_of(SLOT, n_slots, change, look)
+    }
+
+    fn with_slots_of(slot_size: u64, n_slots: u32, change: impl FnOnce(&mut Config), look: Duration) -> Self {
+        let segment = Arc::new(Segment::create_shm(None, slot_size, u64::from(n_slots)).unwrap());
         let mut config = Config {
             address: segment.address().to_owned(),
-            slot_size: SLOT,
+            slot_size,
+            slot_stride: segment.slot_stride(),
             n_slots,
             segment_id: segment.segment_id(),
             nonce: nonce().unwrap(),
@@ -96,6 +102,7 @@ impl Drop for Teacher {
 
 fn teach(address: &str, stop: &AtomicBool) {
     let segment = Arc::new(Segment::attach_shm(address).unwrap());
+    let slot_len = usize::try_from(segment.slot_size()).unwrap();
     let (heard, rope) = pipe().unwrap();
     let identity = Identity::current().unwrap();
     let worker = LaneWorker::attach(segment, identity, rope.as_raw_fd().unsigned_abs()).unwrap();
@@ -117,7 +124,7 @@ fn teach(address: &str, stop: &AtomicBool) {
                 ring(u32::MAX);
             } else {
                 let number = claim.sequence().to_le_bytes();
-                worker.write(&claim, &[number, number].concat()).unwrap();
+                worker.write(&claim, &number.repeat(slot_len / number.len())).unwrap();
                 assert!(worker.publish(claim, Ok(())));
                 ring(1);
             }
@@ -228,5 +235,77 @@ fn many_samples_at_once_are_those_that_are_there() {
             assert!(seen.insert(student.number(slot)), "a sample came twice");
         }
         student.client.release_slots(&slots).unwrap();
+    }
+}
+
+/// The bytes of a batch, and what `act` returns.
+fn gather<T>(student: &Student, n: usize, start: u64, act: impl FnOnce(Batch<'_>) -> T) -> (Vec<u8>, T) {
+    let row_len = usize::try_from(student.segment.slot_size()).unwrap();
+    let mut out = vec![0xee; n * row_len];
+    let place = NonNull::slice_from_raw_parts(NonNull::new(out.as_mut_ptr()).unwrap(), out.len());
+    // SAFETY: M6: `out` is not used before `act` is over.
+    let bytes = unsafe { ForeignBytes::new(place, &()) };
+    let rows = [Rows { start, row_len, out: bytes, decoder: None }];
+    let done = act(Batch { segment: &student.segment, product: "p", rows: &rows, n });
+    (out, done)
+}
+
+#[test]
+fn rows_are_filled_in_order_by_one_thread_and_by_several() {
+    for (slot_size, n_slots, n, n_batches) in
+        [(16, 8, 32, 100), (256 << 10, 8, 64, 6), (256 << 10, 300, 64, 6)]
+    {
+        let student =
+            Student::with_slots_of(slot_size, n_slots, |config| config.ordered = true, softs_net::LOOK);
+        let teacher = Teacher::new(&student);
+        let mut number = 0_u64;
+        for _ in 0..n_batches {
+            let (out, done) = gather(&student, n, 0, |batch| {
+                let ahead = student.client.gather_ready(batch, 0).unwrap();
+                student.client.gather(batch, ahead, WATCHDOG, &mut || false)
+            });
+            assert_eq!(done, Ok(n));
+            for row in out.chunks(usize::try_from(slot_size).unwrap()) {
+                let expected = number.to_le_bytes();
+                assert!(row.chunks(8).all(|part| part == expected), "row {number} of {slot_size} bytes");
+                number += 1;
+            }
+        }
+        drop(teacher);
+        assert_eq!(student.client.n_held(), 0);
+    }
+}
+
+#[test]
+fn a_batch_ends_early_when_time_is_up_or_the_user_wants_it() {
+    let student = Student::with_slots_of(1 << 20, 4, |_| {}, Duration::ZERO);
+    let n = 16;
+    let (_, done) = gather(&student, n, 0, |batch| {
+        student.client.gather(batch, 0, Duration::from_millis(5), &mut || false)
+    });
+    assert_eq!(done, Ok(0), "nobody makes samples");
+    let mut n_asked = 0;
+    let (_, done) = gather(&student, n, 0, |batch| {
+        student.client.gather(batch, 0, WATCHDOG, &mut || {
+            n_asked += 1;
+            n_asked == 2
+        })
+    });
+    assert_eq!((done, n_asked), (Ok(0), 2));
+    assert_eq!(
+        gather(&student, n, 0, |batch| student.client.gather(batch, n, WATCHDOG, &mut || false)).1,
+        Ok(n)
+    );
+}
+
+#[test]
+fn slots_of_a_batch_that_fails_are_free_again() {
+    let student = Student::with_slots_of(1 << 20, 4, |_| {}, softs_net::LOOK);
+    let _teacher = Teacher::new(&student);
+    for _ in 0..5 {
+        let (_, done) =
+            gather(&student, 16, 8, |batch| student.client.gather(batch, 0, WATCHDOG, &mut || false));
+        assert!(matches!(done, Err(GatherError::Copy(_))), "rows reach beyond the slots: {done:?}");
+        assert_eq!(student.client.n_held(), 0);
     }
 }

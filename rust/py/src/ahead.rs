@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use softs_net::client::Client as NetClient;
-use softs_proto::client::SlotId;
+use softs_net::client::{Batch, Client as NetClient, GatherError};
 use softs_shm::{self as shm, ForeignBytes, Rows};
 
 use crate::buffer::{Background, Buffer, Helper};
-use crate::client::GatherError;
+use crate::client::gather_error;
 use crate::process::Owned;
 
 /// Rows that a thread fills with the samples that are there, until there are none or all are filled. It waits for nothing but memory.
@@ -36,20 +35,7 @@ impl Ahead {
                 decoder: None,
             });
             let rows: Vec<_> = rows.collect();
-            let (mut done, mut slots): (usize, Vec<SlotId>) = (0, Vec::with_capacity(n));
-            while done < n {
-                slots.clear();
-                if !client.try_samples(&product_id, n - done, &mut slots) {
-                    break;
-                }
-                let copied = segment.gather(&slots, done, &rows);
-                // The slots go back whatever became of the copy.
-                let released = client.release_slots(&slots);
-                copied.map_err(GatherError::Copy)?;
-                released.map_err(GatherError::Release)?;
-                done += slots.len();
-            }
-            Ok(done)
+            client.gather_ready(Batch { segment: &segment, product: &product_id, rows: &rows, n }, 0)
         };
         Self { filling: Mutex::new(Background::start(helper, buffers, fill)) }
     }
@@ -60,6 +46,6 @@ impl Ahead {
     /// Waits for it; how many rows are filled. 0 if it was asked before.
     fn finish(&self, py: Python<'_>) -> PyResult<usize> {
         let filled = py.detach(|| self.filling.lock().unwrap_or_else(PoisonError::into_inner).wait());
-        filled.map_or(Ok(0), |filled| filled.map_err(|error| error.raise(py)))
+        filled.map_or(Ok(0), |filled| filled.map_err(|error| gather_error(py, &error)))
     }
 }

@@ -1,14 +1,14 @@
 //! `_core.Client`.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use softs_net::Endpoint;
-use softs_net::client::{Client as NetClient, Slots, Waited, nonce};
-use softs_proto::client::{Config, Outcome, Plan, ReleaseError, SlotId};
-use softs_shm::{self as shm, Decode, Rows, SegmentError};
+use softs_net::client::{Batch, Client as NetClient, GatherError, Slots, Waited, nonce};
+use softs_proto::client::{Config, Outcome, Plan};
+use softs_shm::{self as shm, Decode, Rows};
 
 use crate::ahead::Ahead;
 use crate::buffer::{Buffer, Helper, Lease};
@@ -156,19 +156,19 @@ impl Client {
             let decoder = codec.as_ref().map(|codec| &**codec as &dyn Decode);
             rows.push(Rows { start: *start, row_len: out.len() / n, out, decoder });
         }
-        let row_len = rows.iter().map(|rows| rows.row_len).sum::<usize>().max(self.slot_size as usize);
-        let mut batch =
-            Gathering { client, segment, product_id, rows, n, done, slots: Vec::with_capacity(n) };
-        let is_small = (n - done.min(n)).saturating_mul(row_len) < DETACH_LEN;
-        if is_small && batch.take_ready(py)? {
-            return Ok(n);
+        let batch = Batch { segment, product: product_id, rows: &rows, n };
+        let mut done = done;
+        if buffers.iter().map(|(_, buffer, _)| buffer.foreign().len()).sum::<usize>() < DETACH_LEN {
+            done = client.gather_ready(batch, done).map_err(|error| gather_error(py, &error))?;
+            if done >= n {
+                return Ok(done);
+            }
         }
         let mut signals = Signals::new();
-        let deadline = Duration::from_millis(timeout_ms);
-        let gathered = py.detach(|| batch.run(deadline, &mut || signals.look()));
+        let timeout = Duration::from_millis(timeout_ms);
+        let gathered = py.detach(|| client.gather(batch, done, timeout, &mut || signals.look()));
         signals.raised()?;
-        gathered.map_err(|error| error.raise(py))?;
-        Ok(batch.done)
+        gathered.map_err(|error| gather_error(py, &error))
     }
 
     /// Begins to fill all `n` rows of the targets with samples that are there.
@@ -372,70 +372,9 @@ impl Client {
     }
 }
 
-/// A batch that is being put together.
-struct Gathering<'a> {
-    client: &'a NetClient,
-    segment: &'a shm::Segment,
-    product_id: &'a str,
-    rows: Vec<Rows<'a>>,
-    n: usize,
-    /// Rows that are filled.
-    done: usize,
-    slots: Vec<SlotId>,
-}
-
-pub(crate) enum GatherError {
-    Copy(SegmentError),
-    Release(ReleaseError),
-}
-
-impl GatherError {
-    pub(crate) fn raise(&self, py: Python<'_>) -> PyErr {
-        match self {
-            Self::Copy(error) => segment_error(py, error),
-            Self::Release(error) => release_error(py, *error),
-        }
-    }
-}
-
-impl Gathering<'_> {
-    /// Takes what is there; whether the batch is complete.
-    fn take_ready(&mut self, py: Python<'_>) -> PyResult<bool> {
-        let waited = self.step(Duration::ZERO, &mut || false);
-        waited.map_err(|error| error.raise(py))?;
-        Ok(self.done >= self.n)
-    }
-
-    fn run(&mut self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Result<(), GatherError> {
-        let started = Instant::now();
-        while self.done < self.n {
-            let left = timeout.saturating_sub(started.elapsed());
-            if !self.step(left, interrupted)? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for samples, copies them and gives their slots back; whether there were any.
-    fn step(
-        &mut self,
-        timeout: Duration,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, GatherError> {
-        self.slots.clear();
-        let most = self.n.saturating_sub(self.done);
-        let waited =
-            self.client.request_samples(self.product_id, most, &mut self.slots, timeout, interrupted);
-        if !matches!(waited, Waited::Ready(())) {
-            return Ok(false);
-        }
-        let copied = self.segment.gather(&self.slots, self.done, &self.rows);
-        // The slots go back whatever became of the copy.
-        let released = self.client.release_slots(&self.slots);
-        copied.map_err(GatherError::Copy)?;
-        released.map_err(GatherError::Release)?;
-        self.done += self.slots.len();
-        Ok(true)
+pub(crate) fn gather_error(py: Python<'_>, error: &GatherError) -> PyErr {
+    match error {
+        GatherError::Copy(error) => segment_error(py, error),
+        GatherError::Release(error) => release_error(py, *error),
     }
 }

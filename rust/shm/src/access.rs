@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use crate::ForeignBytes;
+use crate::copy::Stores;
 use crate::map::Map;
 
 #[derive(Debug)]
@@ -64,9 +65,15 @@ impl Access {
     }
 
     /// As [`Self::read`].
-    pub(crate) fn read_to(&self, file: BorrowedFd<'_>, at: u64, out: ForeignBytes<'_>) -> Result<(), Errno> {
+    pub(crate) fn read_to(
+        &self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        out: ForeignBytes<'_>,
+        stores: Stores,
+    ) -> Result<(), Errno> {
         match self {
-            Self::Mapped(map) => fits(map.read_to(index(at)?, out)),
+            Self::Mapped(map) => fits(map.read_to(index(at)?, out, stores)),
             Self::Sparse(_) | Self::Direct => {
                 let mut copy = vec![0; out.len()];
                 read_all(file, at, &mut copy)?;

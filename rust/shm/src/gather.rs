@@ -1,14 +1,11 @@
 //! Batches: the same part of many slots, copied into the rows of an array.
 
-use std::thread;
-
+use crate::copy::Stores;
 use crate::decode::{Pieces, decode_row_in};
 use crate::{Decode, DecodeError, ForeignBytes, Segment, SegmentError};
 
-/// What one more thread copies at least; starting it takes as long as copying a few hundred KiB.
-const WORTH_A_THREAD: usize = 2 << 20;
-/// More of them do not copy faster: memory is as fast as it is.
-const MAX_THREADS: usize = 4;
+/// A batch of more bytes has left the caches before anybody uses it, and would take the slots with it.
+const STREAMED_BATCH: usize = 8 << 20;
 
 /// A part of each slot, and where the rows of it go.
 #[derive(Clone, Copy)]
@@ -24,34 +21,14 @@ pub struct Rows<'a> {
 }
 
 impl Segment {
-    /// Copies or decodes each of `slots` into the rows from `first_row` on, with the help of other threads if it is much.
+    /// Copies or decodes each of `slots` into the rows from `first_row` on.
     ///
     /// # Errors
     /// As [`Segment::read_to`]; [`SegmentError::OutOfBounds`] also where there is no such row, or a part is not within a slot;
     /// [`SegmentError::Malformed`] where a part cannot be decoded. Some rows may have been written then.
     pub fn gather(&self, slots: &[u32], first_row: usize, targets: &[Rows<'_>]) -> Result<(), SegmentError> {
-        let n_bytes = slots.len() * targets.iter().map(|rows| rows.row_len).sum::<usize>();
-        let n_threads = (n_bytes / WORTH_A_THREAD).min(MAX_THREADS).min(slots.len());
-        if n_threads < 2 {
-            return self.gather_here(slots, first_row, targets);
-        }
-        let n_cores = thread::available_parallelism().map_or(1, usize::from);
-        let share = slots.len().div_ceil(n_threads.min(n_cores.div_ceil(2)));
-        thread::scope(|scope| {
-            let mut parts = slots.chunks(share).zip((first_row..).step_by(share));
-            let own = parts.next();
-            let others: Vec<_> = parts
-                .map(|(slots, first)| scope.spawn(move || self.gather_here(slots, first, targets)))
-                .collect();
-            let mut done = own.map_or(Ok(()), |(slots, first)| self.gather_here(slots, first, targets));
-            for other in others {
-                done = done.and(other.join().unwrap_or_else(|_| Err(self.refused("a copy of it failed"))));
-            }
-            done
-        })
-    }
-
-    fn gather_here(&self, slots: &[u32], first_row: usize, targets: &[Rows<'_>]) -> Result<(), SegmentError> {
+        let batch_len: usize = targets.iter().map(|rows| rows.out.len()).sum();
+        let stores = if batch_len >= STREAMED_BATCH { Stores::Streaming } else { Stores::Cached };
         let (slot_size, slot_stride) = (self.slot_size(), self.slot_stride());
         for rows in targets {
             let outside = || SegmentError::OutOfBounds {
@@ -72,7 +49,7 @@ impl Segment {
                 let at = row.checked_mul(rows.row_len);
                 let out = at.and_then(|at| rows.out.part(at, rows.row_len)).ok_or_else(outside)?;
                 match &mut pieces {
-                    None => self.read_to(u64::from(slot) * slot_stride + rows.start, out)?,
+                    None => self.copy_to(u64::from(slot) * slot_stride + rows.start, out, stores)?,
                     Some((decoder, pieces)) => self.decode_to(slot, rows.start, pieces, *decoder, out)?,
                 }
             }
@@ -136,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_the_parts_of_the_slots_with_one_thread_and_with_several() {
+    fn rows_are_the_parts_of_the_slots_in_small_batches_and_in_large_ones() {
         for (n_slots, slot_size, slots) in
             [(4, 10, vec![3, 0, 2]), (9, 1 << 20, vec![8, 1, 0, 5, 3, 7, 2, 4, 6]), (2, 6 << 20, vec![1, 0])]
         {

@@ -3,7 +3,7 @@
 //! The byte layout is in `docs/segment.md`. A segment gets its name only when it is complete and locked by its owner (S1);
 //! the kernel drops the lock when the owner dies, and [`sweep`] removes what it left.
 //!
-//! All `unsafe` of this crate is in the private modules `map`, `foreign`, `process`, `slot_lock`, `view` and `lane::area`. It rests on these invariants:
+//! All `unsafe` of this crate is in the private modules `copy`, `map`, `foreign`, `process`, `slot_lock`, `view` and `lane::area`. It rests on these invariants:
 //!
 //! * **M1** `Map` is one `mmap` of `len` bytes: made in `Map::new`, never moved or resized, unmapped only by `Drop`.
 //! * **M2** Each copy lies within the mapping: `Map` checks offset and length itself, whatever its caller checked before.
@@ -48,6 +48,7 @@
 
 mod access;
 mod control;
+mod copy;
 mod create;
 mod decode;
 mod error;

@@ -8,6 +8,12 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::ForeignBytes;
+use crate::copy::{Stores, copy};
+
+/// Slots of more bytes than that have left the caches before they are used again.
+const STREAMED_LEN: usize = 64 << 20;
+/// Less is not worth the fence.
+const STREAMED_WRITE: usize = 64 << 10;
 
 /// A shared, writable mapping of the first `len` bytes of a file.
 #[derive(Debug)]
@@ -38,8 +44,8 @@ impl Map {
         let Some(target) = self.range(at, data.len()) else {
             return false;
         };
-        // SAFETY: M2: `range` checked the target; M4: it is backed; M5: `data` does not overlap it; M3: a raw copy.
-        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), target.as_ptr(), data.len()) };
+        // SAFETY: M2: `range` checked the target; M4: it is backed; M3: a raw copy.
+        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), self.stores(data.len())) };
         true
     }
 
@@ -49,8 +55,13 @@ impl Map {
             return false;
         };
         // SAFETY: M2, M3, M4 as in `write`; M6: `data` is valid for reads of its length; M5: it may overlap the target, as `copy` allows.
-        unsafe { ptr::copy(data.as_ptr(), target.as_ptr(), data.len()) };
+        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), self.stores(data.len())) };
         true
+    }
+
+    /// How a sample of `len` bytes is written.
+    fn stores(&self, len: usize) -> Stores {
+        if len >= STREAMED_WRITE && self.len > STREAMED_LEN { Stores::Streaming } else { Stores::Cached }
     }
 
     /// Fills `out` from `at`; `false` when the mapping ends before.
@@ -64,12 +75,12 @@ impl Map {
     }
 
     /// As [`Self::read`].
-    pub(crate) fn read_to(&self, at: usize, out: ForeignBytes<'_>) -> bool {
+    pub(crate) fn read_to(&self, at: usize, out: ForeignBytes<'_>, stores: Stores) -> bool {
         let Some(source) = self.range(at, out.len()) else {
             return false;
         };
         // SAFETY: M2, M3, M4 as in `read`; M6: `out` is valid for writes of its length; M5: it may overlap the source, as `copy` allows.
-        unsafe { ptr::copy(source.as_ptr(), out.as_ptr(), out.len()) };
+        unsafe { copy(source.as_ptr(), out.as_ptr(), out.len(), stores) };
         true
     }
 

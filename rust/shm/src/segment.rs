@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::access::Access;
 use crate::control::{Layout, SEGMENT_ID_AT};
+use crate::copy::Stores;
 use crate::create::{full, links};
 use crate::open::{AttachPolicy, attach_file, attach_shm, attach_tickets};
 use crate::{ForeignBytes, SegmentError, create};
@@ -194,8 +195,18 @@ impl Segment {
 
     /// As [`Self::read`], into memory that others may look at or write to.
     pub fn read_to(&self, offset: u64, out: ForeignBytes<'_>) -> Result<(), SegmentError> {
+        self.copy_to(offset, out, Stores::Cached)
+    }
+
+    /// As [`Self::read_to`].
+    pub(crate) fn copy_to(
+        &self,
+        offset: u64,
+        out: ForeignBytes<'_>,
+        stores: Stores,
+    ) -> Result<(), SegmentError> {
         self.check(offset, out.len() as u64)?;
-        let done = self.access.read_to(self.file.as_fd(), offset, out);
+        let done = self.access.read_to(self.file.as_fd(), offset, out, stores);
         done.map_err(|errno| self.failed("read", out.len() as u64, errno))
     }
 

@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CARE_EVERY, Client, Inner, Machine, SHOW_EVERY, Waited};
+use super::{CARE_EVERY, Client, Inner, Machine, SHOW_EVERY, SLICE, Waited};
 use crate::lanes::owner::LaneSleep;
 use crate::link::Waitable;
 
-/// A blocked call looks up this often, to see signals and what other threads received.
-const SLICE: Duration = Duration::from_millis(50);
 /// A look lets others run in between when it has taken this long: what comes from another core comes earlier.
 const ALONE: Duration = Duration::from_micros(2);
 /// Looks at the lanes between two looks at the clock and the socket.
