@@ -7,7 +7,7 @@ use std::ptr;
 const PIECE: usize = 256 << 10;
 
 /// Where the bytes of a copy end up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Stores {
     /// In the caches, for whoever uses them soon.
     Cached,
@@ -24,16 +24,27 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, stores: Stor
         // SAFETY: M2, M6: the caller's promise; they overlap, as `ptr::copy` allows.
         return unsafe { ptr::copy(from, to, len) };
     }
-    #[cfg(target_arch = "x86_64")]
-    if stores == Stores::Streaming {
+    match stores {
         // SAFETY: as above; they do not overlap.
-        return unsafe { stream(from, to, len) };
+        Stores::Cached => unsafe { copy_in_pieces(from, to, len) },
+        // SAFETY: the same.
+        Stores::Streaming => unsafe { stream(from, to, len) },
     }
+}
+
+/// As [`copy`], for bytes that do not overlap.
+///
+/// # Safety
+/// As for [`copy`].
+unsafe fn copy_in_pieces(from: *const u8, to: *mut u8, len: usize) {
     for at in (0..len).step_by(PIECE) {
-        // SAFETY: as above, a part of it.
+        // SAFETY: M2, M6: a part of what the caller promises.
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), PIECE.min(len - at)) };
     }
 }
+
+#[cfg(not(target_arch = "x86_64"))]
+use copy_in_pieces as stream;
 
 /// As [`copy`], for bytes that do not overlap.
 ///
