@@ -154,8 +154,8 @@ def open_iceoryx2_batches(room: Room, stack: ExitStack) -> Take:
 def open_copies(room: Room, stack: ExitStack) -> Take:
     """No more than the two copies of a loader that copies once: into a slot by one process, from there into a batch by another.
 
-    There is nothing to it but `memmove` and two counters in shared memory that both look at all the time: a measure, not a way to do it. As many
-    slots as a batch has, and two batches that take turns, as in a loop over a loader.
+    There is nothing to it but `memmove` and two counters in shared memory that both look at all the time: a measure, not a way to do it.
+    As many slots as a batch has, and two batches that take turns, as in a loop over a loader.
     """
     n_bytes, n_slots = len(room.data), room.batch_size
     stride = -(-n_bytes // 64) * 64
