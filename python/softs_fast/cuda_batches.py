@@ -12,6 +12,7 @@ from typing import Any
 from . import _core, _kernels, cuda
 from ._dtypes import ITEM_BYTES
 from .batches import has_rows
+from .blocks import Blocks
 from .configs import BatchConfig, TensorSpec
 from .errors import ConfigError, PeerLost
 from .market import Client, CudaIpcMedium, Medium
@@ -119,7 +120,7 @@ class DeviceReader:
         return False
 
 
-class DeviceBlockReader:
+class DeviceBlockReader(Blocks):
     """Makes a batch of tensors of a block of slots on the device, without a copy.
 
     The block goes back when the last tensor on it is gone, after all that the stream was given until then in which the batch was made: what
@@ -133,18 +134,9 @@ class DeviceBlockReader:
     """
 
     def __init__(self, config: BatchConfig, client: Client, n_rows: int, n_blocks: int) -> None:
-        self.n_rows = n_rows
+        super().__init__(client, n_rows, n_blocks)
         self._config = config
-        self._client = client
-        self._n_blocks = n_blocks
         self._slots = _Slots(config, client)
-        self._batch: Tensors | None = None
-
-    def begin(self, product_id: str) -> None:
-        """Nothing: nothing is copied."""
-
-    def forget(self) -> None:
-        """Nothing was begun."""
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
         """Take a block, waiting up to timeout_ms for it.
@@ -170,22 +162,6 @@ class DeviceBlockReader:
         else:
             self._batch = self._views(arena, _Block(lease, slot_ids, self._slots))
         return self.n_rows
-
-    def take(self) -> Tensors:
-        """Hand out the block, `{name: dtype [n_rows, *shape]}`, strided; nothing here refers to it any more."""
-        batch, self._batch = self._batch, None
-        assert batch is not None
-        return batch
-
-    def take_rows(self) -> list[Tensors]:
-        """Hand out the block as samples, `{name: dtype [*shape]}` each, last one first."""
-        batch = self.take()
-        return [{name: tensor[i] for name, tensor in batch.items()} for i in reversed(range(self.n_rows))]
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether nothing can come because the user holds all blocks."""
-        return self._client.n_blocks_held >= self._n_blocks
 
     def _views(self, arena: Arena, block: _Block) -> Tensors:
         batch: Tensors = {}

@@ -9,6 +9,7 @@ import torch
 
 from ._dtypes import ITEM_BYTES, torch_dtype
 from .batches import has_rows
+from .blocks import Blocks, Tensors
 from .configs import BatchConfig, TensorSpec
 from .errors import ConfigError
 from .market import Client, Medium
@@ -17,7 +18,6 @@ from .market.mediums._segment import SegmentMedium
 
 __all__ = ["BlockReader", "check_zero_copy"]
 
-Tensors = dict[str, torch.Tensor]
 #: Name, dtype, offset, shape and strides.
 _Field = tuple[str, torch.dtype, int, tuple[int, ...], tuple[int, ...]]
 
@@ -57,7 +57,7 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
             )
 
 
-class BlockReader:
+class BlockReader(Blocks):
     """Makes a batch of tensors of a block of slots, without a copy.
 
     All tensors of a batch share one torch storage, so that they are sent to another process together.
@@ -79,21 +79,12 @@ class BlockReader:
         n_blocks: int,
         pin: Callable[[int], bool] | None = None,
     ) -> None:
-        self.n_rows = n_rows
+        super().__init__(client, n_rows, n_blocks)
         assert isinstance(client.medium, SegmentMedium)
         self._stride = client.medium.slot_stride
-        self._client = client
-        self._n_blocks = n_blocks
         self._pin = pin
         self._copy_to_pinned = False
-        self._batch: Tensors | None = None
         self._fields = [self._field(spec, config.get_offset(spec.name)) for spec in config.specs]
-
-    def begin(self, product_id: str) -> None:
-        """Nothing: nothing is copied."""
-
-    def forget(self) -> None:
-        """Nothing was begun."""
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
         """Take a block, waiting up to timeout_ms for it.
@@ -117,22 +108,11 @@ class BlockReader:
         return self.n_rows
 
     def take(self) -> Tensors:
-        """Hand out the block, `{name: dtype [n_rows, *shape]}`, strided; nothing here refers to it any more."""
-        batch, self._batch = self._batch, None
-        assert batch is not None
+        """As `Blocks.take`; a copy in pinned memory where the slots cannot be pinned."""
+        batch = super().take()
         if self._copy_to_pinned:
             return {name: tensor.pin_memory() for name, tensor in batch.items()}
         return batch
-
-    def take_rows(self) -> list[Tensors]:
-        """Hand out the block as samples, `{name: dtype [*shape]}` each, last one first."""
-        batch = self.take()
-        return [{name: tensor[i] for name, tensor in batch.items()} for i in reversed(range(self.n_rows))]
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether nothing can come because the user holds all blocks."""
-        return self._client.n_blocks_held >= self._n_blocks
 
     def _field(self, spec: TensorSpec, offset: int) -> _Field:
         """Return what torch needs to know of a tensor; offset and strides in items."""

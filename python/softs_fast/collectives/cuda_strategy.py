@@ -20,7 +20,7 @@ from softs_fast.collectives.host_group import check_timeout, join_host_group
 from softs_fast.collectives.meter import Meter
 from softs_fast.collectives.probe import Schedule, choose_device_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
-from softs_fast.collectives.tensors import describe, dtype_code, name_of, op_code
+from softs_fast.collectives.tensors import check_casts, describe, dtype_code, name_of
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 
 _VERSION = 1
@@ -194,7 +194,7 @@ class CudaStrategy(Strategy):
         """
         out = tensor if output is None else output
         by = tensor.dtype if staged is None else staged
-        _check_casts(tensor.dtype, by, out.dtype, op)
+        check_casts(tensor.dtype, by, out.dtype, op)
         if out.shape != tensor.shape:
             raise ConfigError(f"all_reduce of {describe(tensor)} into {describe(out)}: need the same shape")
         what = f"all_reduce {op} of {describe(tensor)}"
@@ -226,7 +226,7 @@ class CudaStrategy(Strategy):
         tag = agreement.tag_of({"": what, **manifest})
         by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
         for _, tensor in ordered:
-            _check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
+            check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
             by_dtype.setdefault(tensor.dtype, []).append(tensor)
         with self._call("all_reduce", *gradients.values()) as steps:
             agreed = bool(by_dtype) or self._group.barrier(tag)
@@ -255,7 +255,7 @@ class CudaStrategy(Strategy):
                 f"reduce_scatter of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
                 "need the same dtype, and one part of equal size per rank"
             )
-        _check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
+        check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
         what = f"reduce_scatter {op} of {describe(tensor)}"
         reduction = Reduction(ReduceOp(op), 1.0, name_of(tensor.dtype), tensor.itemsize)
         with (
@@ -494,23 +494,6 @@ def _row(tensors: Sequence[torch.Tensor]) -> Pieces:
     first = tensors[0]
     pieces = [(tensor.data_ptr(), tensor.numel()) for tensor in tensors]
     return Pieces(pieces, name_of(first.dtype), first.element_size())
-
-
-def _check_casts(tensor: torch.dtype, staged: torch.dtype, output: torch.dtype, op: ReduceOp | str) -> None:
-    """Raise ConfigError for a dtype that is unknown, or a combination that the kernels do not have."""
-    for dtype in (tensor, staged, output):
-        dtype_code(dtype)
-    op_code(op, staged)
-    if staged is not tensor and not (staged.is_floating_point and tensor.is_floating_point):
-        raise ConfigError(
-            f"staged is {name_of(staged)} for {name_of(tensor)}; only floats travel as other floats"
-        )
-    if torch.bool in (staged, output) and staged is not output:
-        raise ConfigError(
-            f"no reduction of {name_of(staged)} to {name_of(output)}: bool goes with bool alone"
-        )
-    if staged.is_floating_point and not output.is_floating_point:
-        raise ConfigError(f"no reduction of {name_of(staged)} to {name_of(output)}: floats go to floats")
 
 
 def _waiting(group: _kernels.Group) -> float:

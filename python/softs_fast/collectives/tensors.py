@@ -57,6 +57,27 @@ def op_code(op: ReduceOp | str, dtype: torch.dtype) -> int:
     return code
 
 
+def check_casts(tensor: torch.dtype, staged: torch.dtype, output: torch.dtype, op: ReduceOp | str) -> None:
+    """Check that tensors of one dtype can be reduced as those of another, into a third.
+
+    Raises:
+        ConfigError: a dtype or the operation is unknown, or the kernels do not have the combination.
+    """
+    for dtype in (tensor, staged, output):
+        dtype_code(dtype)
+    op_code(op, staged)
+    if staged is not tensor and not (staged.is_floating_point and tensor.is_floating_point):
+        raise ConfigError(
+            f"staged is {name_of(staged)} for {name_of(tensor)}; only floats travel as other floats"
+        )
+    if torch.bool in (staged, output) and staged is not output:
+        raise ConfigError(
+            f"no reduction of {name_of(staged)} to {name_of(output)}: bool goes with bool alone"
+        )
+    if staged.is_floating_point and not output.is_floating_point:
+        raise ConfigError(f"no reduction of {name_of(staged)} to {name_of(output)}: floats go to floats")
+
+
 def name_of(dtype: torch.dtype) -> str:
     """Return "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
