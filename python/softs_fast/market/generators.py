@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
 from ..configs import BatchConfig
@@ -327,8 +328,7 @@ def rows_of_bytes(
     data = memoryview(flat_bytes(samples, f"a mapping of tensors, {need}" if with_config else need))
     if len(data) != sum(sizes):
         raise ConfigError(f"returned {len(data)} bytes, need {sum(sizes)} for {n} samples")
-    starts = [sum(sizes[:i]) for i in range(n)]
-    return [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    return [data[end - size : end] for end, size in zip(accumulate(sizes), sizes, strict=True)]
 
 
 def takes_argument(function: Callable[..., Any], n_before: int, *names: str) -> bool:
