@@ -14,7 +14,7 @@ use softs_proto::client::{
 };
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
-use softs_shm::Segment;
+use softs_shm::{Segment, Stores};
 
 use crate::endpoint::Endpoint;
 use crate::error::NetError;
@@ -125,6 +125,14 @@ impl Slots {
     }
 }
 
+/// How suppliers should write the slots: for as many as are on order, finished or in the caller's hands. Whole blocks are looked at where they are, and
+/// other samples copied.
+fn stores(config: &Config) -> Stores {
+    let ahead = config.prefetch.unwrap_or(config.n_slots);
+    let in_use = ahead.saturating_add(config.block).min(config.n_slots);
+    Stores::for_slots(u64::from(in_use) * config.slot_size, config.block <= 1)
+}
+
 /// A random number for a client, by which brokers know it from one connection to the next.
 ///
 /// # Errors
@@ -150,6 +158,7 @@ impl Client {
         let n_blocks = config.n_slots / config.block.max(1);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         slots.lanes.show_start(u64::try_from(since_1970.as_nanos()).unwrap_or(0));
+        slots.lanes.advise(stores(&config));
         let mut link = Link::new(Machine::new(config, slots.lanes), endpoint, now, look);
         link.set_fence(slots.fence);
         let bunch = (n_blocks / 4).max(1) as usize;
@@ -436,5 +445,26 @@ impl Client {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic in another call leaves a state that is still consistent enough to be closed.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_streamed_if_so_many_are_in_use_that_caches_forget_them() {
+        let config = |n_slots, prefetch, block| Config {
+            slot_size: 1 << 20,
+            n_slots,
+            prefetch,
+            block,
+            ..Config::default()
+        };
+        assert_eq!(stores(&config(16, None, 1)), Stores::Cached);
+        assert_eq!(stores(&config(17, None, 1)), Stores::Streaming);
+        assert_eq!(stores(&config(64, Some(3), 1)), Stores::Cached, "the others are not in use");
+        assert_eq!(stores(&config(64, None, 8)), Stores::Cached, "blocks are not copied");
+        assert_eq!(stores(&config(72, None, 8)), Stores::Streaming);
     }
 }

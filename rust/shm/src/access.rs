@@ -4,9 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
-use crate::ForeignBytes;
-use crate::copy::Stores;
 use crate::map::Map;
+use crate::{ForeignBytes, Stores};
 
 #[derive(Debug)]
 pub(crate) enum Access {
@@ -36,9 +35,15 @@ impl Access {
     }
 
     /// Writes `data` at `at`. `INVAL` when it does not fit into the mapping.
-    pub(crate) fn write(&self, file: BorrowedFd<'_>, at: u64, data: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn write(
+        &self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        data: &[u8],
+        stores: Stores,
+    ) -> Result<(), Errno> {
         match self {
-            Self::Mapped(map) => fits(map.write(index(at)?, data)),
+            Self::Mapped(map) => fits(map.write(index(at)?, data, stores)),
             Self::Sparse(_) | Self::Direct => write_all(file, at, data),
         }
     }
@@ -49,9 +54,10 @@ impl Access {
         file: BorrowedFd<'_>,
         at: u64,
         data: ForeignBytes<'_>,
+        stores: Stores,
     ) -> Result<(), Errno> {
         match self {
-            Self::Mapped(map) => fits(map.write_from(index(at)?, data)),
+            Self::Mapped(map) => fits(map.write_from(index(at)?, data, stores)),
             Self::Sparse(_) | Self::Direct => write_all(file, at, &data.to_vec()),
         }
     }

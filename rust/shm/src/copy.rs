@@ -2,18 +2,11 @@
 
 use std::ptr;
 
+use crate::stores::Stores;
+
 /// The C library copies up to about the size of an L2 cache (glibc 2.36 on AMD) without fetching the lines that it overwrites, and more than that with
 /// fetching them: from the other core that has just read them.
 const PIECE: usize = 256 << 10;
-
-/// Where the bytes of a copy end up.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Stores {
-    /// In the caches, for whoever uses them soon.
-    Cached,
-    /// In memory, past the caches: for more bytes than fit there, which would have to be fetched before they are overwritten, and written back.
-    Streaming,
-}
 
 /// Copies `len` bytes as `memmove` does. What was streamed is seen by whoever sees a later store of this thread.
 ///

@@ -60,6 +60,7 @@ mod open;
 mod process;
 mod segment;
 mod slot_lock;
+mod stores;
 mod sweep;
 mod view;
 
@@ -80,5 +81,6 @@ pub use lane::{LaneRef, MAX_SUPPLIERS, N_LANES};
 pub use open::AttachPolicy;
 pub use process::ProcessToken;
 pub use segment::{Names, Segment};
+pub use stores::Stores;
 pub use sweep::sweep;
 pub use view::SlotView;

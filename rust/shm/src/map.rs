@@ -7,13 +7,8 @@ use std::ptr::{self, NonNull};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::ForeignBytes;
-use crate::copy::{Stores, copy};
-
-/// Slots of more bytes than that have left the caches before they are used again.
-const STREAMED_LEN: usize = 64 << 20;
-/// Less is not worth the fence.
-const STREAMED_WRITE: usize = 64 << 10;
+use crate::copy::copy;
+use crate::{ForeignBytes, Stores};
 
 /// A shared, writable mapping of the first `len` bytes of a file.
 #[derive(Debug)]
@@ -40,28 +35,23 @@ impl Map {
     }
 
     /// Copies `data` to `at`; `false` when it does not fit.
-    pub(crate) fn write(&self, at: usize, data: &[u8]) -> bool {
+    pub(crate) fn write(&self, at: usize, data: &[u8], stores: Stores) -> bool {
         let Some(target) = self.range(at, data.len()) else {
             return false;
         };
         // SAFETY: M2: `range` checked the target; M4: it is backed; M3: a raw copy.
-        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), self.stores(data.len())) };
+        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), stores) };
         true
     }
 
     /// As [`Self::write`].
-    pub(crate) fn write_from(&self, at: usize, data: ForeignBytes<'_>) -> bool {
+    pub(crate) fn write_from(&self, at: usize, data: ForeignBytes<'_>, stores: Stores) -> bool {
         let Some(target) = self.range(at, data.len()) else {
             return false;
         };
         // SAFETY: M2, M3, M4 as in `write`; M6: `data` is valid for reads of its length; M5: it may overlap the target, as `copy` allows.
-        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), self.stores(data.len())) };
+        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), stores) };
         true
-    }
-
-    /// How a sample of `len` bytes is written.
-    fn stores(&self, len: usize) -> Stores {
-        if len >= STREAMED_WRITE && self.len > STREAMED_LEN { Stores::Streaming } else { Stores::Cached }
     }
 
     /// Fills `out` from `at`; `false` when the mapping ends before.

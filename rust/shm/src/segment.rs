@@ -12,10 +12,9 @@ use rustix::io::Errno;
 
 use crate::access::Access;
 use crate::control::{Layout, SEGMENT_ID_AT};
-use crate::copy::Stores;
 use crate::create::{full, links};
 use crate::open::{AttachPolicy, attach_file, attach_shm, attach_tickets};
-use crate::{ForeignBytes, SegmentError, create};
+use crate::{ForeignBytes, SegmentError, Stores, create};
 
 /// Where POSIX shared memory lives.
 pub(crate) const SHM_DIR: &str = "/dev/shm";
@@ -164,7 +163,7 @@ impl Segment {
     /// Writes `data` at a byte offset within the slots.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), SegmentError> {
         self.check(offset, data.len() as u64)?;
-        self.write_unlooked(offset, data)
+        self.write_unlooked(offset, data, self.stores())
     }
 
     /// As [`Self::write`], but only a whole slot (W4). A segment that does not know its slots checks the bounds only.
@@ -176,7 +175,7 @@ impl Segment {
     /// As [`Self::write`], from memory that others may write to.
     pub fn write_from(&self, offset: u64, data: ForeignBytes<'_>) -> Result<(), SegmentError> {
         self.check(offset, data.len() as u64)?;
-        self.write_from_unlooked(offset, data)
+        self.write_from_unlooked(offset, data, self.stores())
     }
 
     /// Overwrites bytes that nobody should look at any more, so that whoever does sees it.
@@ -276,10 +275,20 @@ impl Segment {
         unnamed || self.seen.is_some_and(|seen| self.check_unchanged(seen).is_err())
     }
 
+    /// Where nobody says how many slots are in use, it is all of them.
+    fn stores(&self) -> Stores {
+        Stores::for_slots(self.slots_len, false)
+    }
+
     /// As [`Self::write`], without a look at the file.
-    pub(crate) fn write_unlooked(&self, offset: u64, data: &[u8]) -> Result<(), SegmentError> {
+    pub(crate) fn write_unlooked(
+        &self,
+        offset: u64,
+        data: &[u8],
+        stores: Stores,
+    ) -> Result<(), SegmentError> {
         self.check_bounds(offset, data.len() as u64)?;
-        let done = self.access.write(self.file.as_fd(), offset, data);
+        let done = self.access.write(self.file.as_fd(), offset, data, stores.for_sample(data.len()));
         done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
     }
 
@@ -288,9 +297,10 @@ impl Segment {
         &self,
         offset: u64,
         data: ForeignBytes<'_>,
+        stores: Stores,
     ) -> Result<(), SegmentError> {
         self.check_bounds(offset, data.len() as u64)?;
-        let done = self.access.write_from(self.file.as_fd(), offset, data);
+        let done = self.access.write_from(self.file.as_fd(), offset, data, stores.for_sample(data.len()));
         done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
     }
 

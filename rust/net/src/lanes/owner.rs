@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use softs_proto::client::{Counters, Ending, LaneEvent, LaneRef, Lanes, SlotCounts, SlotId};
-use softs_shm::{self as shm, LaneOwner, N_LANES, Segment};
+use softs_shm::{self as shm, LaneOwner, N_LANES, Segment, Stores};
 
 use super::bell::{Bell, Rope};
 use super::counters as counter;
@@ -97,6 +97,13 @@ impl OwnLanes {
             }
             Err(shm::SegmentError::Refused { .. }) => Ok(Self::default()),
             Err(error) => Err(failed("open the lanes", error.to_string())),
+        }
+    }
+
+    /// Tells suppliers how to write the slots.
+    pub(crate) fn advise(&self, stores: Stores) {
+        if let Some(open) = &self.open {
+            open.owner.advise(stores);
         }
     }
 

@@ -44,6 +44,8 @@ pub(crate) struct ClientEntry {
     pub(crate) bell_fd: AtomicU32,
     /// 1 once the rest is there.
     pub(crate) ready: AtomicU32,
+    /// 1: suppliers should write past the caches.
+    pub(crate) streaming: AtomicU32,
 }
 
 /// One supplier.
@@ -81,6 +83,7 @@ const _: () = {
     assert!(offset_of!(ClientEntry, pid_ns) == 8);
     assert!(offset_of!(ClientEntry, bell_fd) == 16);
     assert!(offset_of!(ClientEntry, ready) == 20);
+    assert!(offset_of!(ClientEntry, streaming) == 24);
     assert!(size_of::<LaneHeader>() == LANE_LEN as usize);
     assert!(offset_of!(LaneHeader, door) == 0 && offset_of!(Door, attached) == 0);
     assert!(offset_of!(Door, generation) == 8);

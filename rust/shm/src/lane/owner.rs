@@ -9,7 +9,7 @@ use super::atomics;
 use super::counters::Counters;
 use super::ring::{Look, Ring};
 use super::{Identity, LaneRef, MAX_SUPPLIERS, N_LANES, Supplier, bell, errors, peers};
-use crate::{Segment, SegmentError};
+use crate::{Segment, SegmentError, Stores};
 
 /// How an order ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +123,11 @@ impl LaneOwner {
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
         self.area.segment()
+    }
+
+    /// Tells suppliers that attach from now on how to write the slots.
+    pub fn advise(&self, stores: Stores) {
+        self.area.header().client.advise(stores);
     }
 
     /// A lane for a product: one that was never used, or else of those without open orders the one opened or ordered from least

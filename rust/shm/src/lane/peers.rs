@@ -3,6 +3,7 @@
 use super::area::{Area, ClientEntry, Header, SupplierEntry};
 use super::atomics::Ordering;
 use super::identity::Identity;
+use crate::Stores;
 
 /// A supplier that is attached to the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,16 @@ impl ClientEntry {
             pid_ns: self.pid_ns.load(Ordering::Relaxed),
         };
         Some((identity, self.bell_fd.load(Ordering::Relaxed)))
+    }
+
+    /// How the slots are to be written.
+    pub(crate) fn advise(&self, stores: Stores) {
+        self.streaming.store(u32::from(stores == Stores::Streaming), Ordering::Relaxed);
+    }
+
+    /// How the client would have its slots written. Right or wrong, it changes nothing but the speed.
+    pub(crate) fn stores(&self) -> Stores {
+        if self.streaming.load(Ordering::Relaxed) == 1 { Stores::Streaming } else { Stores::Cached }
     }
 
     /// The client has no more lanes.

@@ -6,7 +6,7 @@ use super::area::{Area, MAX_TEXT};
 use super::atomics::Ordering;
 use super::word::Word;
 use super::{Claim, Ending, Finished, Identity, LaneOwner, LaneRef, LaneWorker, N_LANES, errors};
-use crate::{Segment, SegmentError};
+use crate::{Segment, SegmentError, Stores};
 
 /// A segment with its owner; its names are removed at the end.
 pub(super) struct Client {
@@ -55,6 +55,21 @@ fn dies(client: &mut Client, worker: LaneWorker) {
     worker.die();
     let supplier = client.owner.suppliers().into_iter().find(|supplier| supplier.index == index).unwrap();
     client.owner.owner_died(&supplier);
+}
+
+#[test]
+fn suppliers_write_as_the_client_advises() {
+    let mut client = Client::new(1);
+    let lane = client.owner.open_lane().unwrap();
+    assert_eq!(client.worker().stores, Stores::Cached);
+    client.owner.advise(Stores::Streaming);
+    let worker = client.worker();
+    assert_eq!(worker.stores, Stores::Streaming);
+    assert!(worker.join(lane) && client.owner.place(lane, 0, 0));
+    let claim = worker.claim(lane).unwrap();
+    worker.write(&claim, &[7; 64]).unwrap();
+    assert!(worker.publish(claim, Ok(())));
+    assert_eq!(client.polled(), [done(0)]);
 }
 
 #[test]

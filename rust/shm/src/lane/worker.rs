@@ -9,7 +9,7 @@ use super::counters::Counters;
 use super::ring::{Held, Ring};
 use super::word::State;
 use super::{Identity, LaneRef, MAX_SUPPLIERS, N_LANES, bell, errors, peers};
-use crate::{ForeignBytes, Segment, SegmentError, SlotView};
+use crate::{ForeignBytes, Segment, SegmentError, SlotView, Stores};
 
 /// A supplier's place at the lanes of one segment. Any of its threads may use it.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub struct LaneWorker {
     /// Its place in the table.
     index: u32,
     client: (Identity, u32),
+    /// As the client advises.
+    pub(super) stores: Stores,
     /// The generation of each lane that it has joined, or 0.
     joined: Mutex<[u32; N_LANES as usize]>,
     n_claims: AtomicUsize,
@@ -69,7 +71,8 @@ impl LaneWorker {
         let Some(index) = peers::register(&area, identity, bell_fd) else {
             return refused(&format!("{MAX_SUPPLIERS} suppliers are attached already"));
         };
-        Ok(Self { area, index, client, joined: Mutex::default(), n_claims: AtomicUsize::new(0) })
+        let stores = area.header().client.stores();
+        Ok(Self { area, index, client, stores, joined: Mutex::default(), n_claims: AtomicUsize::new(0) })
     }
 
     /// The segment.
@@ -167,7 +170,7 @@ impl LaneWorker {
     /// [`SegmentError::NotOneSlot`] where it has another size, [`SegmentError::Gone`] where the segment was replaced.
     pub fn write(&self, claim: &Claim, data: &[u8]) -> Result<(), SegmentError> {
         let offset = self.check(claim, data.len() as u64)?;
-        self.segment().write_unlooked(offset, data)
+        self.segment().write_unlooked(offset, data, self.stores)
     }
 
     /// As [`Self::write`], from memory that others may write to.
@@ -176,7 +179,7 @@ impl LaneWorker {
     /// As [`Self::write`].
     pub fn write_from(&self, claim: &Claim, data: ForeignBytes<'_>) -> Result<(), SegmentError> {
         let offset = self.check(claim, data.len() as u64)?;
-        self.segment().write_from_unlooked(offset, data)
+        self.segment().write_from_unlooked(offset, data, self.stores)
     }
 
     /// The memory of the slot, to be written to until the order ends.
