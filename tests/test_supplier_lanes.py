@@ -209,6 +209,10 @@ def test_large_samples_are_copied_whole(market: Market) -> None:
     assert teacher.n_leases < 50
 
 
+def open_undecodable() -> None:
+    raise ValueError("cannot decode " + os.fsdecode(b"img_\xff.png"))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -219,6 +223,9 @@ def test_large_samples_are_copied_whole(market: Market) -> None:
         ({"batch_generator_fn": lambda p, n: [b"x"] * n}, ["returned 1 bytes, need slot_size=16"]),
         ({"batch_generator_fn": lambda p, n: []}, ["returned 0 samples"]),
         ({"fill_fn": lambda p, out: out[99]}, ["Traceback", "IndexError"]),
+        ({"generator_fn": lambda p: open_undecodable()}, ["Traceback", "img_\\udcff.png"]),
+        ({"batch_generator_fn": lambda p, n: open_undecodable()}, ["Traceback", "img_\\udcff.png"]),
+        ({"fill_fn": lambda p, out: open_undecodable()}, ["Traceback", "img_\\udcff.png"]),
     ],
 )
 def test_what_a_function_does_wrong_reaches_the_client(
@@ -242,8 +249,7 @@ def test_what_a_function_does_wrong_reaches_the_client(
     n_arguments = {"generator_fn": 1}.get(name, 2)
     wrapped = (lambda p: either(p)) if n_arguments == 1 else (lambda p, out: either(p, out))
     teacher = market.teacher(**{name: wrapped})
-    # No more slots than texts that can wait to be read.
-    student = market.student(ShmMedium(None, SLOT, 4, create=True))
+    student = market.student()
     until_by_lane(student, teacher)
     is_good.clear()
     text = student.failure()
@@ -341,6 +347,11 @@ def test_a_medium_that_writes_in_its_own_way_uses_no_lanes(market: Market) -> No
     for _ in range(50):
         assert student.sample() == b"A" * SLOT
     assert teacher.n_leases >= 50
+
+
+def test_an_error_that_is_no_unicode_reaches_the_client_by_the_broker_too(market: Market) -> None:
+    market.teacher(lambda p: open_undecodable(), medium=Shouting)
+    assert "img_\\udcff.png" in market.student().failure()
 
 
 def test_a_sample_is_sent_over_the_connection_that_was_there_when_we_asked(

@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use softs_net::NetError;
 use softs_proto::client::ReleaseError;
 
@@ -15,6 +16,12 @@ pub(crate) fn raise(py: Python<'_>, class: &str, message: String) -> PyErr {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => PyImportError::new_err(format!("softs_fast.errors.{class}: {error}")),
     }
+}
+
+/// Text as it can be sent: what is no Unicode, such as the bytes of a file name that Python could not decode, becomes `\\udcXX`.
+pub(crate) fn sendable(text: &Bound<'_, PyAny>) -> PyResult<String> {
+    let bytes = text.call_method1("encode", ("utf-8", "backslashreplace"))?;
+    Ok(String::from_utf8_lossy(bytes.cast::<PyBytes>()?.as_bytes()).into_owned())
 }
 
 pub(crate) fn net_error(py: Python<'_>, error: &NetError) -> PyErr {

@@ -14,7 +14,7 @@ use softs_net::supplier::{Batch, LanePolicy, Options, Supplier as NetSupplier, T
 use softs_proto::supplier::{Config, Weights};
 use softs_shm::AttachPolicy;
 
-use crate::errors::{net_error, raise};
+use crate::errors::{net_error, raise, sendable};
 use crate::log::{Record, to_python};
 use crate::process::{Owned, Signals};
 use maker::Maker;
@@ -116,7 +116,8 @@ impl Supplier {
                 Some(Task::Wire(work)) => {
                     let (product, address) = (&*work.product_id, &*work.address);
                     let arguments = (product, address, work.offset, work.slot_size, work.sequence);
-                    let error: Option<String> = wire_fn.call1(arguments)?.extract()?;
+                    let error: Option<Bound<'_, PyAny>> = wire_fn.call1(arguments)?.extract()?;
+                    let error = error.map(|text| sendable(&text)).transpose()?;
                     py.detach(|| supplier.finish(error.map_or(Ok(()), Err)));
                 }
             }

@@ -156,7 +156,7 @@ fn killed_suppliers_lose_nothing_and_tear_nothing() {
                     n_done += 1;
                 }
                 Ending::Failed(text) => {
-                    assert!(text == format!("sample {sequence}") || text.contains("in use"), "{text}");
+                    assert!(text.is_none_or(|text| text == format!("sample {sequence}")));
                     n_failed += 1;
                 }
                 Ending::Lost => n_lost += 1,

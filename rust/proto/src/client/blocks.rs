@@ -22,6 +22,8 @@ pub(super) enum State {
     Finished,
     Held,
     Quarantined,
+    /// Its order failed for good: it rests in its block until it is ordered again.
+    Failed,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,7 +73,7 @@ pub struct SlotCounts {
     pub on_lane: usize,
     /// On order, result unwanted.
     pub stale: usize,
-    /// Finished, not handed out.
+    /// Finished, not handed out, or failed and soon ordered again.
     pub finished: usize,
     /// Held by the user.
     pub held: usize,
@@ -91,7 +93,7 @@ impl<L: Lanes> Client<L> {
                 State::Waiting | State::Wire if wanted => &mut counts.on_wire,
                 State::Lane if wanted => &mut counts.on_lane,
                 State::Waiting | State::Wire | State::Lane => &mut counts.stale,
-                State::Finished => &mut counts.finished,
+                State::Finished | State::Failed => &mut counts.finished,
                 State::Held => &mut counts.held,
                 State::Quarantined => &mut counts.quarantined,
             } += 1;
@@ -249,7 +251,7 @@ impl<L: Lanes> Client<L> {
         }
         for slot in self.slots_of(id) {
             match self.slots[slot as usize].state {
-                State::Finished => self.make_free(slot),
+                State::Finished | State::Failed => self.make_free(slot),
                 State::Waiting => {
                     self.products.get_mut(key).on_wire -= 1;
                     self.make_free(slot);

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::blocks::Slot;
+use super::products::ProductKey;
 use super::{Client, Ending, Lanes, OrderNumber, SlotId, State};
 use crate::log::{Level, LogRecord};
 use crate::wire::REFUSED;
@@ -28,7 +30,7 @@ impl<L: Lanes> Client<L> {
                 self.finish(slot);
                 return;
             }
-            Ending::Failed(text) => Some(text),
+            Ending::Failed(text) => Some(self.failures.hear(&product.name, text)),
             Ending::Lost => None,
         };
         let attempts = &mut self.slots[slot as usize].attempts;
@@ -148,19 +150,43 @@ impl<L: Lanes> Client<L> {
         Some(slot)
     }
 
-    /// All attempts at the order in `slot` have failed. An ordered stream cannot leave a sample out and nor can a block: they are ordered again
-    /// after a pause. Other streams go on without it.
+    /// All attempts at the order in `slot` have failed. A block waits for it, and an ordered stream: they order it again after a pause. Other
+    /// streams go on without it.
     fn give_up(&mut self, now: Instant, slot: SlotId, text: &str) {
         let id = self.block_of(slot);
         let name = self.products.get(self.blocks[id as usize].product).name.clone();
-        self.slots[slot as usize].state = State::Finished;
-        self.dismantle(id, self.config.ordered || self.config.block > 1);
-        self.send_cancels();
+        if self.config.block > 1 {
+            self.slots[slot as usize].state = State::Failed;
+            self.failed.push(slot);
+        } else {
+            self.slots[slot as usize].state = State::Finished;
+            self.dismantle(id, self.config.ordered);
+        }
         self.counters.failed += 1;
         if self.failures.record(now, &name, text) {
             let level = if text.starts_with(REFUSED) { Level::Info } else { Level::Error };
             let text = format!("order for product {name:?} failed: {text}");
             self.log.push_back(LogRecord { level, text });
+        }
+    }
+
+    /// Orders again what failed in blocks of `key`.
+    pub(super) fn order_failed_again(&mut self, key: ProductKey) {
+        for slot in std::mem::take(&mut self.failed) {
+            let Slot { state, tainted, .. } = self.slots[slot as usize];
+            if state != State::Failed {
+                // Taken back meanwhile.
+                continue;
+            }
+            if self.block(slot).product != key {
+                self.failed.push(slot);
+                continue;
+            }
+            let lane = self.lane_for(key).filter(|_| !tainted);
+            self.slots[slot as usize].attempts = 0;
+            self.slots[slot as usize].order = self.next_order;
+            self.next_order += 1;
+            self.place(slot, key, lane);
         }
     }
 }

@@ -20,11 +20,15 @@ pub struct Failure {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Failures(Vec<(Arc<str>, Failure)>);
+pub(super) struct Failures {
+    of_products: Vec<(Arc<str>, Failure)>,
+    /// The last text of a supplier, and for which product.
+    heard: Option<(Arc<str>, String)>,
+}
 
 impl Failures {
     pub(super) fn of(&self, product: &str) -> Option<&Failure> {
-        self.0.iter().find(|(p, _)| &**p == product).map(|(_, failure)| failure)
+        self.of_products.iter().find(|(p, _)| &**p == product).map(|(_, failure)| failure)
     }
 
     /// Whether `product` should not be ordered ahead now: it failed a moment ago. Each failure doubles the pause.
@@ -33,14 +37,23 @@ impl Failures {
     }
 
     pub(super) fn forget(&mut self, product: &str) {
-        if !self.0.is_empty() {
-            self.0.retain(|(p, _)| &**p != product);
+        if !self.of_products.is_empty() {
+            self.of_products.retain(|(p, _)| &**p != product);
+        }
+    }
+
+    /// What a supplier says of its failure, or where it cannot say anything what was said last: orders that fail together fail for one reason.
+    pub(super) fn hear(&mut self, product: &Arc<str>, text: Option<String>) -> String {
+        match (text, &self.heard) {
+            (Some(text), _) => self.heard.insert((product.clone(), text)).1.clone(),
+            (None, Some((known, text))) if known == product => text.clone(),
+            (None, _) => "the generator failed; its supplier's log says why".to_owned(),
         }
     }
 
     /// Returns whether the failure is news: the first in a row, or with another text.
     pub(super) fn record(&mut self, now: Instant, product: &Arc<str>, text: &str) -> bool {
-        if let Some((_, failure)) = self.0.iter_mut().find(|(p, _)| p == product) {
+        if let Some((_, failure)) = self.of_products.iter_mut().find(|(p, _)| p == product) {
             failure.count += 1;
             // Orders that failed together are one failure.
             if now >= failure.retry_at {
@@ -53,12 +66,12 @@ impl Failures {
             }
             return news;
         }
-        if self.0.len() == MAX_FAILING {
-            self.0.remove(0);
+        if self.of_products.len() == MAX_FAILING {
+            self.of_products.remove(0);
         }
         let failure =
             Failure { text: text.to_owned(), count: 1, delay: FIRST_DELAY, retry_at: now + FIRST_DELAY };
-        self.0.push((product.clone(), failure));
+        self.of_products.push((product.clone(), failure));
         true
     }
 }

@@ -26,8 +26,8 @@ pub struct LaneRef {
 pub enum Ending {
     /// The slot is written.
     Done,
-    /// The supplier could not make it, and why.
-    Failed(String),
+    /// The supplier could not make it, and why; `None` where there was no room to say so.
+    Failed(Option<String>),
     /// The supplier died with it. Nobody writes to the slot any more.
     Lost,
 }

@@ -144,6 +144,8 @@ pub struct Client<L: Lanes = NoLanes> {
     products: Products,
     recent: prefetch::Recent,
     failures: Failures,
+    /// Slots whose orders failed, in blocks that wait for them.
+    failed: Vec<SlotId>,
     counters: Counters,
 
     next_order: OrderNumber,
@@ -195,6 +197,7 @@ impl<L: Lanes> Client<L> {
             products: Products::new(unit),
             recent: prefetch::Recent::default(),
             failures: Failures::default(),
+            failed: Vec::new(),
             counters: Counters::default(),
             next_order: 1,
             max_order_attempts: MAX_ORDER_ATTEMPTS,

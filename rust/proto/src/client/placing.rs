@@ -25,7 +25,7 @@ impl<L: Lanes> Client<L> {
     }
 
     /// The lane, if the next order of `key` should go through it: it has suppliers, and those that only the broker reaches have enough.
-    fn lane_for(&self, key: ProductKey) -> Option<LaneRef> {
+    pub(super) fn lane_for(&self, key: ProductKey) -> Option<LaneRef> {
         let product = self.products.get(key);
         let lane = product.lane.filter(|_| self.has_lane_suppliers(key))?;
         let by_wire = self.dialect == Some(Dialect::Native) && product.on_wire < self.wire_share(key);

@@ -78,6 +78,9 @@ impl<L: Lanes> Client<L> {
         if !self.owed.is_empty() {
             self.place_owed();
         }
+        if !self.failed.is_empty() && !self.failures.is_paused(now, &self.products.get(key).name) {
+            self.order_failed_again(key);
+        }
         let n_free = self.free.len() + self.free_tainted.len();
         if !starved {
             // Ordering in bunches saves messages; a quarter of the slots keeps the suppliers busy meanwhile. A lane needs no messages.
@@ -149,7 +152,7 @@ impl<L: Lanes> Client<L> {
         let is_at_rest = |&id: &BlockId| {
             self.slots_of(id).all(|slot| {
                 let slot = &self.slots[slot as usize];
-                matches!(slot.state, State::Finished | State::Waiting)
+                matches!(slot.state, State::Finished | State::Failed | State::Waiting)
                     && (!slot.tainted || self.dialect.is_some())
             })
         };

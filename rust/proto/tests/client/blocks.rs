@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use softs_proto::Dialect;
-use softs_proto::client::{Config, NoLanes, ReleaseError, SlotCounts};
+use softs_proto::client::{Config, NoLanes, Plan, ReleaseError, SlotCounts};
 use softs_proto::wire::EndCode;
 
 use crate::desk::{Desk, config};
@@ -54,22 +54,42 @@ fn blocks_of_an_ordered_stream_come_in_order() {
 }
 
 #[test]
-fn a_block_with_a_failed_sample_is_ordered_again_as_a_whole() {
+fn a_failed_sample_of_a_block_is_ordered_again_and_the_others_stay() {
+    for ordered in [false, true] {
+        let mut desk = desk(3, ordered);
+        assert_eq!(desk.client.request_block(desk.now, "p"), None);
+        let placed = desk.placed();
+        desk.done(&placed[..1]);
+        desk.end(&placed[1], EndCode::Failed, "boom");
+        assert_eq!(desk.client.request_block(desk.now, "p"), None);
+        assert!(desk.placed().is_empty(), "the product pauses");
+        assert_eq!(
+            desk.client.slot_counts(),
+            SlotCounts { finished: 2, on_wire: 1, ..SlotCounts::default() }
+        );
+        desk.pass(Duration::from_secs(1));
+        assert_eq!(desk.client.request_block(desk.now, "p"), None);
+        let again = desk.placed();
+        assert_eq!(again.iter().map(|o| (o.offset, o.sequence)).collect::<Vec<_>>(), [(8, 1)]);
+        assert!(desk.client.failure("p").unwrap().text.contains("boom"));
+        desk.done(&placed[2..]);
+        desk.done(&again);
+        assert_eq!(desk.client.request_block(desk.now, "p"), Some(0));
+        assert!(desk.client.failure("p").is_none());
+    }
+}
+
+#[test]
+fn what_failed_in_a_block_that_nobody_wants_any_more_stays_undone() {
     let mut desk = desk(3, false);
     assert_eq!(desk.client.request_block(desk.now, "p"), None);
     let placed = desk.placed();
-    desk.done(&placed[..1]);
     desk.end(&placed[1], EndCode::Failed, "boom");
-    assert_eq!(desk.said(), ["CANCELS"], "the third is not wanted either");
+    desk.client.seek("p", Plan::default(), 30);
+    desk.done(&[placed[0].clone(), placed[2].clone()]);
     desk.pass(Duration::from_secs(1));
     assert_eq!(desk.client.request_block(desk.now, "p"), None);
-    assert!(desk.placed().is_empty(), "a supplier may still write into the block");
-    desk.done(&placed[2..]);
-    assert_eq!(desk.client.request_block(desk.now, "p"), None);
-    let again = desk.placed();
-    assert_eq!(again.iter().map(|o| o.sequence).collect::<Vec<_>>(), [0, 1, 2]);
-    desk.done(&again);
-    assert_eq!(desk.client.request_block(desk.now, "p"), Some(0));
+    assert_eq!(desk.placed().iter().map(|o| o.sequence).collect::<Vec<_>>(), [30, 31, 32]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use softs_proto::Dialect;
-use softs_proto::client::{Config, Counters, Outcome};
+use softs_proto::client::{Config, Counters, Ending, Outcome};
 use softs_proto::log::Level;
 use softs_proto::wire::{EndCode, NO_LANE, Reply, ToClient};
 
@@ -202,6 +202,48 @@ fn a_failed_order_is_tried_again_and_then_given_up() {
     assert_eq!(desk.request("p"), Some(0));
     assert!(desk.client.failure("p").is_none());
     assert_eq!(desk.client.counters(), Counters { delivered: 2, retried: 2, failed: 1, lost: 0 });
+}
+
+#[test]
+fn an_order_that_fails_without_a_text_fails_for_the_reason_heard_last() {
+    let (mut desk, lanes) = attached(config(1));
+    assert_eq!(desk.request("p"), None);
+    for text in [Some("Traceback: boom"), None, None, None, None] {
+        let claim = lanes.claim(1).unwrap();
+        lanes.end(&claim, Ending::Failed(text.map(str::to_owned)));
+        desk.client.handle_lanes(desk.now);
+    }
+    assert_eq!(desk.client.failure("p").unwrap().text, "attempt 5 of 5: Traceback: boom");
+
+    let (mut desk, lanes) = attached(config(1));
+    assert_eq!(desk.request("p"), None);
+    for _ in 0..5 {
+        let claim = lanes.claim(1).unwrap();
+        lanes.end(&claim, Ending::Failed(None));
+        desk.client.handle_lanes(desk.now);
+    }
+    assert!(desk.client.failure("p").unwrap().text.contains("its supplier's log says why"));
+}
+
+#[test]
+fn a_failed_slot_of_a_block_goes_through_the_lane_again() {
+    let lanes = ModelLanes::new(1, 64);
+    let mut desk = Desk::with(Config { block: 2, ordered: true, ..config(2) }, lanes.clone());
+    assert_eq!(desk.client.request_block(desk.now, "p"), None);
+    lanes.attach(1, lanes.lane_of("p").unwrap());
+    assert_eq!(desk.client.request_block(desk.now, "p"), None);
+    make(&lanes, 1);
+    for _ in 0..5 {
+        let claim = lanes.claim(1).unwrap();
+        lanes.publish(&claim, Err("boom"));
+        desk.client.handle_lanes(desk.now);
+    }
+    assert!(lanes.open_orders().is_empty() && desk.client.failure("p").is_some());
+    desk.pass(Duration::from_secs(1));
+    assert_eq!(desk.client.request_block(desk.now, "p"), None);
+    assert_eq!(lanes.open_orders(), [(1, 1)], "the other sample is there");
+    make(&lanes, 1);
+    assert_eq!(desk.client.request_block(desk.now, "p"), Some(0));
 }
 
 #[test]

@@ -112,13 +112,15 @@ impl ModelLanes {
 
     /// Ends a claim.
     pub(crate) fn publish(&self, claim: &Claim, result: Result<(), &str>) {
+        self.end(claim, result.map_or_else(|text| Ending::Failed(Some(text.to_owned())), |()| Ending::Done));
+    }
+
+    /// As [`Self::publish`].
+    pub(crate) fn end(&self, claim: &Claim, ending: Ending) {
         let area = &mut *self.0.borrow_mut();
         let order = area.orders.get_mut(&claim.slot).unwrap();
         assert_eq!(order.cell, Cell::Claimed(claim.owner), "the slot was given to somebody else");
-        order.cell = Cell::Ended(match result {
-            Ok(()) => Ending::Done,
-            Err(text) => Ending::Failed(text.to_owned()),
-        });
+        order.cell = Cell::Ended(ending);
         area.ended.push_back(claim.slot);
     }
 

@@ -11,6 +11,7 @@ use softs_net::supplier::{LaneTask, Sample, Supplier as NetSupplier};
 use super::Supplier;
 use super::maker::Maker;
 use crate::buffer::{Lease, Source};
+use crate::errors::sendable;
 
 /// Shorter copies take less time than giving up the GIL and getting it back.
 const DETACH_LEN: usize = 64 << 10;
@@ -202,7 +203,7 @@ fn explain<'py>(
     product: &Bound<'py, PyString>,
     problem: Problem<'py>,
 ) -> PyResult<String> {
-    error_fn.call1((product, problem))?.extract()
+    sendable(&error_fn.call1((product, problem))?)
 }
 
 /// What is no `Exception`, such as `SystemExit`, ends the supplier's thread.

@@ -3,9 +3,6 @@
 use super::area::{Area, ErrorRecord, MAX_TEXT};
 use super::atomics::Ordering;
 
-/// What is said where no record was free.
-const NO_RECORD: &str = "the generator failed; its supplier's log says why (error records all in use)";
-
 /// Puts the text of a failed order into a record, if one is free, before the order is published as failed.
 pub(crate) fn put(area: &Area, owner: u32, slot: u32, text: &str) {
     let holder = pack(owner, slot);
@@ -24,15 +21,15 @@ pub(crate) fn put(area: &Area, owner: u32, slot: u32, text: &str) {
     record.len.store(len as u32, Ordering::Relaxed);
 }
 
-/// Reads the text of an order that `owner` failed, and frees its record.
-pub(crate) fn get(area: &Area, owner: u32, slot: u32) -> String {
+/// Reads the text of an order that `owner` failed, and frees its record. `None` where there was none for it.
+pub(crate) fn get(area: &Area, owner: u32, slot: u32) -> Option<String> {
     let is_theirs = |record: &&ErrorRecord| record.holder.load(Ordering::Relaxed) == pack(owner, slot);
-    let Some(record) = area.errors().iter().find(is_theirs) else { return NO_RECORD.to_owned() };
+    let record = area.errors().iter().find(is_theirs)?;
     let len = (record.len.load(Ordering::Relaxed) as usize).min(MAX_TEXT);
     let text: Vec<u8> = record.text[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
     // SYNC(error-read): pairs with `put`.
     record.holder.store(0, Ordering::Release);
-    String::from_utf8_lossy(&text).into_owned()
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Frees the record of an order that ended otherwise, and those of a supplier that died, when `slot` is `None`.

@@ -122,7 +122,7 @@ fn an_end_that_is_not_of_the_order_is_none() {
         }
         let ended = client.polled();
         assert!(
-            matches!(&ended[..], [Finished { slot: 0, ending: Ending::Failed(text) }] if text.contains("overwritten"))
+            matches!(&ended[..], [Finished { slot: 0, ending: Ending::Failed(Some(text)) }] if text.contains("overwritten"))
         );
     }
 }

@@ -16,8 +16,8 @@ use crate::{Segment, SegmentError, Stores};
 pub enum Ending {
     /// The slot holds the sample.
     Done,
-    /// The supplier could not make it; its text, at most 8 KiB.
-    Failed(String),
+    /// The supplier could not make it; its text, at most 8 KiB, if a record was free for it.
+    Failed(Option<String>),
     /// The supplier died. Nobody writes to the slot any more.
     Lost,
 }
@@ -401,7 +401,7 @@ impl LaneOwner {
             Look::Done => Ending::Done,
             Look::Failed { owner } => Ending::Failed(errors::get(&self.area, owner, order.slot)),
             Look::Damaged => {
-                Ending::Failed("the order was overwritten by a process that should not".to_owned())
+                Ending::Failed(Some("the order was overwritten by a process that should not".to_owned()))
             }
         };
         self.close(lane, index);

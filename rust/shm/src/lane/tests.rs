@@ -167,7 +167,7 @@ fn failures_bring_their_texts() {
             let claim = worker.claim(lane).unwrap();
             assert!(worker.publish(claim, Err(text)));
         }
-        let texts: Vec<String> = client
+        let texts: Vec<Option<String>> = client
             .polled()
             .into_iter()
             .map(|finished| match finished.ending {
@@ -175,14 +175,10 @@ fn failures_bring_their_texts() {
                 ending => panic!("{ending:?}"),
             })
             .collect();
-        assert_eq!(
-            (texts[0].as_str(), texts[1].as_str(), texts[3].as_str()),
-            ("", "boom", "x"),
-            "round {round}"
-        );
-        assert_eq!(texts[2], long[..MAX_TEXT]);
-        assert_eq!(texts[15], "more");
-        assert!(texts[16].contains("its supplier's log says why"), "{}", texts[16]);
+        let texts: Vec<_> = texts.iter().map(Option::as_deref).collect();
+        assert_eq!([texts[0], texts[1], texts[3]], [Some(""), Some("boom"), Some("x")], "round {round}");
+        assert_eq!(texts[2], Some(&long[..MAX_TEXT]));
+        assert_eq!(texts[15..], [Some("more"), None]);
     }
 }
 
@@ -206,7 +202,7 @@ fn what_a_dead_supplier_held_comes_back() {
     assert_ne!(client.owner.suppliers_version(), version);
     assert_eq!(client.owner.n_attached(lane), 1);
     assert_eq!(client.owner.suppliers().len(), 1);
-    let last_words = Finished { slot: 2, ending: Ending::Failed("last words".to_owned()) };
+    let last_words = Finished { slot: 2, ending: Ending::Failed(Some("last words".to_owned())) };
     assert!(!client.owner.place(lane, 0, 0) && !client.owner.cancel(0), "it must be polled first");
     let mut ended = client.polled();
     ended.sort_by_key(|finished| finished.slot);
