@@ -81,7 +81,32 @@ def test_a_softs_broker_tells_less(command: Command, market: Market) -> None:
     assert answer["stats"]["product_ids"] == ["p.*"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("package", ["softs", "softs_fast"])
+@pytest.mark.parametrize("arguments", [["stats"], ["top", "--once"]])
+def test_the_endpoint_for_suppliers(
+    command: Command, market: Market, package: str, arguments: list[str]
+) -> None:
+    market.broker(package)
+    status, out, errors = command.run(*arguments, market.backend)
+    assert (status, out) == (1, "")
+    text = (
+        f"softs-fast: {market.backend} is a broker's backend, for suppliers; use the frontend, for clients ("
+    )
+    assert errors.startswith(text)
+    assert errors.count("\n") == 1
+
+
+def test_the_endpoint_for_students(command: Command, frontend: str, backend: str) -> None:
+    control = f"{frontend}_control"
+    with sf.Broker(frontend, backend, control, f"{control}_pub"):
+        status, out, errors = command.run("stats", control)
+    assert (status, out) == (1, "")
+    assert errors.startswith(
+        f"softs-fast: {control} is no broker's frontend; use the frontend, for clients ("
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_watch_goes_on_until_a_signal_comes(command: Command, market: Market, number: int) -> None:
     broker = market.broker()
     process = command.start("stats", market.frontend, "--json", "--watch", "0.01")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _core
-from ..errors import BrokerTimeout, SegmentError, SoftsError
+from ..errors import BrokerTimeout, SegmentError, SoftsError, WireError
 from .protocol import BrokerStats
 
 __all__ = [
@@ -184,9 +184,15 @@ class Observer:
 
         Raises:
             BrokerTimeout: no answer within timeout_s (a RuntimeError).
-            WireError: the broker refused to answer.
+            WireError: the endpoint belongs to a broker, but is not its frontend.
         """
-        answer = self._viewer.detail(int(timeout_s * 1000))
+        try:
+            answer = self._viewer.detail(int(timeout_s * 1000))
+        except WireError as error:
+            # Every frontend answers STATS, that of softs too, and every backend calls it an unknown command.
+            is_backend = "unknown command" in str(error).lower()
+            which = "a broker's backend, for suppliers" if is_backend else "no broker's frontend"
+            raise WireError(f"{self.endpoint} is {which}; use the frontend, for clients ({error})") from None
         if answer is None:
             cause = self._viewer.connection_error or "it is connected but does not answer"
             raise BrokerTimeout(f"no statistics from {self.endpoint} within {timeout_s:g} s: {cause}")
