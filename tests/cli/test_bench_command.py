@@ -64,7 +64,9 @@ def test_a_process_that_fails_says_why(command: Command, short_path: Path) -> No
     assert not list(folder.iterdir())
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
 @pytest.mark.parametrize("after", ["broker", "supplier", "client"])
 def test_a_signal_ends_all_of_it(
     command: Command,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from market import Market
-from shell import Command
+from shell import WATCHDOG_S, Command
 
 import softs_fast
 from softs_fast.cli import main
@@ -90,6 +90,42 @@ def test_help_into_a_closed_pipe(arguments: str) -> None:
     # The reader may also leave only after everything was written.
     assert done.stdout in ("0\n", "141\n")
     assert done.stderr == ""
+
+
+def test_output_that_cannot_be_written(market: Market) -> None:
+    market.broker()
+    for arguments in (
+        "--help",
+        f"stats {market.frontend}",
+        f"stats {market.frontend} --json --watch",
+        f"top {market.frontend} --once --interval 0.05",
+        f"top {market.frontend} --interval 0.05",
+        "bench --seconds 0.3 --size 64",
+        f"broker --frontend {market.frontend}2 --backend {market.backend}2 --log-level error",
+    ):
+        text = "softs-fast: cannot write standard output: No space left on device\n"
+        assert redirected(arguments, "> /dev/full") == (1, text), arguments
+
+
+def test_output_that_is_closed(frontend: str, backend: str) -> None:
+    text = "softs-fast: standard output is closed; where nobody wants it, send it to /dev/null\n"
+    for arguments in (
+        "--version",
+        f"stats {frontend}",
+        f"top {frontend}",
+        "bench",
+        f"broker --frontend {frontend} --backend {backend}",
+    ):
+        assert redirected(arguments, ">&-") == (1, text), arguments
+
+
+def redirected(arguments: str, redirection: str) -> tuple[int, str]:
+    """Run a command in a shell: status, errors."""
+    script = f"{sys.executable} -W error -m softs_fast {arguments} {redirection}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=WATCHDOG_S, check=False
+    )
+    return done.returncode, done.stderr
 
 
 def test_an_ascii_terminal_gets_escapes_instead_of_an_error(command: Command, market: Market) -> None:

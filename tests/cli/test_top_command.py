@@ -63,11 +63,18 @@ class Screen:
         self.process.wait(timeout=WATCHDOG_S)
         return self._text
 
+    def hang_up(self) -> None:
+        """Close the terminal, as its window does."""
+        os.close(self._master)
+        self._master = -1
+        self.process.send_signal(signal.SIGHUP)
+
     def close(self) -> None:
         """End it."""
         self.process.kill()
         self.process.wait()
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)
 
 
 @pytest.fixture
@@ -90,7 +97,7 @@ def frames(text: str) -> list[list[str]]:
     return [part.replace("\x1b[K", "").replace("\r", "").split("\n") for part in parts[:-1]]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_terminal_shows_the_market_and_is_given_back(
     busy_market: Market, screen: Callable[..., Screen], number: int
 ) -> None:
@@ -104,6 +111,13 @@ def test_a_terminal_shows_the_market_and_is_given_back(
     assert rest.endswith("\x1b[?25h" + LEAVE)
     assert "Traceback" not in rest
     assert top.process.returncode == 0
+
+
+def test_a_terminal_that_is_gone(busy_market: Market, screen: Callable[..., Screen]) -> None:
+    top = screen(100, 30, "top", busy_market.frontend, "--interval", "0.05")
+    top.wait_for(lambda text: "1 client" in text)
+    top.hang_up()
+    assert top.process.wait(timeout=WATCHDOG_S) in (0, 1), "1: it wrote before it heard the signal"
 
 
 def test_a_small_terminal_that_grows(busy_market: Market, screen: Callable[..., Screen]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,15 +10,19 @@ from types import FrameType
 
 from ..errors import SoftsError
 from .arguments import parse
+from .output import say
 
 __all__ = ["main"]
 
 #: As a shell sees a program that a signal has ended.
-_INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141
+_BY_SIGNAL, _INTERRUPTED, _BROKEN_PIPE = 128, 130, 141
 
 
 class _Terminated(BaseException):
-    """SIGTERM came; passes through whatever is running, as KeyboardInterrupt does."""
+    """SIGTERM or SIGHUP came; passes through whatever is running, as KeyboardInterrupt does."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,39 +32,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the program's name; default: those of the process.
 
     Returns:
-        The exit status: 0 done (for broker, top and ``stats --watch`` also when SIGINT or SIGTERM ended them), 1 failed, 130 and 143
-        ended by SIGINT or SIGTERM before it was done, 141 nobody reads the output any more.
+        The exit status: 0 done (for broker, top and ``stats --watch`` also when SIGINT, SIGTERM or SIGHUP ended them), 1 failed, 129, 130
+        and 143 ended by SIGHUP, SIGINT or SIGTERM before it was done, 141 nobody reads the output any more.
 
     Raises:
         SystemExit: the arguments are wrong (status 2), or were ``--help`` or ``--version`` (status 0).
     """
+    if sys.stdout is None:
+        text = "standard output is closed; where nobody wants it, send it to /dev/null"
+        print(f"softs-fast: {text}", file=sys.stderr)
+        return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
     endless = False
-    before = signal.signal(signal.SIGTERM, _terminate)
+    # What whoever started this ignores stays ignored: nohup does so with SIGHUP.
+    caught = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _terminate) for number in caught}
     try:
         try:
             arguments = parse(argv)
             endless = arguments.endless
             arguments.run(arguments)
         finally:
-            sys.stdout.flush()  # the text of --help may meet a closed pipe, too
+            say("", end="")  # the text of --help may meet a closed pipe, too
     except KeyboardInterrupt:
         return 0 if endless else _INTERRUPTED
-    except _Terminated:
-        return 0 if endless else _TERMINATED
+    except _Terminated as ended:
+        return 0 if endless else _BY_SIGNAL + ended.number
     except BrokenPipeError:
-        # Python flushes standard output once more when it ends; that must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except SoftsError as error:
         print(f"softs-fast: {error}", file=sys.stderr)
         return 1
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return 0
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise _Terminated
+    raise _Terminated(number)

@@ -17,6 +17,7 @@ from typing import Any
 from .. import _core
 from ..errors import PeerLost
 from .bench_peer import LOADER_BATCH, has_torch, percentiles
+from .output import say
 from .table import rows_of, si
 
 __all__ = ["render", "run"]
@@ -34,10 +35,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     Raises:
         PeerLost: a process of the bench has failed; it has said why.
+        SoftsError: the result cannot be written.
     """
     sizes = list(dict.fromkeys(arguments.size))
     result = measure(sizes, arguments.seconds)
-    print(json.dumps(result) if arguments.json else render(result))
+    say(json.dumps(result) if arguments.json else render(result))
 
 
 def measure(sizes: list[int], seconds: float) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 
 from ..errors import BrokerTimeout
 from ..market.observe import ClientView, Observer, ProductView, Snapshot, SupplierView
+from .output import say
 from .table import cut, plain, rows_of, si
 
 __all__ = ["render", "run"]
@@ -23,7 +24,8 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigError: the endpoint is malformed.
         BrokerTimeout: no broker answers; with --watch it is waited for.
-        WireError: the broker refused to answer.
+        WireError: the endpoint is not the broker's frontend.
+        SoftsError: standard output cannot be written.
     """
     with Observer(arguments.endpoint) as observer:
         while True:
@@ -40,9 +42,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _print(snapshot: Snapshot, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(snapshot.as_dict()), flush=True)
+        say(json.dumps(snapshot.as_dict()))
     else:
-        print(render(snapshot), end="", flush=True)
+        say(render(snapshot), end="")
 
 
 def render(snapshot: Snapshot) -> str:

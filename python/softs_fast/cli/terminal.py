@@ -11,6 +11,9 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from ..errors import SoftsError
+from .output import say
+
 __all__ = ["Terminal"]
 
 # The other screen, without a cursor; lines are not wrapped.
@@ -26,14 +29,13 @@ class Terminal:
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         self._before = signal.signal(signal.SIGWINCH, self._resized)
-        sys.stdout.write(_ENTER)
+        say(_ENTER, end="")
         return self
 
     def __exit__(self, *args: object) -> None:
         # It may be gone by now.
-        with contextlib.suppress(OSError):
-            sys.stdout.write(_LEAVE)
-            sys.stdout.flush()
+        with contextlib.suppress(SoftsError):
+            say(_LEAVE, end="")
         signal.signal(signal.SIGWINCH, self._before)
         os.close(self._reader)
         os.close(self._writer)
@@ -46,8 +48,7 @@ class Terminal:
     def show(self, lines: Sequence[str]) -> None:
         """Replace the screen, without flicker."""
         body = "\r\n".join(line + _END_OF_LINE for line in lines)
-        sys.stdout.write(_HOME + body + _END_OF_SCREEN)
-        sys.stdout.flush()
+        say(_HOME + body + _END_OF_SCREEN, end="")
 
     def pause(self, until_s: float) -> bool:
         """Sleep until that time of `time.monotonic`; True at once when the size of the terminal changes."""

@@ -8,6 +8,7 @@ import time
 
 from ..errors import BrokerTimeout
 from ..market.observe import Observer, Snapshot
+from .output import say
 from .rates import rates_between
 from .screen import outage, screen
 from .terminal import Terminal
@@ -21,7 +22,8 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigError: the endpoint is malformed.
         BrokerTimeout: no broker answers, with --once; otherwise it is waited for.
-        WireError: the broker refused to answer.
+        WireError: the endpoint is not the broker's frontend.
+        SoftsError: standard output cannot be written.
     """
     with Observer(arguments.endpoint) as observer:
         if arguments.once:
@@ -45,13 +47,13 @@ def _plain(observer: Observer, interval_s: float) -> None:
         else:
             if before is not None:
                 _print(before, now)
-                print(flush=True)
+                say("")
             before = now
         time.sleep(interval_s)
 
 
 def _print(before: Snapshot, now: Snapshot) -> None:
-    print("\n".join(screen(now, rates_between(before, now), _clock())), flush=True)
+    say("\n".join(screen(now, rates_between(before, now), _clock())))
 
 
 def _live(observer: Observer, interval_s: float) -> None:
