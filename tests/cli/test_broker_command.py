@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -29,7 +30,7 @@ def started(command: Command, *arguments: str) -> tuple[subprocess.Popen[str], d
     return process, said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_serves_until_a_signal_comes(
     command: Command, frontend: str, backend: str, short_path: Path, number: int
 ) -> None:
@@ -42,6 +43,18 @@ def test_it_serves_until_a_signal_comes(
         assert client.request_sample("p", timeout_ms=20_000) is not None
     assert command.end(process, number) == (0, "", "")
     assert not list(short_path.iterdir()), "it removes its sockets"
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored(command: Command, frontend: str, backend: str) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process, _ = started(command, "--frontend", frontend, "--backend", backend)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    (ignored,) = re.findall(r"^SigIgn:\t(\w+)$", status, re.MULTILINE)
+    assert int(ignored, 16) & 1 << signal.SIGHUP - 1
+    assert command.end(process)[0] == 0
 
 
 def test_it_serves_the_control_channel_too(command: Command, frontend: str, backend: str) -> None:
@@ -110,8 +123,20 @@ def test_an_address_that_metrics_cannot_have(
     command: Command, frontend: str, backend: str, short_path: Path, address: str, text: str
 ) -> None:
     ends = ["--frontend", frontend, "--backend", backend]
-    status, _, errors = command.run("broker", *ends, "--prometheus", address)
-    assert status == 1
+    status, out, errors = command.run("broker", *ends, "--prometheus", address)
+    assert (status, out) == (1, "")
     assert text in errors
-    assert "Traceback" not in errors
+    assert errors.count("\n") == 1, "there was no broker, which would have logged"
+    assert not list(short_path.iterdir())
+
+
+def test_a_port_for_metrics_that_is_in_use(
+    command: Command, frontend: str, backend: str, short_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        ends = ["--frontend", frontend, "--backend", backend]
+        status, out, errors = command.run("broker", *ends, "--prometheus", f"127.0.0.1:{port}")
+    assert (status, out) == (1, ""), "it says where it is once all of it is there"
+    assert f"softs-fast: cannot serve metrics at 127.0.0.1:{port}" in errors
     assert not list(short_path.iterdir()), "the broker is gone, too"

@@ -8,8 +8,9 @@ import contextlib
 from .. import setup_logging
 from ..errors import PeerLost
 from ..market import Broker, EndpointConfig
-from ..market.metrics import MetricsServer
+from ..market.metrics import MetricsServer, parse_address
 from ..market.protocol import ControlEndpoints
+from .output import say
 
 __all__ = ["run"]
 
@@ -22,6 +23,8 @@ def run(arguments: argparse.Namespace) -> None:
         ConfigError: an endpoint or address is malformed, or reachable from other machines without --allow-remote.
         PeerLost: the operating system refused an address, or the broker's thread ended by itself.
     """
+    if arguments.prometheus is not None:
+        parse_address(arguments.prometheus, arguments.allow_remote)
     setup_logging(arguments.log_level)
     endpoints, control = EndpointConfig(arguments.frontend, arguments.backend), arguments.control
     control_pub = arguments.control_pub
@@ -41,13 +44,15 @@ def run(arguments: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(broker)
         bound = broker.bound_endpoints
-        print(f"frontend {bound.frontend}\nbackend  {bound.backend}", flush=True)
+        lines = [f"frontend {bound.frontend}", f"backend  {bound.backend}"]
         bound_control = broker.bound_control_endpoints
         if bound_control is not None:
-            print(f"control  {bound_control.control}\ncontrol_pub {bound_control.control_pub}", flush=True)
+            lines += [f"control  {bound_control.control}", f"control_pub {bound_control.control_pub}"]
         if arguments.prometheus is not None:
             metrics = MetricsServer(bound.frontend, arguments.prometheus, allow_remote=arguments.allow_remote)
             stack.enter_context(metrics)
-            print(f"metrics  {metrics.url}", flush=True)
+            lines.append(f"metrics  {metrics.url}")
+        # Only now: who reads that it is there can rely on all of it.
+        say("\n".join(lines))
         broker.wait()
         raise PeerLost("the broker has stopped by itself; its log says why")

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from ..errors import ConfigError, EndpointInUse, PeerLost, SoftsError
 from .observe import ClientView, Observer, Snapshot
 
-__all__ = ["MetricsServer", "render_metrics"]
+__all__ = ["MetricsServer", "parse_address", "render_metrics"]
 
 #: A scraper that says nothing for so long is hung up on, seconds.
 _PATIENCE_S = 2.0
@@ -56,7 +56,7 @@ class MetricsServer:
 
     def __init__(self, endpoint: str, address: str, *, allow_remote: bool = False) -> None:
         self.endpoint = endpoint
-        self._address = _parse(address, allow_remote)
+        self._address = parse_address(address, allow_remote)
         Observer(endpoint).close()
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -146,7 +146,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep quiet: a line per scrape tells nobody anything."""
 
 
-def _parse(address: str, allow_remote: bool) -> tuple[socket.AddressFamily, str, int]:
+def parse_address(address: str, allow_remote: bool) -> tuple[socket.AddressFamily, str, int]:
+    """Split ``host:port`` and look the host up: family, numeric host, port.
+
+    Raises:
+        ConfigError: it is malformed, or reachable from other machines without `allow_remote`.
+    """
     host, colon, digits = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (digits.isascii() and digits.isdigit() and int(digits) < 1 << 16):
