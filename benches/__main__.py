@@ -12,14 +12,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benches import broker_alone, growth, recovery
+from benches import broker_alone, growth, lane_alone, recovery
 from benches.machine import REPOSITORY, describe_commit, describe_machine
 from benches.report import write_report
 from benches.rounds import compare
 from benches.scenarios import SCENARIOS, Scenario
 
 RESULTS = REPOSITORY / "benches" / "results"
-PARTS: dict[str, Any] = {"growth": growth, "broker_alone": broker_alone, "recovery": recovery}
+PARTS: dict[str, Any] = {
+    "growth": growth,
+    "lane_alone": lane_alone,
+    "broker_alone": broker_alone,
+    "recovery": recovery,
+}
 
 
 def main(arguments: list[str]) -> int:

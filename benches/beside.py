@@ -1,4 +1,4 @@
-"""Tables of what stands beside the comparison of the two packages: other ways, training, switches, growth, memory."""
+"""Tables of what stands beside the comparison of the two packages: other ways, training, switches, growth, memory, a lane alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def training(result: Record) -> str:
     for one in scenarios:
         theirs, ours = medians(one)
         sides = [theirs, ours, *(further(one).get(name) for name in names)]
-        ratios = [f"{side['step_ratio']:.3f}x ({side['wait_ms']:.2f} ms)" if side else "-" for side in sides]
+        ratios = [_step(side) if side else "-" for side in sides]
         rows.append([one["name"], f"{ours['memory_step_ms']:.1f} ms", *ratios])
     heads = ["scenario", "step on tensors in memory", *result["packages"], *names]
     title = "Training: a step fed by the loader, against one on tensors in memory (of it, until the batch is there)"
@@ -87,6 +87,40 @@ def growth(result: Record) -> str:
     return "\n\n".join([*parts, section(title, ["", *packages], rows)])
 
 
+def lane_alone(result: Record) -> str:
+    """A lane beside a bare word where both ends look, and beside a futex where both sleep."""
+    record = result.get("lane_alone", {})
+    if "looking" not in record:
+        return ""
+    rows = [
+        [
+            f"{distance} ({one['runs']} run{'s'[: one['runs'] > 1]})",
+            f"{one['bare_word_ns']:.0f}",
+            f"{one['one_way_16_ns_p50']:.0f} / {one['one_way_16_ns_p99']:.0f}",
+            f"{one['to_bare_word']:.2f}x",
+            f"{one['one_way_4096_ns_p50']:.0f} / {one['one_way_4096_ns_p99']:.0f}",
+            f"{one['orders_16_per_s']:,.0f}",
+            f"{one['orders_4096_per_s']:,.0f}",
+        ]
+        for distance, one in record["looking"].items()
+    ]
+    heads = ["CPUs", "bare word, ns", "16 slots, p50 / p99 ns", "to bare word", "4,096 slots, p50 / p99 ns",
+             "orders/s, 16 slots", "orders/s, 4,096 slots"]  # fmt: skip
+    looking = section("A lane alone, both ends look: a hand-off one way", heads, rows)
+    parked = record["parked"]
+    rows = [
+        [what, f"{parked[f'{key}_us_p50']:.1f}", f"{parked[f'{key}_us_p99']:.1f}"]
+        for what, key in (("a word, with a futex", "futex"), ("an order and its sample", "lane"))
+    ]
+    note = (
+        f"The lane takes {parked['to_futex']:.2f} times what the futex does, median of {parked['runs']} runs."
+    )
+    title = "A lane alone, both ends sleep: there and back"
+    return "\n\n".join(
+        part for part in (looking, section(title, ["", "p50 us", "p99 us"], rows, note)) if part
+    )
+
+
 def _in_short(text: str) -> str:
     # Of a failure the first line says who, and the last line of the log why.
     first, *rest = text.strip().splitlines()
@@ -95,6 +129,12 @@ def _in_short(text: str) -> str:
 
 def _names(scenarios: list[Record]) -> list[str]:
     return list(dict.fromkeys(name for one in scenarios for name in further(one)))
+
+
+def _step(side: Record) -> str:
+    # Older results have no waits.
+    waited = f" ({side['wait_ms']:.2f} ms)" if "wait_ms" in side else ""
+    return f"{side['step_ratio']:.3f}x{waited}"
 
 
 def _rate(side: Record | None) -> str:

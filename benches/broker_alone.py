@@ -6,20 +6,16 @@ the same load through its endpoints, in a process of its own.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
+from benches import rust_examples
 from benches.fleet import Fleet, FleetError
-from benches.machine import REPOSITORY
+from benches.rust_examples import ExampleError
 from benches.scenarios import SMALL, Scenario, Side
 
 NAME = "broker alone"
-LIMIT_S = 300
 # 1, 8 and 32 clients, and round trips.
 N_MEASUREMENTS = 4
 
@@ -35,17 +31,13 @@ def measure(baseline: str, quick: bool) -> dict[str, Any]:
         `ours`, `one_core` (ours with all peers on one core) and `baseline`, each as `broker_bench` reports it,
         or `error`.
     """
-    cargo = shutil.which("cargo")
-    if cargo is None:
-        return {"error": "cargo is missing; it builds the load generator"}
-    build = [cargo, "build", "--quiet", "--release", "-p", "softs-net", "--example", "broker_bench"]
     try:
-        subprocess.run(build, cwd=REPOSITORY, check=True, timeout=LIMIT_S)
+        rust_examples.build("softs-net", "broker_bench")
         # Once more on one core: there it does not matter where the scheduler puts whom, only what has to be done.
         record = {"ours": _run(quick), "one_core": _run(quick, core=max(os.sched_getaffinity(0)))}
         if baseline != "softs_fast":
             record["baseline"] = _run_against(baseline, quick)
-    except (subprocess.SubprocessError, FleetError) as error:
+    except (ExampleError, FleetError) as error:
         return {"error": str(error)}
     return record
 
@@ -63,15 +55,4 @@ def _run_against(package: str, quick: bool) -> dict[str, Any]:
 
 
 def _run(quick: bool, *options: str, core: int | None = None) -> dict[str, Any]:
-    folder = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    command = [
-        str(folder / "release" / "examples" / "broker_bench"),
-        *(["--quick"] if quick else []),
-        *options,
-    ]
-    if core is not None:
-        taskset = shutil.which("taskset")
-        command = [taskset, "--cpu-list", str(core), *command] if taskset else command
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S)
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    return rust_examples.run("broker_bench", *(["--quick"] if quick else []), *options, core=core)

@@ -81,6 +81,7 @@ def tables(result: Record, source: str) -> str:
         _lost_slots(result),
         _idle(result),
         beside.growth(result),
+        beside.lane_alone(result),
         _broker_alone(result),
         _recovery(result),
         _failed(result),

@@ -1,6 +1,6 @@
 //! What it takes to wake a peer that sleeps: an order there and its sample back through a lane whose two ends sleep, in turns with a word and a futex.
 //!
-//! `cargo run --release -p softs-net --example parked_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON: microseconds there and back.
+//! `parked_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON: microseconds there and back. `python -m benches --only lane` runs it.
 
 use std::error::Error;
 use std::io::Write;
@@ -38,8 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [(futex_us, futex_p99), (lane_us, lane_p99)] = measured?;
     writeln!(
         std::io::stdout(),
-        "{{\"client_cpu\": {client_cpu}, \"supplier_cpu\": {supplier_cpu}, \"futex_us\": {futex_us:.2}, \"futex_us_p99\": {futex_p99:.2}, \
-         \"lane_us\": {lane_us:.2}, \"lane_us_p99\": {lane_p99:.2}, \"ratio\": {:.2}}}",
+        "{{\"futex_us_p50\": {futex_us:.2}, \"futex_us_p99\": {futex_p99:.2}, \"lane_us_p50\": {lane_us:.2}, \
+         \"lane_us_p99\": {lane_p99:.2}, \"to_futex\": {:.2}}}",
         lane_us / futex_us
     )?;
     Ok(())

@@ -1,6 +1,11 @@
 //! How fast a lane is: the hand-off from one thread to another on another core, and orders per second, Rust to Rust.
 //!
-//! `cargo run --release -p softs-shm --example lane_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON.
+//! ```text
+//! lane_bench [CLIENT_CPU SUPPLIER_CPU]   a lane between two CPUs, beside a bare word between them
+//! lane_bench --words CLIENT_CPU CPU...   only a bare word, nanoseconds one way, between the first CPU and each of the others
+//! ```
+//!
+//! Prints one line of JSON. `python -m benches --only lane` runs it.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -17,15 +22,31 @@ const ORDERS: u64 = 2_000_000;
 const SLOT_SIZE: u64 = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let cpus: Vec<usize> = std::env::args().skip(1).map(|cpu| cpu.parse()).collect::<Result<_, _>>()?;
-    let (client_cpu, supplier_cpu) = match cpus[..] {
-        [client, supplier] => (client, supplier),
-        _ => (0, 1),
-    };
+    let mut arguments = std::env::args().skip(1).peekable();
+    let only_words = arguments.next_if(|argument| argument == "--words").is_some();
+    let cpus: Vec<usize> = arguments.map(|cpu| cpu.parse()).collect::<Result<_, _>>()?;
+    match cpus[..] {
+        [client, ref others @ ..] if only_words => words(client, others),
+        [client, supplier] => lanes(client, supplier),
+        _ => lanes(0, 1),
+    }
+}
+
+fn words(client_cpu: usize, others: &[usize]) -> Result<(), Box<dyn std::error::Error>> {
+    pin(client_cpu)?;
+    let words: Vec<String> = others
+        .iter()
+        .map(|&cpu| Ok(format!("\"{cpu}\": {:.0}", bare_word(cpu, BATCHES / 10)?)))
+        .collect::<Result<_, Box<dyn std::error::Error>>>()?;
+    writeln!(std::io::stdout(), "{{{}}}", words.join(", "))?;
+    Ok(())
+}
+
+fn lanes(client_cpu: usize, supplier_cpu: usize) -> Result<(), Box<dyn std::error::Error>> {
     pin(client_cpu)?;
     let mut out = std::io::stdout();
     write!(out, "{{\"client_cpu\": {client_cpu}, \"supplier_cpu\": {supplier_cpu}")?;
-    write!(out, ", \"bare_word_ns\": {:.0}", bare_word(supplier_cpu)?)?;
+    write!(out, ", \"bare_word_ns\": {:.0}", bare_word(supplier_cpu, BATCHES)?)?;
     for n_slots in [16, 4096] {
         let mut pair = Pair::new(n_slots)?;
         let mut one_way_ns = pair.with_supplier(supplier_cpu, round_trips)?;
@@ -40,7 +61,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         )?;
         pair.segment.unlink()?;
     }
-    writeln!(out, "}}")?;
+    // Whoever moves the CPUs of a virtual machine changes the distance in the middle of it.
+    writeln!(out, ", \"bare_word_after_ns\": {:.0}}}", bare_word(supplier_cpu, BATCHES)?)?;
     Ok(())
 }
 
@@ -90,9 +112,9 @@ impl Pair {
 }
 
 /// What the machine allows: one word on its own cache line, from core to core and back, median of one way.
-fn bare_word(cpu: usize) -> Result<f64, Box<dyn std::error::Error>> {
+fn bare_word(cpu: usize, n_batches: usize) -> Result<f64, Box<dyn std::error::Error>> {
     let (there, back) = (Word::default(), Word::default());
-    let n_rounds = (ROUNDS * BATCHES) as u64;
+    let n_rounds = (ROUNDS * n_batches) as u64;
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| {
             let pinned = pin(cpu);
@@ -102,7 +124,7 @@ fn bare_word(cpu: usize) -> Result<f64, Box<dyn std::error::Error>> {
             }
             pinned
         });
-        let mut batches: Vec<f64> = (0..BATCHES as u64)
+        let mut batches: Vec<f64> = (0..n_batches as u64)
             .map(|batch| {
                 let began = Instant::now();
                 for round in 1..=ROUNDS as u64 {
@@ -114,7 +136,7 @@ fn bare_word(cpu: usize) -> Result<f64, Box<dyn std::error::Error>> {
             .collect();
         echo.join().map_err(|_| "the other thread panicked")??;
         batches.sort_by(f64::total_cmp);
-        Ok(batches[BATCHES / 2])
+        Ok(batches[n_batches / 2])
     })
 }
 
