@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shell import Command
@@ -27,30 +29,60 @@ def test_it_measures(command: Command, tmp_path: Path, short_path: Path) -> None
     assert not list(short_path.iterdir())
 
 
-def test_a_table_of_it() -> None:
+def result_of(**loader: float | None) -> dict[str, Any]:
     size = {
         "bytes": 600_000,
         "one_by_one_samples_s": 31_000.0,
-        "loader_samples_s": None,
+        "loader_samples_s": 30_000.0,
         "latency_p50_s": 25e-6,
         "latency_p99_s": 0.0012,
         "copies_s": 33_000.0,
         "copy_bytes_s": 19.8e9,
     }
-    text = render(
-        {
-            "version": "1.0",
-            "python": "3.11",
-            "cores": 4,
-            "pipe_round_trip_p50_s": 6e-6,
-            "pipe_round_trip_p99_s": 9e-6,
-            "sizes": [size],
-        }
-    )
+    return {
+        "version": "1.0",
+        "python": "3.11",
+        "cores": 4,
+        "pipe_round_trip_p50_s": 6e-6,
+        "pipe_round_trip_p99_s": 9e-6,
+        "sizes": [size | loader, {**size, **loader, "bytes": 64}],
+    }
+
+
+def test_a_table_of_it() -> None:
+    text = render(result_of(), 80)
     (row,) = [line for line in text.splitlines() if line.startswith("600")]
-    assert row.split() == ["600kB", "31.0k", "-", "25µs", "1.2ms", "33.0k", "19.8GB"]
+    assert row.split() == ["600kB", "31.0k", "30.0k", "25us", "1.2ms", "33.0k", "19.8GB"]
+    assert text.isascii(), "every terminal shows it"
+    assert "takes 6us (P99 9us)" in " ".join(text.split())
+    assert "torch" not in text
+    text = render(result_of(loader_samples_s=None), 80)
+    (row,) = [line for line in text.splitlines() if line.startswith("600")]
+    assert row.split()[2] == "-"
     assert "(needs torch)" in text
-    assert "takes 6µs (P99 9µs)" in text
+
+
+def test_every_title_is_explained() -> None:
+    text = render(result_of(), 200)
+    (titles,) = [line.split() for line in text.splitlines() if line.startswith("SAMPLE")]
+    for title in titles[1:]:
+        assert re.search(rf"^(\S+, )?{title}[,:]", text, re.MULTILINE), title
+
+
+def test_a_terminal_of_any_width() -> None:
+    needed = next(len(line) for line in render(result_of(), 200).splitlines() if line.startswith("SAMPLE"))
+    for width in (20, 40, needed - 1, needed, 200):
+        lines = render(result_of(), width).splitlines()
+        assert max(map(len, lines)) <= width
+        cells = [line.split() for line in lines]
+        assert (["SAMPLE", "600kB"] in cells) == (["P50", "25us"] in cells) == (width < needed)
+
+
+def test_it_asks_the_terminal_for_its_width(command: Command, short_path: Path) -> None:
+    arguments = ["bench", "--seconds", "1", "--size", "64"]
+    status, out, errors = command.run(*arguments, TMPDIR=str(short_path), COLUMNS="30")
+    assert (status, errors) == (0, "")
+    assert max(map(len, out.splitlines())) <= 30
 
 
 def test_a_process_that_fails_says_why(command: Command, short_path: Path) -> None:

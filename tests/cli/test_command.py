@@ -100,7 +100,7 @@ def test_output_that_cannot_be_written(market: Market) -> None:
         f"stats {market.frontend} --json --watch",
         f"top {market.frontend} --once --interval 0.05",
         f"top {market.frontend} --interval 0.05",
-        "bench --seconds 0.3 --size 64",
+        "bench --seconds 1 --size 64",
         f"broker --frontend {market.frontend}2 --backend {market.backend}2 --log-level error",
     ):
         text = "softs-fast: cannot write standard output: No space left on device\n"

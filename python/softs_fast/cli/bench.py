@@ -7,9 +7,11 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -39,11 +41,11 @@ def run(arguments: argparse.Namespace) -> None:
     """
     sizes = list(dict.fromkeys(arguments.size))
     result = measure(sizes, arguments.seconds)
-    say(json.dumps(result) if arguments.json else render(result))
+    say(json.dumps(result) if arguments.json else render(result, shutil.get_terminal_size().columns))
 
 
 def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
-    """Measure samples of some sizes, and the limits of the machine beside them, in about `seconds`.
+    """Measure samples of some sizes, and what they compare with on this machine, in about `seconds`.
 
     Raises:
         PeerLost: a process of the bench has failed; it has said why.
@@ -71,8 +73,8 @@ def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
     }
 
 
-def render(result: dict[str, Any]) -> str:
-    """The result as text for people."""
+def render(result: dict[str, Any], width: int) -> str:
+    """The result as text for people, in lines of `width` columns; the narrowest table has about 20."""
     rows = []
     for size in result["sizes"]:
         loader = size["loader_samples_s"]
@@ -88,18 +90,36 @@ def render(result: dict[str, Any]) -> str:
             ]
         )
     head = f"SAMPLE ONE-BY-ONE/S BATCH-{LOADER_BATCH}/S P50 P99 COPIES/S COPIED/S"
-    lines = [
-        f"softs-fast {result['version']}, Python {result['python']}, {result['cores']} cores",
-        "",
-        *rows_of(head, rows, n_left=1),
-        "",
-        f"ONE-BY-ONE, BATCH-{LOADER_BATCH}: samples per second with Client, and with SoftDataLoader"
-        + (" (needs torch)." if result["sizes"][0]["loader_samples_s"] is None else "."),
-        "P50, P99: with one slot, from giving it back to the next sample in it.",
-        f"Limits of this machine: COPIES of the same bytes, one at a time, from Python; a byte through a pipe to another process "
-        f"and back takes {_time(result['pipe_round_trip_p50_s'])} (P99 {_time(result['pipe_round_trip_p99_s'])}).",
+    without_torch = " (needs torch)" if result["sizes"][0]["loader_samples_s"] is None else ""
+    notes = [
+        f"ONE-BY-ONE/S, BATCH-{LOADER_BATCH}/S: samples per second, each copied out of its slot, with Client, and with SoftDataLoader"
+        f"{without_torch}.",
+        "P50, P99: time from giving back a client's only slot to the next sample in it, not copied out.",
+        f"COPIES/S, COPIED/S: for comparison, copies of as many bytes one at a time from Python, and the bytes of them, per second. "
+        f"They go through {_COPY_BYTES >> 20} MiB of memory; samples that stay in a cache can be faster.",
+        f"A pipe: also for comparison, a byte to another process and back takes {_time(result['pipe_round_trip_p50_s'])} "
+        f"(P99 {_time(result['pipe_round_trip_p99_s'])}).",
     ]
-    return "\n".join(lines)
+    title = f"softs-fast {result['version']}, Python {result['python']}, {result['cores']} cores"
+    return "\n".join(
+        [_wrapped(title, width), "", *_table(head, rows, width), "", *(_wrapped(n, width) for n in notes)]
+    )
+
+
+def _table(head: str, rows: list[list[str]], width: int) -> list[str]:
+    """A table with a line per size, or where that is too wide, a table per size."""
+    lines = rows_of(head, rows, n_left=1)
+    if len(lines[0]) <= width:
+        return lines
+    first, *titles = head.split()
+    tables = [
+        rows_of(f"{first} {size}", list(zip(titles, cells, strict=True)), n_left=1) for size, *cells in rows
+    ]
+    return [line for table in tables for line in ("", *table)][1:]
+
+
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, width, break_on_hyphens=False)
 
 
 def _note(rows: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
@@ -224,4 +244,4 @@ def _time(seconds: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g}{unit}"
-    return f"{seconds * 1e6:.3g}µs"
+    return f"{seconds * 1e6:.3g}us"
