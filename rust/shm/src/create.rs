@@ -16,7 +16,7 @@ use crate::SegmentError;
 use crate::access::{Access, write_all};
 use crate::control::{BLOCK_LEN, Control, Kind, LAYOUT_VERSION, Layout, SEGMENT_ID_AT, VERSION_AT};
 use crate::map::Map;
-use crate::open::{read_control, shm_entry};
+use crate::open::{is_whole, read_control, shm_entry};
 use crate::segment::{Names, Segment};
 
 /// Only the owner's user may open a segment.
@@ -161,20 +161,26 @@ fn reuse_file(
         Ok(_) | Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(look(errno)),
     }
-    let control = &bring_to_end(file.as_fd(), stat.st_size as u64, control).map_err(look)?;
-    let access = prepare(file.as_fd(), public, address, control, Contents::Old)?;
+    let control = &bring_to_end(file.as_fd(), &stat, control).map_err(look)?;
+    let access = prepare(file.as_fd(), public, address, control, Contents::Old { len: stat.st_size as u64 })?;
     owned(file, access, address.to_owned(), public.to_owned(), None, control).map(Some)
 }
 
 /// Ends the segment that a file held, for suppliers that still have it mapped, and returns the block of the one that takes its place.
 ///
 /// They use its lanes without asking the kernel for the file's length. So the file must not shrink under them: what the new segment does
-/// not need becomes a gap. And the number of the old segment goes first, so that they stop before anything else changes.
-fn bring_to_end(file: BorrowedFd<'_>, file_len: u64, control: &Control) -> Result<Control, Errno> {
+/// not need becomes a gap. Whether there are any cannot be told from the control block, which a creator that was killed may have cleared. But nobody maps
+/// a file with holes (M4), as softs makes them: unless a block says that it is a segment, such a file becomes as long as it must be.
+/// And the number of the old segment goes first, so that they stop before anything else changes.
+fn bring_to_end(file: BorrowedFd<'_>, stat: &Stat, control: &Control) -> Result<Control, Errno> {
     let mut control = control.clone();
-    if let Ok(Some(old)) = read_control(file, file_len) {
+    let file_len = stat.st_size as u64;
+    let old = read_control(file, file_len);
+    if let Ok(Some(old)) = &old {
         write_all(file, old.layout.block_at() + SEGMENT_ID_AT, &[0; 8])?;
-        control.layout = control.layout.filling(file_len);
+    }
+    if is_whole(stat) || !matches!(old, Ok(None)) {
+        control.layout = control.layout.filling(file_len.next_multiple_of(BLOCK_LEN));
     }
     Ok(control)
 }
@@ -204,7 +210,10 @@ fn locked(file: OwnedFd, links: Links, address: &str) -> Result<(OwnedFd, Links)
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Contents {
     New,
-    Old,
+    /// Those of another file, of that length.
+    Old {
+        len: u64,
+    },
 }
 
 /// Allocates, maps and clears the file, and writes the control block; the version last.
@@ -217,14 +226,15 @@ fn prepare(
 ) -> Result<Access, SegmentError> {
     let layout = control.layout;
     let len = layout.file_len();
-    if contents == Contents::Old {
-        // In place, not to zero first: whoever has the file mapped keeps memory under it as long as it does not shrink.
-        ftruncate(file, len).map_err(|errno| SegmentError::io("resize", address, errno))?;
-    }
     let (allocated, need) = match control.kind {
         Kind::Shm | Kind::File => (allocate(file, len), len),
         Kind::Tickets => (allocate_heads(file, layout), layout.heads_len()),
     };
+    if let Contents::Old { len: old_len } = contents {
+        // In place, not to zero first, and never longer than what was allocated: see `bring_to_end`.
+        let fit = if allocated.is_ok() { len } else { old_len };
+        ftruncate(file, fit).map_err(|errno| SegmentError::io("resize", address, errno))?;
+    }
     allocated.map_err(|errno| match errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM => full(file, public, need),
         _ => SegmentError::io("allocate", address, errno),
@@ -232,7 +242,7 @@ fn prepare(
     let io = |errno| SegmentError::io("write to", address, errno);
     let map_len = usize::try_from(len).map_err(|_| io(Errno::OVERFLOW))?;
     let map = Map::new(file, map_len).map_err(|errno| SegmentError::io("map", address, errno))?;
-    if contents == Contents::Old {
+    if contents != Contents::New {
         map.clear();
     }
     write_all(file, layout.block_at(), &control.encode_unpublished()).map_err(io)?;

@@ -13,7 +13,8 @@
 //!   full before it maps; an attached segment is mapped only if all its blocks exist, and its size is checked before each copy
 //!   (a file that a hostile process of our own user shrinks between check and copy can still kill the copier).
 //!   Segments of tickets lack most of their slots: whoever maps one allocates the rest of it first, and of the slots only what [`Segment::view`] and
-//!   [`Segment::reserve`] return is ever reached through the mapping. Blocks that exist stay.
+//!   [`Segment::reserve`] return is ever reached through the mapping. Blocks that exist stay: a file that is overwritten does not shrink,
+//!   unless it has holes and so was not mapped.
 //!   Everything else, such as the sparse segments of softs, is not mapped but written with `pwrite`, which fails instead.
 //! * **M5** Whoever learns an address in the mapping keeps the mapping: a [`SlotView`] and the lanes hold the [`Segment`]. The addresses of slots
 //!   go to those who expect memory to change, such as Python, never into a Rust reference, so a `&[u8]` of a caller does not overlap
@@ -64,6 +65,8 @@ mod stores;
 mod sweep;
 mod view;
 
+#[cfg(test)]
+mod overwrite_tests;
 #[cfg(test)]
 mod tests;
 

@@ -153,10 +153,8 @@ impl Opened {
                     .map_err(|errno| SegmentError::io("allocate", address, errno))?;
                 Access::Sparse(map(len)?)
             }
-            // st_blocks counts units of 512 bytes. Only a native owner allocates all of them and keeps them (M4).
-            (Ok(len), Some(_)) if (self.stat.st_blocks as u64).saturating_mul(512) >= file_len => {
-                Access::Mapped(map(len)?)
-            }
+            // Only a native owner allocates all of them and keeps them (M4).
+            (Ok(len), Some(_)) if is_whole(&self.stat) => Access::Mapped(map(len)?),
             _ => Access::Direct,
         };
         Ok(Segment {
@@ -177,6 +175,12 @@ impl Opened {
             has_lane_owner: AtomicBool::new(false),
         })
     }
+}
+
+/// Whether all blocks of a file exist.
+pub(crate) fn is_whole(stat: &Stat) -> bool {
+    // st_blocks counts units of 512 bytes.
+    (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64
 }
 
 /// Reads the control block of a file, `None` when it has none.

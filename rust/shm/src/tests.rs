@@ -15,10 +15,10 @@ use crate::sweep::sweep_dir;
 use crate::{AttachPolicy, ForeignBytes, Segment, SegmentError, create};
 
 /// A directory on the file system of /dev/shm, removed at the end.
-struct Dir(PathBuf);
+pub(crate) struct Dir(PathBuf);
 
 impl Dir {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = Path::new("/dev/shm").join(format!("softs-shm-test-{}-{n}", std::process::id()));
@@ -43,7 +43,7 @@ impl Dir {
         names
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }
