@@ -45,6 +45,12 @@ class Mortal:
         event: dict[str, Any] = json.loads(self._process.stdout.readline())
         return event
 
+    def tell(self) -> None:
+        """Say a line to it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
     def is_dead(self) -> bool:
         return self._process.poll() is not None
 
@@ -150,6 +156,21 @@ def test_a_supplier_dies_with_an_order_in_hand(market: Market, start: Start, poi
             stream.take(50)
         stream.await_attached(1)
         stream.check_slots()
+
+
+def test_a_fork_of_a_dead_supplier_does_not_write_late(market: Market, start: Start) -> None:
+    market.broker()
+    start("supplier")
+    with Stream(market, n_slots=1) as stream:
+        stream.await_attached(1)
+        victim = start("supplier", point="forked", call=20)
+        while not victim.is_dead():
+            stream.take()
+        slot = stream.client.request_sample("p1", timeout_ms=45_000)
+        assert slot is not None
+        victim.tell()
+        assert victim.event() == {"event": "wrote", "status": -signal.SIGSEGV}
+        assert stamp.number_of(stream.client.medium.read(slot)) == stream.n_taken
 
 
 def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:

@@ -52,7 +52,7 @@ class Supplier:
             batch_config also a mapping {name: dtype [n, *shape]}.
         fill_fn: ``fill_fn(product_id, out)`` makes one sample in place: `out` is the memory of the slot, a writable memoryview uint8
             [slot_size], or with a batch_config a mapping {name: dtype [*shape]} on that memory. It is good for the call only: who
-            writes to it later damages other samples.
+            writes to it later damages other samples. A fork may not write to it (SIGSEGV).
         batch_config: what a sample is made of, for functions that deal in tensors or arrays.
         max_batch: the largest n.
         max_wait_ms: how long a batch that is not full waits for more orders, milliseconds.

@@ -26,11 +26,19 @@ impl Access {
         }
     }
 
+    /// The mapping, where all of it may be written to. A fork of who attached has it for reading only (M9).
+    fn writable(&self) -> Option<&Map> {
+        match self {
+            Self::Mapped(map) if map.is_writable() => Some(map),
+            _ => None,
+        }
+    }
+
     /// Sets `len` bytes at `at` to `byte`.
     pub(crate) fn fill(&self, file: BorrowedFd<'_>, at: u64, len: u64, byte: u8) -> Result<(), Errno> {
-        match self {
-            Self::Mapped(map) => fits(map.fill(index(at)?, index(len)?, byte)),
-            Self::Sparse(_) | Self::Direct => write_all(file, at, &vec![byte; index(len)?]),
+        match self.writable() {
+            Some(map) => fits(map.fill(index(at)?, index(len)?, byte)),
+            None => write_all(file, at, &vec![byte; index(len)?]),
         }
     }
 
@@ -42,9 +50,9 @@ impl Access {
         data: &[u8],
         stores: Stores,
     ) -> Result<(), Errno> {
-        match self {
-            Self::Mapped(map) => fits(map.write(index(at)?, data, stores)),
-            Self::Sparse(_) | Self::Direct => write_all(file, at, data),
+        match self.writable() {
+            Some(map) => fits(map.write(index(at)?, data, stores)),
+            None => write_all(file, at, data),
         }
     }
 
@@ -56,9 +64,9 @@ impl Access {
         data: ForeignBytes<'_>,
         stores: Stores,
     ) -> Result<(), Errno> {
-        match self {
-            Self::Mapped(map) => fits(map.write_from(index(at)?, data, stores)),
-            Self::Sparse(_) | Self::Direct => write_all(file, at, &data.to_vec()),
+        match self.writable() {
+            Some(map) => fits(map.write_from(index(at)?, data, stores)),
+            None => write_all(file, at, &data.to_vec()),
         }
     }
 

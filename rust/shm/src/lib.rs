@@ -3,7 +3,7 @@
 //! The byte layout is in `docs/segment.md`. A segment gets its name only when it is complete and locked by its owner (S1);
 //! the kernel drops the lock when the owner dies, and [`sweep`] removes what it left.
 //!
-//! All `unsafe` of this crate is in the private modules `copy`, `map`, `foreign`, `process`, `slot_lock`, `view` and `lane::area`. It rests on these invariants:
+//! All `unsafe` of this crate is in the private modules `copy`, `foreign`, `forks`, `map`, `process`, `slot_lock`, `view` and `lane::area`, and in tests. It rests on these invariants:
 //!
 //! * **M1** `Map` is one `mmap` of `len` bytes: made in `Map::new`, never moved or resized, unmapped only by `Drop`.
 //! * **M2** Each copy lies within the mapping: `Map` checks offset and length itself, whatever its caller checked before.
@@ -24,6 +24,9 @@
 //! * **M7** The page of [`ProcessToken`] is mapped once, private, never unmapped, and used only as one atomic word; the kernel
 //!   zeroes it in a fork, which no other thread of the child can see happen.
 //! * **M8** What a system call is given by address is a value on the stack of the caller, of the type that the call expects.
+//! * **M9** A mapping that was attached is for reading only in a fork, from before `fork` returns there. For that each is in a list from after it is mapped
+//!   until before it is unmapped, and whoever forks holds the list. Mappings of an owner may be written to by its forks, as those of the workers of a
+//!   `DataLoader`. Processes that are made without handlers (a bare `clone`) are not seen.
 //!
 //! Lanes (the module `lane`) are the part of a segment through which orders travel. Their invariants:
 //!
@@ -35,7 +38,7 @@
 //! * **L3** One client places, cancels, reclaims and takes note: [`LaneOwner`] exists once per segment. It remembers what it has ordered,
 //!   so what others write into the segment cannot make it lose a slot, or give it out twice.
 //! * **L4** A slot is in at most one cell, and whoever has claimed that cell is alone with the slot until he ends the order, gives it back, or is
-//!   proven dead. Slow is not dead: nothing here knows the time.
+//!   proven dead. Slow is not dead: nothing here knows the time. Who is dead leaves no fork that could write to the slot (M9).
 //! * **L5** A lane gets another generation only while none of its orders is open. A supplier looks at the generation after its claim, and gives the
 //!   order back when it has changed.
 //! * **L6** No wake-up is lost: a peer says that it sleeps, then looks at its work; the others change the work, then look who sleeps;
@@ -54,6 +57,7 @@ mod create;
 mod decode;
 mod error;
 mod foreign;
+mod forks;
 mod gather;
 mod lane;
 mod map;

@@ -1,4 +1,4 @@
-//! The mapping of a segment. The invariants M1 to M6 are in the crate documentation.
+//! The mapping of a segment. The invariants M1 to M9 are in the crate documentation.
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::copy::copy;
+use crate::forks::OneWriter;
 use crate::{ForeignBytes, Stores};
 
 /// A shared, writable mapping of the first `len` bytes of a file.
@@ -15,6 +16,8 @@ use crate::{ForeignBytes, Stores};
 pub(crate) struct Map {
     base: NonNull<u8>,
     len: usize,
+    /// `None` where forks may write too.
+    writer: Option<OneWriter>,
 }
 
 // SAFETY: M3: all access is by raw copies that expect other processes, and so other threads, to write at the same time;
@@ -31,7 +34,19 @@ impl Map {
             mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?
         };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        Ok(Self { base, len })
+        Ok(Self { base, len, writer: None })
+    }
+
+    /// As [`Self::new`], but forks of this process cannot write to it (M9).
+    pub(crate) fn for_one_writer(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
+        let mut map = Self::new(fd, len)?;
+        map.writer = Some(OneWriter::new(map.base, len)?);
+        Ok(map)
+    }
+
+    /// Whether this process may write to it; one that may not dies of it.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writer.as_ref().is_none_or(OneWriter::is_here)
     }
 
     /// Copies `data` to `at`; `false` when it does not fit.
@@ -105,6 +120,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
+        // A fork finds the range mapped, or not in the list.
+        self.writer = None;
         // SAFETY: M1: this is the mapping that `new` made, unmapped once; M5: who knows its address keeps it alive.
         // An error would mean that it is not mapped, and there is nobody to tell.
         let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };

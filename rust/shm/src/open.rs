@@ -144,8 +144,10 @@ impl Opened {
                 return Err(refused(address, why));
             }
         }
-        let map =
-            |len| Map::new(self.file.as_fd(), len).map_err(|errno| SegmentError::io("map", address, errno));
+        let map = |len| {
+            Map::for_one_writer(self.file.as_fd(), len)
+                .map_err(|errno| SegmentError::io("map", address, errno))
+        };
         let access = match (usize::try_from(file_len), &control) {
             (Ok(len), Some(Control { kind: Kind::Tickets, layout, .. })) => {
                 // Its owner did this, or it is not what it says.

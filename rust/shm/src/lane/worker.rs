@@ -9,6 +9,7 @@ use super::counters::Counters;
 use super::ring::{Held, Ring};
 use super::word::State;
 use super::{Identity, LaneRef, MAX_SUPPLIERS, N_LANES, bell, errors, peers};
+use crate::map::Map;
 use crate::{ForeignBytes, Segment, SegmentError, SlotView, Stores};
 
 /// A supplier's place at the lanes of one segment. Any of its threads may use it.
@@ -93,10 +94,10 @@ impl LaneWorker {
         self.client
     }
 
-    /// Whether the file still holds the segment that was attached. Where it does not, there is nothing left to do in it.
+    /// Whether the file still holds the segment that was attached, by this process. Where it does not, or in a fork, there is nothing left to do in it.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.area.is_current()
+        self.area.is_current() && self.segment().access.map().is_some_and(Map::is_writable)
     }
 
     /// Shows the client that this supplier serves a lane; `false` when the lane is used for something else by now.
