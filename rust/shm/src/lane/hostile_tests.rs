@@ -1,12 +1,15 @@
 //! Lanes among neighbours that are too many, wrong, late or hostile.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::atomics::Ordering;
 use super::ring::Cell;
 use super::tests::Client;
 use super::word::{State, Word};
-use super::{Ending, Finished, Identity, LaneWorker, MAX_SUPPLIERS};
+use super::{Ending, Finished, Identity, LaneWorker, MAX_SUPPLIERS, peers};
+use crate::access::write_all;
+use crate::control::SEGMENT_ID_AT;
 use crate::{Segment, SegmentError};
 
 #[test]
@@ -108,6 +111,32 @@ fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
         drop((workers, owner, new));
     }
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn what_a_supplier_does_in_a_segment_that_was_replaced_meanwhile_is_undone() {
+    let mut client = Client::new(8);
+    let worker = client.worker();
+    let lane = client.owner.open_lane().unwrap();
+    assert!(worker.join(lane) && client.owner.place(lane, 0, 7));
+    // It has looked, and found the segment that it attached to; then that is another one, with the same names for lanes.
+    let area = client.area();
+    let ring = area.ring(lane.index);
+    let id_at = client.segment.layout.unwrap().block_at() + SEGMENT_ID_AT;
+    write_all(client.segment.file.as_fd(), id_at, &[5; 8]).unwrap();
+    assert!(worker.claim_in(ring, lane).is_none());
+    let other = client.worker();
+    let claim = other.claim(lane).unwrap();
+    assert_eq!((claim.slot(), claim.sequence()), (0, 7));
+
+    // Its place in the table is somebody else's by now.
+    let supplier = client.owner.suppliers()[worker.index() as usize];
+    let before = Identity { start: supplier.identity.start ^ 1, ..supplier.identity };
+    peers::free(&area, worker.index(), before);
+    assert_eq!((client.owner.suppliers()[0], client.owner.n_attached(lane)), (supplier, 1));
+    peers::free(&area, worker.index(), supplier.identity);
+    assert_eq!((client.owner.suppliers().len(), client.owner.n_attached(lane)), (1, 0));
+    assert!(other.publish(claim, Ok(())));
 }
 
 #[test]

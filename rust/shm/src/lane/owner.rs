@@ -250,7 +250,7 @@ impl LaneOwner {
             }
         }
         errors::free(&self.area, supplier.index, None);
-        peers::free(&self.area, supplier.index);
+        peers::free(&self.area, supplier.index, supplier.identity);
     }
 
     /// The suppliers that are in the table.

@@ -99,10 +99,10 @@ impl SupplierEntry {
         taken
     }
 
-    fn free(&self) {
+    fn free(&self, identity: Identity) {
         self.ready.store(0, Ordering::Relaxed);
         // SYNC(entry-freed): pairs with `register`.
-        self.holder.store(0, Ordering::Release);
+        let _ = self.holder.compare_exchange(pack(identity), 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 
@@ -113,15 +113,15 @@ pub(crate) fn register(area: &Area, identity: Identity, bell_fd: u32) -> Option<
     Some(index)
 }
 
-/// Gives an entry back whose supplier holds no claim, or is dead and has lost its claims.
-pub(crate) fn free(area: &Area, index: u32) {
+/// Gives an entry back whose supplier holds no claim, or is dead and has lost its claims. Nothing happens where somebody else has it.
+pub(crate) fn free(area: &Area, index: u32, identity: Identity) {
+    let entry = area.suppliers().get(index as usize);
+    let Some(entry) = entry.filter(|entry| entry.holder() == Some(identity)) else { return };
     for lane in 0..super::N_LANES {
         area.ring(lane).leave(index);
     }
     super::bell::wake_up(&area.header().suppliers_asleep.word, index);
-    if let Some(entry) = area.suppliers().get(index as usize) {
-        entry.free();
-    }
+    entry.free(identity);
     changed(area.header());
 }
 

@@ -16,6 +16,7 @@ use crate::{ForeignBytes, Segment, SegmentError, SlotView, Stores};
 #[derive(Debug)]
 pub struct LaneWorker {
     area: Area,
+    identity: Identity,
     /// Its place in the table.
     index: u32,
     client: (Identity, u32),
@@ -73,7 +74,15 @@ impl LaneWorker {
             return refused(&format!("{MAX_SUPPLIERS} suppliers are attached already"));
         };
         let stores = area.header().client.stores();
-        Ok(Self { area, index, client, stores, joined: Mutex::default(), n_claims: AtomicUsize::new(0) })
+        Ok(Self {
+            area,
+            identity,
+            index,
+            client,
+            stores,
+            joined: Mutex::default(),
+            n_claims: AtomicUsize::new(0),
+        })
     }
 
     /// The segment.
@@ -125,7 +134,16 @@ impl LaneWorker {
     /// Claims the oldest order of a lane that waits, if there is one.
     #[must_use]
     pub fn claim(&self, lane: LaneRef) -> Option<Claim> {
-        let held = self.ring(lane)?.claim(lane.generation, self.index, self.area.n_slots())?;
+        self.claim_in(self.ring(lane)?, lane)
+    }
+
+    /// The file may have got another owner since the caller looked. Who sees an order of his sees that he did (`order-placed`), and gives it back.
+    pub(super) fn claim_in(&self, ring: Ring<'_>, lane: LaneRef) -> Option<Claim> {
+        let held = ring.claim(lane.generation, self.index, self.area.n_slots())?;
+        if !self.is_current() {
+            ring.unclaim(&held);
+            return None;
+        }
         self.n_claims.fetch_add(1, Ordering::Relaxed);
         Some(Claim { lane, held })
     }
@@ -258,7 +276,7 @@ impl Drop for LaneWorker {
         // The place of a fork is its parent's.
         let is_ours = self.segment().pid == std::process::id();
         if is_ours && self.n_claims.load(Ordering::Relaxed) == 0 && self.area.is_current() {
-            peers::free(&self.area, self.index);
+            peers::free(&self.area, self.index, self.identity);
         }
     }
 }
