@@ -8,9 +8,9 @@ use super::atomics::{AtomicU64, Ordering, fence};
 
 /// Says that the peer is about to sleep; it must look at its work once more before it does.
 pub(crate) fn fall_asleep(sleepers: &AtomicU64, peer: u32) {
-    // SYNC(senior): pairs with itself; who falls asleep later sees the work that who fell asleep before left to him.
-    sleepers.fetch_or(1 << peer, Ordering::AcqRel);
-    // SYNC(bell): pairs with `asleep`; the look at the work comes after this.
+    sleepers.fetch_or(1 << peer, Ordering::Relaxed);
+    // SYNC(bell): pairs with `asleep`; the look at the work comes after this. And with itself: who falls asleep later sees the work that who fell asleep
+    // before left to him.
     fence(Ordering::SeqCst);
 }
 
@@ -29,9 +29,8 @@ pub(crate) fn asleep(sleepers: &AtomicU64) -> u64 {
 /// Says that the only peer of this word is about to sleep until `n_changes` more, at least 1, or is awake if 0; it must look at its work once
 /// more before it sleeps.
 pub(crate) fn sleep_for(awaited: &AtomicU64, n_changes: u32) {
-    // SYNC(awaited): pairs with `count`; what those who have counted already had changed is seen by the look.
-    awaited.swap(u64::from(n_changes), Ordering::AcqRel);
-    // SYNC(awaited-bell): pairs with `count`; the look at the work comes after this.
+    awaited.swap(u64::from(n_changes), Ordering::Relaxed);
+    // SYNC(awaited-bell): pairs with `count`; the look at the work comes after this, and sees what those who have counted already had changed.
     fence(Ordering::SeqCst);
 }
 
@@ -42,8 +41,7 @@ pub(crate) fn count(awaited: &AtomicU64, n: u32) -> bool {
     let mut left = awaited.load(Ordering::Relaxed);
     while left != 0 {
         let after = left.saturating_sub(u64::from(n));
-        // SYNC(awaited): pairs with `sleep_for`.
-        match awaited.compare_exchange_weak(left, after, Ordering::AcqRel, Ordering::Relaxed) {
+        match awaited.compare_exchange_weak(left, after, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return after == 0,
             Err(now) => left = now,
         }

@@ -7,7 +7,7 @@ use super::atomics::Ordering;
 pub(crate) fn put(area: &Area, owner: u32, slot: u32, text: &str) {
     let holder = pack(owner, slot);
     let taken = area.errors().iter().find(|record| {
-        // SYNC(error-read): pairs with `get`; the client has read what was here before.
+        // SYNC(error-read): pairs with `get` and `free`; the client has read what was here before.
         record.holder.compare_exchange(0, holder, Ordering::Acquire, Ordering::Relaxed).is_ok()
     });
     let Some(record) = taken else { return };

@@ -9,7 +9,7 @@ use loom::thread;
 use super::atomics::{AtomicU64, Ordering};
 use super::bell;
 use super::ring::{Cell, Held, LaneHeader, Look, Ring};
-use super::word::State;
+use super::word::{State, Word};
 
 const N_SLOTS: u32 = 2;
 const GENERATION: u32 = 1;
@@ -50,12 +50,12 @@ impl Memory {
     /// Fills the slot of an order with its sequence.
     fn fill(&self, held: &Held) {
         let slot = held.slot() as usize;
-        // SAFETY: what is to be shown: whoever holds an order is alone with its slot. Loom panics otherwise.
+        // SAFETY: L4, which is to be shown: whoever holds an order is alone with its slot. Loom panics otherwise.
         self.samples[slot].with_mut(|sample| unsafe { *sample = held.sequence() });
     }
 
     fn sample(&self, slot: u32) -> u64 {
-        // SAFETY: what is to be shown: nobody writes to the slot of an order that has ended. Loom panics otherwise.
+        // SAFETY: L4, which is to be shown: nobody writes to the slot of an order that has ended. Loom panics otherwise.
         self.samples[slot as usize].with(|sample| unsafe { *sample })
     }
 
@@ -245,6 +245,26 @@ fn a_reclaim_against_a_claim() {
         assert!(!memory.ring().reclaim(0, 0, 1));
         memory.ring().look_everywhere(1);
         assert!(supplier.join().unwrap());
+        assert_eq!((memory.ring().look(0, 0), memory.sample(0)), (Look::Done, 10));
+    });
+}
+
+#[test]
+fn an_order_whose_owner_dies_as_it_gives_it_back_is_not_lost() {
+    loom::model(|| {
+        let memory = Memory::new(2);
+        memory.place(0, 0, 10);
+        let held = memory.claim(1).unwrap();
+        memory.fill(&held);
+        let other = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || memory.serve(2))
+        };
+        // It dies between the two steps of `unclaim`: the cell says that the order waits, the hint does not.
+        memory.cells[0].word.store(Word::ordered(0, 0).bits(), Ordering::Release);
+        assert!(!memory.ring().reclaim(0, 0, 1));
+        memory.ring().look_everywhere(1);
+        assert!(other.join().unwrap() || memory.serve(3), "it waits, and nobody looks");
         assert_eq!((memory.ring().look(0, 0), memory.sample(0)), (Look::Done, 10));
     });
 }

@@ -138,7 +138,7 @@ impl Ring<'_> {
 
     /// Shows the suppliers all positions before `tail`.
     pub(crate) fn set_tail(self, tail: u64) {
-        // SYNC(tail-moved): pairs with `claim`; whoever sees the tail sees the cells before it, and may pass them.
+        // SYNC(tail-moved): pairs with `waiting`; whoever sees the tail sees the cells before it, and may pass them.
         self.header.tail.word.store(tail, Ordering::Release);
     }
 
@@ -260,7 +260,7 @@ impl Ring<'_> {
 
     /// Whether an order waits.
     pub(crate) fn has_orders(self, generation: u32) -> bool {
-        // SYNC(order-returned): as in `claim`.
+        // SYNC(order-returned): pairs with `lower_hint`.
         let (first, tail) = self.waiting(self.header.hint.word.load(Ordering::Acquire));
         self.is_open(generation) && (first..tail).any(|position| self.ordered_at(position).is_some())
     }
@@ -269,7 +269,7 @@ impl Ring<'_> {
     pub(crate) fn unclaim(self, held: &Held) -> bool {
         let cell = &self.cells[held.index].word;
         let returned = held.word.returned();
-        // SYNC(order-placed): pairs with `try_cell`; what this supplier wrote to the slot comes before what the next one writes.
+        // SYNC(order-placed): pairs with `try_cell` and `cancel`; what this supplier wrote to the slot comes before what the next one writes.
         let done =
             cell.compare_exchange(held.word.bits(), returned.bits(), Ordering::Release, Ordering::Relaxed);
         if done.is_ok() {

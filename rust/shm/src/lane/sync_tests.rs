@@ -1,66 +1,174 @@
-//! Every ordered access to an atomic is named, and every name has both its sides.
+//! Every ordered access to an atomic says which one it pairs with, and that one says so too.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fs;
 
-const SOURCES: [(&str, &str); 6] = [
-    ("bell.rs", include_str!("bell.rs")),
-    ("ring.rs", include_str!("ring.rs")),
-    ("peers.rs", include_str!("peers.rs")),
-    ("errors.rs", include_str!("errors.rs")),
-    ("owner.rs", include_str!("owner.rs")),
-    ("worker.rs", include_str!("worker.rs")),
+/// All there are: who removes both sides of one says so here.
+const TAGS: [&str; 13] = [
+    "awaited-bell",
+    "bell",
+    "client-known",
+    "end-flagged",
+    "entry-freed",
+    "error-read",
+    "lane-begun",
+    "order-placed",
+    "order-returned",
+    "sample-published",
+    "supplier-known",
+    "table-changed",
+    "tail-moved",
 ];
-/// How far behind its name an access may be.
-const REACH: usize = 5;
+const ORDERINGS: [(&str, bool, bool); 4] = [
+    ("Ordering::Release", true, false),
+    ("Ordering::Acquire", false, true),
+    ("Ordering::AcqRel", true, true),
+    ("Ordering::SeqCst", true, true),
+];
 
-#[derive(Debug, Default)]
-struct Sides {
-    releases: usize,
-    acquires: usize,
+/// An ordered access: in which function, under which name, which sides it is, and the functions that it says it pairs with.
+#[derive(Debug)]
+struct Access<'a> {
+    function: &'a str,
+    tag: &'a str,
+    releases: bool,
+    acquires: bool,
+    partners: Vec<String>,
 }
 
-fn orders(line: &str) -> (bool, bool) {
-    let code = line.split("//").next().unwrap_or_default();
-    let both = code.contains("Ordering::AcqRel") || code.contains("Ordering::SeqCst");
-    (both || code.contains("Ordering::Release"), both || code.contains("Ordering::Acquire"))
+fn sources() -> Vec<(String, String)> {
+    let files = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/lane")).unwrap();
+    let files = files.map(|entry| entry.unwrap().path());
+    let sources = files.map(|path| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let source = fs::read_to_string(path).unwrap();
+        (name, source.split("\n#[cfg(test)]\nmod tests {").next().unwrap().to_owned())
+    });
+    sources.filter(|(name, _)| !name.ends_with("tests.rs")).collect()
 }
 
-#[test]
-fn every_name_has_two_sides() {
-    let mut tags: BTreeMap<&str, Sides> = BTreeMap::new();
-    for (file, source) in SOURCES {
-        let lines: Vec<&str> = source.lines().collect();
-        for (at, line) in lines.iter().enumerate() {
-            let Some((_, named)) = line.split_once("// SYNC(") else { continue };
-            let (tag, _) = named.split_once(')').unwrap();
-            let reach = &lines[at + 1..(at + 1 + REACH).min(lines.len())];
-            let named = reach.iter().map(|line| orders(line)).find(|sides| sides.0 || sides.1);
-            let (releases, acquires) =
-                named.unwrap_or_else(|| panic!("{file}:{}: SYNC({tag}) names no ordered access", at + 1));
-            let sides = tags.entry(tag).or_default();
-            sides.releases += usize::from(releases);
-            sides.acquires += usize::from(acquires);
+/// The ordered accesses of a file, and what is wrong with how they are named.
+fn accesses<'a>(file: &str, source: &'a str, faults: &mut Vec<String>) -> Vec<Access<'a>> {
+    let lines: Vec<&str> = source.lines().collect();
+    let is_comment = |line: &str| line.trim_start().starts_with("//");
+    let (mut found, mut function, mut named) = (Vec::new(), "", BTreeSet::new());
+    for (at, line) in lines.iter().enumerate() {
+        let code = line.split("//").next().unwrap();
+        if let Some((_, rest)) = code.split_once("fn ") {
+            function = rest.split(['(', '<']).next().unwrap();
+        }
+        for (ordering, releases, acquires) in ORDERINGS {
+            let n = code.matches(ordering).count();
+            if n == 0 {
+                continue;
+            }
+            // Up to the beginning of the statement, whose comment this must be.
+            let mut above = at;
+            while above > 0 && !is_comment(lines[above - 1]) && !lines[above - 1].ends_with([';', '{', '}']) {
+                above -= 1;
+            }
+            let first = (0..above).rev().take_while(|&at| is_comment(lines[at])).last().unwrap_or(above);
+            let Some(sync) = (first..above).find(|&at| lines[at].contains("// SYNC(")) else {
+                faults.push(format!("{file}:{}: no SYNC comment above", at + 1));
+                continue;
+            };
+            if n > 1 || !named.insert(sync) {
+                faults.push(format!("{file}:{}: two accesses under one SYNC comment", at + 1));
+            }
+            let (tag, _) = lines[sync].split_once("SYNC(").unwrap().1.split_once(')').unwrap();
+            let text = lines[sync..above].join(" ");
+            let pairs = text.split_once("): pairs with ").unwrap_or_default().1.split(';').next().unwrap();
+            let partners = pairs.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+            found.push(Access { function, tag, releases, acquires, partners });
         }
     }
-    assert!(tags.len() >= 10, "{tags:?}");
-    for (tag, sides) in &tags {
-        assert!(sides.releases > 0 && sides.acquires > 0, "SYNC({tag}) has one side only: {sides:?}");
-    }
-    for bell in ["bell", "awaited-bell"] {
-        assert!(tags[bell].releases == 2, "a fence is both sides at once: there must be two");
-    }
+    let comments = (0..lines.len()).filter(|&at| lines[at].contains("// SYNC("));
+    let idle = comments.filter(|at| !named.contains(at));
+    faults.extend(idle.map(|at| format!("{file}:{}: names no ordered access", at + 1)));
+    found
 }
 
-#[test]
-fn every_ordered_access_has_a_name() {
-    for (file, source) in SOURCES {
-        let lines: Vec<&str> = source.lines().collect();
-        for (at, line) in lines.iter().enumerate() {
-            let (releases, acquires) = orders(line);
-            if releases || acquires {
-                let before = &lines[at.saturating_sub(REACH)..at];
-                assert!(before.iter().any(|line| line.contains("// SYNC(")), "{file}:{}: {line}", at + 1);
+/// What is wrong with the sources; nothing, one hopes.
+fn faults(sources: &[(String, String)]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let all: Vec<Access<'_>> =
+        sources.iter().flat_map(|(file, source)| accesses(file, source, &mut faults)).collect();
+    for one in &all {
+        if one.partners.is_empty() {
+            faults.push(format!("SYNC({}) in `{}` names no partner", one.tag, one.function));
+        }
+        for partner in &one.partners {
+            let fits = |other: &&Access<'_>| {
+                !std::ptr::eq(one, *other)
+                    && (other.tag, other.function) == (one.tag, partner)
+                    && (one.releases && other.acquires || one.acquires && other.releases)
+                    && other.partners.iter().any(|back| back == one.function)
+            };
+            if !all.iter().any(|other| fits(&other)) {
+                faults.push(format!("SYNC({}): `{}` and `{partner}` do not pair", one.tag, one.function));
             }
         }
+    }
+    let tags: BTreeSet<&str> = all.iter().map(|access| access.tag).collect();
+    if !tags.iter().eq(&TAGS) {
+        faults.push(format!("the names are {tags:?}"));
+    }
+    faults
+}
+
+#[test]
+fn every_ordered_access_has_a_partner() {
+    assert_eq!(faults(&sources()), [""; 0]);
+}
+
+#[test]
+fn a_partner_that_is_missing_is_noticed() {
+    let comment_of = |source: &str, function: &str, tag: &str| {
+        let from = source.find(&format!("fn {function}(")).unwrap();
+        let from = from + source[from..].find(&format!("// SYNC({tag})")).unwrap();
+        source[from..].split_inclusive('\n').next().unwrap().to_owned()
+    };
+    // The comment of an access, what becomes of it, and of its ordering.
+    for (file, function, tag, change, from, to) in [
+        ("ring.rs", "begin", "lane-begun", "", "AcqRel", "Relaxed"),
+        ("ring.rs", "place", "order-placed", "", "Release", "Relaxed"),
+        ("ring.rs", "unclaim", "order-placed", "", "Release", "Relaxed"),
+        (
+            "ring.rs",
+            "place",
+            "order-placed",
+            "// SYNC(order-placed): pairs with `moon`.\n",
+            "Release",
+            "Release",
+        ),
+        ("ring.rs", "place", "order-placed", "// SYNC(order-placed): good.\n", "Release", "Release"),
+        (
+            "ring.rs",
+            "look",
+            "sample-published",
+            "// SYNC(sample-published): pairs with `publish`.\n",
+            "Acquire",
+            "Release",
+        ),
+        (
+            "ring.rs",
+            "look",
+            "sample-published",
+            "// SYNC(end-flagged): pairs with `publish`.\n",
+            "Acquire",
+            "Acquire",
+        ),
+        ("ring.rs", "place", "order-placed", "", "Release", "Release"),
+        ("bell.rs", "asleep", "bell", "", "SeqCst", "Relaxed"),
+        ("errors.rs", "free", "error-read", "", "Release", "Relaxed"),
+    ] {
+        let mut sources = sources();
+        let (_, source) = sources.iter_mut().find(|(name, _)| name == file).unwrap();
+        let comment = comment_of(source, function, tag);
+        let (before, after) = source.split_once(&format!("fn {function}(")).unwrap();
+        let (middle, after) = after.split_once(&comment).unwrap();
+        let after = after.replacen(&format!("Ordering::{from}"), &format!("Ordering::{to}"), 1);
+        *source = format!("{before}fn {function}({middle}{change}{after}");
+        assert!(!faults(&sources).is_empty(), "{file}: {function}: {change}{to}");
     }
 }
