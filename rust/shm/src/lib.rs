@@ -39,6 +39,7 @@
 //!   so what others write into the segment cannot make it lose a slot, or give it out twice.
 //! * **L4** A slot is in at most one cell, and whoever has claimed that cell is alone with the slot until he ends the order, gives it back, or is
 //!   proven dead. Slow is not dead: nothing here knows the time. Who is dead leaves no fork that could write to the slot (M9).
+//!   An order whose cell somebody overwrote has an owner that nobody knows: it never ends.
 //! * **L5** A lane gets another generation only while none of its orders is open. A supplier looks at the generation after its claim, and gives the
 //!   order back when it has changed.
 //! * **L6** No wake-up is lost: a peer says that it sleeps, then looks at its work; the others change the work, then look who sleeps;

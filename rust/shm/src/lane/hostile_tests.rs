@@ -3,11 +3,10 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::atomics::Ordering;
-use super::ring::Cell;
+use super::atomics::{AtomicU32, AtomicU64, Ordering};
 use super::tests::Client;
 use super::word::{State, Word};
-use super::{Ending, Finished, Identity, LaneWorker, MAX_SUPPLIERS, peers};
+use super::{Ending, Finished, Identity, LaneWorker, MAX_SUPPLIERS, Supplier, peers};
 use crate::access::write_all;
 use crate::control::SEGMENT_ID_AT;
 use crate::{Segment, SegmentError};
@@ -140,65 +139,191 @@ fn what_a_supplier_does_in_a_segment_that_was_replaced_meanwhile_is_undone() {
 }
 
 #[test]
-fn an_end_that_is_not_of_the_order_is_none() {
-    let mut client = Client::new(8);
-    let lane = client.owner.open_lane().unwrap();
-    for wrong in [Word::ordered(0, 1), Word::ordered(9, 0), Word::ordered(1 << 20, 0)] {
-        assert!(client.owner.place(lane, 0, 0));
+fn a_slot_whose_order_was_overwritten_stays_out_of_use() {
+    let done = |word: Word| word.with_state(State::Done);
+    for wrong in [
+        done(Word::ordered(0, 1)),
+        done(Word::ordered(9, 0)),
+        done(Word::ordered(1 << 20, 0)),
+        Word::ordered(0, 0).with_state(State::Cancelled),
+        Word::from_bits(!0),
+    ] {
+        let mut client = Client::new(8);
+        let (worker, other) = (client.worker(), client.worker());
+        let lane = client.owner.open_lane().unwrap();
+        assert!(worker.join(lane) && client.owner.place(lane, 0, 0));
+        let claim = worker.claim(lane).unwrap();
         let area = client.area();
-        for cell in area.ring(lane.index).cells {
-            cell.word.store(wrong.with_state(State::Done).bits(), Ordering::Relaxed);
+        let ring = area.ring(lane.index);
+        ring.cells[ring.index(0)].word.store(wrong.bits(), Ordering::Relaxed);
+        assert!(!worker.publish(claim, Ok(())), "not even its supplier knows the order now");
+        // Others go round and round the cell.
+        for sequence in 0..40 {
+            assert!(client.owner.place(lane, 3, sequence));
+            let claim = other.claim(lane).unwrap();
+            assert_eq!(claim.sequence(), sequence);
+            assert!(other.publish(claim, Ok(())));
+            assert_eq!(client.polled(), [Finished { slot: 3, ending: Ending::Done }]);
         }
-        let ended = client.polled();
-        assert!(
-            matches!(&ended[..], [Finished { slot: 0, ending: Ending::Failed(Some(text)) }] if text.contains("overwritten"))
-        );
+        let supplier = client.owner.suppliers()[worker.index() as usize];
+        worker.die();
+        client.owner.owner_died(&supplier);
+        assert_eq!(client.polled(), []);
+        assert!(!client.owner.place(lane, 0, 0) && !client.owner.cancel(0) && !client.owner.is_settled(lane));
     }
 }
 
-#[test]
-fn whatever_lies_in_the_segment_both_sides_stay_within_it() {
-    let mut client = Client::new(8);
-    let worker = client.worker();
-    let lane = client.owner.open_lane().unwrap();
-    let area = client.area();
-    let mut noise = 1_u64;
-    let mut next = || {
-        noise ^= noise << 13;
-        noise ^= noise >> 7;
-        noise ^= noise << 17;
-        noise
-    };
-    for round in 0..20_000 {
-        let n_open = (0..8).filter(|&slot| !client.owner.place(lane, slot, 0)).count();
-        assert!(n_open <= 8);
-        let ring = area.ring(lane.index);
-        // Anything at all, or a word with one thing wrong.
-        for Cell { word: cell, .. } in ring.cells {
-            let word = cell.load(Ordering::Relaxed);
-            match next() % 6 {
-                0 => cell.store(next(), Ordering::Relaxed),
-                1 => cell.store(word ^ 1 << (next() % 64), Ordering::Relaxed),
-                _ => {}
-            }
-        }
-        match round % 4 {
-            0 => ring.header.tail.word.store(next(), Ordering::Relaxed),
-            1 => ring.header.hint.word.store(next(), Ordering::Relaxed),
-            2 => ring.header.finished.word.store(next(), Ordering::Relaxed),
-            _ => area.errors()[round % 3].holder.store(next() % 3, Ordering::Relaxed),
-        }
-        while let Some(claim) = worker.claim(lane) {
-            assert!(claim.slot() < 8);
-            worker.write(&claim, &[1; 64]).unwrap();
-            worker.publish(claim, if round % 3 == 0 { Err("text") } else { Ok(()) });
-        }
-        area.errors()[round % 4].len.store(next() as u32, Ordering::Relaxed);
-        let mut seen = [false; 8];
-        for finished in client.polled() {
-            assert!(!std::mem::replace(&mut seen[finished.slot as usize], true), "each order ends once");
+/// Random numbers, the same in each run.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Anything at all, or `word` with one bit wrong, or mostly what it is.
+    fn damage(&mut self, word: u64) -> u64 {
+        match self.next() % 6 {
+            0 => self.next(),
+            1 => word ^ 1 << (self.next() % 64),
+            _ => word,
         }
     }
+
+    fn damage_all<'a>(&mut self, words: impl IntoIterator<Item = &'a AtomicU64>) {
+        for word in words {
+            word.store(self.damage(word.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    }
+
+    fn damage_halves<'a>(&mut self, words: impl IntoIterator<Item = &'a AtomicU32>) {
+        for word in words {
+            word.store(self.damage(word.load(Ordering::Relaxed).into()) as u32, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Each order ends once.
+fn check_ends(client: &mut Client) -> usize {
+    let mut seen = [false; 8];
+    for finished in client.polled() {
+        assert!(!std::mem::replace(&mut seen[finished.slot as usize], true));
+    }
+    seen.iter().filter(|&&seen| seen).count()
+}
+
+#[test]
+fn whatever_lies_in_the_lanes_both_sides_stay_within_them() {
+    let (mut noise, mut n_ended) = (Noise(1), 0);
+    for _ in 0..500 {
+        // Slots go out of use, so a new one each time.
+        let mut client = Client::new(8);
+        let worker = client.worker();
+        let lane = client.owner.open_lane().unwrap();
+        let area = client.area();
+        let ring = area.ring(lane.index);
+        for round in 0..40 {
+            for slot in 0..8 {
+                client.owner.place(lane, slot, 0);
+            }
+            noise.damage_all(ring.cells.iter().map(|cell| &cell.word));
+            let header = ring.header;
+            let words = [
+                &header.tail.word,
+                &header.hint.word,
+                &header.finished.word,
+                &area.errors()[round % 3].holder,
+            ];
+            words[round % 4].store(noise.next(), Ordering::Relaxed);
+            while let Some(claim) = worker.claim(lane) {
+                assert!(claim.slot() < 8);
+                worker.write(&claim, &[1; 64]).unwrap();
+                worker.publish(claim, if round % 3 == 0 { Err("text") } else { Ok(()) });
+            }
+            area.errors()[round % 4].len.store(noise.next() as u32, Ordering::Relaxed);
+            n_ended += check_ends(&mut client);
+        }
+    }
+    assert!(n_ended > 5000, "{n_ended}");
+}
+
+#[test]
+fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
+    let (mut noise, mut n_ended, mut n_died, mut n_woken) = (Noise(7), 0, 0, 0);
+    for _ in 0..100 {
+        let mut client = Client::new(8);
+        let mut workers = vec![client.worker(), client.worker()];
+        let lane = client.owner.open_lane().unwrap();
+        let area = client.area();
+        let (header, door) = (area.header(), &area.ring(lane.index).header.door);
+        let me = &header.client;
+        for round in 0..40 {
+            for slot in 0..8 {
+                client.owner.place(lane, slot, 0);
+            }
+            for worker in &workers {
+                worker.join(lane);
+                worker.set_sleeping(round % 2 == 0);
+            }
+            client.owner.sleep_for(round % 9);
+            noise.damage_all([&door.attached, &me.pid_ns, &header.client_awaits.word]);
+            noise.damage_all([&header.suppliers_asleep.word, &header.table_version.word]);
+            noise.damage_halves([
+                &door.generation,
+                &me.pid,
+                &me.start,
+                &me.bell_fd,
+                &me.ready,
+                &me.streaming,
+            ]);
+            for entry in area.suppliers().iter().take(4) {
+                noise.damage_all([&entry.holder, &entry.pid_ns]);
+                noise.damage_halves([&entry.bell_fd, &entry.ready]);
+            }
+
+            let n_new = round as usize % 5;
+            let woken = client.owner.wake_list(lane, n_new);
+            assert!(woken.len() <= n_new && woken.iter().all(|&supplier| supplier < MAX_SUPPLIERS));
+            n_woken += woken.len();
+            for worker in &workers {
+                let _ = worker.has_senior_awake(lane);
+                let _ = worker.client_to_wake(round);
+                let claims: Vec<_> = (0..3).map_while(|_| worker.claim(lane)).collect();
+                for claim in claims {
+                    assert!(claim.slot() < 8);
+                    worker.write(&claim, &[1; 64]).unwrap();
+                    worker.publish(claim, Ok(()));
+                }
+            }
+            let suppliers = client.owner.suppliers();
+            assert!(suppliers.iter().all(|supplier| supplier.index < MAX_SUPPLIERS));
+            for supplier in suppliers.iter().filter(|supplier| supplier.index % 3 == round % 3) {
+                client.owner.owner_died(supplier);
+                n_died += 1;
+            }
+            let nobody = Identity { pid: 1, start: 1, pid_ns: 1 };
+            client.owner.owner_died(&Supplier { index: noise.next() as u32, identity: nobody, bell_fd: 0 });
+            n_ended += check_ends(&mut client);
+            let _ = (
+                client.owner.suppliers_version(),
+                client.owner.n_attached(lane),
+                client.owner.who_is_awake(lane),
+            );
+            assert!(client.segment.lane_stats().is_some());
+            // It leaves, or cannot; another one comes, or cannot.
+            let segment = Arc::clone(workers[0].segment());
+            if let Ok(worker) = LaneWorker::attach(segment, Identity::current().unwrap(), 1) {
+                workers[round as usize % 2] = worker;
+            }
+            // What the client alone writes, it does not write again.
+            door.generation.store(lane.generation, Ordering::Relaxed);
+            me.register(Identity::current().unwrap(), 7);
+        }
+    }
+    assert!(n_ended > 1000 && n_died > 100 && n_woken > 100, "{n_ended} {n_died} {n_woken}");
 }
 
 #[test]

@@ -179,7 +179,7 @@ impl World {
 
 proptest! {
     // Takes a second. Orders that meet a lap of the ring are rare.
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn lanes_do_what_the_model_says(steps in steps()) {
