@@ -13,8 +13,10 @@ def segments() -> set[Path]:
 
 def remove_abandoned(before: set[Path]) -> None:
     """Remove segments that are not among those from before and that no process uses: others may run tests, too."""
+    # First what there is, then what is used: a segment that comes between the two is not looked at.
+    new = segments() - before
     used = {inode for maps in Path("/proc").glob("[0-9]*/maps") for inode in _mapped(maps)}
-    for path in segments() - before:
+    for path in new:
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_ino not in used:
                 path.unlink()
