@@ -128,6 +128,16 @@ class Stream:
 
         eventually(looked, f"{n} suppliers are attached")
 
+    def await_rest(self) -> None:
+        """Wait until the suppliers have nothing left to do."""
+
+        def rests() -> bool:
+            made = [supplier["counters"][0] for supplier in self.stats()["suppliers"]]
+            time.sleep(0.01)
+            return made == [supplier["counters"][0] for supplier in self.stats()["suppliers"]]
+
+        eventually(rests, "the suppliers have nothing left to do")
+
     def check_slots(self) -> None:
         """All slots can be on order: none has leaked."""
         self.client.discard()
@@ -191,19 +201,32 @@ def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:
         stream.check_slots()
 
 
+@pytest.mark.parametrize("n_slots", [1, 8])
+def test_a_supplier_that_was_stopped_before_it_claims_is_replaced(
+    market: Market, start: Start, n_slots: int
+) -> None:
+    market.broker()
+    suppliers = [start("supplier"), start("supplier")]
+    with Stream(market, n_slots) as stream:
+        stream.await_attached(2)
+        for victim in 2 * suppliers:
+            stream.await_rest()
+            os.kill(victim.pid, signal.SIGSTOP)
+            # Each is the only one to be woken for some of these.
+            for _ in range(2 * len(suppliers) * n_slots):
+                stream.take()
+                stream.await_rest()
+            os.kill(victim.pid, signal.SIGCONT)
+        stream.check_slots()
+
+
 def test_samples_of_a_dead_supplier_that_nobody_has_taken_are_good(market: Market, start: Start) -> None:
     market.broker()
     with Stream(market) as stream:
         for _ in range(KILLS):
             victim = start("supplier")
             stream.await_attached(1)
-
-            def all_finished() -> bool:
-                made = sum(supplier["counters"][0] for supplier in stream.stats()["suppliers"])
-                time.sleep(0.01)
-                return made == sum(supplier["counters"][0] for supplier in stream.stats()["suppliers"])
-
-            eventually(all_finished, "the supplier has nothing left to do")
+            stream.await_rest()
             victim.kill()
             # Not all: while some are finished, a last order may still wait to be worth a wake-up.
             stream.take(stream.n_slots // 2)

@@ -27,7 +27,7 @@ pub use gathering::{Batch, GatherError};
 const CARE_EVERY: Duration = Duration::from_millis(2);
 /// The counters for people who look are renewed this often.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
-/// A blocked call looks up this often, to see signals and what other threads received.
+/// A blocked call looks up this often, to see signals, what other threads received, and orders that nobody takes.
 const SLICE: Duration = Duration::from_millis(50);
 /// A new order waits for the broker's SUPPLY at most this long; the state machine has less patience.
 const SUPPLY_WAIT: Duration = Duration::from_millis(100);
@@ -82,6 +82,7 @@ struct Inner {
     bunch: usize,
     care_at: Instant,
     show_at: Instant,
+    remind_at: Instant,
     n_sleeping: usize,
     closed: bool,
 }
@@ -168,6 +169,7 @@ impl Client {
                 bunch,
                 care_at: now,
                 show_at: now,
+                remind_at: now,
                 n_sleeping: 0,
                 closed: false,
             }),

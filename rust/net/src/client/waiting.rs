@@ -22,6 +22,10 @@ impl Inner {
         let machine = &mut self.link.machine;
         let is_waited_for = waits || machine.n_finished() == 0;
         machine.lanes_mut().ring(is_waited_for, self.bunch);
+        if waits && now >= self.remind_at {
+            self.remind_at = now + SLICE;
+            machine.lanes_mut().remind();
+        }
     }
 
     /// Reads what the broker sent, and looks after the suppliers.

@@ -37,6 +37,8 @@ struct Open {
     n_unrung: usize,
     /// Orders that were placed since it was last considered how many suppliers should be awake.
     n_placed: usize,
+    /// The oldest order of each lane that nobody had claimed at the last [`OwnLanes::remind`].
+    waiting: [Option<u64>; N_LANES as usize],
     paces: [Pace; N_LANES as usize],
 }
 
@@ -91,6 +93,7 @@ impl OwnLanes {
                     unrung: [0; N_LANES as usize],
                     n_unrung: 0,
                     n_placed: 0,
+                    waiting: [None; N_LANES as usize],
                     paces: [Pace::default(); N_LANES as usize],
                 };
                 Ok(Self { open: Some(open) })
@@ -149,6 +152,20 @@ impl OwnLanes {
                 && let Some(lane) = open.lanes[index]
             {
                 open.wake(lane, n_unrung.min(open.owner.n_open(lane)));
+            }
+        }
+    }
+
+    /// The caller waits, and did so some time ago: wakes one more supplier of each lane whose oldest order nobody has claimed since. Whoever was
+    /// woken for it may have been stopped, or be busy elsewhere, and counts as awake all the same.
+    pub(crate) fn remind(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        for index in 0..open.lanes.len() {
+            let Some(lane) = open.lanes[index] else { continue };
+            let waiting = open.owner.oldest_waiting(lane);
+            let before = std::mem::replace(&mut open.waiting[index], waiting);
+            if waiting.is_some() && waiting == before {
+                open.wake(lane, 1);
             }
         }
     }

@@ -304,6 +304,15 @@ impl LaneOwner {
         (attached, attached & !asleep)
     }
 
+    /// The position of the oldest order of a lane that nobody has claimed; no other order of the lane ever has it. Looks at all open orders.
+    #[must_use]
+    pub fn oldest_waiting(&self, lane: LaneRef) -> Option<u64> {
+        let own = self.own(lane).filter(|own| own.n_open > 0)?;
+        let ring = self.area.ring(lane.index);
+        let waits = |order: &&Order| ring.look(order.position, order.slot) == Look::Waiting;
+        own.orders.iter().flatten().filter(waits).map(|order| order.position).min()
+    }
+
     /// How many orders of a lane are open.
     #[must_use]
     pub fn n_open(&self, lane: LaneRef) -> usize {

@@ -109,3 +109,37 @@ fn one_who_is_awake_and_makes_nothing_is_helped() {
     room.lanes.ring(true, 8);
     assert_eq!(room.n_awake(), 4);
 }
+
+#[test]
+fn an_order_that_nobody_takes_wakes_one_after_the_other() {
+    let mut room = Room::new(3);
+    room.place(1);
+    room.lanes.ring(true, 4);
+    room.lanes.ring_for_all();
+    // Whoever was woken has been stopped: it counts as awake, and takes nothing.
+    assert_eq!(room.n_awake(), 1);
+    room.lanes.remind();
+    assert_eq!(room.n_awake(), 1, "it may be about to take it");
+    for n_expected in [2, 3, 3] {
+        room.lanes.remind();
+        assert_eq!(room.n_awake(), n_expected);
+    }
+}
+
+#[test]
+fn who_waits_for_orders_that_are_taken_wakes_nobody_else() {
+    let mut room = Room::new(2);
+    room.place(4);
+    room.lanes.ring(true, 8);
+    let awake = room.awake();
+    for _ in 0..4 {
+        room.lanes.remind();
+        room.make(awake, 1, 300);
+    }
+    room.place(1);
+    let _claim = room.claim(awake);
+    for _ in 0..3 {
+        room.lanes.remind();
+    }
+    assert_eq!(room.n_awake(), 1, "a call that takes long is no reason");
+}

@@ -138,6 +138,15 @@ fn quick_samples_are_left_to_one_who_came_before_and_is_awake_until_somebody_cal
     let n_made: usize = share(&mut junior, 1000, 1).iter().map(|(_, n)| n).sum();
     assert!((1..1000).contains(&n_made), "{n_made}");
     assert_eq!(junior.take(1), Turn::Nobody);
+    // Nor will it ever, if it has been stopped: whoever is called as long as orders wait makes them all.
+    while student.owner.oldest_waiting(lane).is_some() {
+        junior.called();
+        assert_eq!(share(&mut junior, 1000, 1).len(), 1, "each call counts");
+    }
+    while student.owner.poll().is_some() {}
+    student.order(lane, 0..1);
+    junior.mean_ns = 300;
+    assert_eq!(junior.take(1), Turn::Nobody);
     senior.segments()[0].worker.set_sleeping(true);
     assert_eq!(junior.take(1), Turn::Lane);
     junior.give_back();
