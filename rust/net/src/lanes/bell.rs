@@ -46,15 +46,17 @@ impl Bell {
 pub(crate) struct Rope(OwnedFd);
 
 impl Rope {
-    /// Opens descriptor `number` of process `pid`, which must be a pipe.
+    /// Opens descriptor `number` of process `pid`, which must be a pipe. Looks before it opens: opening a device may already do something.
     pub(crate) fn open(pid: u32, number: u32) -> Result<Self, Errno> {
-        // Open for reading too: a write to a pipe that nobody reads would raise SIGPIPE.
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let rope = openat(CWD, format!("/proc/{pid}/fd/{number}"), flags, Mode::empty())?;
-        match FileType::from_raw_mode(fstat(&rope)?.st_mode) {
-            FileType::Fifo => Ok(Self(rope)),
-            _ => Err(Errno::INVAL),
+        let path = format!("/proc/{pid}/fd/{number}");
+        let handle = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        if FileType::from_raw_mode(fstat(&handle)?.st_mode) != FileType::Fifo {
+            return Err(Errno::INVAL);
         }
+        // Open for reading too: a write to a pipe that nobody reads would raise SIGPIPE.
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+        Ok(Self(openat(CWD, path, flags, Mode::empty())?))
     }
 
     /// Rings. A pipe that is full rings already, and a bell whose owner is gone wakes nobody.
@@ -68,6 +70,7 @@ mod tests {
     use super::*;
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::fs::inotify;
 
     fn rings(bell: &Bell) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -93,6 +96,21 @@ mod tests {
         let number = file.as_raw_fd().unsigned_abs();
         assert!(Rope::open(std::process::id(), number).is_err());
         assert!(Rope::open(std::process::id(), 1_000_000).is_err(), "no such descriptor");
+    }
+
+    #[test]
+    fn what_is_no_pipe_is_not_opened() {
+        let path = std::env::temp_dir().join(format!("softs-net-bell-{}", std::process::id()));
+        let file = std::fs::File::create_new(&path).unwrap();
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&watch, &path, inotify::WatchFlags::OPEN).unwrap();
+        assert!(Rope::open(std::process::id(), file.as_raw_fd().unsigned_abs()).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(
+            read(&watch, &mut [0; 64]).unwrap_err(),
+            Errno::AGAIN,
+            "opened: nothing else is watched for"
+        );
     }
 
     #[test]
