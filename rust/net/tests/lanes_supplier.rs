@@ -286,7 +286,7 @@ fn no_order_is_left_lying_however_it_meets_the_suppliers_sleep() {
     for n in 0..20_000 {
         assert!(owner.place(lane, 0, n));
         // It counts as awake once it is named, and nobody rings twice for one order.
-        for _ in owner.wake_list(lane, 1) {
+        for _ in owner.wake_list(lane, 1, u64::MAX) {
             std::fs::write(&bell, [1]).unwrap();
         }
         eventually("the order was served", || owner.poll().is_some());

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use softs_proto::client::{Counters, Ending, LaneEvent, LaneRef, Lanes, SlotCounts, SlotId};
 use softs_shm::{self as shm, LaneOwner, N_LANES, Segment, Stores};
@@ -56,9 +55,9 @@ struct Pace {
 #[derive(Debug)]
 struct Attached {
     supplier: shm::Supplier,
-    /// Readable once the process has ended; `None` where the system has none to give.
+    /// Readable once the process has ended; `None` while the system has none to give.
     process: Option<Arc<OwnedFd>>,
-    /// `None` where its bell cannot be opened, although it could open ours: it is not woken.
+    /// `None` while its bell cannot be opened, as where this process is out of descriptors: it is not woken.
     rope: Option<Rope>,
 }
 
@@ -123,6 +122,7 @@ impl OwnLanes {
             open.version = version;
             open.refresh();
         }
+        open.suppliers.iter_mut().for_each(Attached::reach);
         open.bury_the_dead();
         open.wake_for_returned();
     }
@@ -234,28 +234,39 @@ impl OwnLanes {
     }
 }
 
+impl Attached {
+    /// Opens what is not open yet.
+    fn reach(&mut self) {
+        if self.process.is_some() && self.rope.is_some() {
+            return;
+        }
+        let shm::Supplier { identity, bell_fd, .. } = self.supplier;
+        let pid = i32::try_from(identity.pid).ok().and_then(Pid::from_raw);
+        let process = || pidfd_open(pid?, PidfdFlags::empty()).ok().map(Arc::new);
+        let process = self.process.clone().or_else(process);
+        let rope = if self.rope.is_none() { Rope::open(identity.pid, bell_fd).ok() } else { None };
+        // Its number may mean another process by now.
+        if !identity.is_alive() {
+            return;
+        }
+        self.process = process;
+        if let Some(rope) = rope {
+            // Nobody could wake it for what was ordered before.
+            rope.ring();
+            self.rope = Some(rope);
+        }
+    }
+}
+
 impl Open {
     /// Brings `suppliers` up to date with the table.
     fn refresh(&mut self) {
         let registered = self.owner.suppliers();
         self.suppliers.retain(|known| registered.contains(&known.supplier));
         for supplier in registered {
-            if self.suppliers.iter().any(|known| known.supplier == supplier) {
-                continue;
+            if !self.suppliers.iter().any(|known| known.supplier == supplier) {
+                self.suppliers.push(Attached { supplier, process: None, rope: None });
             }
-            let pid = i32::try_from(supplier.identity.pid).ok().and_then(Pid::from_raw);
-            let process = pid.ok_or(Errno::SRCH).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
-            // Its number may mean another process by now.
-            if matches!(process, Err(Errno::SRCH)) || !supplier.identity.is_alive() {
-                self.bury(&supplier);
-                continue;
-            }
-            let rope = Rope::open(supplier.identity.pid, supplier.bell_fd).ok();
-            // It may have been named to be woken before it was known here.
-            if let Some(rope) = &rope {
-                rope.ring();
-            }
-            self.suppliers.push(Attached { supplier, process: process.ok().map(Arc::new), rope });
         }
     }
 
@@ -352,7 +363,9 @@ impl Open {
     }
 
     fn wake(&mut self, lane: shm::LaneRef, n_new: usize) {
-        for index in self.owner.wake_list(lane, n_new) {
+        let reachable = self.suppliers.iter().filter(|known| known.rope.is_some());
+        let reachable = reachable.fold(0, |bits, known| bits | 1 << known.supplier.index);
+        for index in self.owner.wake_list(lane, n_new, reachable) {
             let known = self.suppliers.iter().find(|known| known.supplier.index == index);
             if let Some(rope) = known.and_then(|known| known.rope.as_ref()) {
                 rope.ring();

@@ -96,7 +96,7 @@ fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
         assert!(matches!(worker.write(&claim, &[1; 4096]), Err(SegmentError::Gone { .. })));
         assert!(!worker.publish(claim, Ok(())));
         worker.set_sleeping(true);
-        assert_eq!(owner.wake_list(fresh, 9), [0; 0]);
+        assert_eq!(owner.wake_list(fresh, 9, u64::MAX), [0; 0]);
         drop((worker, unused));
         assert_eq!((owner.suppliers().len(), owner.n_attached(fresh)), (2, 2));
         let mut sample = [7; 8192];

@@ -265,14 +265,14 @@ impl LaneOwner {
         peers::version(&self.area)
     }
 
-    /// Whom to wake after `n_new` orders were placed: at most as many suppliers of the lane, all asleep until now, each named once. Who
-    /// is named must be woken, for he counts as awake from here on.
-    pub fn wake_list(&mut self, lane: LaneRef, n_new: usize) -> Vec<u32> {
+    /// Whom to wake after `n_new` orders were placed: at most as many suppliers of the lane, all asleep until now and among those with a bit in
+    /// `reachable`, each named once. Who is named must be woken, for he counts as awake from here on.
+    pub fn wake_list(&mut self, lane: LaneRef, n_new: usize, reachable: u64) -> Vec<u32> {
         let asleep = bell::asleep(&self.area.header().suppliers_asleep.word);
         if asleep == 0 || self.own(lane).is_none() {
             return Vec::new();
         }
-        let asleep = asleep & self.attached(lane);
+        let asleep = asleep & self.attached(lane) & reachable;
         let mut woken = Vec::new();
         // Another one first each time, so that work is spread where there is little.
         for step in 0..MAX_SUPPLIERS {

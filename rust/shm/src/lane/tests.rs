@@ -207,7 +207,7 @@ fn what_a_dead_supplier_held_comes_back() {
     let mut ended = client.polled();
     ended.sort_by_key(|finished| finished.slot);
     assert_eq!(ended, [lost(0), done(1), last_words]);
-    assert_eq!(client.owner.wake_list(lane, 64), [0; 0], "the dead are not woken");
+    assert_eq!(client.owner.wake_list(lane, 64, u64::MAX), [0; 0], "the dead are not woken");
     for record in client.area().errors() {
         assert_eq!(record.holder.load(Ordering::Relaxed), 0);
     }
@@ -366,17 +366,18 @@ fn sleepers_are_woken_once_and_in_turn() {
     for worker in &workers[..2] {
         assert!(worker.join(lane));
     }
-    assert_eq!(client.owner.wake_list(lane, 9), [0; 0], "all are awake");
+    assert_eq!(client.owner.wake_list(lane, 9, u64::MAX), [0; 0], "all are awake");
     for worker in &workers {
         worker.set_sleeping(true);
     }
-    assert_eq!(client.owner.wake_list(lane, 0), [0; 0]);
-    assert_eq!(client.owner.wake_list(lane, 1), [0]);
-    assert_eq!(client.owner.wake_list(lane, 9), [1], "the third one does not serve this lane");
+    assert_eq!(client.owner.wake_list(lane, 0, u64::MAX), [0; 0]);
+    assert_eq!(client.owner.wake_list(lane, 1, u64::MAX), [0]);
+    assert_eq!(client.owner.wake_list(lane, 9, u64::MAX), [1], "the third one does not serve this lane");
     workers[0].set_sleeping(true);
     workers[1].set_sleeping(true);
     workers[1].set_sleeping(false);
-    assert_eq!(client.owner.wake_list(lane, 9), [0]);
+    assert_eq!(client.owner.wake_list(lane, 9, !1), [0; 0], "the first one cannot be reached");
+    assert_eq!(client.owner.wake_list(lane, 9, u64::MAX), [0]);
 
     assert!(!workers[0].client_to_wake(1));
     client.owner.sleep_for(1);

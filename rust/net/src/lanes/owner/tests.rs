@@ -2,14 +2,16 @@
 
 use super::*;
 
+use std::os::fd::AsRawFd;
+
 use softs_shm::{Claim, Identity, LaneWorker};
 
-/// A client with a lane of 64 slots, and suppliers of it, all asleep.
+/// A client with a lane of 64 slots, and suppliers of it, all known and asleep.
 struct Room {
     lanes: OwnLanes,
     lane: LaneRef,
     workers: Vec<LaneWorker>,
-    _bells: Vec<Bell>,
+    bells: Vec<Bell>,
     n_placed: u32,
 }
 
@@ -30,8 +32,9 @@ impl Room {
                 worker
             })
             .collect();
+        lanes.look_at_suppliers();
         segment.unlink().unwrap();
-        Self { lanes, lane, workers, _bells: bells, n_placed: 0 }
+        Self { lanes, lane, workers, bells, n_placed: 0 }
     }
 
     fn place(&mut self, n: u32) {
@@ -57,6 +60,19 @@ impl Room {
         let counters = self.workers[supplier].counters();
         counters.add(counter::supplier::MADE, n);
         counters.add(counter::supplier::BUSY_NS, n * sample_ns);
+    }
+
+    /// Whether somebody has woken a supplier since this was asked last.
+    fn has_rung(&self, supplier: usize) -> bool {
+        let bell = &self.bells[supplier];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let heard = bell.heard();
+        let has_rung =
+            poll(&mut [PollFd::from_borrowed_fd(heard, PollFlags::IN)], Some(&at_once)).unwrap() > 0;
+        if has_rung {
+            bell.hush();
+        }
+        has_rung
     }
 
     /// The one who is awake.
@@ -142,4 +158,34 @@ fn who_waits_for_orders_that_are_taken_wakes_nobody_else() {
         room.lanes.remind();
     }
     assert_eq!(room.n_awake(), 1, "a call that takes long is no reason");
+}
+
+#[test]
+fn one_whose_bell_cannot_be_opened_is_passed_over_until_it_can() {
+    let mut room = Room::new(1);
+    // No descriptor has this number yet.
+    let number = 789;
+    let segment = Arc::clone(room.workers[0].segment());
+    let worker = LaneWorker::attach(segment, Identity::current().unwrap(), number).unwrap();
+    assert!(worker.join(to_shm(room.lane)));
+    worker.set_sleeping(true);
+    room.workers.push(worker);
+    room.lanes.look_at_suppliers();
+    while room.has_rung(0) {}
+    room.place(2);
+    room.lanes.ring_for_all();
+    assert_eq!((room.n_awake(), room.awake()), (1, 0));
+    assert!(room.has_rung(0));
+
+    let bell = Bell::new().unwrap();
+    let opened = rustix::io::fcntl_dupfd_cloexec(bell.heard(), i32::try_from(number).unwrap()).unwrap();
+    assert_eq!(opened.as_raw_fd().unsigned_abs(), number);
+    room.bells.push(bell);
+    room.lanes.look_at_suppliers();
+    assert!(room.has_rung(1), "it may be needed for what was ordered before");
+    room.lanes.look_at_suppliers();
+    assert!(!room.has_rung(1), "once");
+    room.place(1);
+    room.lanes.ring_for_all();
+    assert!(room.n_awake() == 2 && room.has_rung(1));
 }
