@@ -262,9 +262,10 @@ impl Open {
     /// Brings `suppliers` up to date with the table.
     fn refresh(&mut self) {
         let registered = self.owner.suppliers();
-        self.suppliers.retain(|known| registered.contains(&known.supplier));
+        // Of who was seen before only that counts which was seen then: what the table says now may be damaged, and it may be writing (L4).
+        self.suppliers.retain(|known| registered.iter().any(|now| now.is_same(&known.supplier)));
         for supplier in registered {
-            if !self.suppliers.iter().any(|known| known.supplier == supplier) {
+            if !self.suppliers.iter().any(|known| known.supplier.is_same(&supplier)) {
                 self.suppliers.push(Attached { supplier, process: None, rope: None });
             }
         }

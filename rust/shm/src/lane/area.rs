@@ -57,7 +57,9 @@ pub(crate) struct SupplierEntry {
     pub(crate) bell_fd: AtomicU32,
     /// 1 once the rest is there.
     pub(crate) ready: AtomicU32,
-    room: [AtomicU64; 5],
+    /// Grows when the entry is taken.
+    pub(crate) generation: AtomicU32,
+    room: [AtomicU32; 9],
     pub(crate) counters: [AtomicU64; N_SUPPLIER_COUNTERS],
 }
 
@@ -95,7 +97,8 @@ const _: () = {
     assert!(offset_of!(SupplierEntry, pid_ns) == 8);
     assert!(offset_of!(SupplierEntry, bell_fd) == 16);
     assert!(offset_of!(SupplierEntry, ready) == 20);
-    assert!(offset_of!(SupplierEntry, room) == 24);
+    assert!(offset_of!(SupplierEntry, generation) == 24);
+    assert!(offset_of!(SupplierEntry, room) == 28);
     assert!(offset_of!(SupplierEntry, counters) == 64);
     assert!(size_of::<ErrorRecord>() == ERROR_LEN as usize);
     assert!(offset_of!(ErrorRecord, holder) == 0);

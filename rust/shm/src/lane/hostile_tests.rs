@@ -57,6 +57,25 @@ fn the_table_has_an_end() {
 }
 
 #[test]
+fn who_was_seen_once_loses_its_claims_only_when_it_dies_whatever_the_table_says() {
+    let mut client = Client::new(8);
+    let lane = client.owner.open_lane().unwrap();
+    assert!(client.owner.place(lane, 0, 0));
+    let worker = client.worker();
+    let claim = worker.claim(lane).unwrap();
+    let [seen] = client.owner.suppliers()[..] else { panic!("it is there") };
+    client.area().suppliers()[0].holder.store(0x7fff_ffff << 32, Ordering::Relaxed);
+    let [damaged] = client.owner.suppliers()[..] else { panic!("it is there") };
+    assert!(damaged.is_same(&seen) && damaged.identity != seen.identity);
+    client.owner.owner_died(&seen);
+    assert_eq!(client.polled(), [Finished { slot: 0, ending: Ending::Lost }]);
+    assert_eq!(client.owner.suppliers(), []);
+    drop(claim);
+    let next = client.worker();
+    assert!(next.index() == seen.index && !client.owner.suppliers()[0].is_same(&seen));
+}
+
+#[test]
 fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
     let dir = std::env::temp_dir().join(format!("softs-shm-lanes-{}", std::process::id()));
     let path = dir.join("file");

@@ -225,12 +225,14 @@ impl LaneOwner {
     }
 
     /// Takes everything from a supplier whose process has ended, as the kernel says: the orders that it held are lost. Its place in the
-    /// table is free then. Nothing happens when it left the table before it ended; then it held nothing.
+    /// table is free then. Nothing happens when it left the table before it ended; then it held nothing. What else the table says of it now does
+    /// not matter: `supplier` is what it said at first.
     ///
     /// It may have been woken for an order that it did not claim: call [`Self::wake_list`] for all lanes.
     pub fn owner_died(&mut self, supplier: &Supplier) {
         let entry = self.area.suppliers().get(supplier.index as usize);
-        if entry.and_then(|entry| entry.read(supplier.index)) != Some(*supplier) {
+        let now = entry.and_then(|entry| entry.read(supplier.index));
+        if !now.is_some_and(|now| now.is_same(supplier)) {
             return;
         }
         for lane in 0..N_LANES {

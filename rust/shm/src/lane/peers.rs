@@ -10,10 +10,20 @@ use crate::Stores;
 pub struct Supplier {
     /// Its place in the table, below [`super::MAX_SUPPLIERS`].
     pub index: u32,
+    /// Which use of that place this is.
+    pub generation: u32,
     /// Its process.
     pub identity: Identity,
     /// The descriptor of its bell, in its process.
     pub bell_fd: u32,
+}
+
+impl Supplier {
+    /// Whether both are one use of one place, whatever else the table says of it by now.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.index, self.generation) == (other.index, other.generation)
+    }
 }
 
 impl ClientEntry {
@@ -59,12 +69,14 @@ impl ClientEntry {
 impl SupplierEntry {
     /// What is registered here, if anything.
     pub(crate) fn read(&self, index: u32) -> Option<Supplier> {
+        // SYNC(entry-taken): pairs with `register`; what is read from here on is not from an earlier use.
+        let generation = self.generation.load(Ordering::Acquire);
         // SYNC(supplier-known): pairs with `register`.
         if self.ready.load(Ordering::Acquire) != 1 {
             return None;
         }
         let identity = self.holder()?;
-        Some(Supplier { index, identity, bell_fd: self.bell_fd.load(Ordering::Relaxed) })
+        Some(Supplier { index, generation, identity, bell_fd: self.bell_fd.load(Ordering::Relaxed) })
     }
 
     fn holder(&self) -> Option<Identity> {
@@ -88,6 +100,8 @@ impl SupplierEntry {
         let taken =
             self.holder.compare_exchange(left, pack(identity), Ordering::Acquire, Ordering::Relaxed).is_ok();
         if taken {
+            // SYNC(entry-taken): pairs with `read`; the last use is over.
+            self.generation.fetch_add(1, Ordering::Release);
             self.pid_ns.store(identity.pid_ns, Ordering::Relaxed);
             self.bell_fd.store(bell_fd, Ordering::Relaxed);
             for counter in &self.counters {

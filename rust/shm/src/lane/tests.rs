@@ -245,11 +245,12 @@ fn a_supplier_that_left_or_was_replaced_is_not_taken_for_dead() {
     let mut client = Client::new(8);
     let lane = client.owner.open_lane().unwrap();
     assert!(client.owner.place(lane, 0, 0));
-    drop(client.worker());
+    let left = client.worker();
+    let old = client.owner.suppliers()[0];
+    drop(left);
     assert_eq!(client.owner.suppliers(), []);
     let worker = client.worker();
-    let mut old = client.owner.suppliers()[0];
-    old.identity.start ^= 1;
+    assert_eq!(client.owner.suppliers()[0].index, old.index);
     let claim = worker.claim(lane).unwrap();
     client.owner.owner_died(&old);
     assert_eq!(client.owner.poll(), None);

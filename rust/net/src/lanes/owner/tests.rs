@@ -2,9 +2,16 @@
 
 use super::*;
 
+use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use softs_shm::{Claim, Identity, LaneWorker};
+
+/// Where the entries of suppliers begin in the segment of a [`Room`], and their length (`docs/segment.md`).
+const SUPPLIERS_AT: u64 = 4096 + 9216;
+const SUPPLIER_LEN: u64 = 128;
 
 /// A client with a lane of 64 slots, and suppliers of it, all known and asleep.
 struct Room {
@@ -12,6 +19,8 @@ struct Room {
     lane: LaneRef,
     workers: Vec<LaneWorker>,
     bells: Vec<Bell>,
+    /// The segment.
+    file: File,
     n_placed: u32,
 }
 
@@ -33,8 +42,10 @@ impl Room {
             })
             .collect();
         lanes.look_at_suppliers();
+        let path = Path::new("/dev/shm").join(segment.address());
+        let file = File::options().read(true).write(true).open(path).unwrap();
         segment.unlink().unwrap();
-        Self { lanes, lane, workers, bells, n_placed: 0 }
+        Self { lanes, lane, workers, bells, file, n_placed: 0 }
     }
 
     fn place(&mut self, n: u32) {
@@ -42,6 +53,15 @@ impl Room {
             assert!(self.lanes.place(self.lane, self.n_placed, 0));
             self.n_placed += 1;
         }
+    }
+
+    /// Writes another process number into the table.
+    fn damage_pid(&self, supplier: u32) {
+        let at = SUPPLIERS_AT + SUPPLIER_LEN * u64::from(supplier) + 4;
+        let mut pid = [0; 4];
+        self.file.read_exact_at(&mut pid, at).unwrap();
+        assert_eq!(u32::from_le_bytes(pid), std::process::id());
+        self.file.write_all_at(&0x7fff_ffff_u32.to_le_bytes(), at).unwrap();
     }
 
     fn n_awake(&self) -> u32 {
@@ -188,4 +208,36 @@ fn one_whose_bell_cannot_be_opened_is_passed_over_until_it_can() {
     room.place(1);
     room.lanes.ring_for_all();
     assert!(room.n_awake() == 2 && room.has_rung(1));
+}
+
+#[test]
+fn who_is_known_and_alive_keeps_its_claims_whatever_the_table_says() {
+    let mut room = Room::new(1);
+    room.place(1);
+    let claim = room.claim(0);
+    let segment = Arc::clone(room.workers[0].segment());
+    // Another process number, and somebody who comes, so that the client looks at the table.
+    room.damage_pid(0);
+    drop(LaneWorker::attach(segment, Identity::current().unwrap(), room.bells[0].number()).unwrap());
+    room.lanes.look_at_suppliers();
+    assert_eq!(room.lanes.poll(), None);
+    assert!(room.workers[0].publish(claim, Ok(())));
+    assert_eq!(room.lanes.poll(), Some(LaneEvent { slot: 0, ending: Ending::Done }));
+}
+
+#[test]
+fn one_that_died_in_the_place_of_one_that_left_loses_its_claims() {
+    let mut room = Room::new(1);
+    room.place(1);
+    let segment = Arc::clone(room.workers[0].segment());
+    room.workers.clear();
+    let me = Identity::current().unwrap();
+    let dead = LaneWorker::attach(segment, Identity { start: me.start ^ 1, ..me }, 0).unwrap();
+    assert!(dead.index() == 0 && dead.join(to_shm(room.lane)));
+    let _claim = dead.claim(to_shm(room.lane)).unwrap();
+    // Its place stays, because of the claim.
+    drop(dead);
+    room.lanes.look_at_suppliers();
+    assert_eq!(room.lanes.poll(), Some(LaneEvent { slot: 0, ending: Ending::Lost }));
+    assert!(room.lanes.open.as_ref().unwrap().owner.suppliers().is_empty());
 }
