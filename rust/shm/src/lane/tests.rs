@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::area::{Area, MAX_TEXT};
 use super::atomics::Ordering;
-use super::word::Word;
+use super::word::{State, Word};
 use super::{Claim, Ending, Finished, Identity, LaneOwner, LaneRef, LaneWorker, N_LANES, errors};
 use crate::{Segment, SegmentError, Stores};
 
@@ -238,6 +238,45 @@ fn an_order_that_a_dead_supplier_had_half_given_back_is_found() {
     assert!(survivor.claim(lane).is_none());
     dies(&mut client, victim);
     assert_eq!(survivor.claim(lane).unwrap().slot(), 0);
+}
+
+#[test]
+fn an_order_that_a_dead_supplier_had_ended_without_saying_so_is_found() {
+    let mut client = Client::new(8);
+    let (victim, survivor) = (client.worker(), client.worker());
+    let lane = client.owner.open_lane().unwrap();
+    assert!(client.owner.place(lane, 0, 0) && client.owner.place(lane, 1, 0));
+    let earlier = survivor.claim(lane).unwrap();
+    let its = victim.claim(lane).unwrap();
+    // It died after it had changed the cell, before it could set the flag.
+    let area = client.area();
+    let cell = &area.ring(lane.index).cells[area.ring(lane.index).index(1)].word;
+    let word = Word::from_bits(cell.load(Ordering::Relaxed));
+    cell.store(word.with_state(State::Done).bits(), Ordering::Relaxed);
+    assert_eq!(client.polled(), [], "an earlier order is expected, and no flag set");
+    dies(&mut client, victim);
+    assert_eq!(client.polled(), [done(its.slot())]);
+    assert!(survivor.publish(earlier, Ok(())));
+    assert_eq!(client.polled(), [done(0)]);
+}
+
+#[test]
+fn a_supplier_that_died_while_it_entered_or_left_the_table_is_found_there() {
+    let mut client = Client::new(8);
+    let lane = client.owner.open_lane().unwrap();
+    // It died before it could say that it had entered: whoever comes next says so.
+    let version = client.owner.suppliers_version();
+    let entered = client.worker();
+    client.area().header().table_version.word.store(version, Ordering::Relaxed);
+    let next = client.worker();
+    assert_ne!(client.owner.suppliers_version(), version);
+    assert_eq!(client.owner.suppliers().len(), 2);
+    dies(&mut client, entered);
+    // It died when it had left its lanes, and not the table.
+    assert!(next.join(lane));
+    next.leave(lane);
+    dies(&mut client, next);
+    assert_eq!(client.owner.suppliers(), []);
 }
 
 #[test]
