@@ -242,14 +242,17 @@ impl Attached {
         }
         let shm::Supplier { identity, bell_fd, .. } = self.supplier;
         let pid = i32::try_from(identity.pid).ok().and_then(Pid::from_raw);
-        let process = || pidfd_open(pid?, PidfdFlags::empty()).ok().map(Arc::new);
-        let process = self.process.clone().or_else(process);
+        let process = if self.process.is_none() {
+            pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+        } else {
+            None
+        };
         let rope = if self.rope.is_none() { Rope::open(identity.pid, bell_fd).ok() } else { None };
         // Its number may mean another process by now.
-        if !identity.is_alive() {
+        if (process.is_none() && rope.is_none()) || !identity.is_alive() {
             return;
         }
-        self.process = process;
+        self.process = self.process.take().or(process.map(Arc::new));
         if let Some(rope) = rope {
             // Nobody could wake it for what was ordered before.
             rope.ring();

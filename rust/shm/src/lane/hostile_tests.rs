@@ -150,9 +150,9 @@ fn what_a_supplier_does_in_a_segment_that_was_replaced_meanwhile_is_undone() {
     // Its place in the table is somebody else's by now.
     let supplier = client.owner.suppliers()[worker.index() as usize];
     let before = Identity { start: supplier.identity.start ^ 1, ..supplier.identity };
-    peers::free(&area, worker.index(), before);
+    peers::leave(&area, worker.index(), before);
     assert_eq!((client.owner.suppliers()[0], client.owner.n_attached(lane)), (supplier, 1));
-    peers::free(&area, worker.index(), supplier.identity);
+    peers::leave(&area, worker.index(), supplier.identity);
     assert_eq!((client.owner.suppliers().len(), client.owner.n_attached(lane)), (1, 0));
     assert!(other.publish(claim, Ok(())));
 }
@@ -300,11 +300,11 @@ fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
             ]);
             for entry in area.suppliers().iter().take(4) {
                 noise.damage_all([&entry.holder, &entry.pid_ns]);
-                noise.damage_halves([&entry.bell_fd, &entry.ready]);
+                noise.damage_halves([&entry.bell_fd, &entry.ready, &entry.generation]);
             }
 
             let n_new = round as usize % 5;
-            let woken = client.owner.wake_list(lane, n_new);
+            let woken = client.owner.wake_list(lane, n_new, u64::MAX);
             assert!(woken.len() <= n_new && woken.iter().all(|&supplier| supplier < MAX_SUPPLIERS));
             n_woken += woken.len();
             for worker in &workers {
@@ -324,7 +324,8 @@ fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
                 n_died += 1;
             }
             let nobody = Identity { pid: 1, start: 1, pid_ns: 1 };
-            client.owner.owner_died(&Supplier { index: noise.next() as u32, identity: nobody, bell_fd: 0 });
+            let index = noise.next() as u32;
+            client.owner.owner_died(&Supplier { index, generation: 1, identity: nobody, bell_fd: 0 });
             n_ended += check_ends(&mut client);
             let _ = (
                 client.owner.suppliers_version(),

@@ -252,7 +252,7 @@ impl LaneOwner {
             }
         }
         errors::free(&self.area, supplier.index, None);
-        peers::free(&self.area, supplier.index, supplier.identity);
+        peers::bury(&self.area, supplier);
     }
 
     /// The suppliers that are in the table.

@@ -113,10 +113,10 @@ impl SupplierEntry {
         taken
     }
 
-    fn free(&self, identity: Identity) {
+    fn free(&self) {
         self.ready.store(0, Ordering::Relaxed);
         // SYNC(entry-freed): pairs with `register`.
-        let _ = self.holder.compare_exchange(pack(identity), 0, Ordering::Release, Ordering::Relaxed);
+        self.holder.store(0, Ordering::Release);
     }
 }
 
@@ -127,15 +127,24 @@ pub(crate) fn register(area: &Area, identity: Identity, bell_fd: u32) -> Option<
     Some(index)
 }
 
-/// Gives an entry back whose supplier holds no claim, or is dead and has lost its claims. Nothing happens where somebody else has it.
-pub(crate) fn free(area: &Area, index: u32, identity: Identity) {
+/// Gives back the entry of a supplier that holds no claim. Nothing happens where somebody else has it.
+pub(crate) fn leave(area: &Area, index: u32, identity: Identity) {
+    free(area, index, |entry| entry.holder() == Some(identity));
+}
+
+/// Gives back the entry of a supplier that is dead and has lost its claims, whatever stands there by now, unless it has been taken again.
+pub(crate) fn bury(area: &Area, supplier: &Supplier) {
+    free(area, supplier.index, |entry| entry.generation.load(Ordering::Relaxed) == supplier.generation);
+}
+
+fn free(area: &Area, index: u32, is_theirs: impl FnOnce(&SupplierEntry) -> bool) {
     let entry = area.suppliers().get(index as usize);
-    let Some(entry) = entry.filter(|entry| entry.holder() == Some(identity)) else { return };
+    let Some(entry) = entry.filter(|entry| is_theirs(entry)) else { return };
     for lane in 0..super::N_LANES {
         area.ring(lane).leave(index);
     }
     super::bell::wake_up(&area.header().suppliers_asleep.word, index);
-    entry.free(identity);
+    entry.free();
     changed(area.header());
 }
 

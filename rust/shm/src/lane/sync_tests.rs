@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// All there are: who removes both sides of one says so here.
-const TAGS: [&str; 13] = [
+const TAGS: [&str; 14] = [
     "awaited-bell",
     "bell",
     "client-known",
     "end-flagged",
     "entry-freed",
+    "entry-taken",
     "error-read",
     "lane-begun",
     "order-placed",

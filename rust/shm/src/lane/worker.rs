@@ -276,7 +276,7 @@ impl Drop for LaneWorker {
         // The place of a fork is its parent's.
         let is_ours = self.segment().pid == std::process::id();
         if is_ours && self.n_claims.load(Ordering::Relaxed) == 0 && self.area.is_current() {
-            peers::free(&self.area, self.index, self.identity);
+            peers::leave(&self.area, self.index, self.identity);
         }
     }
 }

@@ -1,0 +1,103 @@
+//! What a fork of a supplier can do, and cannot (M9). In a process of its own: a fork keeps the locks of all files that its parent has open.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
+
+use softs_shm::{Identity, LaneWorker, Segment, SegmentError, SlotView};
+
+/// How a fork ends that does this and exits: with 0 where it is true.
+fn in_fork(act: impl FnOnce() -> bool) -> WaitStatus {
+    // SAFETY: M9: the child has this thread alone, uses nothing that another one may have locked, and ends without running what belongs to its parent.
+    let pid = unsafe {
+        match libc::fork() {
+            0 => libc::_exit(i32::from(!act())),
+            pid => Pid::from_raw(pid).unwrap(),
+        }
+    };
+    waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap().1
+}
+
+fn write(view: &SlotView) -> bool {
+    // SAFETY: M5: the view keeps the mapping; M2: its first byte lies in it; M3: a raw write.
+    unsafe { view.as_ptr().write_volatile(7) };
+    true
+}
+
+fn first(segment: &Segment) -> u8 {
+    let mut byte = [0];
+    segment.read(0, &mut byte).unwrap();
+    byte[0]
+}
+
+fn pair() -> (Arc<Segment>, Arc<Segment>) {
+    let owner = Arc::new(Segment::create_shm(None, 64, 2).unwrap());
+    let peer = Arc::new(Segment::attach_shm(owner.address()).unwrap());
+    owner.unlink().unwrap();
+    (owner, peer)
+}
+
+#[test]
+fn a_fork_of_a_supplier_cannot_write_to_slots_that_it_sees() {
+    let (owner, peer) = pair();
+    owner.write(0, &[3]).unwrap();
+    let (mine, view) = (owner.view(0, 64).unwrap(), peer.view(0, 64).unwrap());
+    assert_eq!(in_fork(|| write(&view)).terminating_signal(), Some(libc::SIGSEGV));
+    assert_eq!(first(&owner), 3);
+    // Nor can a fork of the fork. Both can look, and take the way by the kernel.
+    assert_eq!(
+        in_fork(|| in_fork(|| write(&view)).terminating_signal() == Some(libc::SIGSEGV)).exit_status(),
+        Some(0)
+    );
+    assert_eq!(in_fork(|| first(&peer) == 3 && peer.write(0, &[4]).is_ok()).exit_status(), Some(0));
+    assert_eq!(first(&owner), 4);
+    // Forks of a client work with its slots, and what a fork attaches to is its own.
+    assert_eq!(in_fork(|| write(&mine)).exit_status(), Some(0));
+    assert_eq!(first(&owner), 7);
+    assert!(write(&view), "here nothing has changed");
+}
+
+#[test]
+fn a_fork_has_no_part_in_lanes() {
+    let (owner, peer) = pair();
+    let mut lanes = owner.lane_owner(1).unwrap();
+    let worker = LaneWorker::attach(peer, Identity::current().unwrap(), 1).unwrap();
+    let lane = lanes.open_lane().unwrap();
+    assert!(worker.join(lane) && lanes.place(lane, 0, 0) && lanes.place(lane, 1, 0));
+    let held = worker.claim(lane).unwrap();
+    let has_no_part = || {
+        worker.set_sleeping(true);
+        worker.leave(lane);
+        matches!(worker.write(&held, &[1; 64]), Err(SegmentError::Gone { .. }))
+            && worker.claim(lane).is_none()
+            && !worker.has_orders(lane)
+            && !worker.join(lane)
+    };
+    assert_eq!(in_fork(has_no_part).exit_status(), Some(0));
+    assert_eq!((first(&owner), lanes.n_attached(lane)), (0, 1));
+    assert!(worker.publish(held, Ok(())));
+}
+
+#[test]
+fn who_attaches_while_another_thread_forks_waits_for_nobody() {
+    let (owner, peer) = pair();
+    let other = Segment::create_shm(None, 64, 2).unwrap();
+    let view = peer.view(0, 64).unwrap();
+    std::thread::scope(|scope| {
+        let busy = || (0..500).for_each(|_| drop(pair()));
+        scope.spawn(busy);
+        scope.spawn(busy);
+        for _ in 0..100 {
+            assert_eq!(in_fork(|| write(&view)).terminating_signal(), Some(libc::SIGSEGV));
+            // It can attach to others, as its own.
+            let attach = || {
+                Segment::attach_shm(other.address())
+                    .is_ok_and(|peer| write(&Arc::new(peer).view(0, 64).unwrap()))
+            };
+            assert_eq!(in_fork(attach).exit_status(), Some(0));
+        }
+    });
+    assert_eq!(first(&owner), 0);
+    other.unlink().unwrap();
+}
