@@ -162,7 +162,11 @@ fn reuse_file(
         Err(errno) => return Err(look(errno)),
     }
     let control = &bring_to_end(file.as_fd(), &stat, control).map_err(look)?;
-    let access = prepare(file.as_fd(), public, address, control, Contents::Old { len: stat.st_size as u64 })?;
+    let contents = Contents::Old { len: stat.st_size as u64 };
+    let access = prepare(file.as_fd(), public, address, control, contents).inspect_err(|_| {
+        // A fork may hold the descriptor too, and with it the lock.
+        let _ = flock(&file, FlockOperation::Unlock);
+    })?;
     owned(file, access, address.to_owned(), public.to_owned(), None, control).map(Some)
 }
 
