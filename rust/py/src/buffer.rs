@@ -122,7 +122,7 @@ impl Buffer {
     /// The buffer outlives what is returned.
     unsafe fn foreign_for_long(&self) -> ForeignBytes<'static> {
         let nothing = NonNull::slice_from_raw_parts(NonNull::dangling(), 0);
-        // SAFETY: as in `foreign`; the caller promises the rest.
+        // SAFETY: M6: as in `foreign`; the caller promises the rest.
         unsafe { ForeignBytes::new(self.bytes.as_slice_ptr().unwrap_or(nothing), &()) }
     }
 }
@@ -250,7 +250,7 @@ impl Drop for Lease {
 pub(crate) fn encode(codec: &Codec, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: this processor has AVX2.
+        // SAFETY: M10: this processor has AVX2.
         return unsafe { codec.encode_avx2(first, values, out) };
     }
     codec.encode(first, values, out)
@@ -260,7 +260,7 @@ pub(crate) fn encode(codec: &Codec, first: usize, values: &[u8], out: &mut [u8])
 pub(crate) fn decode(codec: &Codec, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: this processor has AVX2.
+        // SAFETY: M10: this processor has AVX2.
         return unsafe { codec.decode_avx2(first, encoded, out) };
     }
     codec.decode(first, encoded, out)
@@ -270,7 +270,7 @@ pub(crate) fn decode(codec: &Codec, first: usize, encoded: &[u8], out: &mut [u8]
 pub(crate) fn encode_row(top: &TopK, row: &[u8], parts: [&mut [u8]; 3], scratch: &mut Scratch) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: this processor has AVX2.
+        // SAFETY: M10: this processor has AVX2.
         return unsafe { top.encode_row_avx2(row, parts, scratch) };
     }
     top.encode_row(row, parts, scratch);

@@ -18,9 +18,9 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, stores: Stor
         return unsafe { ptr::copy(from, to, len) };
     }
     match stores {
-        // SAFETY: as above; they do not overlap.
+        // SAFETY: M2, M6: as above; they do not overlap.
         Stores::Cached => unsafe { copy_in_pieces(from, to, len) },
-        // SAFETY: the same.
+        // SAFETY: M2, M6: the same.
         Stores::Streaming => unsafe { stream(from, to, len) },
     }
 }

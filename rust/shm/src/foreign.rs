@@ -13,7 +13,7 @@ pub struct ForeignBytes<'a> {
 
 // SAFETY: M6: the memory stays valid for `'a` whichever thread copies it, and writes of others are expected (M3).
 unsafe impl Send for ForeignBytes<'_> {}
-// SAFETY: as for Send: there is nothing but copying, and several threads may copy at once.
+// SAFETY: M3, M6: as for Send: there is nothing but copying, and several threads may copy at once.
 unsafe impl Sync for ForeignBytes<'_> {}
 
 impl<'a> ForeignBytes<'a> {

@@ -27,6 +27,7 @@
 //! * **M9** A mapping that was attached is for reading only in a fork, from before `fork` returns there. For that each is in a list from after it is mapped
 //!   until before it is unmapped, and whoever forks holds the list. Mappings of an owner may be written to by its forks, as those of the workers of a
 //!   `DataLoader`. Processes that are made without handlers (a bare `clone`) are not seen.
+//! * **M10** A function that is compiled for what not every processor has is called only where this one was asked, and has it.
 //!
 //! Lanes (the module `lane`) are the part of a segment through which orders travel. Their invariants:
 //!
@@ -72,6 +73,8 @@ mod view;
 
 #[cfg(test)]
 mod overwrite_tests;
+#[cfg(test)]
+mod safety_tests;
 #[cfg(test)]
 mod tests;
 

@@ -23,7 +23,7 @@ pub(crate) struct Map {
 // SAFETY: M3: all access is by raw copies that expect other processes, and so other threads, to write at the same time;
 // M1: the mapping belongs to no thread.
 unsafe impl Send for Map {}
-// SAFETY: as for Send.
+// SAFETY: M1, M3: as for Send.
 unsafe impl Sync for Map {}
 
 impl Map {

@@ -65,7 +65,7 @@ fn with_foreign<T>(bytes: &[u8], use_it: impl FnOnce(ForeignBytes<'_>) -> T) -> 
     let mut memory = bytes.to_vec();
     let owner = ();
     let pointer = NonNull::from(memory.as_mut_slice());
-    // SAFETY: `memory` is neither moved, nor dropped, nor borrowed while `use_it` runs.
+    // SAFETY: M6: `memory` is neither moved, nor dropped, nor borrowed while `use_it` runs.
     let used = use_it(unsafe { ForeignBytes::new(pointer, &owner) });
     (used, memory)
 }
@@ -448,7 +448,7 @@ fn slots_of_tickets_exist_as_far_as_they_are_used() {
     let payload = peer.view(SLOT, SLOT).unwrap().reserve(512, SLOT - 512).unwrap();
     assert_eq!(payload.len() as u64, SLOT - 512);
     owner.write(2 * SLOT - 3, b"xyz").unwrap();
-    // SAFETY: three bytes of the view, which the segment keeps mapped, and nobody writes to now.
+    // SAFETY: M5: three bytes of the view, which keeps the segment mapped, and nobody writes to now.
     let end = unsafe { std::slice::from_raw_parts(payload.as_ptr().add(payload.len() - 3), 3) };
     assert_eq!(end, b"xyz");
     let head = peer.view(SLOT, SLOT).unwrap();

@@ -25,7 +25,7 @@ pub struct SlotView {
 
 // SAFETY: M1: the mapping belongs to no thread; M5: `segment` keeps it. What is done with the address is up to who asks for it.
 unsafe impl Send for SlotView {}
-// SAFETY: as for Send.
+// SAFETY: M1, M5: as for Send.
 unsafe impl Sync for SlotView {}
 
 impl SlotView {

@@ -25,7 +25,7 @@ pub(crate) const MAX_TEXT: usize = ERROR_LEN as usize - 16;
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) client: ClientEntry,
-    /// Bit 0: the client sleeps.
+    /// After how many more endings of orders the client wants to be woken; 0: it is awake.
     pub(crate) client_awaits: Line,
     /// One bit per supplier that sleeps.
     pub(crate) suppliers_asleep: Line,
@@ -120,13 +120,13 @@ unsafe trait Shared {}
 unsafe impl Shared for AtomicU64 {}
 // SAFETY: L1: made of atomics.
 unsafe impl Shared for Header {}
-// SAFETY: as above.
+// SAFETY: L1: made of atomics.
 unsafe impl Shared for LaneHeader {}
-// SAFETY: as above.
+// SAFETY: L1: made of atomics.
 unsafe impl Shared for SupplierEntry {}
-// SAFETY: as above.
+// SAFETY: L1: made of atomics.
 unsafe impl Shared for ErrorRecord {}
-// SAFETY: as above.
+// SAFETY: L1: made of atomics.
 unsafe impl Shared for Cell {}
 
 /// The lane area of a mapped segment, which it keeps alive.
@@ -139,7 +139,7 @@ pub(crate) struct Area {
 
 // SAFETY: M1, L1: the mapping belongs to no thread, and all that is reached through `base` is atomics.
 unsafe impl Send for Area {}
-// SAFETY: as for Send.
+// SAFETY: M1, L1: as for Send.
 unsafe impl Sync for Area {}
 
 impl Area {
