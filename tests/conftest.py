@@ -111,7 +111,8 @@ def _forget_exceptions(caplog: pytest.LogCaptureFixture) -> None:
 
 def _belongings() -> set[str]:
     threads = {f"thread {thread.name}" for thread in threading.enumerate() if not thread.daemon}
-    segments = {f"segment {path.name}" for path in Path("/dev/shm").glob("sl_*")}
+    names = [path.name for pattern in ("sl_*", ".sl_*") for path in Path("/dev/shm").glob(pattern)]
+    segments = {f"segment {name}" for name in names}
     return threads | segments | _children() | _descriptors()
 
 

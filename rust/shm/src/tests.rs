@@ -383,6 +383,17 @@ fn the_sweep_removes_what_a_killed_owner_left_and_nothing_else() {
 }
 
 #[test]
+fn the_sweep_removes_what_a_creator_or_another_sweeper_died_over() {
+    let dir = Dir::new();
+    drop(dir.create(Some("mine"), 8, 1).unwrap());
+    // A creator makes the hidden name first, a sweeper removes the public one first.
+    fs::remove_file(dir.path("mine")).unwrap();
+    assert_eq!(dir.entries().len(), 1);
+    assert_eq!(sweep_dir(&dir.0), ["mine"]);
+    assert_eq!(dir.entries(), [""; 0]);
+}
+
+#[test]
 fn the_sweep_leaves_a_name_that_leads_elsewhere_by_now() {
     let dir = Dir::new();
     drop(dir.create(Some("mine"), 8, 1).unwrap());
