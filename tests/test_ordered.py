@@ -122,8 +122,7 @@ def test_no_sample_of_an_old_model_from_a_block(zero_copy: bool) -> None:
 def test_a_batch_that_was_given_up_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NumberedClient, "at_once", 3)
     data = loader(request_timeout=0.0)
-    batches = iter(data)
-    next(batches)
+    next(iter(data))
     client = client_of(data)
     gather, calls = client.gather, []
 

@@ -71,6 +71,9 @@ class SampleReader:
             for spec, field in zip(self._specs, memory, strict=True)
         }
 
+    def forget(self) -> None:
+        """Nothing: a slot is read when its sample is wanted."""
+
     def take(self) -> Tensors:
         """Hand out the copy, `{name: dtype [*shape]}`; `read` must have been called since the last time."""
         sample, self._sample = self._sample, None

@@ -6,14 +6,16 @@ import contextlib
 import multiprocessing
 import multiprocessing.util
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .arguments import accepts_0_1_0, check_at_least
 from .batches import batch_reader, rows_of, shared
+from .blocks import BlockRows
 from .configs import BatchConfig
 from .cuda_batches import DeviceBlockReader, DeviceReader, check_on_device, is_on_device
 from .errors import ConfigError
@@ -21,9 +23,12 @@ from .market import Client, Medium
 from .model_id import SharedModelId
 from .pinning import pin
 from .stream import MAX_PRODUCTS, WAIT_MS, Plan, Stream, WantedProduct
+from .turn import Turn
 from .zero_copy import BlockReader, check_zero_copy
 
 __all__ = ["EndlessDataset", "SoftIterableDataset"]
+
+_Reader = TypeVar("_Reader")
 
 
 class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
@@ -60,8 +65,10 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._client: Client | None = None
         self._client_pid: int | None = None
         self._unpin: Callable[[], None] | None = None
-        self._positions: dict[str, int] = {}
-        self._positions_pid = os.getpid()
+        # By process, so that a fork has its own: what it inherits may be locked by a thread that it has not.
+        self._locks: dict[int, threading.RLock] = {}
+        self._positions: dict[int, dict[str, int]] = {}
+        self._turn = Turn()
         self._batch_size = 1
         self._rows_per_batch: int | None = None
         # Whether a DataLoader's workers send samples as they are.
@@ -119,8 +126,11 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             raise ConfigError(
                 "samples come in no order, so there is no place to go on from; use ordered=True"
             )
-        self._positions = _checked_positions(state)
-        self._positions_pid = os.getpid()
+        positions = _checked_positions(state)
+        with self._lock():
+            self._positions[os.getpid()] = positions
+            # Iterators that live go on with what they have.
+            self._turn.readers.clear()
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         """Return an iterator that yields samples for ever; each is `{name: dtype [*shape]}`.
@@ -152,7 +162,18 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the client behind: the process that unpickles opens its own."""
-        return {**self.__dict__, "_client": None, "_client_pid": None, "_unpin": None}
+        return {
+            **self.__dict__,
+            "_client": None,
+            "_client_pid": None,
+            "_unpin": None,
+            "_locks": {},
+            "_turn": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._turn = Turn()
 
     def _use_blocks_of(self, n: int) -> None:
         """Take slots by n neighbours: those of one batch of a SoftDataLoader."""
@@ -182,7 +203,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         """Yield samples for ever, `{name: dtype [*shape]}`."""
         stream = self._stream()
         if self.zero_copy:
-            return stream.views(self._block_reader(pinned=False))
+            rows = self._reader(BlockRows, lambda: BlockRows(self._block_reader(pinned=False)))
+            return stream.rows(rows)
         if self._is_on_device:
             batches = stream.batches(DeviceReader(self.batch_config, self._open_client(), 1))
             return ({name: tensor[0] for name, tensor in batch.items()} for batch in batches)
@@ -196,7 +218,20 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         elif self._is_on_device:
             yield from stream.batches(DeviceReader(self.batch_config, self._open_client(), n_rows))
         else:
-            yield from stream.batches(batch_reader(self.batch_config, self._open_client(), n_rows))
+            client = self._open_client()
+            yield from stream.batches(
+                self._reader(n_rows, lambda: batch_reader(self.batch_config, client, n_rows))
+            )
+
+    def _reader(self, key: object, make: Callable[[], _Reader]) -> _Reader:
+        """Return a reader that takes samples ahead; iterators of an ordered stream share it, for those are the next samples."""
+        if not self.ordered:
+            return make()
+        with self._lock():
+            reader: _Reader | None = self._turn.readers.get(key)
+            if reader is None:
+                reader = self._turn.readers[key] = make()
+            return reader
 
     def _block_reader(self, pinned: bool) -> BlockReader | DeviceBlockReader:
         client, n = self._open_client(), self._batch_size
@@ -214,12 +249,14 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         return self._unpin is not None
 
     def _stream(self) -> Stream:
+        client = self._open_client()
         return Stream(
-            self._open_client(),
+            client,
             self.batch_config,
             self._model,
             self._own_positions(),
             Plan.of_this_worker(self._batch_size) if self.ordered else None,
+            self._turn if self.ordered else Turn(),
             self.retry_delay,
             self.request_timeout,
             self._max_failures,
@@ -228,38 +265,45 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def _own_positions(self) -> dict[str, int]:
         """Return the positions of this process; those that a worker got from its trainer are of no use to it."""
-        if self._positions_pid != os.getpid():
-            self._positions, self._positions_pid = {}, os.getpid()
-        return self._positions
+        return self._positions.setdefault(os.getpid(), {})
+
+    def _lock(self) -> threading.RLock:
+        """Return what this process holds while it opens its client or changes what iterators share."""
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def _make_client(self, **arguments: Any) -> Client:
         return Client(**arguments)
 
     def _open_client(self) -> Client:
-        if self._client is None or self._client_pid != os.getpid():
-            if self._is_on_device and get_worker_info() is not None:
-                raise ConfigError(NO_WORKERS)
-            block = self._batch_size if self.zero_copy else 1
-            client = self._make_client(
-                endpoint=self.endpoint,
-                medium_cls=self.medium_cls,
-                slot_size=self.batch_config.nbytes(),
-                num_slots=self.num_slots // block * block,
-                ordered=self.ordered,
-                prefetch=self.prefetch,
-                block=block,
-                scribble=self.debug,
-            )
-            try:
-                client.hello()
-            except BaseException:
-                client.close()
-                raise
-            self._client, self._client_pid, self._unpin = client, os.getpid(), None
-            if multiprocessing.parent_process() is not None:
-                # A forked worker ends without running finalizers of what its parent's frames still hold.
-                multiprocessing.util.Finalize(self, client.close, exitpriority=10)
-        return self._client
+        with self._lock():
+            if self._client is None or self._client_pid != os.getpid():
+                self._client, self._client_pid = self._new_client(), os.getpid()
+                self._unpin, self._turn = None, Turn()
+            return self._client
+
+    def _new_client(self) -> Client:
+        if self._is_on_device and get_worker_info() is not None:
+            raise ConfigError(NO_WORKERS)
+        block = self._batch_size if self.zero_copy else 1
+        client = self._make_client(
+            endpoint=self.endpoint,
+            medium_cls=self.medium_cls,
+            slot_size=self.batch_config.nbytes(),
+            num_slots=self.num_slots // block * block,
+            ordered=self.ordered,
+            prefetch=self.prefetch,
+            block=block,
+            scribble=self.debug,
+        )
+        try:
+            client.hello()
+        except BaseException:
+            client.close()
+            raise
+        if multiprocessing.parent_process() is not None:
+            # A forked worker ends without running finalizers of what its parent's frames still hold.
+            multiprocessing.util.Finalize(self, client.close, exitpriority=10)
+        return client
 
 
 class SoftIterableDataset(EndlessDataset):
@@ -284,7 +328,8 @@ class SoftIterableDataset(EndlessDataset):
             raises. What a DataLoader worker sends to its trainer is copied once on the way.
         ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them.
             DataLoader workers take turns: with a `SoftDataLoader` batch by batch, with another one sample by
-            sample. Each of them begins at 0; iterators in one process go on where the last one stopped.
+            sample. Each of them begins at 0; iterators in one process go on where the last one stopped, and if
+            several of them live, in whatever threads, each sample goes to one of them.
         prefetch: samples that are ordered ahead at most; default: all slots.
         debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
 

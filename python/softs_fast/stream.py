@@ -6,6 +6,7 @@ import gc
 import math
 import multiprocessing
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,10 +14,12 @@ from typing import Any, Protocol
 from torch.utils.data import get_worker_info
 
 from .batches import GatherReader, RowReader, SampleReader
+from .blocks import BlockRows
 from .configs import BatchConfig
 from .cuda_batches import DeviceBlockReader, DeviceReader
 from .errors import SampleTimeout
 from .market import Client
+from .turn import LOST, Turn
 from .zero_copy import BlockReader
 
 #: What fills batches.
@@ -65,6 +68,7 @@ class Stream:
         model: names the product that is wanted.
         positions: how many samples of each product were handed out; kept up to date.
         plan: which samples to ask for, if the client hands them out in order.
+        turn: that of all who take samples of these streams.
         retry_delay: seconds, the shortest time between two requests that got nothing.
         request_timeout: seconds without a sample after which to give up; None: never.
         max_failures: orders that may fail in a row before it gives up; None: any number.
@@ -79,6 +83,7 @@ class Stream:
         model: WantedProduct,
         positions: dict[str, int],
         plan: Plan | None,
+        turn: Turn,
         retry_delay: float,
         request_timeout: float | None,
         max_failures: int | None = None,
@@ -89,13 +94,9 @@ class Stream:
         self._model = model
         self._positions = positions
         self._plan = plan
+        self._turn = turn
         self._product = model.read()
         self._patience = _Patience(client, retry_delay, request_timeout, max_failures, first_wait_ms)
-        self._enter(self._product)
-        if plan is not None and (
-            plan != Plan() or client.position(self._product) != positions[self._product]
-        ):
-            self._seek()
 
     @property
     def product(self) -> str:
@@ -104,82 +105,117 @@ class Stream:
 
     def samples(self) -> Iterator[Tensors]:
         """Yield copies of samples, `{name: dtype [*shape]}`."""
-        client, patience, positions = self._client, self._patience, self._positions
+        client, patience, positions, turn = self._client, self._patience, self._positions, self._turn
         request_sample, release_slot, read_model_id = (
             client.request_sample,
             client.release_slot,
             self._model.read,
         )
         reader = SampleReader(self._config, client.medium)
-        read, take = reader.read, reader.take
+        read, take, me = reader.read, reader.take, weakref.ref(reader)
         product = self._product
         patience.restart()
         while True:
-            if read_model_id() != product:
-                product = self._switch()
-            slot_id = request_sample(product, timeout_ms=patience.wait_ms)
-            if slot_id is None:
-                if not patience.goes_on(product):
-                    return
-                continue
-            try:
-                read(slot_id)
-            finally:
-                release_slot(slot_id)
-            if read_model_id() == product:
-                positions[product] += 1
+            with turn.lock:
+                if turn.last is not me or turn.product != product:
+                    self._resume()
+                turn.last = LOST
+                if read_model_id() != product:
+                    product = self._switch()
+                slot_id = request_sample(product, timeout_ms=patience.wait_ms)
+                if slot_id is not None:
+                    try:
+                        read(slot_id)
+                    finally:
+                        release_slot(slot_id)
+                    if read_model_id() != product:
+                        continue
+                    positions[product] += 1
+                turn.last = me
+            if slot_id is not None:
                 # No local variable keeps the sample: its memory is free when those who got it let it go.
                 yield take()
                 patience.restart()
+            elif not patience.goes_on(product):
+                return
 
     def batches(self, reader: Reader) -> Iterator[Tensors]:
         """Yield the batches of a reader, `{name: dtype [n_rows, *shape]}`, all samples of one model each."""
-        n_rows, take, positions = reader.n_rows, reader.take, self._positions
-        is_busy, clock = False, time.perf_counter
-        for product in self._filled(reader):
-            positions[product] += n_rows
-            # No local variable keeps the batch: its memory is free when those who got it let it go.
-            batch = [take()]
-            if is_busy:
-                reader.begin(product)
+        n_rows, take, positions, turn = reader.n_rows, reader.take, self._positions, self._turn
+        is_busy, clock, me = False, time.perf_counter, weakref.ref(reader)
+        while True:
+            with turn.lock:
+                if turn.last is not me or turn.product != self._product:
+                    self._resume()
+                turn.last = LOST
+                if not self._fill(reader):
+                    return
+                # No local variable keeps the batch: its memory is free when those who got it let it go.
+                batch = [take()]
+                positions[self._product] += n_rows
+                if is_busy:
+                    reader.begin(self._product)
+                turn.last = me
             given = clock()
             yield batch.pop()
             is_busy = clock() - given >= _BUSY_S
 
-    def views(self, reader: BlockReader | DeviceBlockReader) -> Iterator[Tensors]:
-        """Yield views of slots, `{name: dtype [*shape]}`."""
-        positions, read_model_id = self._positions, self._model.read
-        for product in self._filled(reader):
-            rows = reader.take_rows()
-            while rows and read_model_id() == product:
-                positions[product] += 1
-                yield rows.pop()
+    def rows(self, reader: BlockRows) -> Iterator[Tensors]:
+        """Yield the samples of blocks one by one, `{name: dtype [*shape]}`, views of slots."""
+        positions, read_model_id, turn = self._positions, self._model.read, self._turn
+        rows, me = reader.rows, weakref.ref(reader)
+        while True:
+            with turn.lock:
+                if turn.last is not me or turn.product != self._product:
+                    self._resume()
+                if not rows or read_model_id() != self._product:
+                    turn.last = LOST
+                    rows.clear()
+                    if not self._fill(reader.blocks):
+                        return
+                    reader.split()
+                    turn.last = me
+                positions[self._product] += 1
+                row = [rows.pop()]
+            yield row.pop()
 
-    def _filled(self, reader: Reader) -> Iterator[str]:
-        """Yield the product whenever the reader has a batch to take."""
+    def _fill(self, reader: Reader) -> bool:
+        """Fill a batch of the model that is wanted; return whether anybody wants one still."""
         patience, read_model_id = self._patience, self._model.read
         n_rows, fill = reader.n_rows, reader.fill
         product = self._product
+        patience.restart()
+        done = 0
         while True:
-            patience.restart()
-            done = 0
-            while done < n_rows:
-                if read_model_id() != product:
-                    # No batch has samples of two models: those that are there are dropped.
-                    reader.forget()
-                    product, done = self._switch(), 0
-                before, done = done, fill(product, done, patience.wait_ms)
-                if done > before:
-                    patience.restart()
-                elif not patience.goes_on(product, reader.is_starved):
-                    return
-            if read_model_id() == product:
-                yield product
+            if read_model_id() != product:
+                # No batch has samples of two models: those that are there are dropped.
+                reader.forget()
+                product, done = self._switch(), 0
+            elif done == n_rows:
+                return True
+            before, done = done, fill(product, done, patience.wait_ms)
+            if done > before:
+                patience.restart()
+            elif not patience.goes_on(product, reader.is_starved):
+                return False
+
+    def _resume(self) -> None:
+        """Go to the first sample that nobody got: another iterator has had the turn, or has not come to its end."""
+        plan, product, turn = self._plan, self._product, self._turn
+        last = turn.last()
+        if last is not None:
+            last.forget()
+        turn.product = product
+        self._enter(product)
+        if plan is not None and (
+            plan != Plan() or self._client.position(product) != self._positions[product]
+        ):
+            self._seek()
 
     def _switch(self) -> str:
         """Begin with the product that is wanted now, and return it."""
         self._client.discard()
-        self._product = self._model.read()
+        self._product = self._turn.product = self._model.read()
         self._enter(self._product)
         if self._plan is not None:
             self._seek()
