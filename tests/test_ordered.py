@@ -44,6 +44,34 @@ def test_batches_are_in_order_for_any_number_of_workers(zero_copy: bool, num_wor
 
 
 @KINDS
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_each_iterator_of_workers_that_live_on_begins_at_0(zero_copy: bool, num_workers: int) -> None:
+    data = loader(
+        zero_copy=zero_copy, num_workers=num_workers, persistent_workers=True, multiprocessing_context="fork"
+    )
+    for n_batches in (3, 1, 5):
+        numbers = [numbers_of(batch) for batch in islice(data, n_batches)]
+        assert numbers == [list(range(4 * i, 4 * i + 4)) for i in range(n_batches)]
+
+
+class Bites(torch.utils.data.IterableDataset[Any]):
+    """Takes three samples with one iterator after the other."""
+
+    def __init__(self, data: SoftIterableDataset) -> None:
+        self.data = data
+
+    def __iter__(self) -> Any:
+        while True:
+            yield from islice(self.data, 3)
+
+
+def test_iterators_that_a_worker_makes_by_itself_go_on() -> None:
+    data = Bites(SoftIterableDataset(*FIRST, ordered=True))
+    one_by_one = torch.utils.data.DataLoader(data, None, num_workers=1, multiprocessing_context="fork")
+    assert [int(sample["y"]) for sample in islice(one_by_one, 10)] == list(range(10))
+
+
+@KINDS
 def test_samples_one_by_one_in_workers_that_take_turns(zero_copy: bool) -> None:
     data = SoftIterableDataset(*FIRST, ordered=True, zero_copy=zero_copy)
     one_by_one = torch.utils.data.DataLoader(data, None, num_workers=2, multiprocessing_context="fork")

@@ -108,7 +108,8 @@ class SoftDataLoader(EndlessDataLoader):
     is gone; there must be slots for two batches at least. With `pin_memory=True` besides, and no workers, the
     slots themselves are pinned.
 
-    With `ordered=True`, batch i has the samples i * batch_size and on, for any number of workers. To resume
+    With `ordered=True`, batch i has the samples i * batch_size and on, for any number of workers; each iterator of
+    a loader with workers begins at 0, and without them they go on where the last one stopped. To resume
     one without workers, keep its `state_dict`. For one with workers, give `soft_dataset` to torchdata's
     StatefulDataLoader, with the same `batch_size`.
 

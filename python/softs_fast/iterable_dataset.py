@@ -69,6 +69,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._locks: dict[int, threading.RLock] = {}
         self._positions: dict[int, dict[str, int]] = {}
         self._turn = Turn()
+        # An iterator was made since the positions were loaded.
+        self._has_begun = False
         self._batch_size = 1
         self._rows_per_batch: int | None = None
         # Whether a DataLoader's workers send samples as they are.
@@ -131,6 +133,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             self._positions[os.getpid()] = positions
             # Iterators that live go on with what they have.
             self._turn.readers.clear()
+            self._has_begun = False
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         """Return an iterator that yields samples for ever; each is `{name: dtype [*shape]}`.
@@ -250,6 +253,12 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def _stream(self) -> Stream:
         client = self._open_client()
+        worker = get_worker_info()
+        if self.ordered and worker is not None and worker.dataset is self:
+            # The trainer makes another iterator of workers that live on. It has dropped batches of the last one, nobody knows which.
+            if self._has_begun:
+                self.load_state_dict({"positions": {}})
+            self._has_begun = True
         return Stream(
             client,
             self.batch_config,
@@ -328,8 +337,9 @@ class SoftIterableDataset(EndlessDataset):
             raises. What a DataLoader worker sends to its trainer is copied once on the way.
         ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them.
             DataLoader workers take turns: with a `SoftDataLoader` batch by batch, with another one sample by
-            sample. Each of them begins at 0; iterators in one process go on where the last one stopped, and if
-            several of them live, in whatever threads, each sample goes to one of them.
+            sample, and each of them begins at 0, with `persistent_workers` for each iterator of the DataLoader.
+            Iterators in one process go on where the last one stopped, and if several of them live, in whatever
+            threads, each sample goes to one of them.
         prefetch: samples that are ordered ahead at most; default: all slots.
         debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
 
