@@ -1,6 +1,8 @@
 """Batches that lie on the slots: what they hold, when a slot comes back, and what happens when none does."""
 
+import copy
 import gc
+import io
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -126,10 +128,11 @@ def test_batches_lie_on_the_slots(
         numbers = check(batch)
         assert not seen & set(numbers)
         seen |= set(numbers)
-        for tensor in batch.values():
-            assert tensor.untyped_storage().data_ptr() == batch["y"].data_ptr()
+        first = batch["y"].data_ptr()
+        for name, tensor in batch.items():
             assert tensor.shape[0] == B
             if tensor.numel():
+                assert tensor.data_ptr() == first + CONFIG.get_offset(name)
                 # A class of the user's own gets slots that lie close, as softs gives it.
                 stride = CONFIG.nbytes() if in_file else -(-CONFIG.nbytes() // 64) * 64
                 assert tensor.stride(0) * tensor.element_size() == stride
@@ -170,6 +173,20 @@ def test_whatever_is_kept_keeps_its_block(new: Callable[..., SoftDataLoader], ke
     del kept
     gc.collect()
     assert n_held(loader) == 0
+
+
+def test_batches_are_copied_and_saved_like_others(new: Callable[..., SoftDataLoader]) -> None:
+    loader = new()
+    batch = next(iter(loader))
+    numbers = check(batch)
+    file = io.BytesIO()
+    torch.save(batch, file)
+    file.seek(0)
+    copies = [torch.load(file), copy.deepcopy(batch)]
+    del batch
+    assert n_held(loader) == 0
+    for same in copies:
+        assert check(same) == numbers
 
 
 def test_blocks_come_back_from_other_threads(new: Callable[..., SoftDataLoader]) -> None:

@@ -240,8 +240,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         client, n = self._open_client(), self._batch_size
         if self._is_on_device:
             return DeviceBlockReader(self.batch_config, client, n, client.slot_count // n)
+        in_worker = get_worker_info() is not None
         return BlockReader(
-            self.batch_config, client, n, client.slot_count // n, self._pin if pinned else None
+            self.batch_config, client, n, client.slot_count // n, self._pin if pinned else None, in_worker
         )
 
     def _pin(self, address: int) -> bool:
@@ -334,7 +335,8 @@ class SoftIterableDataset(EndlessDataset):
             `retry_delay`.
         zero_copy: tensors lie on the slots; otherwise each has memory of its own. A slot is used again when the
             last tensor, view or array on it is gone, in whatever thread; if the user keeps them all, iteration
-            raises. What a DataLoader worker sends to its trainer is copied once on the way.
+            raises. What a DataLoader worker sends to its trainer is copied once on the way. To save or send a
+            tensor, `clone()` it first: torch writes with it what lies between its rows.
         ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them.
             DataLoader workers take turns: with a `SoftDataLoader` batch by batch, with another one sample by
             sample, and each of them begins at 0, with `persistent_workers` for each iterator of the DataLoader.

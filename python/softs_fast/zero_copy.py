@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
+from . import _core
 from ._dtypes import ITEM_BYTES, torch_dtype
 from .batches import has_rows
 from .blocks import Blocks, Tensors
@@ -18,8 +20,17 @@ from .market.mediums._segment import SegmentMedium
 
 __all__ = ["BlockReader", "check_zero_copy"]
 
-#: Name, dtype, offset, shape and strides.
-_Field = tuple[str, torch.dtype, int, tuple[int, ...], tuple[int, ...]]
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Where the tensor of a batch lies: its offset in bytes, everything else in items; `n_items` is what it spans."""
+
+    name: str
+    dtype: torch.dtype
+    offset: int
+    n_items: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> None:
@@ -60,7 +71,7 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
 class BlockReader(Blocks):
     """Makes a batch of tensors of a block of slots, without a copy.
 
-    All tensors of a batch share one torch storage, so that they are sent to another process together.
+    Each tensor has a torch storage of its own, for torch.save refuses tensors of several dtypes on one.
 
     Args:
         config: what a slot holds; one that `check_zero_copy` accepts.
@@ -69,6 +80,7 @@ class BlockReader(Blocks):
         n_blocks: how many blocks there are.
         pin: called with the address of the first slot, before the first batch; returns whether torch takes the
             slots for pinned memory, otherwise batches are copied to pinned memory. None: not needed.
+        one_storage: all tensors of a batch share a torch storage, so that they are sent to another process together.
     """
 
     def __init__(
@@ -78,12 +90,14 @@ class BlockReader(Blocks):
         n_rows: int,
         n_blocks: int,
         pin: Callable[[int], bool] | None = None,
+        one_storage: bool = False,
     ) -> None:
         super().__init__(client, n_rows, n_blocks)
         assert isinstance(client.medium, SegmentMedium)
         self._stride = client.medium.slot_stride
         self._pin = pin
         self._copy_to_pinned = False
+        self._one_storage = one_storage
         self._fields = [self._field(spec, config.get_offset(spec.name)) for spec in config.specs]
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
@@ -97,14 +111,12 @@ class BlockReader(Blocks):
         lease = self._client.lease(product_id, timeout_ms)
         if lease is None:
             return done
-        storage = torch.frombuffer(lease, dtype=torch.uint8).untyped_storage()
         if self._pin is not None:
             pin, self._pin = self._pin, None
-            self._copy_to_pinned = not pin(storage.data_ptr() - lease.first_slot * self._stride)
-        self._batch = {
-            name: torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
-            for name, dtype, offset, shape, strides in self._fields
-        }
+            address = torch.frombuffer(lease, dtype=torch.uint8).data_ptr()
+            self._copy_to_pinned = not pin(address - lease.first_slot * self._stride)
+        views = self._views_of_one if self._one_storage else self._views
+        self._batch = views(lease)
         return self.n_rows
 
     def take(self) -> Tensors:
@@ -114,14 +126,34 @@ class BlockReader(Blocks):
             return {name: tensor.pin_memory() for name, tensor in batch.items()}
         return batch
 
+    def _views(self, lease: _core.Lease) -> Tensors:
+        return {
+            field.name: torch.frombuffer(
+                lease, dtype=field.dtype, offset=field.offset, count=field.n_items
+            ).as_strided_(field.shape, field.strides)
+            if field.n_items
+            else torch.empty(field.shape, dtype=field.dtype)
+            for field in self._fields
+        }
+
+    def _views_of_one(self, lease: _core.Lease) -> Tensors:
+        storage = torch.frombuffer(lease, dtype=torch.uint8).untyped_storage()
+        return {
+            field.name: torch.empty(0, dtype=field.dtype).set_(
+                storage, field.offset // field.dtype.itemsize, field.shape, field.strides
+            )
+            for field in self._fields
+        }
+
     def _field(self, spec: TensorSpec, offset: int) -> _Field:
-        """Return what torch needs to know of a tensor; offset and strides in items."""
         item = ITEM_BYTES[spec.dtype]
+        stride = self._stride // item
         strides = [math.prod(spec.shape[i + 1 :]) for i in range(len(spec.shape))]
-        return (
+        return _Field(
             spec.name,
             torch_dtype(spec.dtype),
-            offset // item,
+            offset,
+            (self.n_rows - 1) * stride + spec.numel if spec.numel else 0,
             (self.n_rows, *spec.shape),
-            (self._stride // item, *strides),
+            (stride, *strides),
         )
