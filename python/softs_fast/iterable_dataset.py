@@ -143,13 +143,15 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
                 the text name the cause.
             HelloError: the broker did not answer when the client was opened.
             WireError: a sample is not what a codec of `batch_config` writes; its slot has gone back.
+            SegmentError: `close` was called.
         """
         return self._iterate(self._rows_per_batch)
 
     def close(self) -> None:
-        """Close this process's client, if there is one; the next iteration opens a new one.
+        """Close this process's client, if there is one; the next iterator opens a new one.
 
-        Tensors on slots stay what they are.
+        Tensors on slots stay what they are. Iterators that live raise SegmentError, those of zero-copy samples when
+        they have handed out their block.
         """
         client, self._client = self._client, None
         unpin, self._unpin = self._unpin, None

@@ -332,7 +332,11 @@ class Client:
         )
 
     def close(self) -> None:
-        """Leave the broker, close and remove the medium. Idempotent."""
+        """Leave the broker, close and remove the medium. Idempotent.
+
+        From now on all calls that want something of the broker or a slot raise SegmentError, also those that wait in
+        other threads; `release_slot` does not.
+        """
         self._finalizer()
 
     def _after_timeout(self) -> None:

@@ -3,6 +3,7 @@
 mod gathering;
 mod waiting;
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -63,7 +64,7 @@ impl link::Machine for Machine {
 pub enum Waited<T> {
     /// With what was asked for.
     Ready(T),
-    /// Without it, in time.
+    /// Without it, in time, or because the client is closed.
     TimedOut,
     /// Because the caller's `interrupted` said so.
     Interrupted,
@@ -73,6 +74,8 @@ pub enum Waited<T> {
 #[derive(Debug)]
 pub struct Client {
     inner: Mutex<Inner>,
+    /// Changed with `inner` locked; looked at without, before a call begins.
+    closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -84,7 +87,6 @@ struct Inner {
     show_at: Instant,
     remind_at: Instant,
     n_sleeping: usize,
-    closed: bool,
 }
 
 /// What a client's slots lie in, as far as the driver needs to know.
@@ -171,8 +173,8 @@ impl Client {
                 show_at: now,
                 remind_at: now,
                 n_sleeping: 0,
-                closed: false,
             }),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -313,7 +315,7 @@ impl Client {
     fn release<T>(&self, act: impl FnOnce(&mut Machine) -> T) -> T {
         let mut inner = self.lock();
         let done = act(&mut inner.link.machine);
-        if !inner.closed {
+        if !self.is_closed() {
             let now = Instant::now();
             inner.link.machine.order_ahead(now);
             inner.settle(now, false);
@@ -409,9 +411,14 @@ impl Client {
     /// Ends the connection, and gives up the lanes: the broker forgets this client at once. What the user holds stays as it is.
     pub fn close(&self) {
         let mut inner = self.lock();
-        inner.closed = true;
+        self.closed.store(true, Relaxed);
         inner.link.close();
         *inner.link.machine.lanes_mut() = OwnLanes::default();
+    }
+
+    /// Whether it is closed: nothing more comes, and what the user holds can still be given back.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
     }
 
     /// Waits for a connection, asks, and waits for the answer.

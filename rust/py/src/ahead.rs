@@ -7,12 +7,13 @@ use softs_net::client::{Batch, Client as NetClient, GatherError};
 use softs_shm::{self as shm, ForeignBytes, Rows};
 
 use crate::buffer::{Background, Buffer, Helper};
-use crate::client::gather_error;
+use crate::client::{closed, gather_error};
 use crate::process::Owned;
 
 /// Rows that a thread fills with the samples that are there, until there are none or all are filled. It waits for nothing but memory.
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct Ahead {
+    client: Arc<Owned<NetClient>>,
     filling: Mutex<Background<Result<usize, GatherError>>>,
 }
 
@@ -27,6 +28,7 @@ impl Ahead {
         targets: Vec<(u64, Buffer)>,
     ) -> Self {
         let (starts, buffers): (Vec<_>, Vec<_>) = targets.into_iter().unzip();
+        let source = Arc::clone(&client);
         let fill = move |memory: Vec<ForeignBytes<'static>>| {
             let rows = starts.iter().zip(memory).map(|(&start, out)| Rows {
                 start,
@@ -35,17 +37,20 @@ impl Ahead {
                 decoder: None,
             });
             let rows: Vec<_> = rows.collect();
-            client.gather_ready(Batch { segment: &segment, product: &product_id, rows: &rows, n }, 0)
+            source.gather_ready(Batch { segment: &segment, product: &product_id, rows: &rows, n }, 0)
         };
-        Self { filling: Mutex::new(Background::start(helper, buffers, fill)) }
+        Self { client, filling: Mutex::new(Background::start(helper, buffers, fill)) }
     }
 }
 
 #[pymethods]
 impl Ahead {
-    /// Waits for it; how many rows are filled. 0 if it was asked before.
+    /// Waits for it; how many rows are filled. 0 if it was asked before. Raises if the client is closed, as any other call.
     fn finish(&self, py: Python<'_>) -> PyResult<usize> {
         let filled = py.detach(|| self.filling.lock().unwrap_or_else(PoisonError::into_inner).wait());
+        if self.client.is_closed() {
+            return Err(closed(py));
+        }
         filled.map_or(Ok(0), |filled| filled.map_err(|error| gather_error(py, &error)))
     }
 }

@@ -90,7 +90,7 @@ impl Client {
     }
 
     fn request_sample(&self, py: Python<'_>, product_id: &str, timeout_ms: u64) -> PyResult<Option<u32>> {
-        if let Some(slot) = self.here(py)?.try_sample(product_id) {
+        if let Some(slot) = self.open(py)?.try_sample(product_id) {
             return Ok(Some(slot));
         }
         self.blocking(py, |client, look| {
@@ -109,11 +109,11 @@ impl Client {
     }
 
     fn take_completed(&self, py: Python<'_>) -> PyResult<Option<u32>> {
-        Ok(self.here(py)?.take_completed())
+        Ok(self.open(py)?.take_completed())
     }
 
     fn release_slot(&self, py: Python<'_>, slot_id: u64) -> PyResult<()> {
-        let client = self.here(py)?;
+        let client = self.client.here(py, "client")?;
         if self.scribble
             && let Some(segment) = &self.segment
             && let Some(offset) = slot_id.checked_mul(segment.slot_stride())
@@ -134,7 +134,7 @@ impl Client {
         targets: Vec<Bound<'_, PyTuple>>,
         timeout_ms: u64,
     ) -> PyResult<usize> {
-        let client = self.here(py)?;
+        let client = self.open(py)?;
         let segment = self.samples(py)?;
         let buffers = targets
             .iter()
@@ -179,7 +179,7 @@ impl Client {
         n: usize,
         targets: Vec<(u64, Bound<'_, PyAny>)>,
     ) -> PyResult<Ahead> {
-        self.here(py)?;
+        self.open(py)?;
         let targets = targets
             .iter()
             .map(|(start, target)| {
@@ -207,7 +207,7 @@ impl Client {
     fn lease(&self, py: Python<'_>, product_id: &str, timeout_ms: u64) -> PyResult<Option<Lease>> {
         let segment = self.segment(py)?;
         let timeout = Duration::from_millis(timeout_ms);
-        let block = match self.here(py)?.try_block(product_id) {
+        let block = match self.open(py)?.try_block(product_id) {
             Some(block) => block,
             None => {
                 match self.blocking(py, |client, look| client.request_block(product_id, timeout, look))? {
@@ -259,7 +259,7 @@ impl Client {
         stride: u64,
         position: u64,
     ) -> PyResult<()> {
-        self.here(py)?.seek(product_id, Plan { start, run, stride }, position);
+        self.open(py)?.seek(product_id, Plan { start, run, stride }, position);
         Ok(())
     }
 
@@ -331,8 +331,10 @@ impl Client {
 }
 
 impl Client {
-    fn here(&self, py: Python<'_>) -> PyResult<&NetClient> {
-        self.client.here(py, "client")
+    /// The client, unless this is a fork or it is closed.
+    fn open(&self, py: Python<'_>) -> PyResult<&NetClient> {
+        let client = self.client.here(py, "client")?;
+        if client.is_closed() { Err(closed(py)) } else { Ok(client) }
     }
 
     fn segment(&self, py: Python<'_>) -> PyResult<&Arc<shm::Segment>> {
@@ -361,15 +363,21 @@ impl Client {
         py: Python<'_>,
         call: impl FnOnce(&NetClient, &mut dyn FnMut() -> bool) -> Waited<T> + Send,
     ) -> PyResult<Option<T>> {
-        let client = self.here(py)?;
+        let client = self.open(py)?;
         let mut signals = Signals::new();
         let waited = py.detach(|| call(client, &mut || signals.look()));
         signals.raised()?;
         match waited {
             Waited::Ready(value) => Ok(Some(value)),
+            Waited::TimedOut | Waited::Interrupted if client.is_closed() => Err(closed(py)),
             Waited::TimedOut | Waited::Interrupted => Ok(None),
         }
     }
+}
+
+/// What every call raises that wants more of a client that is closed.
+pub(crate) fn closed(py: Python<'_>) -> PyErr {
+    raise(py, "SegmentError", "this client is closed; open another one".to_owned())
 }
 
 pub(crate) fn gather_error(py: Python<'_>, error: &GatherError) -> PyErr {

@@ -96,6 +96,9 @@ impl Client {
         loop {
             let waitable = {
                 let mut inner = self.lock();
+                if self.is_closed() {
+                    return Waited::TimedOut;
+                }
                 let mut found = check(&mut inner.link.machine, now);
                 if found.is_none() {
                     inner.care(now);
