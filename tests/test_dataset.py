@@ -1,9 +1,11 @@
 """The dataset's own decisions, against a client that does as it is told."""
 
+import copy
 import gc
 import multiprocessing
 import multiprocessing.util
 import os
+import pickle
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -305,6 +307,25 @@ def test_a_worker_without_a_trainer_ends(
 def _first_sample_elsewhere(data: SoftIterableDataset, answers: Any) -> None:
     answers.put((data.model_id, data._client is None))
     data.set_model("from the child")
+
+
+@pytest.mark.parametrize("make_copy", [pickle.dumps, copy.deepcopy])
+def test_what_cannot_be_pickled_says_so(opened: list[ScriptedClient], make_copy: Any) -> None:
+    for data in (new(), SoftDataLoader(*FIRST)):
+        with pytest.raises(ConfigError, match="cannot be pickled or copied"):
+            make_copy(data)
+
+
+def test_a_shallow_copy_shares_the_model_id_and_not_the_client(opened: list[ScriptedClient]) -> None:
+    data = new()
+    next(iter(data))
+    other = copy.copy(data)
+    next(iter(other))
+    data.set_model("b")
+    assert other.model_id == "b"
+    assert len(opened) == 2
+    other.close()
+    assert [client.closed for client in opened] == [0, 1]
 
 
 @pytest.mark.timeout(120)

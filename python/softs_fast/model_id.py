@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.context
 import struct
 import time
 import zlib
@@ -24,7 +25,7 @@ class SharedModelId:
         value: the first name.
 
     Raises:
-        ConfigError: as for `write`.
+        ConfigError: as for `write`; or it is pickled for something else than a process that starts.
     """
 
     def __init__(self, value: str) -> None:
@@ -64,6 +65,11 @@ class SharedModelId:
             time.sleep(0)  # lets a writer in this process finish
 
     def __getstate__(self) -> Any:
+        if multiprocessing.context.get_spawning_popen() is None:
+            raise ConfigError(
+                "datasets and loaders share their model_id with processes that they are given to when those start, such as a "
+                "DataLoader's workers; they cannot be pickled or copied otherwise: make another one, with the same arguments"
+            )
         return self._memory
 
     def __setstate__(self, memory: Any) -> None:
