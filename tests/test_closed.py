@@ -55,6 +55,14 @@ def test_a_closed_client_refuses(market: str, call: Callable[[sf.Client], Any]) 
     client.close()
 
 
+def test_what_was_copied_ahead_is_not_handed_out(market: str) -> None:
+    client = sf.Client(market, sf.ShmMedium, CONFIG.nbytes(), 4)
+    ahead = client.gather_ahead("m", 1, [(0, bytearray(8))])
+    client.close()
+    with pytest.raises(sf.SegmentError, match=CLOSED):
+        ahead.finish()
+
+
 def test_who_waits_is_told(market: str) -> None:
     client = sf.Client(market, sf.ShmMedium, CONFIG.nbytes(), 4)
     told: list[BaseException] = []
