@@ -81,8 +81,8 @@ extern "C" fn after() {
 extern "C" fn after_in_fork() {
     for range in HELD.take().iter().flat_map(|ranges| ranges.iter()) {
         let base = ptr::with_exposed_provenance_mut::<c_void>(range.at);
-        // SAFETY: M9: the range is mapped, for it is in the list. Less may be done with its memory than before, which a write dies of; M3, L1: there are no
-        // references to it but those to atomics, which only load where `LaneWorker` finds itself in a fork.
+        // SAFETY: M9: the range is mapped, for it is in the list. Less may be done with its memory than before, and what does more dies of it; M3, L1: there
+        // are no references to it but those to atomics.
         if unsafe { mprotect(base, range.len, MprotectFlags::READ) }.is_err() {
             std::process::abort();
         }

@@ -66,15 +66,13 @@ fn a_fork_has_no_part_in_lanes() {
     let lane = lanes.open_lane().unwrap();
     assert!(worker.join(lane) && lanes.place(lane, 0, 0) && lanes.place(lane, 1, 0));
     let held = worker.claim(lane).unwrap();
-    let has_no_part = || {
-        worker.set_sleeping(true);
-        worker.leave(lane);
+    let is_refused = || {
         matches!(worker.write(&held, &[1; 64]), Err(SegmentError::Gone { .. }))
-            && worker.claim(lane).is_none()
-            && !worker.has_orders(lane)
-            && !worker.join(lane)
+            && worker.slot_bytes(&held).is_err()
     };
-    assert_eq!(in_fork(has_no_part).exit_status(), Some(0));
+    assert_eq!(in_fork(is_refused).exit_status(), Some(0));
+    let dies = |act: &dyn Fn() -> bool| in_fork(act).terminating_signal() == Some(libc::SIGSEGV);
+    assert!(dies(&|| worker.claim(lane).is_some()) && dies(&|| worker.join(lane)));
     assert_eq!((first(&owner), lanes.n_attached(lane)), (0, 1));
     assert!(worker.publish(held, Ok(())));
 }

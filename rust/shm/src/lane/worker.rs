@@ -103,10 +103,10 @@ impl LaneWorker {
         self.client
     }
 
-    /// Whether the file still holds the segment that was attached, by this process. Where it does not, or in a fork, there is nothing left to do in it.
+    /// Whether the file still holds the segment that was attached. Where it does not, there is nothing left to do in it.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.area.is_current() && self.segment().access.map().is_some_and(Map::is_writable)
+        self.area.is_current()
     }
 
     /// Shows the client that this supplier serves a lane; `false` when the lane is used for something else by now.
@@ -186,7 +186,7 @@ impl LaneWorker {
     /// Copies one whole sample into the slot. No system call.
     ///
     /// # Errors
-    /// [`SegmentError::NotOneSlot`] where it has another size, [`SegmentError::Gone`] where the segment was replaced.
+    /// [`SegmentError::NotOneSlot`] where it has another size, [`SegmentError::Gone`] where the segment was replaced, or this is a fork of who attached to it.
     pub fn write(&self, claim: &Claim, data: &[u8]) -> Result<(), SegmentError> {
         let offset = self.check(claim, data.len() as u64)?;
         self.segment().write_unlooked(offset, data, self.stores)
@@ -204,7 +204,7 @@ impl LaneWorker {
     /// The memory of the slot, to be written to until the order ends.
     ///
     /// # Errors
-    /// [`SegmentError::Gone`] where the segment was replaced.
+    /// [`SegmentError::Gone`] where the segment was replaced, or this is a fork of who attached to it.
     pub fn slot_bytes(&self, claim: &Claim) -> Result<SlotView, SegmentError> {
         let slot_size = self.segment().slot_size();
         let offset = self.check(claim, slot_size)?;
@@ -266,7 +266,9 @@ impl LaneWorker {
         let segment = self.segment();
         let offset = u64::from(claim.slot()) * segment.slot_stride();
         segment.check_one_slot(offset, len)?;
-        if self.is_current() { Ok(offset) } else { Err(segment.gone()) }
+        // A fork holds no orders; it dies of what it writes to the lanes (M9), and here it would not.
+        let is_ours = segment.access.map().is_some_and(Map::is_writable);
+        if is_ours && self.is_current() { Ok(offset) } else { Err(segment.gone()) }
     }
 }
 
