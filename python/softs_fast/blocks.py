@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from .market import Client
 
-if TYPE_CHECKING:
-    from .cuda_batches import DeviceBlockReader
-    from .zero_copy import BlockReader
-
-__all__ = ["BlockRows", "Blocks", "Tensors"]
+__all__ = ["Blocks", "Tensors"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -48,30 +42,3 @@ class Blocks:
     def is_starved(self) -> bool:
         """Whether nothing can come because the user holds all blocks."""
         return self._client.n_blocks_held >= self._n_blocks
-
-
-class BlockRows:
-    """The samples of one block after the other.
-
-    Args:
-        blocks: reads the blocks.
-
-    Attributes:
-        blocks: the same.
-        rows: the samples of the last block that were not handed out, `{name: dtype [*shape]}` each, last one first.
-    """
-
-    def __init__(self, blocks: BlockReader | DeviceBlockReader) -> None:
-        self.blocks = blocks
-        self.rows: list[Tensors] = []
-
-    def forget(self) -> None:
-        """Drop the samples that were not handed out."""
-        self.rows.clear()
-
-    def split(self) -> None:
-        """Make rows of the block that was read; none may be left of the one before."""
-        block = self.blocks.take()
-        self.rows.extend(
-            {name: tensor[i] for name, tensor in block.items()} for i in reversed(range(self.blocks.n_rows))
-        )

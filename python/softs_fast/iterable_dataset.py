@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from .arguments import accepts_0_1_0, check_at_least
 from .batches import batch_reader, rows_of, shared
-from .blocks import BlockRows
+from .block_rows import BlockRows
 from .configs import BatchConfig
 from .cuda_batches import DeviceBlockReader, DeviceReader, check_on_device, is_on_device
 from .errors import ConfigError

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch.utils.data import get_worker_info
 
 from .batches import GatherReader, RowReader, SampleReader
-from .blocks import BlockRows
+from .block_rows import BlockRows
 from .configs import BatchConfig
 from .cuda_batches import DeviceBlockReader, DeviceReader
 from .errors import SampleTimeout
