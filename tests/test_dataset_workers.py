@@ -1,7 +1,9 @@
 """Datasets in real DataLoader workers: each has its own client, and leaves nothing when it ends."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -108,3 +110,90 @@ def test_no_batch_of_two_models(endpoint: str, zero_copy: bool) -> None:
         loader.set_model(str((i + 1) % 3 + 1))
     del batch
     loader.soft_dataset.close()
+
+
+def twice(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """A user's own collate_fn."""
+    batch: dict[str, torch.Tensor] = torch.utils.data.default_collate(samples)
+    return {**batch, "double": batch["y"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("method", "zero_copy", "collate_fn"),
+    [
+        *itertools.product(("fork",), (False, True), (None, twice)),
+        *itertools.product((None,), (False, True), (twice,)),
+        *itertools.product(("spawn",), (False, True), (None,)),
+    ],
+)
+def test_no_batch_that_was_fetched_ahead_before_a_switch(
+    endpoint: str, method: str | None, zero_copy: bool, collate_fn: Any
+) -> None:
+    loader = SoftDataLoader(
+        "1",
+        endpoint,
+        CONFIG,
+        ShmMedium,
+        num_slots=16,
+        batch_size=3,
+        zero_copy=zero_copy,
+        num_workers=2 if method else 0,
+        multiprocessing_context=method,
+        collate_fn=collate_fn,
+    )
+    batches = iter(loader)
+    for i in range(40):
+        for _ in range(i % 5):
+            batch = next(batches)
+            assert batch["y"].tolist() == [i % 3 + 1] * 3
+            assert batch["x"].eq(i % 3 + 1).all()
+            if collate_fn is not None:
+                assert batch["double"].tolist() == [2 * (i % 3 + 1)] * 3
+        loader.set_model(str((i + 1) % 3 + 1))
+    del batches
+    loader.soft_dataset.close()
+
+
+def test_single_samples_of_workers_after_a_switch(endpoint: str) -> None:
+    loader = SoftDataLoader(
+        "1", endpoint, CONFIG, ShmMedium, batch_size=None, num_workers=2, multiprocessing_context="fork"
+    )
+    samples = iter(loader)
+    for i in range(20):
+        for _ in range(3):
+            assert next(samples)["y"] == i % 3 + 1
+        loader.set_model(str((i + 1) % 3 + 1))
+    del samples
+
+
+@pytest.mark.parametrize("collate_fn", [None, twice])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_each_product_goes_on_where_its_batches_were_left(
+    frontend: str, backend: str, num_workers: int, collate_fn: Any
+) -> None:
+    loader = SoftDataLoader(
+        "m",
+        frontend,
+        CONFIG,
+        ShmMedium,
+        num_slots=32,
+        batch_size=4,
+        ordered=True,
+        num_workers=num_workers,
+        multiprocessing_context="fork" if num_workers else None,
+        collate_fn=collate_fn,
+    )
+    first = {"m": 0, "n": 0}
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(numbered, ["m", "n"], backend, ShmMedium, CONFIG.nbytes()),
+    ):
+        batches = iter(loader)
+        for i in range(40):
+            for _ in range(i % 4):
+                batch = next(batches)
+                assert batch["y"].tolist() == list(range(first[loader.model_id], first[loader.model_id] + 4))
+                first[loader.model_id] += 4
+            loader.set_model("mn"[i % 2])
+        del batch, batches
+        loader.soft_dataset.close()

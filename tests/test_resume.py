@@ -3,6 +3,7 @@
 import copy
 import pickle
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,3 +143,21 @@ def test_a_loader_with_workers_has_no_state_of_its_own() -> None:
         data.state_dict()
     with pytest.raises(ConfigError, match="StatefulDataLoader"):
         data.load_state_dict({"positions": {"0": 1}})
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+@pytest.mark.parametrize("as_batches", [False, True])
+@pytest.mark.parametrize("look", range(2, 10))
+def test_nothing_is_lost_where_the_model_is_the_same_again_at_the_next_look(
+    zero_copy: bool, as_batches: bool, look: int
+) -> None:
+    looks = iter(range(1, 1000))
+    loader = new(zero_copy=zero_copy)
+    data = loader.soft_dataset
+    data._model = SimpleNamespace(read=lambda: "1" if next(looks) == look else "0")
+    if as_batches:
+        numbers = [number for batch in islice(loader, 4) for number in numbers_of(batch)]
+    else:
+        numbers = [int(sample["y"]) for sample in islice(data, 16)]
+    assert numbers == [*range(16)]
+    data.close()

@@ -14,12 +14,15 @@ from .configs import BatchConfig
 from .errors import ConfigError
 from .iterable_dataset import NO_WORKERS, EndlessDataset, SoftIterableDataset
 from .market import Medium
+from .turns import CollateTagged, FreshBatches
 
 __all__ = ["BatchIterator", "EndlessDataLoader", "SoftDataLoader"]
 
 
 class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
     """DataLoader over an `EndlessDataset`: batches without a way through single samples, where that is possible.
+
+    After a switch no batch of the product before comes, not even one that workers have fetched ahead, and none of two products.
 
     Args:
         dataset: where samples come from; the attribute `soft_dataset`.
@@ -49,16 +52,25 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
 
         Raises (the iterator): as that of `SoftIterableDataset`.
         """
-        data, n_rows = self.soft_dataset, self._rows_per_batch
-        # The iterator, or the workers that iterate, are made from the dataset now; nobody else gets rows.
+        data, n_rows, collate_fn = self.soft_dataset, self._rows_per_batch, self.collate_fn
+        # The iterator, or the workers that iterate, are made from these now; nobody else gets rows or tags.
         data._rows_per_batch = n_rows
+        data._rows_per_turn = 1 if self.batch_size is None else self.batch_size
+        self.collate_fn = CollateTagged(collate_fn, self.batch_size is not None)
         try:
             iterator = super().__iter__()
         finally:
-            data._rows_per_batch = None
+            data._rows_per_batch = data._rows_per_turn = None
+            self.collate_fn = collate_fn
         pins_slots = self.pin_memory and data.zero_copy and torch.cuda.is_available()
         if n_rows is None or self.num_workers > 0 or (self.pin_memory and not pins_slots):
-            return iterator
+            return FreshBatches(
+                iterator,
+                data._model.read,
+                max(1, self.num_workers),
+                ordered=data.ordered,
+                returns=data._products_return,
+            )
         return BatchIterator(iterator, data._batches(n_rows, pins_slots))
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,11 +93,8 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
 
     @property
     def _rows_per_batch(self) -> int | None:
-        plain = self._collates_rows() and has_rows(self.soft_dataset.batch_config)
+        plain = self.collate_fn is collate_rows and has_rows(self.soft_dataset.batch_config)
         return self.batch_size if plain else None
-
-    def _collates_rows(self) -> bool:
-        return self.collate_fn is collate_rows
 
     def _check_no_workers(self) -> None:
         if self.num_workers > 0:
@@ -107,6 +116,8 @@ class SoftDataLoader(EndlessDataLoader):
     With `zero_copy=True`, a batch is a block of neighbouring slots, which comes back when the last tensor on it
     is gone; there must be slots for two batches at least. With `pin_memory=True` besides, and no workers, the
     slots themselves are pinned.
+
+    After `set_model`, no batch of another product comes, not even one that workers have fetched ahead.
 
     With `ordered=True`, batch i has the samples i * batch_size and on, for any number of workers; each iterator of
     a loader with workers begins at 0, and without them they go on where the last one stopped. To resume

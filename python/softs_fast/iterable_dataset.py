@@ -24,6 +24,7 @@ from .model_id import SharedModelId
 from .pinning import pin
 from .stream import MAX_PRODUCTS, WAIT_MS, Plan, Stream, WantedProduct
 from .turn import Turn
+from .turns import Turns
 from .zero_copy import BlockReader, check_zero_copy
 
 __all__ = ["EndlessDataset", "SoftIterableDataset"]
@@ -44,6 +45,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
     Raises:
         ConfigError: as for `SoftIterableDataset`.
     """
+
+    #: Whether a product may be wanted again after another one.
+    _products_return = True
 
     def __init__(
         self,
@@ -73,6 +77,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._has_begun = False
         self._batch_size = 1
         self._rows_per_batch: int | None = None
+        # Items of each batch of a loader that wants to know of which product they are.
+        self._rows_per_turn: int | None = None
+        self._last_stream: Stream | None = None
         # Whether a DataLoader's workers send samples as they are.
         self._sends_samples = False
         check_at_least("num_slots", num_slots, 1)
@@ -135,7 +142,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             self._turn.readers.clear()
             self._has_begun = False
 
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+    def __iter__(self) -> Iterator[Any]:
         """Return an iterator that yields samples for ever; each is `{name: dtype [*shape]}`.
 
         Raises (the iterator):
@@ -145,7 +152,12 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             WireError: a sample is not what a codec of `batch_config` writes; its slot has gone back.
             SegmentError: `close` was called.
         """
-        return self._iterate(self._rows_per_batch)
+        items = self._iterate(self._rows_per_batch)
+        if self._rows_per_turn is None:
+            return items
+        worker = get_worker_info()
+        which, n_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return Turns(items, self._newest_stream, self._rows_per_turn, which, n_workers)
 
     def close(self) -> None:
         """Close this process's client, if there is one; the next iterator opens a new one.
@@ -154,6 +166,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         they have handed out their block.
         """
         client, self._client = self._client, None
+        self._last_stream = None
         unpin, self._unpin = self._unpin, None
         if client is not None and self._client_pid == os.getpid():
             if unpin is not None:
@@ -174,6 +187,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             "_unpin": None,
             "_locks": {},
             "_turn": None,
+            "_last_stream": None,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -262,7 +276,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             if self._has_begun:
                 self.load_state_dict({"positions": {}})
             self._has_begun = True
-        return Stream(
+        self._last_stream = Stream(
             client,
             self.batch_config,
             self._model,
@@ -274,6 +288,11 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             self._max_failures,
             self._first_wait_ms,
         )
+        return self._last_stream
+
+    def _newest_stream(self) -> Stream:
+        assert self._last_stream is not None
+        return self._last_stream
 
     def _own_positions(self) -> dict[str, int]:
         """Return the positions of this process; those that a worker got from its trainer are of no use to it."""
@@ -394,9 +413,9 @@ class SoftIterableDataset(EndlessDataset):
         """Order another product from now on, in every process that iterates over this dataset.
 
         No iterator yields a sample of the old product once it has seen the change, at the latest with the
-        first sample that it takes from the broker afterwards, and no batch has samples of both. Batches that a
-        DataLoader has fetched ahead are not taken back. In an ordered dataset, each product has a stream of its
-        own, which goes on where it was left.
+        first sample that it takes from the broker afterwards, and no batch of a `SoftDataLoader` has samples of
+        both. Batches that a DataLoader of torch has fetched ahead are not taken back; a `SoftDataLoader` drops
+        them. In an ordered dataset, each product has a stream of its own, which goes on where it was left.
 
         Raises:
             ConfigError: `model_id` is no string or longer than 256 bytes.

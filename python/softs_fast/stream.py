@@ -103,6 +103,11 @@ class Stream:
         """The product of what was yielded last."""
         return self._product
 
+    def give_back(self, product: str, n: int) -> None:
+        """Take the last n samples of a product for not handed out; it is not the one of what was yielded last."""
+        if product in self._positions:
+            self._positions[product] -= n
+
     def samples(self) -> Iterator[Tensors]:
         """Yield copies of samples, `{name: dtype [*shape]}`."""
         client, patience, positions, turn = self._client, self._patience, self._positions, self._turn

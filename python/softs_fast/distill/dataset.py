@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
 from ..arguments import check_at_least
-from ..batches import collate_rows
 from ..configs import BatchConfig
-from ..data_loader import BatchIterator, EndlessDataLoader
+from ..data_loader import EndlessDataLoader
 from ..errors import ConfigError
 from ..iterable_dataset import EndlessDataset
 from ..market import Client, ShmMedium
 from ..market import Medium as MarketMedium
 from ..market.protocol import EndpointConfig
 from ..mediums import Medium, market_medium
-from ..stream import Stream
 from .model import check_rank, product_of
 from .orders import StudentOrders
-from .turns import CollateTagged, FreshBatches, Turns
 
 __all__ = ["DistillDataLoader", "DistillIterableDataset"]
 
@@ -54,6 +49,9 @@ class DistillIterableDataset(EndlessDataset):
         ConfigError: a number is out of range, `generation_value` has no `value`, or `zero_copy` is impossible.
     """
 
+    # Each generation is new.
+    _products_return = False
+
     def __init__(
         self,
         student_rank: int,
@@ -72,9 +70,6 @@ class DistillIterableDataset(EndlessDataset):
         prefetch: int | None = None,
         debug: bool = False,
     ) -> None:
-        # Items of each batch of a DistillDataLoader, which wants to know of which model they are.
-        self._rows_per_turn: int | None = None
-        self._last_stream: Stream | None = None
         check_at_least("slot_count", slot_count, 1)
         check_at_least("max_retries", max_retries, 1)
         if medium is not None and zero_copy:
@@ -115,26 +110,6 @@ class DistillIterableDataset(EndlessDataset):
             arguments["medium_cls"] = made
         return StudentOrders(**arguments)
 
-    def _iterate(self, rows_per_batch: int | None) -> Iterator[Any]:
-        items = super()._iterate(rows_per_batch)
-        if self._rows_per_turn is None:
-            return items
-        worker = get_worker_info()
-        which, n_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return Turns(items, self._newest_stream, self._rows_per_turn, which, n_workers)
-
-    def _stream(self) -> Stream:
-        self._last_stream = super()._stream()
-        return self._last_stream
-
-    def _newest_stream(self) -> Stream:
-        assert self._last_stream is not None
-        return self._last_stream
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the stream behind, as the client."""
-        return {**super().__getstate__(), "_last_stream": None}
-
 
 class DistillDataLoader(EndlessDataLoader):
     """DataLoader over a `DistillIterableDataset`: batches of the newest model only.
@@ -159,29 +134,6 @@ class DistillDataLoader(EndlessDataLoader):
         if not isinstance(dataset, DistillIterableDataset):
             raise ConfigError(f"dataset must be a DistillIterableDataset, got {type(dataset).__name__}")
         super().__init__(dataset, **dataloader_kwargs)
-        self._distill_dataset = dataset
-        self.collate_fn = CollateTagged(self.collate_fn, self.batch_size is not None)
-
-    def __iter__(self) -> Any:
-        """Return an iterator over batches, each `{name: dtype [batch_size, *shape]}`.
-
-        Raises (the iterator): as that of `DistillIterableDataset`.
-        """
-        data = self._distill_dataset
-        # The iterator, or the workers that iterate, are made from the dataset now; nobody else gets tags.
-        data._rows_per_turn = 1 if self.batch_size is None else self.batch_size
-        try:
-            iterator = super().__iter__()
-        finally:
-            data._rows_per_turn = None
-        if isinstance(iterator, BatchIterator):
-            # Nothing is fetched ahead.
-            return iterator
-        return FreshBatches(iterator, lambda: data.generation, data.ordered)
-
-    def _collates_rows(self) -> bool:
-        collate = self.collate_fn
-        return isinstance(collate, CollateTagged) and collate.collate_fn is collate_rows
 
 
 class _GenerationProduct:
