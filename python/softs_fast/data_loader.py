@@ -52,16 +52,18 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
 
         Raises (the iterator): as that of `SoftIterableDataset`.
         """
-        data, n_rows, collate_fn = self.soft_dataset, self._rows_per_batch, self.collate_fn
-        # The iterator, or the workers that iterate, are made from these now; nobody else gets rows or tags.
-        data._rows_per_batch = n_rows
-        data._rows_per_turn = 1 if self.batch_size is None else self.batch_size
-        self.collate_fn = CollateTagged(collate_fn, self.batch_size is not None)
-        try:
-            iterator = super().__iter__()
-        finally:
-            data._rows_per_batch = data._rows_per_turn = None
-            self.collate_fn = collate_fn
+        data = self.soft_dataset
+        with data._lock():
+            n_rows, collate_fn = self._rows_per_batch, self.collate_fn
+            # The iterator, or the workers that iterate, are made from these now; nobody else gets rows or tags.
+            data._rows_per_batch = n_rows
+            data._rows_per_turn = 1 if self.batch_size is None else self.batch_size
+            self.collate_fn = CollateTagged(collate_fn, self.batch_size is not None)
+            try:
+                iterator = super().__iter__()
+            finally:
+                data._rows_per_batch = data._rows_per_turn = None
+                self.collate_fn = collate_fn
         pins_slots = self.pin_memory and data.zero_copy and torch.cuda.is_available()
         if n_rows is None or self.num_workers > 0 or (self.pin_memory and not pins_slots):
             return FreshBatches(
