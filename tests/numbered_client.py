@@ -35,7 +35,7 @@ class NumberedClient:
         self.options = options
         self.before_each: Any = lambda: None
         self.seeks: list[tuple[Any, ...]] = []
-        self.discards = 0
+        self.followed: list[str] = []
         self._block = block
         self._plans: dict[str, tuple[int, int, int]] = {}
         self._positions: dict[str, int] = {}
@@ -76,9 +76,8 @@ class NumberedClient:
         self._plans[product_id] = (start, run, stride)
         self._positions[product_id] = position
 
-    def discard(self) -> int:
-        self.discards += 1
-        return 0
+    def follow(self, product_id: str, *, ahead: bool) -> None:
+        self.followed.append(product_id)
 
     def diagnose(self, product_id: str, waited_s: float) -> NoSupplier:
         return NoSupplier(product_id)

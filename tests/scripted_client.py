@@ -29,7 +29,7 @@ class ScriptedClient:
         self.answers: Iterator[int | None] | None = None
         self.requests: list[tuple[str, int]] = []
         self.held: list[int] = []
-        self.discards = 0
+        self.followed: list[str] = []
         self.closed = 0
         self.opened.append(self)
 
@@ -47,9 +47,8 @@ class ScriptedClient:
     def release_slot(self, slot_id: int) -> None:
         self.held.remove(slot_id)
 
-    def discard(self) -> int:
-        self.discards += 1
-        return 0
+    def follow(self, product_id: str, *, ahead: bool) -> None:
+        self.followed.append(product_id)
 
     def diagnose(self, product_id: str, waited_s: float) -> NoSupplier:
         return NoSupplier(f"{product_id} {waited_s}")

@@ -96,7 +96,7 @@ def test_each_product_goes_on_where_it_was_left(zero_copy: bool) -> None:
     for product, first in [("0", 0), ("7", 0), ("0", 4), ("7", 4)]:
         data.set_model(product)
         assert numbers_of(next(batches), int(product)) == list(range(first, first + 4))
-    assert client_of(data).discards == 3
+    assert client_of(data).followed == ["0", "7", "0", "7"]
     data.soft_dataset.close()
 
 
@@ -172,7 +172,7 @@ def test_what_workers_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
         id, num_workers = 2, 3
 
     data = loader()
-    monkeypatch.setattr("softs_fast.stream.get_worker_info", lambda: Worker)
+    monkeypatch.setattr("softs_fast.course.get_worker_info", lambda: Worker)
     next(iter(data))
     assert client_of(data).seeks == [("0", 8, 4, 12, 0)]
     assert client_of(data).options["ordered"] is True

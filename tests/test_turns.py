@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from softs_fast.stream import MAX_PRODUCTS
+from softs_fast.course import MAX_PRODUCTS
 from softs_fast.turns import CollateTagged, FreshBatches, Tagged, Turns
 
 

@@ -170,6 +170,9 @@ class Client:
     def discard(self, timeout_ms: int) -> int:
         """Make all orders stale; how many could be taken back."""
 
+    def follow(self, product_id: str, ahead: bool, timeout_ms: int) -> None:
+        """Hand out samples of this product alone; everything else is discarded, and waits for it end."""
+
     def stats(self, product_id: str | None, timeout_ms: int) -> dict[str, Any] | None:
         """The broker's statistics, with `diagnosis` of the product if the broker can give one."""
 

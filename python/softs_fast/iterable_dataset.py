@@ -17,12 +17,13 @@ from .arguments import accepts_0_1_0, check_at_least
 from .batches import batch_reader, rows_of, shared
 from .block_rows import BlockRows
 from .configs import BatchConfig
+from .course import MAX_PRODUCTS, Course, Plan, WantedProduct
 from .cuda_batches import DeviceBlockReader, DeviceReader, check_on_device, is_on_device
 from .errors import ConfigError
 from .market import Client, Medium
 from .model_id import SharedModelId
 from .pinning import pin
-from .stream import MAX_PRODUCTS, WAIT_MS, Plan, Stream, WantedProduct
+from .stream import WAIT_MS, Stream
 from .turn import Turn
 from .turns import Turns
 from .zero_copy import BlockReader, check_zero_copy
@@ -79,6 +80,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._rows_per_batch: int | None = None
         # Items of each batch of a loader that wants to know of which product they are.
         self._rows_per_turn: int | None = None
+        self._course: Course | None = None
         self._last_stream: Stream | None = None
         # Whether a DataLoader's workers send samples as they are.
         self._sends_samples = False
@@ -166,7 +168,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         they have handed out their block.
         """
         client, self._client = self._client, None
-        self._last_stream = None
+        self._course = self._last_stream = None
         unpin, self._unpin = self._unpin, None
         if client is not None and self._client_pid == os.getpid():
             if unpin is not None:
@@ -187,6 +189,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             "_unpin": None,
             "_locks": {},
             "_turn": None,
+            "_course": None,
             "_last_stream": None,
         }
 
@@ -276,10 +279,12 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             if self._has_begun:
                 self.load_state_dict({"positions": {}})
             self._has_begun = True
+        assert self._course is not None
         self._last_stream = Stream(
             client,
             self.batch_config,
             self._model,
+            self._course,
             self._own_positions(),
             Plan.of_this_worker(self._batch_size) if self.ordered else None,
             self._turn if self.ordered else Turn(),
@@ -289,6 +294,12 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             self._first_wait_ms,
         )
         return self._last_stream
+
+    def _change_course(self) -> None:
+        """Have the client of this process, if there is one, order the product that is wanted now."""
+        course = self._course
+        if course is not None and self._client_pid == os.getpid():
+            course.change()
 
     def _newest_stream(self) -> Stream:
         assert self._last_stream is not None
@@ -309,7 +320,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         with self._lock():
             if self._client is None or self._client_pid != os.getpid():
                 self._client, self._client_pid = self._new_client(), os.getpid()
-                self._unpin, self._turn = None, Turn()
+                self._unpin, self._turn, self._course = None, Turn(), Course(self._client, self._model)
             return self._client
 
     def _new_client(self) -> Client:
@@ -412,8 +423,9 @@ class SoftIterableDataset(EndlessDataset):
     def set_model(self, model_id: str) -> None:
         """Order another product from now on, in every process that iterates over this dataset.
 
-        No iterator yields a sample of the old product once it has seen the change, at the latest with the
-        first sample that it takes from the broker afterwards, and no batch of a `SoftDataLoader` has samples of
+        In this process, orders that no supplier has begun are taken back, and samples of the new product ordered, before
+        this returns, in whatever thread; other processes do it when they see the change. Nobody yields a sample of the
+        old product once this has returned, but who is about to at that moment, and no batch of a `SoftDataLoader` has samples of
         both. Batches that a DataLoader of torch has fetched ahead are not taken back; a `SoftDataLoader` drops
         them. In an ordered dataset, each product has a stream of its own, which goes on where it was left.
 
@@ -421,6 +433,7 @@ class SoftIterableDataset(EndlessDataset):
             ConfigError: `model_id` is no string or longer than 256 bytes.
         """
         self._shared_model_id.write(model_id)
+        self._change_course()
 
 
 def _checked_positions(state: Any) -> dict[str, int]:

@@ -8,14 +8,14 @@ import multiprocessing
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import get_worker_info
 
 from .batches import GatherReader, RowReader, SampleReader
 from .block_rows import BlockRows
 from .configs import BatchConfig
+from .course import Course, Plan, WantedProduct
 from .cuda_batches import DeviceBlockReader, DeviceReader
 from .errors import SampleTimeout
 from .market import Client
@@ -25,38 +25,12 @@ from .zero_copy import BlockReader
 #: What fills batches.
 Reader = GatherReader | RowReader | BlockReader | DeviceReader | DeviceBlockReader
 
-__all__ = ["MAX_PRODUCTS", "WAIT_MS", "Plan", "Stream", "WantedProduct"]
+__all__ = ["WAIT_MS", "Stream"]
 
 Tensors = dict[str, Any]
 
 #: A wait is never longer than this before it looks whether the model has changed, or the trainer has died.
 WAIT_MS = 100
-#: So many products have a position; the one that was left longest ago goes first.
-MAX_PRODUCTS = 64
-
-
-class WantedProduct(Protocol):
-    """Names the product that is wanted now; it may change at any time."""
-
-    def read(self) -> str:
-        """Return the product."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which samples of an ordered stream are this process's: i has the number start + i // run * stride + i % run."""
-
-    start: int = 0
-    run: int = 1
-    stride: int = 1
-
-    @classmethod
-    def of_this_worker(cls, batch_size: int) -> Plan:
-        """Return the plan with which workers of a DataLoader take turns, batch by batch; all, where there are none."""
-        worker = get_worker_info()
-        if worker is None:
-            return cls()
-        return cls(worker.id * batch_size, batch_size, worker.num_workers * batch_size)
 
 
 class Stream:
@@ -66,6 +40,7 @@ class Stream:
         client: who orders them.
         config: what a slot holds.
         model: names the product that is wanted.
+        course: has the client order it.
         positions: how many samples of each product were handed out; kept up to date.
         plan: which samples to ask for, if the client hands them out in order.
         turn: that of all who take samples of these streams.
@@ -81,6 +56,7 @@ class Stream:
         client: Client,
         config: BatchConfig,
         model: WantedProduct,
+        course: Course,
         positions: dict[str, int],
         plan: Plan | None,
         turn: Turn,
@@ -93,6 +69,7 @@ class Stream:
         self._config = config
         self._model = model
         self._positions = positions
+        self._course = course
         self._plan = plan
         self._turn = turn
         self._product = model.read()
@@ -123,7 +100,7 @@ class Stream:
         while True:
             with turn.lock:
                 if turn.last is not me or turn.product != product:
-                    self._resume()
+                    product = self._resume()
                 turn.last = LOST
                 if read_model_id() != product:
                     product = self._switch()
@@ -141,7 +118,7 @@ class Stream:
                 # No local variable keeps the sample: its memory is free when those who got it let it go.
                 yield take()
                 patience.restart()
-            elif not patience.goes_on(product):
+            elif read_model_id() == product and not patience.goes_on(product):
                 return
 
     def batches(self, reader: Reader) -> Iterator[Tensors]:
@@ -201,42 +178,21 @@ class Stream:
             before, done = done, fill(product, done, patience.wait_ms)
             if done > before:
                 patience.restart()
-            elif not patience.goes_on(product, reader.is_starved):
+            elif read_model_id() == product and not patience.goes_on(product, reader.is_starved):
                 return False
 
-    def _resume(self) -> None:
+    def _resume(self) -> str:
         """Go to the first sample that nobody got: another iterator has had the turn, or has not come to its end."""
-        plan, product, turn = self._plan, self._product, self._turn
-        last = turn.last()
+        last = self._turn.last()
         if last is not None:
             last.forget()
-        turn.product = product
-        self._enter(product)
-        if plan is not None and (
-            plan != Plan() or self._client.position(product) != self._positions[product]
-        ):
-            self._seek()
+        return self._switch()
 
     def _switch(self) -> str:
         """Begin with the product that is wanted now, and return it."""
-        self._client.discard()
-        self._product = self._turn.product = self._model.read()
-        self._enter(self._product)
-        if self._plan is not None:
-            self._seek()
+        self._product = self._turn.product = self._course.enter(self._positions, self._plan)
         self._patience.restart()
         return self._product
-
-    def _enter(self, product: str) -> None:
-        """Make sure that a product has a position, and that it is the last to be forgotten."""
-        self._positions[product] = self._positions.pop(product, 0)
-        while len(self._positions) > MAX_PRODUCTS:
-            del self._positions[next(iter(self._positions))]
-
-    def _seek(self) -> None:
-        plan, product = self._plan, self._product
-        assert plan is not None
-        self._client.seek(product, plan.start, plan.run, plan.stride, self._positions[product])
 
 
 class _Patience:

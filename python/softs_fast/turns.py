@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from .stream import MAX_PRODUCTS, Stream
+from .course import MAX_PRODUCTS
+from .stream import Stream
 
 __all__ = ["CollateTagged", "FreshBatches", "Tagged", "Turns"]
 

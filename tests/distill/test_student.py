@@ -359,7 +359,15 @@ def test_what_was_ordered_of_the_model_before_is_taken_back(
 
     eventually(arrived, "the orders have arrived")
     client.set_model("2")
-    eventually(lambda: broker.stats.pending_orders == 0, "they are gone")
+
+    def n_queued(generation: int) -> int:
+        stats = client._client._core.stats(f"gen/{generation}/0", 1000)
+        assert stats is not None
+        n: int = stats["diagnosis"]["queued"]
+        return n
+
+    assert n_queued(1) == 0, "they are gone"
+    eventually(lambda: n_queued(2) == 8, "those of the new model have arrived")
 
 
 def test_news_that_come_again_with_a_connection(school: School) -> None:

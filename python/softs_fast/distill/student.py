@@ -8,7 +8,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping
 from ctypes import c_longlong
-from threading import Condition
+from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
@@ -121,6 +121,10 @@ class StudentClient:
         # No lock: a process that is killed while it holds one would block all others.
         self._generation_value: c_longlong = multiprocessing.Value("q", 0, lock=False)
         self._changed = Condition()
+        # Held while what is wanted is ordered.
+        self._ordering = Lock()
+        # Who takes samples from datasets alone has none made for this client.
+        self._asks_for_samples = False
         # The newest generation that was announced.
         self._announced = 0
         # What is wanted, in one piece because another thread may change it, and what is on order.
@@ -251,7 +255,6 @@ class StudentClient:
         """
         wanted, waited_ms = self._wanted, 0
         if wanted is self._ordered and wanted.model.generation:
-            # Another model that is set while this waits is noticed below.
             waited_ms = 1 if timeout_ms >= 1 else 0
             slot_id = self._request(wanted.product, waited_ms)
             if slot_id is not None:
@@ -354,8 +357,7 @@ class StudentClient:
         if self._adopt(model, goes_back):
             if self._control is not None:
                 self._control.note_model(model.generation, model.model_id, model.encoded_cfg)
-            # Whoever asks for samples does it too. This is for those who do not ask for long.
-            self._client.discard()
+            self._take_back()
 
     def _adopt(self, model: Model, goes_back: bool = False) -> bool:
         """Want another model from now on, of a later generation, or of any if `goes_back`; False if it is no news."""
@@ -371,26 +373,24 @@ class StudentClient:
         return True
 
     def _take_back(self) -> _Wanted:
-        """Drop what was ordered of an earlier model; what is wanted now."""
-        wanted = self._wanted
-        if wanted is not self._ordered:
-            self._client.discard()
-            self._ordered = wanted
+        """Order nothing but what is wanted now, which this returns; whoever waits for an earlier model does so no more."""
+        with self._ordering:
+            wanted = self._wanted
+            if wanted is not self._ordered:
+                self._client.follow(wanted.product, ahead=self._asks_for_samples)
+                self._ordered = wanted
         return wanted
 
     def _wait_for_sample(self, deadline: float) -> SampleRef | None:
-        started = time.monotonic()
+        self._asks_for_samples = True
         while True:
-            now = time.monotonic()
-            left_s = max(deadline - now, 0.0)
+            left_s = max(deadline - time.monotonic(), 0.0)
             if self.generation == 0:
                 with self._changed:
                     if not self._changed.wait_for(lambda: self.generation > 0, left_s):
                         return None
             wanted = self._take_back()
-            # Who waits for a model that is over learns of it no later than a sample takes.
-            look_ms = min(max(1, int((now - started) * 1000)), _LOOK_MS)
-            slot_id = self._client.request_sample(wanted.product, min(look_ms, math.ceil(left_s * 1000)))
+            slot_id = self._client.request_sample(wanted.product, math.ceil(left_s * 1000))
             if slot_id is None:
                 if left_s == 0:
                     return None
@@ -412,7 +412,3 @@ def _factory(medium: MarketMedium) -> Callable[..., MarketMedium]:
 
 def _do_nothing() -> None:
     """STOP is for workers."""
-
-
-#: A wait looks at least this often whether another model was set, milliseconds.
-_LOOK_MS = 50

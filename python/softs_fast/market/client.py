@@ -271,6 +271,19 @@ class Client:
         self._relay_log()
         return cancelled
 
+    def follow(self, product_id: str, *, ahead: bool = True) -> None:
+        """Hand out samples of this product alone from now on; everything else is discarded, see `discard`.
+
+        Calls in other threads that wait for another product come back with nothing, as do later ones. It waits up to
+        send_timeout_ms for the broker, if that has orders to take back.
+
+        Args:
+            product_id: which one.
+            ahead: order samples of it now, ahead of the first request.
+        """
+        self._core.follow(product_id, ahead, self.send_timeout_ms)
+        self._relay_log()
+
     def cancel(self, order_id: str) -> bool:
         """Take one order back; ``False`` if a supplier has it already, or it is unknown."""
         return self._core.cancel(order_id, self.send_timeout_ms)

@@ -66,7 +66,7 @@ pub enum Waited<T> {
     Ready(T),
     /// Without it, in time, or because the client is closed.
     TimedOut,
-    /// Because the caller's `interrupted` said so.
+    /// Before that: the caller's `interrupted` said so, or the client follows another product by now.
     Interrupted,
 }
 
@@ -190,7 +190,7 @@ impl Client {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<SlotId> {
-        self.starve(timeout, interrupted, |_| 1, |machine, now| machine.request_sample(now, product))
+        self.starve(product, timeout, interrupted, |_| 1, |machine, now| machine.request_sample(now, product))
     }
 
     /// A block of finished slots if there is one; never blocks.
@@ -206,7 +206,9 @@ impl Client {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<BlockId> {
         let missing = |machine: &Machine| machine.n_missing(product);
-        self.starve(timeout, interrupted, missing, |machine, now| machine.request_block(now, product))
+        self.starve(product, timeout, interrupted, missing, |machine, now| {
+            machine.request_block(now, product)
+        })
     }
 
     /// As many finished slots of `product` as there are, `most` at most, held by the caller, appended to `slots`; waits until there is one.
@@ -228,7 +230,7 @@ impl Client {
         };
         match self.attempt(&mut take) {
             Some(()) => Waited::Ready(()),
-            None => self.starve(timeout, interrupted, |_| 1, take),
+            None => self.starve(product, timeout, interrupted, |_| 1, take),
         }
     }
 
@@ -258,14 +260,18 @@ impl Client {
             Some(number.map(|n| machine.order_id(n)))
         });
         if matches!(placed, Waited::Ready(Some(_))) {
-            // The order is on its way when this returns, whenever the next call comes.
-            let sent = |machine: &mut Machine, now| {
-                let late = machine.poll_timeout().is_some_and(|at| at <= now);
-                (late || !machine.awaits_supply()).then_some(())
-            };
-            self.wait(SUPPLY_WAIT, interrupted, sent);
+            self.wait_until_sent(interrupted);
         }
         placed
+    }
+
+    /// Orders are on their way when this returns, whenever the next call comes.
+    fn wait_until_sent(&self, interrupted: &mut dyn FnMut() -> bool) {
+        let sent = |machine: &mut Machine, now| {
+            let late = machine.poll_timeout().is_some_and(|at| at <= now);
+            (late || !machine.awaits_supply()).then_some(())
+        };
+        self.wait(SUPPLY_WAIT, interrupted, sent);
     }
 
     /// Waits for results; how many came since the last call.
@@ -361,6 +367,44 @@ impl Client {
     pub fn discard(&self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Waited<Outcome> {
         let request = self.lock().link.machine.discard();
         self.outcome(request, timeout, interrupted)
+    }
+
+    /// Takes samples of `product` alone from now on, and orders some `ahead`; what else was ordered is discarded. Waits for other products end.
+    /// What no supplier has started is taken back at once in lanes; a broker is given `timeout` to answer.
+    pub fn follow(
+        &self,
+        product: &str,
+        ahead: bool,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Waited<Outcome> {
+        let order = |machine: &mut Machine, now| {
+            if ahead {
+                machine.order_followed(now);
+            }
+        };
+        let request = {
+            let mut inner = self.lock();
+            if inner.closed {
+                return Waited::Interrupted;
+            }
+            let now = Instant::now();
+            let machine = &mut inner.link.machine;
+            let request = machine.follow(product);
+            order(machine, now);
+            inner.settle(now, true);
+            inner.link.machine.lanes().ring_own();
+            request
+        };
+        let waited = self.outcome(request, timeout, interrupted);
+        self.attempt(|machine, now| -> Option<()> {
+            order(machine, now);
+            None
+        });
+        if ahead {
+            self.wait_until_sent(interrupted);
+        }
+        waited
     }
 
     /// The broker's statistics, with a diagnosis of `product` if given and if the broker can.

@@ -280,6 +280,12 @@ impl Client {
         }
     }
 
+    fn follow(&self, py: Python<'_>, product_id: &str, ahead: bool, timeout_ms: u64) -> PyResult<()> {
+        let timeout = Duration::from_millis(timeout_ms);
+        self.blocking(py, |client, look| client.follow(product_id, ahead, timeout, look))?;
+        Ok(())
+    }
+
     fn stats<'py>(
         &self,
         py: Python<'py>,

@@ -53,23 +53,33 @@ impl Client {
         found
     }
 
-    /// As [`Self::wait_for`], for calls that wait for samples: the time is shown to people who look.
+    /// As [`Self::wait_for`], for calls that wait for samples of `product`: the time is shown to people who look, and the wait is over when
+    /// the client follows another product.
     pub(super) fn starve<T>(
         &self,
+        product: &str,
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
         missing: impl Fn(&Machine) -> u32,
         mut check: impl FnMut(&mut Machine, Instant) -> Option<T>,
     ) -> Waited<T> {
         let mut shown_until = None;
-        self.wait_for(timeout, interrupted, missing, |machine, now| {
+        let waited = self.wait_for(timeout, interrupted, missing, |machine, now| {
             let lanes = machine.lanes();
             match shown_until.replace(now) {
                 None => lanes.note_wait_begun(),
                 Some(before) => lanes.note_waited(now.saturating_duration_since(before)),
             }
-            check(machine, now)
-        })
+            if machine.is_over(product) {
+                return Some(None);
+            }
+            check(machine, now).map(Some)
+        });
+        match waited {
+            Waited::Ready(Some(found)) => Waited::Ready(found),
+            Waited::Ready(None) | Waited::Interrupted => Waited::Interrupted,
+            Waited::TimedOut => Waited::TimedOut,
+        }
     }
 
     /// As [`Self::wait_for`], where anything that ends may be what `check` wants.

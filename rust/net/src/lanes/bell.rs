@@ -33,6 +33,11 @@ impl Bell {
         self.heard.as_fd()
     }
 
+    /// Wakes who sleeps on it.
+    pub(crate) fn ring(&self) {
+        let _ = retry_on_intr(|| write(&self.rope, &[1]));
+    }
+
     /// Makes it silent again.
     pub(crate) fn hush(&self) {
         let mut rings = [0; 64];
@@ -85,6 +90,10 @@ mod tests {
         assert!(!rings(&bell));
         rope.ring();
         rope.ring();
+        assert!(rings(&bell));
+        bell.hush();
+        assert!(!rings(&bell));
+        bell.ring();
         assert!(rings(&bell));
         bell.hush();
         assert!(!rings(&bell));

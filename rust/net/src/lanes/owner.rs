@@ -178,6 +178,13 @@ impl OwnLanes {
         }
     }
 
+    /// Wakes the client's own threads that sleep.
+    pub(crate) fn ring_own(&self) {
+        if let Some(open) = &self.open {
+            open.bell.ring();
+        }
+    }
+
     /// The bell has been heard.
     pub(crate) fn hush(&self) {
         if let Some(open) = &self.open {

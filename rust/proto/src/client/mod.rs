@@ -142,6 +142,8 @@ pub struct Client<L: Lanes = NoLanes> {
     /// Blocks on order or finished.
     n_live: usize,
     products: Products,
+    /// The only product that is handed out, if there is one.
+    followed: Option<ProductKey>,
     recent: prefetch::Recent,
     failures: Failures,
     /// Slots whose orders failed, in blocks that wait for them.
@@ -195,6 +197,7 @@ impl<L: Lanes> Client<L> {
             n_blocks_held: 0,
             n_live: 0,
             products: Products::new(unit),
+            followed: None,
             recent: prefetch::Recent::default(),
             failures: Failures::default(),
             failed: Vec::new(),
@@ -310,6 +313,9 @@ impl<L: Lanes> Client<L> {
     /// A block whose slots hold consecutive samples of `product`, in the order of their sequence numbers, now held by the caller; puts free
     /// blocks on order for `product` ahead of the next calls.
     pub fn request_block(&mut self, now: Instant, product: &str) -> Option<BlockId> {
+        if self.is_over(product) {
+            return None;
+        }
         let key = self.product_key(product);
         self.products.touch(key);
         let mut found = self.take_finished_of(key);
@@ -442,6 +448,29 @@ impl<L: Lanes> Client<L> {
         self.requests.discard(taken_back)
     }
 
+    /// From now on this client takes samples of `product` alone: everything else is discarded, and requests for other products get nothing.
+    pub fn follow(&mut self, product: &str) -> RequestId {
+        let request = self.discard();
+        let key = self.product_key(product);
+        self.products.touch(key);
+        self.followed = Some(key);
+        request
+    }
+
+    /// Whether requests for `product` get nothing, since another one is followed.
+    #[must_use]
+    pub fn is_over(&self, product: &str) -> bool {
+        self.followed.is_some_and(|key| &*self.products.get(key).name != product)
+    }
+
+    /// Puts free blocks on order for the product that is followed, ahead of the first request for it.
+    pub fn order_followed(&mut self, now: Instant) {
+        if let Some(key) = self.followed {
+            self.ensure_lane(key);
+            self.prefetch(now, key, true);
+        }
+    }
+
     /// Goes to `position` of the stream of `product` as `plan` counts it; what was ordered of that product is stale.
     pub fn seek(&mut self, product: &str, plan: Plan, position: u64) {
         let key = self.product_key(product);
@@ -480,7 +509,7 @@ impl<L: Lanes> Client<L> {
         if let Some(key) = self.products.find(name) {
             return key;
         }
-        let is_needed = |key| self.owed.iter().any(|owed| owed.product == key);
+        let is_needed = |key| self.followed == Some(key) || self.owed.iter().any(|owed| owed.product == key);
         let forgotten = self.products.forgettable(is_needed);
         if let Some(key) = forgotten {
             self.recent.forget(key);

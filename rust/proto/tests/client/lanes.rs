@@ -372,3 +372,27 @@ fn a_refused_wire_order_of_a_mixed_fleet_waits_as_ever() {
     desk.pass(Duration::from_millis(10));
     assert_eq!(desk.placed(), placed[..1]);
 }
+
+#[test]
+fn who_follows_a_product_orders_and_gets_nothing_else() {
+    let (mut desk, lanes) = attached(config(4));
+    assert_eq!(desk.request("p"), None);
+    let claim = lanes.claim(1).unwrap();
+    let request = desk.client.follow("q");
+    let taken_back = desk.client.take_outcome(request);
+    assert!(matches!(taken_back, Some(Outcome::Cancelled(orders)) if orders.len() == 3));
+    assert!(desk.client.is_over("p") && !desk.client.is_over("q"));
+    assert_eq!(desk.request("p"), None);
+    assert!(lanes.claim(1).is_none(), "requests for p order nothing");
+    desk.client.order_followed(desk.now);
+    let placed = desk.placed();
+    assert_eq!(placed.iter().map(|order| &*order.product).collect::<Vec<_>>(), ["q"; 3]);
+    lanes.publish(&claim, Ok(()));
+    desk.done(&placed);
+    assert_eq!(desk.request("p"), None, "what was made of p is stale");
+    assert!(desk.request("q").is_some());
+    desk.client.follow("p");
+    assert_eq!(desk.request("q"), None);
+    assert_eq!(desk.request("p"), None);
+    assert_eq!(lanes.open_orders().len(), 3, "one slot is held");
+}
