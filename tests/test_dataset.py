@@ -222,6 +222,42 @@ def test_a_worker_stops_when_its_trainer_died(
         next(samples)
 
 
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_who_cannot_be_woken_looks_often(
+    opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch, in_worker: bool
+) -> None:
+    samples = iter(new(request_timeout=None))
+    now = 0.0
+
+    def wait() -> Iterator[int | None]:
+        nonlocal now
+        yield 0
+        while now < 2:
+            now += opened[0].requests[-1][1] / 1000
+            yield None
+        yield 0
+
+    monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda s: None))
+    worker = SimpleNamespace(id=0, num_workers=1) if in_worker else None
+    monkeypatch.setattr(iterable_dataset, "get_worker_info", lambda: worker)
+    data_client = ScriptedClient.__init__
+
+    def scripted(self: ScriptedClient, *args: Any, **options: Any) -> None:
+        data_client(self, *args, **options)
+        self.answers = wait()
+
+    monkeypatch.setattr(ScriptedClient, "__init__", scripted)
+    next(samples)
+    next(samples)
+    waits = [timeout_ms for _, timeout_ms in opened[0].requests[1:]]
+    assert waits[0] == (1 if in_worker else 100)
+    assert waits[-1] == 100, "who waits for long looks seldom"
+    waited = 0
+    for wait_ms in waits:
+        assert not in_worker or wait_ms <= max(1, waited / 8)
+        waited += wait_ms
+
+
 FIRST = ("a", "ipc:///unused", CONFIG, softs_fast.ShmMedium)
 
 

@@ -291,7 +291,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             self.retry_delay,
             self.request_timeout,
             self._max_failures,
-            self._first_wait_ms,
+            # The trainer sets the model, and cannot wake its workers.
+            self._first_wait_ms if get_worker_info() is None else 1,
         )
         return self._last_stream
 

@@ -47,8 +47,9 @@ class Stream:
         retry_delay: seconds, the shortest time between two requests that got nothing.
         request_timeout: seconds without a sample after which to give up; None: never.
         max_failures: orders that may fail in a row before it gives up; None: any number.
-        first_wait_ms: how long to wait before looking for the first time whether the model has changed; then for as
-            long as it has waited already. Who waits for a model that is over learns of it no later than a sample takes.
+        first_wait_ms: how long to wait before looking for the first time whether the model has changed; then for an
+            eighth of the time that it has waited already, so that a switch in another process is seen before a supplier
+            has made much of a sample of the old model.
     """
 
     def __init__(
@@ -272,7 +273,7 @@ class _Patience:
         self.wait_ms = _STARVED_WAIT_MS
 
     def _wait_ms(self, waited_s: float) -> int:
-        wait_ms = min(max(self._shortest_ms, int(waited_s * 1000)), WAIT_MS)
+        wait_ms = min(max(self._shortest_ms, int(waited_s * 1000 * _LATE)), WAIT_MS)
         if self._request_timeout is None:
             return wait_ms
         return max(1, min(wait_ms, math.ceil((self._request_timeout - waited_s) * 1000)))
@@ -290,3 +291,5 @@ _BUSY_S = 0.0005
 #: Orders that fail while a model switch makes its way to everybody are no reason to give up.
 _FAILING_S = 1.0
 _STARVED_WAIT_MS = 10
+#: A switch in another process is seen this much too late, as a part of the time that was waited.
+_LATE = 1 / 8
