@@ -385,7 +385,7 @@ impl Client {
         };
         let request = {
             let mut inner = self.lock();
-            if inner.closed {
+            if self.is_closed() {
                 return Waited::Interrupted;
             }
             let now = Instant::now();
