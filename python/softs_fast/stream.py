@@ -151,9 +151,12 @@ class Stream:
             with turn.lock:
                 if turn.last is not me or turn.product != self._product:
                     self._resume()
-                if not rows or read_model_id() != self._product:
-                    turn.last = LOST
+                if rows and read_model_id() != self._product:
                     rows.clear()
+                    # The model may be the same again by now: then these are due once more.
+                    self._switch()
+                if not rows:
+                    turn.last = LOST
                     if not self._fill(reader.blocks):
                         return
                     reader.split()
