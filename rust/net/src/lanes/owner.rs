@@ -117,11 +117,7 @@ impl OwnLanes {
     /// Takes note of suppliers that came, left or died. What the dead had claimed is polled as lost.
     pub(crate) fn look_at_suppliers(&mut self) {
         let Some(open) = &mut self.open else { return };
-        let version = open.owner.suppliers_version();
-        if version != open.version {
-            open.version = version;
-            open.refresh();
-        }
+        open.refresh();
         open.suppliers.iter_mut().for_each(Attached::reach);
         open.bury_the_dead();
         open.wake_for_returned();
@@ -271,12 +267,19 @@ impl Attached {
 impl Open {
     /// Brings `suppliers` up to date with the table.
     fn refresh(&mut self) {
+        let version = self.owner.suppliers_version();
+        if version == self.version {
+            return;
+        }
+        self.version = version;
         let registered = self.owner.suppliers();
         // Of who was seen before only that counts which was seen then: what the table says now may be damaged, and it may be writing (L4).
         self.suppliers.retain(|known| registered.iter().any(|now| now.is_same(&known.supplier)));
         for supplier in registered {
             if !self.suppliers.iter().any(|known| known.supplier.is_same(&supplier)) {
-                self.suppliers.push(Attached { supplier, process: None, rope: None });
+                let mut attached = Attached { supplier, process: None, rope: None };
+                attached.reach();
+                self.suppliers.push(attached);
             }
         }
     }
@@ -374,6 +377,8 @@ impl Open {
     }
 
     fn wake(&mut self, lane: shm::LaneRef, n_new: usize) {
+        // One that has just come may be asleep already, and nobody may look at the table again for long.
+        self.refresh();
         let reachable = self.suppliers.iter().filter(|known| known.rope.is_some());
         let reachable = reachable.fold(0, |bits, known| bits | 1 << known.supplier.index);
         for index in self.owner.wake_list(lane, n_new, reachable) {

@@ -30,17 +30,7 @@ impl Room {
         let mut lanes = OwnLanes::open(&segment).unwrap();
         let lane = lanes.open("p").unwrap();
         let bells: Vec<_> = (0..n_suppliers).map(|_| Bell::new().unwrap()).collect();
-        let workers: Vec<_> = bells
-            .iter()
-            .map(|bell| {
-                let worker =
-                    LaneWorker::attach(Arc::clone(&segment), Identity::current().unwrap(), bell.number());
-                let worker = worker.unwrap();
-                assert!(worker.join(to_shm(lane)));
-                worker.set_sleeping(true);
-                worker
-            })
-            .collect();
+        let workers: Vec<_> = bells.iter().map(|bell| sleeper(&segment, lane, bell)).collect();
         lanes.look_at_suppliers();
         let path = Path::new("/dev/shm").join(segment.address());
         let file = File::options().read(true).write(true).open(path).unwrap();
@@ -100,6 +90,28 @@ impl Room {
         let (_, awake) = self.lanes.open.as_ref().unwrap().owner.who_is_awake(to_shm(self.lane));
         awake.trailing_zeros() as usize
     }
+}
+
+/// A supplier of a lane that sleeps.
+fn sleeper(segment: &Arc<Segment>, lane: LaneRef, bell: &Bell) -> LaneWorker {
+    let me = Identity::current().unwrap();
+    let worker = LaneWorker::attach(Arc::clone(segment), me, bell.number()).unwrap();
+    assert!(worker.join(to_shm(lane)));
+    worker.set_sleeping(true);
+    worker
+}
+
+#[test]
+fn one_that_has_come_since_the_last_look_is_woken_too() {
+    let mut room = Room::new(1);
+    let segment = Arc::clone(room.workers[0].segment());
+    room.workers.clear();
+    room.bells[0] = Bell::new().unwrap();
+    room.workers.push(sleeper(&segment, room.lane, &room.bells[0]));
+    assert!(!room.has_rung(0));
+    room.place(1);
+    room.lanes.ring(true, 4);
+    assert!(room.has_rung(0) && room.n_awake() == 1);
 }
 
 #[test]
