@@ -7,8 +7,8 @@ SHM = Path("/dev/shm")
 
 
 def segments() -> set[Path]:
-    """The segments that there are."""
-    return set(SHM.glob("sl_*"))
+    """The names of the segments that there are, hidden ones too."""
+    return {path for pattern in ("sl_*", ".sl_*") for path in SHM.glob(pattern)}
 
 
 def remove_abandoned(before: set[Path]) -> None:
