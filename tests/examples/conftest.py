@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from demo import Demo
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
-
-from demo import Demo
 
 
 @pytest.fixture

@@ -11,8 +11,6 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from segments import segments
-
 
 class Demo:
     """A running example, and the processes that it starts."""
@@ -64,7 +62,8 @@ class Demo:
         """The names of the segments that the demo's first process has mapped, told by their inodes."""
         lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
         inodes = {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
-        return {path for path in segments() if path.stat().st_ino in inodes}
+        names = [path for pattern in ("sl_*", ".sl_*") for path in Path("/dev/shm").glob(pattern)]
+        return {path for path in names if path.stat().st_ino in inodes}
 
     def _owns(self, pid: int) -> bool:
         # Of a process that has ended and was not waited for, and of another user's, it cannot be read.
