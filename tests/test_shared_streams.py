@@ -144,27 +144,35 @@ def test_threads_that_begin_at_once_open_one_client(monkeypatch: pytest.MonkeyPa
 
 def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(numbered: None) -> None:
     data = loader()
-    held, done = threading.Event(), threading.Event()
     batches = iter(data)
     next(batches)
+    assert exit_status_of_fork(data, lambda: next(iter(data))) == 0
+    data.soft_dataset.close()
+
+
+def exit_status_of_fork(data: sf.SoftDataLoader, act: Callable[[], object]) -> int | None:
+    """Fork while another thread holds all locks of a loader, and do something there; None or negative if it does not end."""
+    held, done = threading.Event(), threading.Event()
+    dataset = data.soft_dataset
+    assert dataset._course is not None
+    locks = (dataset._lock(), dataset._turn.lock, dataset._course._lock)
 
     def hold() -> None:
-        with data.soft_dataset._lock(), data.soft_dataset._turn.lock:
+        with locks[0], locks[1], locks[2]:
             held.set()
             done.wait()
 
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    child = multiprocessing.get_context("fork").Process(target=lambda: next(iter(data)))
+    child = multiprocessing.get_context("fork").Process(target=act)
     child.start()
     child.join(10)
     done.set()
     holder.join()
     child.kill()
     child.join()
-    assert child.exitcode == 0
-    data.soft_dataset.close()
+    return child.exitcode
 
 
 REAL = sf.make_xy_config((8192,), "float64", (), "int64")
@@ -190,6 +198,22 @@ def new(market: str) -> Callable[..., sf.SoftDataLoader]:
         return sf.SoftDataLoader("m", market, REAL, sf.ShmMedium, **arguments)
 
     return make
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_an_inherited_iterator_says_so_whoever_had_the_turn(
+    new: Callable[..., sf.SoftDataLoader], zero_copy: bool
+) -> None:
+    data = new(zero_copy=zero_copy)
+    batches = iter(data)
+    next(batches)
+
+    def use() -> None:
+        with pytest.raises(sf.ForkedError):
+            next(batches)
+
+    assert exit_status_of_fork(data, use) == 0
+    data.soft_dataset.close()
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch.utils.data import get_worker_info
 
+from .fork_locks import renewed_in_forks
 from .market import Client
 
 __all__ = ["MAX_PRODUCTS", "Course", "Plan", "WantedProduct"]
@@ -56,7 +57,8 @@ class Course:
         self._plan: Plan | None = None
         self._product: str | None = None
         # The product is read with it in hand, so whoever comes last follows the newest.
-        self._lock = threading.Lock()
+        self._lock: threading.Lock
+        renewed_in_forks(self, "_lock")
 
     def change(self) -> None:
         """Have the client order the product that is wanted now, and end the waits for another one."""

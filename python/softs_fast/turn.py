@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from .fork_locks import renewed_in_forks
+
 __all__ = ["LOST", "Taker", "Turn"]
 
 
@@ -31,7 +33,8 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock
+        renewed_in_forks(self, "lock")
         self.last: Callable[[], Taker | None] = LOST
         self.product = ""
         self.readers: weakref.WeakValueDictionary[object, Any] = weakref.WeakValueDictionary()

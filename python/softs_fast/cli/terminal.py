@@ -34,7 +34,7 @@ class Terminal:
 
     def __exit__(self, *args: object) -> None:
         # It may be gone by now.
-        with contextlib.suppress(SoftsError):
+        with contextlib.suppress(BrokenPipeError, SoftsError):
             say(_LEAVE, end="")
         signal.signal(signal.SIGWINCH, self._before)
         os.close(self._reader)

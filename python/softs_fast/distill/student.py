@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _core
 from ..configs import BatchConfig
 from ..errors import BrokerTimeout, HelloError, SampleTimeout
+from ..fork_locks import renewed_in_forks
 from ..market import Medium as MarketMedium
 from ..market import ShmMedium
 from ..market.protocol import ControlEndpoints, EndpointConfig
@@ -122,7 +123,8 @@ class StudentClient:
         self._generation_value: c_longlong = multiprocessing.Value("q", 0, lock=False)
         self._changed = Condition()
         # Held while what is wanted is ordered.
-        self._ordering = Lock()
+        self._ordering: Lock
+        renewed_in_forks(self, "_ordering")
         # Who takes samples from datasets alone has none made for this client.
         self._asks_for_samples = False
         # The newest generation that was announced.

@@ -1,0 +1,28 @@
+"""Locks that are open in a fork: whoever held one there was a thread that the fork does not have."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+__all__ = ["renewed_in_forks"]
+
+_HOLDERS: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
+
+
+def renewed_in_forks(holder: object, name: str) -> None:
+    """Give an object a lock, as the attribute `name`, and another one in each fork of this process.
+
+    Native handles that a fork inherits refuse to work there; that is heard only by those who do not wait for a lock first.
+    """
+    setattr(holder, name, threading.Lock())
+    _HOLDERS[holder] = name
+
+
+def _renew() -> None:
+    for holder, name in list(_HOLDERS.items()):
+        setattr(holder, name, threading.Lock())
+
+
+os.register_at_fork(after_in_child=_renew)
