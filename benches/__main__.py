@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benches import broker_alone, growth, lane_alone, recovery
+from benches import broker_alone, growth, lane_alone, recovery, switching
 from benches.machine import REPOSITORY, describe_commit, describe_machine
 from benches.report import write_report
 from benches.rounds import compare
@@ -24,6 +24,7 @@ PARTS: dict[str, Any] = {
     "lane_alone": lane_alone,
     "broker_alone": broker_alone,
     "recovery": recovery,
+    "switching": switching,
 }
 
 

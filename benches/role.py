@@ -65,20 +65,21 @@ def broker(spec: dict[str, Any], stack: ExitStack) -> None:
 
 
 def supplier(spec: dict[str, Any], stack: ExitStack) -> None:
-    """Serve ready bytes until the end; with `call_s`, bytes that hold the product's number, after that time."""
+    """Serve ready bytes until the end; with `call_s`, bytes that hold the product's number, and each call takes that time."""
     package = importlib.import_module(spec["package"])
     size, call_s = _size(spec), spec.get("call_s", 0.0)
     data = payload(size)
     patterns = [workloads.PRODUCT, f"{workloads.PRODUCT}-.*"]
 
-    def generate_slowly(product_id: str) -> bytes:
+    def make_slowly(product_id: str) -> bytes:
         time.sleep(call_s)
         return payload(size, int(product_id.rpartition("-")[2]))
 
-    generate: Callable[[str], bytes] | None = generate_slowly if call_s else lambda _: data
+    make: Callable[[str], bytes] = make_slowly if call_s else lambda _: data
+    generate: Callable[[str], bytes] | None = make
     more: dict[str, Any] = {}
     if spec.get("batch_generator"):
-        generate, more = None, {"batch_generator_fn": lambda _, n: [data] * n}
+        generate, more = None, {"batch_generator_fn": lambda product_id, n: [make(product_id)] * n}
     stack.enter_context(
         package.Supplier(generate, patterns, spec["backend"], package.ShmMedium, size.nbytes, **more)
     )

@@ -24,7 +24,9 @@ __all__ = [
     "Viewer",
     "__version__",
     "lane_stats",
+    "sleep_while",
     "sweep",
+    "wake",
 ]
 
 __version__: str
@@ -37,6 +39,20 @@ def lane_stats(segment: Segment) -> dict[str, Any] | None:
 
     `segment_id`; `client`: 16 counters; `suppliers`: `{index, pid, counters: 8 of them}` each; `lanes`: `{index, generation,
     attached, tail}` of each that was ever used.
+    """
+
+def sleep_while(memory: Any, word: int) -> None:
+    """Sleep while the first four bytes of a buffer are `word`, in the order of this machine; may come back early.
+
+    Raises:
+        ConfigError: there are no four bytes, or they are not aligned.
+    """
+
+def wake(memory: Any) -> None:
+    """Wake all who sleep by `sleep_while` on the same memory, in whatever process.
+
+    Raises:
+        ConfigError: there are no four bytes, or they are not aligned.
     """
 
 @final

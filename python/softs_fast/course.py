@@ -23,6 +23,12 @@ class WantedProduct(Protocol):
     def read(self) -> str:
         """Return the product."""
 
+    def sleep_while(self, product: str) -> None:
+        """Sleep while it is this one and nobody calls `wake`; may come back early."""
+
+    def wake(self) -> None:
+        """Wake all who sleep, in whatever process."""
+
 
 @dataclass(frozen=True)
 class Plan:

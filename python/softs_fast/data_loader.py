@@ -26,7 +26,8 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
 
     Args:
         dataset: where samples come from; the attribute `soft_dataset`.
-        **dataloader_kwargs: of DataLoader.
+        **dataloader_kwargs: of DataLoader. `in_order` is False unless the dataset is ordered: then nobody waits for a slow worker while
+            another one has a batch.
 
     Raises:
         ConfigError: `zero_copy`, and too few slots for two batches.
@@ -36,6 +37,8 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         self.soft_dataset = dataset
         if dataloader_kwargs.get("collate_fn") is None and dataloader_kwargs.get("batch_size", 1) is not None:
             dataloader_kwargs = {**dataloader_kwargs, "collate_fn": collate_rows}
+        if not dataset.ordered:
+            dataloader_kwargs = {"in_order": False, **dataloader_kwargs}
         super().__init__(dataset, **dataloader_kwargs)
         if dataset._is_on_device and self.num_workers > 0:
             raise ConfigError(NO_WORKERS)

@@ -26,6 +26,7 @@ from .pinning import pin
 from .stream import WAIT_MS, Stream
 from .turn import Turn
 from .turns import Turns
+from .watch import Watch
 from .zero_copy import BlockReader, check_zero_copy
 
 __all__ = ["EndlessDataset", "SoftIterableDataset"]
@@ -81,6 +82,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         # Items of each batch of a loader that wants to know of which product they are.
         self._rows_per_turn: int | None = None
         self._course: Course | None = None
+        self._watch: Watch | None = None
+        self._home_pid = os.getpid()
         self._last_stream: Stream | None = None
         # Whether a DataLoader's workers send samples as they are.
         self._sends_samples = False
@@ -169,11 +172,14 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         """
         client, self._client = self._client, None
         self._course = self._last_stream = None
+        watch, self._watch = self._watch, None
         unpin, self._unpin = self._unpin, None
         if client is not None and self._client_pid == os.getpid():
             if unpin is not None:
                 unpin()
             client.close()
+            if watch is not None:
+                watch.end()
 
     def __del__(self) -> None:
         """Close the client if nobody did."""
@@ -190,6 +196,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             "_locks": {},
             "_turn": None,
             "_course": None,
+            "_watch": None,
             "_last_stream": None,
         }
 
@@ -291,8 +298,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             self.retry_delay,
             self.request_timeout,
             self._max_failures,
-            # The trainer sets the model, and cannot wake its workers.
-            self._first_wait_ms if get_worker_info() is None else 1,
+            self._first_wait_ms,
         )
         return self._last_stream
 
@@ -301,6 +307,10 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         course = self._course
         if course is not None and self._client_pid == os.getpid():
             course.change()
+
+    def _needs_watch(self) -> bool:
+        """Return whether nobody tells this object that another product is wanted."""
+        return os.getpid() != self._home_pid
 
     def _newest_stream(self) -> Stream:
         assert self._last_stream is not None
@@ -322,6 +332,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             if self._client is None or self._client_pid != os.getpid():
                 self._client, self._client_pid = self._new_client(), os.getpid()
                 self._unpin, self._turn, self._course = None, Turn(), Course(self._client, self._model)
+                self._watch = Watch(self._course, self._model) if self._needs_watch() else None
             return self._client
 
     def _new_client(self) -> Client:
@@ -425,7 +436,7 @@ class SoftIterableDataset(EndlessDataset):
         """Order another product from now on, in every process that iterates over this dataset.
 
         In this process, orders that no supplier has begun are taken back, and samples of the new product ordered, before
-        this returns, in whatever thread; other processes do it when they see the change. Nobody yields a sample of the
+        this returns, in whatever thread; other processes are woken to do it. Nobody yields a sample of the
         old product once this has returned, but who is about to at that moment, and no batch of a `SoftDataLoader` has samples of
         both. Batches that a DataLoader of torch has fetched ahead are not taken back; a `SoftDataLoader` drops
         them. In an ordered dataset, each product has a stream of its own, which goes on where it was left.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.context
 import struct
+import sys
 import time
 import zlib
 from typing import Any
 
+from . import _core
 from .errors import ConfigError
 
 __all__ = ["SharedModelId"]
@@ -35,7 +37,7 @@ class SharedModelId:
         self.write(value)
 
     def write(self, value: str) -> None:
-        """Set the name, for all processes.
+        """Set the name, for all processes, and wake those who sleep because of it.
 
         Raises:
             ConfigError: it is no string, or longer than 256 bytes of UTF-8.
@@ -51,6 +53,18 @@ class SharedModelId:
         self._view[:] = record
         while _text_of(bytes(self._view)) is None:
             self._view[:] = record
+        self.wake()
+
+    def sleep_while(self, value: str) -> None:
+        """Sleep while it is this name and nobody calls `wake`; may come back early."""
+        record = bytes(self._view)
+        if _text_of(record) == value.encode():
+            # The checksum: what follows changes with it.
+            _core.sleep_while(self._view, int.from_bytes(record[:4], sys.byteorder))
+
+    def wake(self) -> None:
+        """Wake all who sleep, in whatever process."""
+        _core.wake(self._view)
 
     def read(self) -> str:
         """Return the name."""

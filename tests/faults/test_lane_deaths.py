@@ -59,6 +59,18 @@ class Mortal:
         self._process.send_signal(signal.SIGKILL)
         self.bury()
 
+    def stop(self) -> None:
+        """Have all its threads stand still."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+        def stands_still() -> bool:
+            threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
+            # The state follows the name, which is in parentheses.
+            return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+
+        # The thread that gets the signal tells the others when it runs.
+        eventually(stands_still, "the process has stopped")
+
     def bury(self) -> None:
         """Wait for its end."""
         self._process.wait(timeout=45)
@@ -201,7 +213,7 @@ def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:
         for _ in range(KILLS):
             victim = start("supplier")
             stream.await_attached(1)
-            os.kill(victim.pid, signal.SIGSTOP)
+            victim.stop()
             # The orders that follow what was finished wait for somebody who has stopped.
             while (slot := stream.client.request_sample("p1", timeout_ms=50)) is not None:
                 assert stamp.number_of(stream.client.medium.read(slot)) == stream.n_taken
@@ -223,7 +235,7 @@ def test_a_supplier_that_was_stopped_before_it_claims_is_replaced(
         stream.await_attached(2)
         for victim in 2 * suppliers:
             stream.await_finished()
-            os.kill(victim.pid, signal.SIGSTOP)
+            victim.stop()
             # Each is the only one to be woken for some of these.
             for _ in range(2 * len(suppliers) * n_slots):
                 stream.take()

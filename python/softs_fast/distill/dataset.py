@@ -14,7 +14,8 @@ from ..market import Client, ShmMedium
 from ..market import Medium as MarketMedium
 from ..market.protocol import EndpointConfig
 from ..mediums import Medium, market_medium
-from .model import check_rank, product_of
+from .generation_value import GenerationProduct
+from .model import check_rank
 from .orders import StudentOrders
 
 __all__ = ["DistillDataLoader", "DistillIterableDataset"]
@@ -79,8 +80,10 @@ class DistillIterableDataset(EndlessDataset):
         self.slot_count = slot_count
         self.max_retries = max_retries
         self.medium = medium
+        product = GenerationProduct(student_rank, generation_value)
+        self._can_wake = product.can_wake
         super().__init__(
-            _GenerationProduct(student_rank, generation_value),
+            product,
             frontend_endpoint,
             batch_config,
             medium_cls,
@@ -99,6 +102,9 @@ class DistillIterableDataset(EndlessDataset):
     def generation(self) -> int:
         """Of which model samples are wanted now; 0: there is none yet."""
         return int(self.generation_value.value)
+
+    def _needs_watch(self) -> bool:
+        return self._can_wake
 
     def _make_client(self, **arguments: Any) -> Client:
         make = self.medium
@@ -134,26 +140,3 @@ class DistillDataLoader(EndlessDataLoader):
         if not isinstance(dataset, DistillIterableDataset):
             raise ConfigError(f"dataset must be a DistillIterableDataset, got {type(dataset).__name__}")
         super().__init__(dataset, **dataloader_kwargs)
-
-
-class _GenerationProduct:
-    """The product of the newest generation, as a number in shared memory says it."""
-
-    def __init__(self, student_rank: int, value: Any) -> None:
-        # Reading a Value that has a lock takes it, and somebody who was killed may hold it.
-        get_obj = getattr(value, "get_obj", None)
-        self._value = value if get_obj is None else get_obj()
-        self._rank = student_rank
-        if not isinstance(getattr(self._value, "value", None), int):
-            raise ConfigError(
-                f"generation_value must be the generation_value of a StudentClient, got {type(value).__name__}"
-            )
-        self._generation, self._product = 0, product_of(0, student_rank)
-
-    def read(self) -> str:
-        """Return the product."""
-        generation = self._value.value
-        if generation != self._generation:
-            self._product = product_of(generation, self._rank)
-            self._generation = generation
-        return self._product

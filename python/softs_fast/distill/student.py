@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import multiprocessing
 import time
 from collections.abc import Callable, Mapping
 from ctypes import c_longlong
@@ -20,6 +19,7 @@ from ..market import ShmMedium
 from ..market.protocol import ControlEndpoints, EndpointConfig
 from ..mediums import Medium, market_medium
 from .follower import Follower, model_of
+from .generation_value import new_generation_value, set_generation
 from .model import NO_MODEL, Model, check_model_id, check_rank, encode_model_cfg, product_of
 from .orders import StudentOrders
 
@@ -119,8 +119,7 @@ class StudentClient:
         self.control_endpoint = control_endpoint
         self.control_pub_endpoint = control_pub_endpoint
         self.send_timeout_ms = send_timeout_ms
-        # No lock: a process that is killed while it holds one would block all others.
-        self._generation_value: c_longlong = multiprocessing.Value("q", 0, lock=False)
+        self._generation_value = new_generation_value()
         self._changed = Condition()
         # Held while what is wanted is ordered.
         self._ordering: Lock
@@ -367,7 +366,7 @@ class StudentClient:
             if model.generation <= self.generation and not goes_back:
                 return False
             self._wanted = _Wanted(model, product_of(model.generation, self.student_rank))
-            self._generation_value.value = model.generation
+            set_generation(self._generation_value, model.generation)
             self._changed.notify_all()
         logger.info(
             "student %d: generation %d, model %r", self.student_rank, model.generation, model.model_id

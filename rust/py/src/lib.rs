@@ -16,6 +16,7 @@ mod stats;
 mod supplier;
 mod tcp_medium;
 mod viewer;
+mod word;
 
 use pyo3::prelude::*;
 
@@ -44,6 +45,8 @@ mod _core {
     use crate::tcp_medium::{TcpMediumServer, TcpMediumWriter};
     #[pymodule_export]
     use crate::viewer::Viewer;
+    #[pymodule_export]
+    use crate::word::{sleep_while, wake};
 
     use pyo3::prelude::*;
 

@@ -3,6 +3,8 @@
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
+use rustix::io::Errno;
+
 /// Bytes that their owner, or another thread, may write to at any time: to be copied, never to be looked at through a reference.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignBytes<'a> {
@@ -72,7 +74,89 @@ impl<'a> ForeignBytes<'a> {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), len) };
     }
 
+    /// Sleeps while the first four bytes are `word`, until somebody calls [`Self::wake`] on the same memory, in whatever process that has it,
+    /// or a signal comes. Whoever changes them and wakes then is never slept through.
+    ///
+    /// # Errors
+    /// There are no four bytes, or they are not aligned.
+    pub fn sleep_while(self, word: u32) -> Result<(), Errno> {
+        // It does not matter which of these it is: the word is another one, or somebody woke us, or a signal came.
+        self.futex(libc::FUTEX_WAIT, word).or_else(|error| match error {
+            Errno::AGAIN | Errno::INTR => Ok(()),
+            other => Err(other),
+        })
+    }
+
+    /// Wakes all who sleep.
+    ///
+    /// # Errors
+    /// As for [`Self::sleep_while`].
+    pub fn wake(self) -> Result<(), Errno> {
+        self.futex(libc::FUTEX_WAKE, i32::MAX.unsigned_abs())
+    }
+
+    fn futex(self, what: libc::c_int, value: u32) -> Result<(), Errno> {
+        if self.len() < size_of::<u32>() {
+            return Err(Errno::INVAL);
+        }
+        let forever = ptr::null::<libc::timespec>();
+        // SAFETY: M6: the kernel reads four bytes that are valid, whatever others write to them, and checks whether they are aligned.
+        let done = unsafe { libc::syscall(libc::SYS_futex, self.as_ptr(), what, value, forever) };
+        if done >= 0 {
+            return Ok(());
+        }
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
+    }
+
     pub(crate) fn as_ptr(self) -> *mut u8 {
         self.bytes.as_ptr().cast()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    fn foreign(word: &AtomicU32) -> ForeignBytes<'_> {
+        let bytes = NonNull::new(word.as_ptr().cast::<u8>()).unwrap();
+        // SAFETY: M6: valid while `word` is borrowed, and changed only as an atomic.
+        unsafe { ForeignBytes::new(NonNull::slice_from_raw_parts(bytes, size_of::<u32>()), word) }
+    }
+
+    #[test]
+    fn whoever_sleeps_is_woken_after_a_change() {
+        let word = AtomicU32::new(7);
+        std::thread::scope(|scope| {
+            let sleepers: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        while word.load(Ordering::Relaxed) == 7 {
+                            foreign(&word).sleep_while(7).unwrap();
+                        }
+                    })
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(sleepers.iter().all(|one| !one.is_finished()), "nothing has changed");
+            word.store(8, Ordering::Relaxed);
+            foreign(&word).wake().unwrap();
+        });
+        foreign(&word).sleep_while(7).unwrap();
+    }
+
+    #[test]
+    fn a_word_has_four_bytes_that_are_aligned() {
+        let word = AtomicU32::new(0);
+        let short = foreign(&word).part(1, 3).unwrap();
+        assert_eq!(short.sleep_while(0), Err(Errno::INVAL));
+        assert_eq!(short.wake(), Err(Errno::INVAL));
+        let words = [const { AtomicU32::new(0) }; 2];
+        let bytes = NonNull::new(words.as_ptr().cast::<u8>().cast_mut()).unwrap();
+        // SAFETY: M6: valid while `words` is borrowed, and never written to.
+        let both = unsafe { ForeignBytes::new(NonNull::slice_from_raw_parts(bytes, 8), &words) };
+        assert_eq!(both.part(2, 4).unwrap().sleep_while(0), Err(Errno::INVAL));
     }
 }

@@ -466,6 +466,8 @@ impl<L: Lanes> Client<L> {
     /// Puts free blocks on order for the product that is followed, ahead of the first request for it.
     pub fn order_followed(&mut self, now: Instant) {
         if let Some(key) = self.followed {
+            // Slots of what ended in lanes since the last call are free then.
+            self.handle_lanes(now);
             self.ensure_lane(key);
             self.prefetch(now, key, true);
         }

@@ -396,3 +396,16 @@ fn who_follows_a_product_orders_and_gets_nothing_else() {
     assert_eq!(desk.request("p"), None);
     assert_eq!(lanes.open_orders().len(), 3, "one slot is held");
 }
+
+#[test]
+fn who_follows_a_product_orders_into_slots_that_ended_unseen() {
+    let (mut desk, lanes) = attached(config(4));
+    assert_eq!(desk.request("p"), None);
+    for _ in 0..3 {
+        let claim = lanes.claim(1).unwrap();
+        lanes.publish(&claim, Ok(()));
+    }
+    desk.client.follow("q");
+    desk.client.order_followed(desk.now);
+    assert_eq!(desk.placed().len(), 4, "nobody has looked at the lanes since the three were made");
+}

@@ -1,0 +1,96 @@
+"""How long it takes from `set_model` to the first batch of the new model, where suppliers make whole batches in long calls.
+
+The trainer lives in this process. It changes the model at a random moment of a call: that call must end, and the next one makes the first
+fresh batch. So a switch should take two calls and a moment at most.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from benches import workloads
+from benches.fleet import Fleet, FleetError
+from benches.role import batch_config
+from benches.scenarios import SMALL, Scenario, Side
+
+NAME = "switching"
+CALL_S = 0.03
+LIMIT_S = 2 * CALL_S + 0.001
+BATCH = 32
+N_SLOTS = 4 * BATCH
+# Batches of each model that are taken before the next switch.
+N_TAKEN = 2
+WORKERS = {"num_workers": 2, "multiprocessing_context": "spawn"}
+# Who waits: how many suppliers there are, and what distinguishes the loader.
+LOADERS: dict[str, tuple[int, dict[str, Any]]] = {
+    "no workers, 1 supplier": (1, {}),
+    "no workers, 1 supplier, zero copy": (1, {"zero_copy": True}),
+    "2 workers, 1 supplier": (1, WORKERS),
+    "2 workers, 2 suppliers": (2, WORKERS),
+    "2 workers, 2 suppliers, zero copy": (2, {**WORKERS, "zero_copy": True}),
+    "2 workers, 2 suppliers, ordered": (2, {**WORKERS, "ordered": True}),
+    "2 workers, 1 supplier, ordered": (1, {**WORKERS, "ordered": True}),
+}
+
+
+def measure(baseline: str, quick: bool) -> dict[str, Any]:
+    """Change the model again and again, with each kind of loader.
+
+    Args:
+        baseline: ignored; the other package has no suppliers that make batches.
+        quick: few switches.
+
+    Returns:
+        `call_ms`, `limit_ms`, `n`, and `loaders`, by their names: p50_ms, p99_ms, max_ms, n_late (switches beyond the limit) and
+        n_stale (batches of an earlier model); or `error`.
+    """
+    n = 10 if quick else 200
+    try:
+        loaders = {name: _switch(n_suppliers, options, n) for name, (n_suppliers, options) in LOADERS.items()}
+    except (FleetError, RuntimeError) as error:
+        return {"error": str(error)}
+    return {"call_ms": CALL_S * 1e3, "limit_ms": LIMIT_S * 1e3, "n": n, "loaders": loaders}
+
+
+def _switch(n_suppliers: int, options: dict[str, Any], n: int) -> dict[str, float]:
+    import softs_fast
+
+    scenario = Scenario(NAME, "loader", SMALL, N_SLOTS, n_suppliers, batch_size=BATCH, call_s=CALL_S)
+    side = replace(Side.pure("softs_fast"), batch_generator=True)
+    when = random.Random(1)
+    took_ms, n_stale = [], 0
+    with ExitStack() as stack:
+        fleet = stack.enter_context(Fleet(scenario, side, with_clients=False))
+        loader = softs_fast.SoftDataLoader(
+            f"{workloads.PRODUCT}-0",
+            fleet.frontend,
+            batch_config(softs_fast, SMALL),
+            softs_fast.ShmMedium,
+            N_SLOTS,
+            batch_size=BATCH,
+            **options,
+        )
+        stack.callback(loader.soft_dataset.close)
+        batches = iter(loader)
+        for model in range(1, n + 1):
+            for _ in range(N_TAKEN):
+                next(batches)
+            time.sleep(when.random() * CALL_S)
+            began = time.perf_counter()
+            loader.set_model(f"{workloads.PRODUCT}-{model}")
+            while int(next(batches)["y"][0]) != model:
+                n_stale += 1
+            took_ms.append((time.perf_counter() - began) * 1e3)
+        del batches
+    took_ms.sort()
+    return {
+        "p50_ms": took_ms[n // 2],
+        "p99_ms": took_ms[n * 99 // 100],
+        "max_ms": took_ms[-1],
+        "n_late": sum(one > LIMIT_S * 1e3 for one in took_ms),
+        "n_stale": n_stale,
+    }
