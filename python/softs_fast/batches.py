@@ -29,7 +29,6 @@ __all__ = [
     "collate_rows",
     "has_rows",
     "rows_of",
-    "shared",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -206,19 +205,6 @@ def rows_of(batches: Iterable[Tensors], n_rows: int) -> Iterator[Any]:
         return iter(deque((_Whole(batch), *rest)).popleft, _END)
 
     return chain.from_iterable(map(items, batches))
-
-
-def shared(tensors: Tensors) -> Tensors:
-    """Return the tensors after moving their memory, with one copy, to where torch's queues need it.
-
-    A queue would do it in a thread of its own, which can abort a worker that ends meanwhile: to let go of a slot
-    or an array, that thread needs the interpreter.
-    """
-    for value in tensors.values():
-        for tensor in value if isinstance(value, tuple) else (value,):
-            # Tensors on the same storage move together.
-            tensor.untyped_storage().share_memory_()
-    return tensors
 
 
 def collate_rows(samples: list[Any]) -> Any:

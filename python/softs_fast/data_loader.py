@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from .arguments import accepts_0_1_0
+from .backlog import Backlog
 from .batches import collate_rows, has_rows
 from .configs import BatchConfig
 from .errors import ConfigError
@@ -26,8 +27,8 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
 
     Args:
         dataset: where samples come from; the attribute `soft_dataset`.
-        **dataloader_kwargs: of DataLoader. `in_order` is False unless the dataset is ordered: then nobody waits for a slow worker while
-            another one has a batch.
+        **dataloader_kwargs: of DataLoader. `in_order` is False unless it is given, so that nobody waits for a slow worker while another
+            one has a batch; those of an ordered dataset come in order nevertheless.
 
     Raises:
         ConfigError: `zero_copy`, and too few slots for two batches.
@@ -35,18 +36,16 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
 
     def __init__(self, dataset: EndlessDataset, **dataloader_kwargs: Any) -> None:
         self.soft_dataset = dataset
+        self._backlog: Backlog | None = None
         if dataloader_kwargs.get("collate_fn") is None and dataloader_kwargs.get("batch_size", 1) is not None:
             dataloader_kwargs = {**dataloader_kwargs, "collate_fn": collate_rows}
-        if not dataset.ordered:
-            dataloader_kwargs = {"in_order": False, **dataloader_kwargs}
-        super().__init__(dataset, **dataloader_kwargs)
+        super().__init__(dataset, **{"in_order": False, **dataloader_kwargs})
         if dataset._is_on_device and self.num_workers > 0:
             raise ConfigError(NO_WORKERS)
         if dataset._is_on_device and self.pin_memory:
             raise ConfigError(
                 "CudaIpcMedium hands out tensors that are on the device already; leave out pin_memory"
             )
-        self.soft_dataset._sends_samples = self.batch_size is None
         if self.batch_size is not None:
             self.soft_dataset._use_blocks_of(self.batch_size)
 
@@ -61,11 +60,16 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
             # The iterator, or the workers that iterate, are made from these now; nobody else gets rows or tags.
             data._rows_per_batch = n_rows
             data._rows_per_turn = 1 if self.batch_size is None else self.batch_size
+            if self._backlog is None or not self.persistent_workers:
+                self._backlog = Backlog(self.num_workers) if data.ordered and self.num_workers > 0 else None
+            else:
+                self._backlog.clear()
+            backlog = data._backlog = self._backlog
             self.collate_fn = CollateTagged(collate_fn, self.batch_size is not None)
             try:
                 iterator = super().__iter__()
             finally:
-                data._rows_per_batch = data._rows_per_turn = None
+                data._rows_per_batch = data._rows_per_turn = data._backlog = None
                 self.collate_fn = collate_fn
         pins_slots = self.pin_memory and data.zero_copy and torch.cuda.is_available()
         if n_rows is None or self.num_workers > 0 or (self.pin_memory and not pins_slots):
@@ -75,6 +79,7 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
                 max(1, self.num_workers),
                 ordered=data.ordered,
                 returns=data._products_return,
+                backlog=backlog,
             )
         return BatchIterator(iterator, data._batches(n_rows, pins_slots))
 

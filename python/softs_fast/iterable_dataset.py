@@ -14,7 +14,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .arguments import accepts_0_1_0, check_at_least
-from .batches import batch_reader, rows_of, shared
+from .backlog import Backlog
+from .batches import batch_reader, rows_of
 from .block_rows import BlockRows
 from .configs import BatchConfig
 from .course import MAX_PRODUCTS, Course, Plan, WantedProduct
@@ -81,12 +82,11 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._rows_per_batch: int | None = None
         # Items of each batch of a loader that wants to know of which product they are.
         self._rows_per_turn: int | None = None
+        self._backlog: Backlog | None = None
         self._course: Course | None = None
         self._watch: Watch | None = None
         self._home_pid = os.getpid()
         self._last_stream: Stream | None = None
-        # Whether a DataLoader's workers send samples as they are.
-        self._sends_samples = False
         check_at_least("num_slots", num_slots, 1)
         check_at_least("retry_delay", retry_delay, 0)
         if request_timeout is not None:
@@ -162,7 +162,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             return items
         worker = get_worker_info()
         which, n_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return Turns(items, self._newest_stream, self._rows_per_turn, which, n_workers)
+        return Turns(items, self._newest_stream, self._rows_per_turn, which, n_workers, self._backlog)
 
     def close(self) -> None:
         """Close this process's client, if there is one; the next iterator opens a new one.
@@ -218,10 +218,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         try:
             if rows_per_batch is not None:
                 batches = self._batches(rows_per_batch)
-                yield from rows_of(map(shared, batches) if in_worker else batches, rows_per_batch)
+                yield from rows_of(batches, rows_per_batch)
             else:
-                samples = self._samples()
-                yield from map(shared, samples) if in_worker and self._sends_samples else samples
+                yield from self._samples()
         except Exception:
             if in_worker:
                 # torch ends a worker that has failed with a signal, which leaves no time to clean up.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gc
 import math
-import multiprocessing
 import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
+from .backlog import trainer_died
 from .batches import GatherReader, RowReader, SampleReader
 from .block_rows import BlockRows
 from .configs import BatchConfig
@@ -240,7 +238,7 @@ class _Patience:
             SampleTimeout: request_timeout has passed, or the user lets nothing go; subclass and text name the
                 cause.
         """
-        if _trainer_died():
+        if trainer_died():
             return False
         now = time.monotonic()
         if is_starved:
@@ -280,12 +278,6 @@ class _Patience:
         if self._request_timeout is None:
             return wait_ms
         return max(1, min(wait_ms, math.ceil((self._request_timeout - waited_s) * 1000)))
-
-
-def _trainer_died() -> bool:
-    """Return whether this is a DataLoader worker whose parent is gone: nobody will take another sample."""
-    parent = multiprocessing.parent_process()
-    return get_worker_info() is not None and parent is not None and not parent.is_alive()
 
 
 _STARVED_S = 1.0

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from torch.utils.data import get_worker_info
+
+from .backlog import Backlog
 from .course import MAX_PRODUCTS
+from .packing import Packed
 from .stream import Stream
 
 __all__ = ["CollateTagged", "FreshBatches", "Tagged", "Turns"]
@@ -41,10 +45,17 @@ class Turns:
         n_rows: items of a batch.
         worker: which worker this is.
         n_workers: how many there are.
+        backlog: says when the trainer has use for another batch; None: always.
     """
 
     def __init__(
-        self, items: Iterator[Any], stream: Callable[[], Stream], n_rows: int, worker: int, n_workers: int
+        self,
+        items: Iterator[Any],
+        stream: Callable[[], Stream],
+        n_rows: int,
+        worker: int,
+        n_workers: int,
+        backlog: Backlog | None = None,
     ) -> None:
         self._items = items
         self._find_stream = stream
@@ -52,6 +63,7 @@ class Turns:
         self._n_rows = n_rows
         self._worker = worker
         self._n_workers = n_workers
+        self._backlog = backlog
         self._product = ""
         # Items of the batch that is under way, and whether they are of one product.
         self._n_items = 0
@@ -64,6 +76,8 @@ class Turns:
         return self
 
     def __next__(self) -> Tagged:
+        if self._n_items == 0 and self._backlog is not None:
+            self._backlog.wait(self._worker)
         product, content = self._kept or self._take()
         if self._n_items and product != self._product:
             if self._is_whole:
@@ -87,7 +101,7 @@ class Turns:
 
 
 class CollateTagged:
-    """Makes a tagged batch of tagged items.
+    """Makes a tagged batch of tagged items; in a worker, one that is packed for its way to the trainer.
 
     Args:
         collate_fn: makes a batch of items; of one item if there are no batches.
@@ -100,10 +114,10 @@ class CollateTagged:
 
     def __call__(self, items: Any) -> Tagged:
         """Return the batch."""
-        if not self._has_batches:
-            return items._replace(content=self._collate_fn(items.content))  # type: ignore[no-any-return]
         # The last one knows whether they are of one product.
-        return items[-1]._replace(content=self._collate_fn([item.content for item in items]))  # type: ignore[no-any-return]
+        tagged: Tagged = items[-1] if self._has_batches else items
+        batch = self._collate_fn([item.content for item in items] if self._has_batches else items.content)
+        return tagged._replace(content=batch if get_worker_info() is None else Packed(batch))
 
 
 class FreshBatches:
@@ -116,6 +130,7 @@ class FreshBatches:
         ordered: hand out those of each product by their turns. What was fetched ahead of a product that is wanted no more is kept for
             the time when it is wanted again: nobody else has those samples.
         returns: a product may be wanted again.
+        backlog: is told how many batches of each worker wait for their turn.
     """
 
     def __init__(
@@ -126,22 +141,32 @@ class FreshBatches:
         *,
         ordered: bool,
         returns: bool,
+        backlog: Backlog | None = None,
     ) -> None:
         self._batches = batches
         self._wanted = wanted
         self._n_workers = n_workers
         self._ordered = ordered
         self._returns = returns
+        self._backlog = backlog
         self._lines: dict[str, _Line] = {}
 
     def __iter__(self) -> FreshBatches:
         return self
 
+    def __del__(self) -> None:
+        """Workers that wait here could not end."""
+        if self._backlog is not None:
+            self._backlog.clear()
+
     def __next__(self) -> Any:
         while True:
             if self._ordered:
                 line = self._line(self._wanted())
-                if (early := line.take()) is not None:
+                early = line.take()
+                if self._backlog is not None:
+                    self._backlog.set(line.n_waiting())
+                if early is not None:
                     return early.content
             tagged = next(self._batches)
             is_fresh = tagged.product == self._wanted()
@@ -170,6 +195,11 @@ class _Line:
 
     def add(self, batch: Tagged) -> None:
         self._early[batch.turn] = batch
+
+    def n_waiting(self) -> list[int]:
+        """Return how many batches of each worker there are."""
+        workers = [turn % self._n_workers for turn in self._early]
+        return [workers.count(worker) for worker in range(self._n_workers)]
 
     def take(self) -> Tagged | None:
         turn = self._next_turn

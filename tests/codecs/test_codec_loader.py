@@ -21,7 +21,6 @@ from softs_fast import (
     TensorSpec,
     WireError,
 )
-from softs_fast.batches import shared
 from softs_fast.codecs import TopKLogits, topk_kl, topk_logits
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -144,11 +143,6 @@ def test_in_a_worker(endpoint: str, medium_cls: Any, batch_size: int | None) -> 
         else:
             check(batch, batch_size)
     del batches
-
-
-def test_what_goes_to_a_trainer_is_shared_before_a_queue_gets_it() -> None:
-    batch = shared({"logits": topk_logits(torch.randn(2, 9), 3), "y": torch.arange(2)})
-    assert all(tensor.is_shared() for tensor in (*batch["logits"], batch["y"]))
 
 
 @pytest.mark.parametrize("medium_cls", [ShmMedium])

@@ -93,6 +93,8 @@ struct Lane {
     attached: Arc<Attached>,
     weight: u32,
     credit: i64,
+    /// It has had no turn yet.
+    is_new: bool,
 }
 
 /// The orders that a call of the generator is to serve, all of one lane.
@@ -103,6 +105,13 @@ struct Hand {
     /// Whether somebody was given the memory of the slots, and may be writing to it.
     is_shown: bool,
     begun: Option<Instant>,
+}
+
+impl Lane {
+    /// Where its orders go on in the stream; `None`: there are none.
+    fn next_sequence(&self) -> Option<u64> {
+        self.attached.worker.next_sequence(self.lane)
+    }
 }
 
 impl Desk {
@@ -203,7 +212,8 @@ impl Desk {
             // Its client has just begun to wait for this product: it gets a turn before those who have had theirs.
             let credit = i64::from(weight) * self.quantum(1);
             let place = self.turn.min(self.lanes.len());
-            self.lanes.insert(place, Lane { id: id.clone(), lane, product_id, attached, weight, credit });
+            let id = id.clone();
+            self.lanes.insert(place, Lane { id, lane, product_id, attached, weight, credit, is_new: true });
             self.turn = place;
             Ok(())
         } else {
@@ -262,11 +272,13 @@ impl Desk {
         let quantum = self.quantum(max);
         // Once around, and the one that has the turn once more: each is seen with credit, for debts are smaller than what a turn brings.
         for _ in 0..self.lanes.len() + 2 {
+            self.let_the_earliest_begin();
             match self.lanes.get_mut(self.turn) {
                 Some(lane) if lane.credit > 0 && self.n_called == 0 && is_surplus(lane, self.mean_ns) => {
                     lane.credit = 0;
                 }
                 Some(lane) if lane.credit > 0 => {
+                    lane.is_new = false;
                     take_orders(&lane.attached, lane.lane, max, &mut self.hand.claims);
                     let n = self.hand.claims.len();
                     if n > 0 {
@@ -290,6 +302,22 @@ impl Desk {
             }
         }
         Turn::Nobody
+    }
+
+    /// Of those who begin one stream together, such as the workers of a loader, the one whose samples come first has the first turn.
+    fn let_the_earliest_begin(&mut self) {
+        let Some(new) = self.lanes.get(self.turn).filter(|lane| lane.is_new) else { return };
+        let (mut earliest, mut first) = (self.turn, new.next_sequence());
+        for (at, lane) in self.lanes.iter().enumerate().skip(self.turn + 1) {
+            if lane.is_new
+                && lane.product_id == new.product_id
+                && let Some(next) = lane.next_sequence()
+                && first.is_none_or(|first| next < first)
+            {
+                (earliest, first) = (at, Some(next));
+            }
+        }
+        self.lanes.swap(self.turn, earliest);
     }
 
     /// A client has called: until all have had a turn, nothing is left to others, who may be awake but busy elsewhere.

@@ -235,13 +235,15 @@ impl<L: Lanes> Client<L> {
         let Some(lane) = self.products.get(key).lane else {
             return;
         };
-        let waiting: Vec<_> = (0..self.slots.len())
+        let mut waiting: Vec<_> = (0..self.slots.len())
             .map(|slot| slot as SlotId)
             .filter(|&slot| {
                 let (slot, block) = (&self.slots[slot as usize], self.block(slot));
                 slot.state == State::Waiting && !slot.tainted && block.wanted && block.product == key
             })
             .collect();
+        // Who makes them begins with the first that is placed.
+        waiting.sort_unstable_by_key(|&slot| self.place_in_stream(slot));
         for slot in waiting {
             let sequence = self.sequence_of(slot);
             if !self.lanes.place(lane, slot, sequence) {

@@ -409,3 +409,21 @@ fn who_follows_a_product_orders_into_slots_that_ended_unseen() {
     desk.client.order_followed(desk.now);
     assert_eq!(desk.placed().len(), 4, "nobody has looked at the lanes since the three were made");
 }
+
+#[test]
+fn orders_that_waited_for_a_supplier_come_to_the_lane_in_the_order_of_their_stream() {
+    let (mut desk, lanes) = desk(config(4));
+    assert_eq!(desk.request("q"), None);
+    let placed = desk.placed();
+    desk.done(&placed);
+    let slots: Vec<_> = (0..4).map(|_| desk.request("q").unwrap()).collect();
+    // The slot that was released last is ordered first.
+    for slot in slots {
+        desk.client.release_slot(u64::from(slot)).unwrap();
+    }
+    assert_eq!(desk.request("p"), None);
+    assert!(lanes.take_placed().is_empty(), "nobody has said yet who makes it");
+    desk.supply("p", 1, 0, 0);
+    let sequences: Vec<_> = lanes.take_placed().into_iter().map(|(_, sequence)| sequence).collect();
+    assert_eq!(sequences, [0, 1], "half of the slots are for q");
+}

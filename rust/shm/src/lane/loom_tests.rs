@@ -165,7 +165,7 @@ fn an_order_that_is_given_back_is_not_lost() {
         assert!(memory.ring().unclaim(&held));
         assert!(other.join().unwrap(), "an order waited all the time");
         assert!(memory.serve(3), "the other one waits, wherever the hint is");
-        assert!(!memory.ring().has_orders(GENERATION));
+        assert!(memory.ring().next_sequence(GENERATION).is_none());
         assert_eq!((memory.sample(0), memory.sample(1)), (10, 11));
     });
 }
@@ -325,7 +325,7 @@ fn a_bell_against_sleep() {
             let memory = Arc::clone(&memory);
             thread::spawn(move || {
                 bell::fall_asleep(&memory.asleep, 1);
-                memory.ring().has_orders(GENERATION)
+                memory.ring().next_sequence(GENERATION).is_some()
             })
         };
         memory.place(0, 0, 10);
@@ -343,14 +343,14 @@ fn an_order_that_one_leaves_to_another_who_falls_asleep_is_seen() {
         let junior = {
             let memory = Arc::clone(&memory);
             thread::spawn(move || {
-                let has_seen = memory.ring().has_orders(GENERATION);
+                let has_seen = memory.ring().next_sequence(GENERATION).is_some();
                 bell::fall_asleep(&memory.asleep, 1);
                 // It leaves the order to the senior if that one is awake.
                 has_seen && memory.asleep.load(Ordering::Relaxed) & 1 == 0
             })
         };
         bell::fall_asleep(&memory.asleep, 0);
-        let senior_takes_it = memory.ring().has_orders(GENERATION);
+        let senior_takes_it = memory.ring().next_sequence(GENERATION).is_some();
         assert!(!junior.join().unwrap() || senior_takes_it, "both would sleep while an order waits");
     });
 }

@@ -258,11 +258,16 @@ impl Ring<'_> {
         None
     }
 
-    /// Whether an order waits.
-    pub(crate) fn has_orders(self, generation: u32) -> bool {
+    /// The sequence number of the oldest order that waits.
+    pub(crate) fn next_sequence(self, generation: u32) -> Option<u64> {
         // SYNC(order-returned): pairs with `lower_hint`.
         let (first, tail) = self.waiting(self.header.hint.word.load(Ordering::Acquire));
-        self.is_open(generation) && (first..tail).any(|position| self.ordered_at(position).is_some())
+        if !self.is_open(generation) {
+            return None;
+        }
+        let position = (first..tail).find(|&position| self.ordered_at(position).is_some())?;
+        // Relaxed: it may be claimed, and another one placed, before anybody makes use of that.
+        Some(self.cells[self.index(position)].sequence.load(Ordering::Relaxed))
     }
 
     /// Gives an order back; `false` when it was taken away because this supplier seemed dead.
@@ -340,7 +345,7 @@ impl Ring<'_> {
         let hint = &self.header.hint.word;
         let mut seen = hint.load(Ordering::Relaxed);
         loop {
-            // SYNC(order-returned): pairs with `claim` and `has_orders`; the cell is ORDERED again.
+            // SYNC(order-returned): pairs with `claim` and `next_sequence`; the cell is ORDERED again.
             match hint.compare_exchange_weak(seen, lowered(seen), Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => seen = now,

@@ -151,7 +151,13 @@ impl LaneWorker {
     /// Whether an order waits in a lane.
     #[must_use]
     pub fn has_orders(&self, lane: LaneRef) -> bool {
-        self.ring(lane).is_some_and(|ring| ring.has_orders(lane.generation))
+        self.next_sequence(lane).is_some()
+    }
+
+    /// The sequence number of the oldest order that waits in a lane; somebody else may claim it.
+    #[must_use]
+    pub fn next_sequence(&self, lane: LaneRef) -> Option<u64> {
+        self.ring(lane)?.next_sequence(lane.generation)
     }
 
     /// Gives an order back; another supplier, or this one, may claim it. The client should be woken: it knows who else sleeps.

@@ -343,3 +343,31 @@ fn a_sample_of_another_size_never_reaches_the_slot() {
     assert!(text.starts_with("head ") && text.ends_with(" tail") && text.contains("[...]"), "{text}");
     assert!(cut(&"ü".repeat(9000)).len() < 8100);
 }
+
+#[test]
+fn of_those_who_begin_one_stream_together_the_earliest_place_comes_first() {
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let (mut desk, mut machine) = (desk(&[]), machine());
+        let mut students = [Student::new(), Student::new(), Student::new()];
+        let old = students[0].lane();
+        students[0].order(old, 0..3);
+        offer(&mut desk, &mut machine, &[(&students[0].id(old), "p")]);
+        assert_eq!(share(&mut desk, 1, 1).len(), 1);
+        let lanes = students.each_mut().map(Student::lane);
+        for which in order {
+            let id = students[which].id(lanes[which]);
+            assert!(offer(&mut desk, &mut machine, &[(&id, "p")]).is_empty());
+        }
+        // A supplier may come to a lane before there are orders.
+        for (which, place) in [700, 32, 64].into_iter().enumerate() {
+            assert!(students[which].owner.place(lanes[which], 3, place));
+        }
+        let mut made = Vec::new();
+        while desk.take(1) == Turn::Lane {
+            made.push(desk.begin().unwrap().sequence);
+            desk.end(Ok(()));
+        }
+        made.retain(|&place| place >= 32);
+        assert_eq!(made, [32, 64, 700], "attached as {order:?}");
+    }
+}
