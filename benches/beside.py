@@ -65,6 +65,21 @@ def switches(result: Record) -> str:
     return section("From set_model to the first sample of the new model", heads, rows)
 
 
+def switching(result: Record) -> str:
+    """Time from a change of the model to the first batch of the new one, where calls are long and make many samples."""
+    record = result.get("switching", {})
+    if "loaders" not in record:
+        return ""
+    rows = [
+        [name, *(f"{one[key]:.1f}" for key in ("p50_ms", "p99_ms", "max_ms")), f"{one['n_late']}", f"{one['n_stale']}"]
+        for name, one in record["loaders"].items()
+    ]  # fmt: skip
+    note = f"A call took {record['call_ms']:.1f} ms, so the limit is {record['limit_ms']:.1f} ms; {record['n']} switches each."
+    heads = ["loader", "p50 ms", "p99 ms", "max ms", "beyond two calls and 1 ms", "batches of the old model"]
+    title = "From set_model to the first batch of the new model, calls of 30 ms"
+    return section(title, heads, rows, note)
+
+
 def growth(result: Record) -> str:
     """What a sample costs beside more suppliers and clients, and the memory of each process."""
     record = result.get("growth", {})

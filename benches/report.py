@@ -77,6 +77,7 @@ def tables(result: Record, source: str) -> str:
         beside.other_ways(result),
         _latency(result),
         beside.switches(result),
+        beside.switching(result),
         beside.training(result),
         _lost_slots(result),
         _idle(result),

@@ -123,3 +123,12 @@ def test_committed_results_can_still_be_shown(results: Path) -> None:
     assert report.tables(result, results.name)
     assert bool(beside.lane_alone(result)) == ("lane_alone" in result)
     report.summary(result)
+
+
+def test_switches_of_loaders_have_a_table() -> None:
+    one = {"p50_ms": 45.25, "p99_ms": 60.5, "max_ms": 61.0, "n_late": 3, "n_stale": 0}
+    record = {"call_ms": 30.1, "limit_ms": 61.2, "n": 200, "loaders": {"no workers": one}}
+    table = beside.switching({"switching": record})
+    assert "| no workers | 45.2 | 60.5 | 61.0 | 3 | 0 |" in table
+    assert "the limit is 61.2 ms; 200 switches each" in table
+    assert beside.switching({"switching": {"error": "none"}}) == beside.switching({}) == ""
