@@ -1,10 +1,11 @@
 //! The client's driver: no thread of its own, every call turns the crank in the caller's.
 
 mod gathering;
+mod slots;
 mod waiting;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::retry_on_intr;
@@ -15,14 +16,15 @@ use softs_proto::client::{
 };
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
-use softs_shm::{Segment, Stores};
 
 use crate::endpoint::Endpoint;
 use crate::error::NetError;
 use crate::lanes::owner::OwnLanes;
-use crate::link::{self, Fence, Link};
+use crate::link::{self, Link};
 
 pub use gathering::{Batch, GatherError};
+pub use slots::Slots;
+use slots::stores;
 
 /// While samples come without waiting, the socket and the suppliers are looked after this often.
 const CARE_EVERY: Duration = Duration::from_millis(2);
@@ -87,53 +89,6 @@ struct Inner {
     show_at: Instant,
     remind_at: Instant,
     n_sleeping: usize,
-}
-
-/// What a client's slots lie in, as far as the driver needs to know.
-#[derive(Debug, Default)]
-pub struct Slots {
-    lanes: OwnLanes,
-    fence: Option<Fence>,
-}
-
-impl Slots {
-    /// Slots in memory or in a file of this host: with lanes, and behind a fence that waits for those who still write.
-    ///
-    /// # Errors
-    /// The system is out of file descriptors, or does not tell who this process is.
-    pub fn in_segment(segment: &Arc<Segment>) -> Result<Self, NetError> {
-        let lanes = OwnLanes::open(segment)?;
-        let segment = Arc::clone(segment);
-        let fence = move || {
-            let failed = |why: String| NetError::Os {
-                endpoint: segment.address().to_owned(),
-                what: "order anew what a lost broker had".to_owned(),
-                why,
-            };
-            match segment.is_written() {
-                Ok(false) => Ok(()),
-                Ok(true) => {
-                    Err(failed("a supplier still writes to a slot, or was stopped while it did".to_owned()))
-                }
-                Err(error) => Err(failed(error.to_string())),
-            }
-        };
-        Ok(Self { lanes, fence: Some(Fence(Box::new(fence))) })
-    }
-
-    /// Slots that suppliers reach through connections. `fence` ends those, so that nothing sent before is stored afterwards.
-    #[must_use]
-    pub fn with_fence(fence: impl FnMut() -> Result<(), NetError> + Send + 'static) -> Self {
-        Self { lanes: OwnLanes::default(), fence: Some(Fence(Box::new(fence))) }
-    }
-}
-
-/// How suppliers should write the slots: for as many as are on order, finished or in the caller's hands. Whole blocks are looked at where they are, and
-/// other samples copied.
-fn stores(config: &Config) -> Stores {
-    let ahead = config.prefetch.unwrap_or(config.n_slots);
-    let in_use = ahead.saturating_add(config.block).min(config.n_slots);
-    Stores::for_slots(u64::from(in_use) * config.slot_size, config.block <= 1)
 }
 
 /// A random number for a client, by which brokers know it from one connection to the next.
@@ -498,26 +453,5 @@ impl Client {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic in another call leaves a state that is still consistent enough to be closed.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_are_streamed_if_so_many_are_in_use_that_caches_forget_them() {
-        let config = |n_slots, prefetch, block| Config {
-            slot_size: 1 << 20,
-            n_slots,
-            prefetch,
-            block,
-            ..Config::default()
-        };
-        assert_eq!(stores(&config(16, None, 1)), Stores::Cached);
-        assert_eq!(stores(&config(17, None, 1)), Stores::Streaming);
-        assert_eq!(stores(&config(64, Some(3), 1)), Stores::Cached, "the others are not in use");
-        assert_eq!(stores(&config(64, None, 8)), Stores::Cached, "blocks are not copied");
-        assert_eq!(stores(&config(72, None, 8)), Stores::Streaming);
     }
 }

@@ -1,0 +1,78 @@
+//! What a client's slots lie in, and how suppliers should write them.
+
+use std::sync::Arc;
+
+use softs_proto::client::Config;
+use softs_shm::{Segment, Stores};
+
+use crate::error::NetError;
+use crate::lanes::owner::OwnLanes;
+use crate::link::Fence;
+
+/// What a client's slots lie in, as far as the driver needs to know.
+#[derive(Debug, Default)]
+pub struct Slots {
+    pub(super) lanes: OwnLanes,
+    pub(super) fence: Option<Fence>,
+}
+
+impl Slots {
+    /// Slots in memory or in a file of this host: with lanes, and behind a fence that waits for those who still write.
+    ///
+    /// # Errors
+    /// The system is out of file descriptors, or does not tell who this process is.
+    pub fn in_segment(segment: &Arc<Segment>) -> Result<Self, NetError> {
+        let lanes = OwnLanes::open(segment)?;
+        let segment = Arc::clone(segment);
+        let fence = move || {
+            let failed = |why: String| NetError::Os {
+                endpoint: segment.address().to_owned(),
+                what: "order anew what a lost broker had".to_owned(),
+                why,
+            };
+            match segment.is_written() {
+                Ok(false) => Ok(()),
+                Ok(true) => {
+                    Err(failed("a supplier still writes to a slot, or was stopped while it did".to_owned()))
+                }
+                Err(error) => Err(failed(error.to_string())),
+            }
+        };
+        Ok(Self { lanes, fence: Some(Fence(Box::new(fence))) })
+    }
+
+    /// Slots that suppliers reach through connections. `fence` ends those, so that nothing sent before is stored afterwards.
+    #[must_use]
+    pub fn with_fence(fence: impl FnMut() -> Result<(), NetError> + Send + 'static) -> Self {
+        Self { lanes: OwnLanes::default(), fence: Some(Fence(Box::new(fence))) }
+    }
+}
+
+/// How suppliers should write the slots: for as many as are on order, finished or in the caller's hands. Whole blocks are looked at where they are, and
+/// other samples copied.
+pub(super) fn stores(config: &Config) -> Stores {
+    let ahead = config.prefetch.unwrap_or(config.n_slots);
+    let in_use = ahead.saturating_add(config.block).min(config.n_slots);
+    Stores::for_slots(u64::from(in_use) * config.slot_size, config.block <= 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_streamed_if_so_many_are_in_use_that_caches_forget_them() {
+        let config = |n_slots, prefetch, block| Config {
+            slot_size: 1 << 20,
+            n_slots,
+            prefetch,
+            block,
+            ..Config::default()
+        };
+        assert_eq!(stores(&config(16, None, 1)), Stores::Cached);
+        assert_eq!(stores(&config(17, None, 1)), Stores::Streaming);
+        assert_eq!(stores(&config(64, Some(3), 1)), Stores::Cached, "the others are not in use");
+        assert_eq!(stores(&config(64, None, 8)), Stores::Cached, "blocks are not copied");
+        assert_eq!(stores(&config(72, None, 8)), Stores::Streaming);
+    }
+}
