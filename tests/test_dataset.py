@@ -22,6 +22,7 @@ from softs_fast import (
     NoSupplier,
     SoftDataLoader,
     SoftIterableDataset,
+    backlog,
     iterable_dataset,
     stream,
 )
@@ -211,9 +212,9 @@ def test_a_worker_stops_when_its_trainer_died(
     samples = iter(new(retry_delay=0.0))
     next(samples)
     alive = True
-    monkeypatch.setattr(stream, "get_worker_info", lambda: object())
+    monkeypatch.setattr(backlog, "get_worker_info", lambda: object())
     monkeypatch.setattr(
-        stream.multiprocessing, "parent_process", lambda: SimpleNamespace(is_alive=lambda: alive)
+        backlog.multiprocessing, "parent_process", lambda: SimpleNamespace(is_alive=lambda: alive)
     )
     opened[0].answers = iter([None, 0, None, 0])
     next(samples)
@@ -222,11 +223,13 @@ def test_a_worker_stops_when_its_trainer_died(
         next(samples)
 
 
-@pytest.mark.parametrize("in_worker", [False, True])
-def test_who_cannot_be_woken_looks_often(
-    opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch, in_worker: bool
+@pytest.mark.parametrize("first_wait_ms", [1, 100])
+def test_who_may_not_be_woken_looks_often(
+    opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch, first_wait_ms: int
 ) -> None:
-    samples = iter(new(request_timeout=None))
+    data = new(request_timeout=None)
+    data._first_wait_ms = first_wait_ms
+    samples = iter(data)
     now = 0.0
 
     def wait() -> Iterator[int | None]:
@@ -238,8 +241,6 @@ def test_who_cannot_be_woken_looks_often(
         yield 0
 
     monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda s: None))
-    worker = SimpleNamespace(id=0, num_workers=1) if in_worker else None
-    monkeypatch.setattr(iterable_dataset, "get_worker_info", lambda: worker)
     data_client = ScriptedClient.__init__
 
     def scripted(self: ScriptedClient, *args: Any, **options: Any) -> None:
@@ -250,11 +251,11 @@ def test_who_cannot_be_woken_looks_often(
     next(samples)
     next(samples)
     waits = [timeout_ms for _, timeout_ms in opened[0].requests[1:]]
-    assert waits[0] == (1 if in_worker else 100)
+    assert waits[0] == first_wait_ms
     assert waits[-1] == 100, "who waits for long looks seldom"
     waited = 0
     for wait_ms in waits:
-        assert not in_worker or wait_ms <= max(1, waited / 8)
+        assert wait_ms <= max(first_wait_ms, waited / 8)
         waited += wait_ms
 
 
@@ -332,7 +333,7 @@ def test_a_worker_without_a_trainer_ends(
     loader = SoftDataLoader(*FIRST, batch_size=3, retry_delay=0.0)
     batches = iter(loader)
     next(batches)
-    monkeypatch.setattr(stream, "_trainer_died", lambda: True)
+    monkeypatch.setattr(stream, "trainer_died", lambda: True)
     opened[0].answers = iter([0, 0, None])
     for _ in range(2):
         with pytest.raises(StopIteration):

@@ -1,6 +1,7 @@
 """What goes from a worker to its trainer comes out as it went in, small tensors without a descriptor."""
 
 import pickle
+from multiprocessing import resource_sharer
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
@@ -73,6 +74,7 @@ def test_large_tensors_are_in_shared_memory_before_a_queue_gets_them() -> None:
     copy = pickle.loads(ForkingPickler.dumps(packed))
     assert copy["x"].equal(expected)
     assert copy["y"].tolist() == [0, 1, 2, 3, 4]
+    resource_sharer.stop()
 
 
 def test_what_is_more_than_its_elements_goes_as_torch_has_it() -> None:

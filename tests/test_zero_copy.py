@@ -4,8 +4,11 @@ import copy
 import gc
 import io
 import itertools
+import pickle
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_sharer
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,7 @@ from softs_fast import (
     TCPMedium,
     TensorSpec,
 )
-from softs_fast.batches import collate_rows
+from softs_fast.packing import Packed
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -295,24 +298,21 @@ def test_batches_of_workers(new: Callable[..., SoftDataLoader], method: str) -> 
     for batch in kept:
         assert not seen & set(check(batch))
         seen |= set(batch["y"].tolist())
-        storages = {tensor.untyped_storage().data_ptr() for tensor in batch.values()}
-        assert len(storages) == 1, "all tensors were sent together"
-        assert all(tensor.is_shared() for tensor in batch.values())
 
 
-def test_workers_send_no_slot(new: Callable[..., SoftDataLoader], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("softs_fast.iterable_dataset.get_worker_info", lambda: object())
-    loader = new(num_workers=1, multiprocessing_context="fork")
-    data = loader.soft_dataset
-    items = data._iterate(B)
-    batch = collate_rows([next(items) for _ in range(B)])
-    check(batch)
-    assert all(tensor.is_shared() for tensor in batch.values())
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+def test_workers_send_no_slot(
+    new: Callable[..., SoftDataLoader], monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    monkeypatch.setattr("softs_fast.packing.INLINE_BYTES", inline_bytes)
+    loader = new()
+    packed = Packed(next(iter(loader)))
     assert n_held(loader) == 0
-    single = new(batch_size=None, num_workers=1, multiprocessing_context="fork").soft_dataset
-    one = next(single._iterate(None))
-    assert one["x"].is_shared()
-    assert not next(data._iterate(None))["x"].is_shared(), "torch collates them into memory that is"
+    batch = pickle.loads(ForkingPickler.dumps(packed))
+    check(batch)
+    assert {tensor.is_shared() for tensor in batch.values() if tensor.numel()} == {inline_bytes == 0}
+    resource_sharer.stop()
+    loader.soft_dataset.close()
 
 
 def test_samples_and_batches_of_the_user(new: Callable[..., SoftDataLoader], endpoint: str) -> None:
