@@ -29,6 +29,7 @@ from softs_fast import (
     TCPMedium,
     TensorSpec,
 )
+from softs_fast.batches import collate_rows
 from softs_fast.packing import Packed
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
@@ -305,12 +306,17 @@ def test_workers_send_no_slot(
     new: Callable[..., SoftDataLoader], monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
     monkeypatch.setattr("softs_fast.packing.INLINE_BYTES", inline_bytes)
-    loader = new()
-    packed = Packed(next(iter(loader)))
+    monkeypatch.setattr("softs_fast.iterable_dataset.get_worker_info", lambda: object())
+    loader = new(num_workers=1, multiprocessing_context="fork")
+    items = loader.soft_dataset._iterate(B)
+    packed = Packed(collate_rows([next(items) for _ in range(B)]))
     assert n_held(loader) == 0
     batch = pickle.loads(ForkingPickler.dumps(packed))
     check(batch)
     assert {tensor.is_shared() for tensor in batch.values() if tensor.numel()} == {inline_bytes == 0}
+    if inline_bytes == 0:
+        storages = {tensor.untyped_storage().data_ptr() for tensor in batch.values() if tensor.numel()}
+        assert len(storages) == 1, "large tensors of a block are sent together"
     resource_sharer.stop()
     loader.soft_dataset.close()
 

@@ -127,7 +127,8 @@ class SoftDataLoader(EndlessDataLoader):
     is gone; there must be slots for two batches at least. With `pin_memory=True` besides, and no workers, the
     slots themselves are pinned.
 
-    After `set_model`, no batch of another product comes, not even one that workers have fetched ahead.
+    After `set_model`, no batch of another product comes, not even one that workers have fetched ahead. Batches of workers come as they are
+    made, whoever is slow: `in_order` is False unless it is given.
 
     With `ordered=True`, batch i has the samples i * batch_size and on, for any number of workers; each iterator of
     a loader with workers begins at 0, and without them they go on where the last one stopped. To resume

@@ -275,6 +275,7 @@ impl Desk {
             self.let_the_earliest_begin();
             match self.lanes.get_mut(self.turn) {
                 Some(lane) if lane.credit > 0 && self.n_called == 0 && is_surplus(lane, self.mean_ns) => {
+                    lane.is_new = false;
                     lane.credit = 0;
                 }
                 Some(lane) if lane.credit > 0 => {
