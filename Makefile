@@ -86,8 +86,8 @@ $(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATI
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.88 or newer (rustup, or the package cargo)' >&2; exit 1; }
 	@command -v cc >/dev/null || { echo 'a C compiler is missing: Rust links with cc (the package gcc or clang)' >&2; exit 1; }
 	@command -v "$${CXX:-c++}" >/dev/null || { echo 'a C++ compiler is missing: gcc 11, clang 14 or newer (the package g++ or clang)' >&2; exit 1; }
-	@# What builds softs_fast, and setuptools, which Python 3.12 no longer brings, for packages that come as sources.
-	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) setuptools
+	@# What builds softs_fast, and for packages that come as sources setuptools: Python 3.12 brings none, 3.11 one that cannot make wheels by itself.
+	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) 'setuptools>=70.1'
 	@# The build starts maturin, cmake and ninja by their names.
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --no-build-isolation --editable '.[$*]'
 	@# softs, which we replace, and an older one that cannot be installed beside it: peers of the interop tests, opponents of the benches.
