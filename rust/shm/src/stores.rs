@@ -3,9 +3,9 @@
 /// Slots of more bytes have left the caches before they are used again.
 const CACHED_SLOTS: u64 = 64 << 20;
 /// As [`CACHED_SLOTS`], where the bytes go through the caches twice: what the client copies out of the slots lies there too.
-const CACHED_COPIED_SLOTS: u64 = 16 << 20;
-/// A batch of more bytes has left the caches before anybody uses it.
-const CACHED_BATCH: usize = 32 << 20;
+const CACHED_COPIED_SLOTS: u64 = 24 << 20;
+/// A batch of more bytes has left the caches before anybody uses it: the one before it lies there too, and the slots.
+const CACHED_BATCH: usize = 16 << 20;
 /// Less is not worth the fence.
 const STREAMED_SAMPLE: usize = 64 << 10;
 
@@ -50,10 +50,10 @@ mod tests {
         assert_eq!([16 << 20, 64 << 20].map(|bytes| Stores::for_slots(bytes, false)), [Cached, Cached]);
         assert_eq!(Stores::for_slots((64 << 20) + 1, false), Streaming);
         assert_eq!(
-            [16 << 20, (16 << 20) + 1].map(|bytes| Stores::for_slots(bytes, true)),
+            [24 << 20, (24 << 20) + 1].map(|bytes| Stores::for_slots(bytes, true)),
             [Cached, Streaming]
         );
-        assert_eq!([32 << 20, (32 << 20) + 1].map(Stores::for_batch), [Cached, Streaming]);
+        assert_eq!([16 << 20, (16 << 20) + 1].map(Stores::for_batch), [Cached, Streaming]);
         assert_eq!([64 << 10, (64 << 10) - 1].map(|len| Streaming.for_sample(len)), [Streaming, Cached]);
         assert_eq!(Cached.for_sample(1 << 30), Cached);
     }
