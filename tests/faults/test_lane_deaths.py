@@ -332,6 +332,22 @@ def test_segments_of_the_dead_go_and_those_of_the_living_stay(
         living.unlink()
 
 
+@pytest.mark.parametrize("action", ["create", "create and end", "sweep", "create a file", "take a file over"])
+def test_segments_whose_owner_or_sweeper_dies_at_any_system_call(action: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "steps.py"), action],
+        capture_output=True,
+        env=environment(None),
+        text=True,
+        check=True,
+    )
+    outcome = json.loads(done.stdout)
+    if "forbidden" in outcome:
+        pytest.skip(outcome["forbidden"])
+    assert outcome["wrong"] == []
+    assert outcome["steps"] > 20
+
+
 @pytest.mark.parametrize("end", ["goes on", "dies"])
 def test_a_supplier_that_was_stopped_before_it_writes_never_writes_late(
     market: Market, start: Start, end: str
