@@ -169,7 +169,7 @@ def _loader(size: Size, n_slots: int) -> Scenario:
 
 def _training(size: Size) -> Scenario:
     name = f"training batch 32, {size.label}, 64 slots"
-    return Scenario(name, "training", size, 64, beside=True, length=2, quick=size is THUMBNAIL)
+    return Scenario(name, "training", size, 64, beside=True, length=5, quick=size is THUMBNAIL)
 
 
 SCENARIOS: tuple[Scenario, ...] = (

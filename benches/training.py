@@ -14,9 +14,10 @@ from torch import nn
 # Broker and supplier want cores too.
 N_THREADS = 2
 N_BATCHES_IN_MEMORY = 8
-N_STEPS = 20
-# The loader's first batches of a turn were made while the other turn ran.
-N_STEPS_NOT_COUNTED = 2
+# Short turns: what else the machine does changes from one to the next, and there are more of them.
+N_STEPS = 10
+# The loader's first batches of a turn were made while the other turn ran: those in its slots, and one that was copied ahead.
+N_STEPS_NOT_COUNTED = 3
 
 Batch = Any
 
@@ -28,7 +29,7 @@ def open_training(batches: Iterator[Batch]) -> Callable[[float], dict[str, Any]]
         batches: from the loader; `x` float32 [batch, 3, height, width], `y` int64 [batch, 1].
 
     Returns:
-        A function of seconds; it returns step_ratio (a step from the loader against one from memory, median of the turns),
+        A function of seconds; it returns step_ratio (a step from the loader against those from memory before and after, their median),
         memory_step_ms, loader_step_ms, wait_ms (of it, until the batch was there; medians of the turns' means), turns and seconds.
     """
     torch.set_num_threads(N_THREADS)
@@ -45,14 +46,18 @@ def open_training(batches: Iterator[Batch]) -> Callable[[float], dict[str, Any]]
         memory_s: list[float] = []
         loader_s: list[float] = []
         wait_s: list[float] = []
+        ratios: list[float] = []
         started = time.perf_counter()
         while time.perf_counter() - started < seconds or not loader_s:
-            memory_s.append(_turn(step, in_memory)[0])
+            # The two turns that a turn from the loader lies between: what grows or shrinks steadily cancels out.
+            before = memory_s[-1] if memory_s else _turn(step, in_memory)[0]
             took, waited = _turn(step, batches)
+            memory_s.append(_turn(step, in_memory)[0])
+            ratios.append(2 * took / (before + memory_s[-1]))
             loader_s.append(took)
             wait_s.append(waited)
         return {
-            "step_ratio": statistics.median(fed / free for fed, free in zip(loader_s, memory_s, strict=True)),
+            "step_ratio": statistics.median(ratios),
             "memory_step_ms": 1e3 * statistics.median(memory_s),
             "loader_step_ms": 1e3 * statistics.median(loader_s),
             "wait_ms": 1e3 * statistics.median(wait_s),
