@@ -1,5 +1,6 @@
 """A client that makes its samples itself: each says which number of which product's stream it has."""
 
+import time
 import weakref
 from typing import Any
 
@@ -75,6 +76,10 @@ class NumberedClient:
         self.seeks.append((product_id, start, run, stride, position))
         self._plans[product_id] = (start, run, stride)
         self._positions[product_id] = position
+
+    def leave_after(self, product_id: str, memory: Any, word: int) -> bool:
+        time.sleep(0.01)
+        return False
 
     def follow(self, product_id: str, *, ahead: bool) -> None:
         self.followed.append(product_id)

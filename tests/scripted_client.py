@@ -1,5 +1,6 @@
 """A client that does as it is told, for the decisions of whoever uses it."""
 
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,10 @@ class ScriptedClient:
 
     def release_slot(self, slot_id: int) -> None:
         self.held.remove(slot_id)
+
+    def leave_after(self, product_id: str, memory: Any, word: int) -> bool:
+        time.sleep(0.01)
+        return False
 
     def follow(self, product_id: str, *, ahead: bool) -> None:
         self.followed.append(product_id)

@@ -21,6 +21,8 @@ from softs_fast import (
     Supplier,
     _core,
 )
+from softs_fast.course import Course
+from softs_fast.market.client import LeaveAfter
 from softs_fast.model_id import SharedModelId
 
 CONFIG = softs_fast.make_xy_config((8,), "float32", (), "int64")
@@ -87,6 +89,7 @@ def test_workers_of_a_loader_follow(calls: list[str], frontend: str, eventually:
         loader.set_model(model)
         # Sixteen, but for a slot whose sample was not published yet.
         eventually(lambda: calls.count(model) >= 15, "orders of both workers")  # noqa: B023
+    assert "QueueFeederThread" not in {thread.name for thread in threading.enumerate()}, "queues are direct"
     del batches
 
 
@@ -97,15 +100,17 @@ def test_who_hears_of_switches_has_no_thread(calls: list[str], frontend: str) ->
     data.close()
 
 
-def test_a_sleeper_wakes_up_for_another_name(eventually: Callable[..., None]) -> None:
+def test_a_sleeper_wakes_up_for_another_name(frontend: str, eventually: Callable[..., None]) -> None:
     model, seen = SharedModelId("a"), []
 
     def watch() -> None:
         product = "a"
-        while product != "end":
-            model.sleep_while(product)
-            product = model.read()
-            seen.append(product)
+        with softs_fast.Client(frontend, ShmMedium, 64, 1) as client:
+            model.sleep_while("another one than it is", client.leave_after)
+            while product != "end":
+                model.sleep_while(product, client.leave_after)
+                product = model.read()
+                seen.append(product)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -117,13 +122,75 @@ def test_a_sleeper_wakes_up_for_another_name(eventually: Callable[..., None]) ->
         process.join()
         eventually(lambda: name in seen, name)  # noqa: B023
     thread.join()
-    model.sleep_while("another one than it is")
+
+
+def test_a_product_that_is_wanted_no_more_is_left_without_the_interpreter(
+    calls: list[str], frontend: str
+) -> None:
+    memory, word = bytearray(4), 0
+    with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 4) as client:
+        client.hello()
+        client.follow("1")
+        assert client.request_sample("1", 5_000) is not None
+        # Another product than the one that is followed is none of its business.
+        memory[0] = 1
+        assert not client.leave_after("2", memory, word)
+        assert client.request_sample("1", 5_000) is not None
+        assert client.leave_after("1", memory, word)
+        for product in "12":
+            assert client.request_sample(product, 50) is None
+        assert not client.leave_after("1", memory, word), "it was left before"
+        client.follow("1")
+        assert client.request_sample("1", 5_000) is not None
+    assert set(calls) == {"1"}
+
+
+def test_who_follows_a_product_already_keeps_what_was_ordered(calls: list[str], frontend: str) -> None:
+    with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 4) as client:
+        client.hello()
+        client.follow("1")
+        for _ in range(8):
+            slot = client.request_sample("1", 5_000)
+            assert slot is not None
+            client.release_slot(slot)
+            client.follow("1")
+    assert len(calls) <= 8 + 4
+
+
+def test_a_model_that_comes_back_at_once_is_ordered_again(calls: list[str], frontend: str) -> None:
+    model = SharedModelId("1")
+    with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 4) as client:
+        client.hello()
+        course = Course(client, model)
+        course.change()
+        assert client.request_sample("1", 5_000) is not None
+
+        class Flipping:
+            """A model that is another one for the moment in which it is looked at."""
+
+            def sleep_while(self, product: str, leave_after: LeaveAfter) -> None:
+                leave_after(product, bytearray(4), 1)
+
+            def read(self) -> str:
+                return "1"
+
+            def wake(self) -> None:
+                raise AssertionError
+
+        course._model = Flipping()
+        course.sleep_while("1")
+        assert client.request_sample("1", 50) is None
+        course.change()
+        assert client.request_sample("1", 5_000) is not None
 
 
 def test_memory_without_a_word(frontend: str) -> None:
     for memory in (bytearray(3), memoryview(bytearray(8))[1:]):
-        with pytest.raises(ConfigError, match="four aligned bytes"):
-            _core.sleep_while(memory, 0)
+        with (
+            softs_fast.Client(frontend, ShmMedium, 64, 1) as client,
+            pytest.raises(ConfigError, match="four aligned bytes"),
+        ):
+            client.leave_after("a", memory, 0)
         with pytest.raises(ConfigError, match="four aligned bytes"):
             _core.wake(memory)
 

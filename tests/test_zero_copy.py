@@ -29,7 +29,6 @@ from softs_fast import (
     TCPMedium,
     TensorSpec,
 )
-from softs_fast.batches import collate_rows
 from softs_fast.packing import Packed
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
@@ -308,8 +307,8 @@ def test_workers_send_no_slot(
     monkeypatch.setattr("softs_fast.packing.INLINE_BYTES", inline_bytes)
     monkeypatch.setattr("softs_fast.iterable_dataset.get_worker_info", lambda: object())
     loader = new(num_workers=1, multiprocessing_context="fork")
-    items = loader.soft_dataset._iterate(B)
-    packed = Packed(collate_rows([next(items) for _ in range(B)]))
+    batches = loader.soft_dataset._iterate(B)
+    packed = Packed(next(batches))
     assert n_held(loader) == 0
     batch = pickle.loads(ForkingPickler.dumps(packed))
     check(batch)

@@ -24,7 +24,6 @@ __all__ = [
     "Viewer",
     "__version__",
     "lane_stats",
-    "sleep_while",
     "sweep",
     "wake",
 ]
@@ -41,15 +40,8 @@ def lane_stats(segment: Segment) -> dict[str, Any] | None:
     attached, tail}` of each that was ever used.
     """
 
-def sleep_while(memory: Any, word: int) -> None:
-    """Sleep while the first four bytes of a buffer are `word`, in the order of this machine; may come back early.
-
-    Raises:
-        ConfigError: there are no four bytes, or they are not aligned.
-    """
-
 def wake(memory: Any) -> None:
-    """Wake all who sleep by `sleep_while` on the same memory, in whatever process.
+    """Wake all who sleep by `Client.leave_after` on the same memory, in whatever process.
 
     Raises:
         ConfigError: there are no four bytes, or they are not aligned.
@@ -188,6 +180,16 @@ class Client:
 
     def follow(self, product_id: str, ahead: bool, timeout_ms: int) -> None:
         """Hand out samples of this product alone; everything else is discarded, and waits for it end."""
+
+    def leave_after(self, product_id: str, memory: Any, word: int) -> bool:
+        """Sleep while `memory` begins with `word`; may come back early.
+
+        If it does not then, and the product is followed, discard what was ordered and let all requests get nothing until `follow`; return
+        whether that is so.
+
+        Raises:
+            ConfigError: memory has no four aligned bytes.
+        """
 
     def stats(self, product_id: str | None, timeout_ms: int) -> dict[str, Any] | None:
         """The broker's statistics, with `diagnosis` of the product if the broker can give one."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch.utils.data import get_worker_info
 
 from .fork_locks import renewed_in_forks
 from .market import Client
+from .market.client import LeaveAfter
 
 __all__ = ["MAX_PRODUCTS", "Course", "Plan", "WantedProduct"]
 
@@ -23,8 +24,13 @@ class WantedProduct(Protocol):
     def read(self) -> str:
         """Return the product."""
 
-    def sleep_while(self, product: str) -> None:
-        """Sleep while it is this one and nobody calls `wake`; may come back early."""
+    def sleep_while(self, product: str, leave_after: LeaveAfter) -> None:
+        """Sleep while it is this one and nobody calls `wake`; may come back early.
+
+        Args:
+            product: which one.
+            leave_after: sleeps while this memory begins with this word; if it does not then, has the client leave the product.
+        """
 
     def wake(self) -> None:
         """Wake all who sleep, in whatever process."""
@@ -72,6 +78,21 @@ class Course:
             product = self._model.read()
             if product != self._product:
                 self._follow(product, ahead=self._is_in_place(product))
+
+    def sleep_while(self, product: str) -> None:
+        """Sleep while this product is wanted and nobody wakes us; may come back early.
+
+        If another one is wanted then, nobody orders this one any more, even before the interpreter is free for us; `change` must follow.
+        """
+        self._model.sleep_while(product, self._leave_after)
+
+    def _leave_after(self, product: str, memory: Any, word: int) -> bool:
+        is_left = self._client.leave_after(product, memory, word)
+        if is_left:
+            # Nothing is ordered until a product is followed, even if the same one is wanted again by now.
+            with self._lock:
+                self._product = None
+        return is_left
 
     def enter(self, positions: dict[str, int], plan: Plan | None) -> str:
         """Take the product that is wanted now up where it was left, for an iterator that has nothing of it in hand.

@@ -12,10 +12,11 @@ from .arguments import accepts_0_1_0
 from .backlog import Backlog
 from .batches import collate_rows, has_rows
 from .configs import BatchConfig
+from .direct_queue import with_direct_queues
 from .errors import ConfigError
 from .iterable_dataset import NO_WORKERS, EndlessDataset, SoftIterableDataset
 from .market import Medium
-from .turns import CollateTagged, FreshBatches
+from .turns import CollateTagged, FreshBatches, collate_tagged_rows
 
 __all__ = ["BatchIterator", "EndlessDataLoader", "SoftDataLoader"]
 
@@ -56,7 +57,7 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         """
         data = self.soft_dataset
         with data._lock():
-            n_rows, collate_fn = self._rows_per_batch, self.collate_fn
+            n_rows, collate_fn, context = self._rows_per_batch, self.collate_fn, self.multiprocessing_context
             # The iterator, or the workers that iterate, are made from these now; nobody else gets rows or tags.
             data._rows_per_batch = n_rows
             data._rows_per_turn = 1 if self.batch_size is None else self.batch_size
@@ -65,12 +66,17 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
             else:
                 self._backlog.clear()
             backlog = data._backlog = self._backlog
-            self.collate_fn = CollateTagged(collate_fn, self.batch_size is not None)
+            if n_rows is None:
+                self.collate_fn = CollateTagged(collate_fn, self.batch_size is not None)
+            else:
+                self.collate_fn = collate_tagged_rows
+            if self.num_workers > 0:
+                self.multiprocessing_context = with_direct_queues(context)
             try:
                 iterator = super().__iter__()
             finally:
                 data._rows_per_batch = data._rows_per_turn = data._backlog = None
-                self.collate_fn = collate_fn
+                self.collate_fn, self.multiprocessing_context = collate_fn, context
         pins_slots = self.pin_memory and data.zero_copy and torch.cuda.is_available()
         if n_rows is None or self.num_workers > 0 or (self.pin_memory and not pins_slots):
             return FreshBatches(

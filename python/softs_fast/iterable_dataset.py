@@ -157,12 +157,15 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             WireError: a sample is not what a codec of `batch_config` writes; its slot has gone back.
             SegmentError: `close` was called.
         """
-        items = self._iterate(self._rows_per_batch)
-        if self._rows_per_turn is None:
-            return items
-        worker = get_worker_info()
-        which, n_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return Turns(items, self._newest_stream, self._rows_per_turn, which, n_workers, self._backlog)
+        n_rows, items_per_turn = self._rows_per_batch, self._rows_per_turn
+        items = self._iterate(n_rows)
+        if items_per_turn is not None:
+            worker = get_worker_info()
+            which, n_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+            if n_rows is not None:
+                items_per_turn = 1
+            items = Turns(items, self._newest_stream, items_per_turn, which, n_workers, self._backlog)
+        return items if n_rows is None else rows_of(items, n_rows)
 
     def close(self) -> None:
         """Close this process's client, if there is one; the next iterator opens a new one.
@@ -214,13 +217,10 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             )
 
     def _iterate(self, rows_per_batch: int | None) -> Iterator[Any]:
+        """Yield batches of so many rows, or samples."""
         in_worker = get_worker_info() is not None
         try:
-            if rows_per_batch is not None:
-                batches = self._batches(rows_per_batch)
-                yield from rows_of(batches, rows_per_batch)
-            else:
-                yield from self._samples()
+            yield from self._samples() if rows_per_batch is None else self._batches(rows_per_batch)
         except Exception:
             if in_worker:
                 # torch ends a worker that has failed with a signal, which leaves no time to clean up.

@@ -12,6 +12,7 @@ from typing import Any
 
 from . import _core
 from .errors import ConfigError
+from .market.client import LeaveAfter
 
 __all__ = ["SharedModelId"]
 
@@ -55,12 +56,12 @@ class SharedModelId:
             self._view[:] = record
         self.wake()
 
-    def sleep_while(self, value: str) -> None:
-        """Sleep while it is this name and nobody calls `wake`; may come back early."""
+    def sleep_while(self, value: str, leave_after: LeaveAfter) -> None:
+        """Sleep while it is this name, see `WantedProduct`."""
         record = bytes(self._view)
         if _text_of(record) == value.encode():
             # The checksum: what follows changes with it.
-            _core.sleep_while(self._view, int.from_bytes(record[:4], sys.byteorder))
+            leave_after(value, self._view, int.from_bytes(record[:4], sys.byteorder))
 
     def wake(self) -> None:
         """Wake all who sleep, in whatever process."""

@@ -6,6 +6,7 @@ millisecond for each, whatever it holds.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import pickle
 from collections.abc import Callable
@@ -43,7 +44,7 @@ class _Packer(ForkingPickler):
     def reducer_override(self, content: Any) -> Any:
         if type(content) is not torch.Tensor or not _is_plain(content):
             return NotImplemented
-        return _tensor_of, (_bytes_of(content), content.dtype, content.shape)
+        return _tensor_of, (_bytes_of(content), str(content.dtype)[len("torch.") :], tuple(content.shape))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -57,11 +58,12 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
+    rows = tensor.contiguous()
+    return ctypes.string_at(rows.data_ptr(), rows.nbytes)
 
 
-def _tensor_of(data: bytes, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+def _tensor_of(data: bytes, dtype_name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    dtype = getattr(torch, dtype_name)
     if not data:
         return torch.empty(shape, dtype=dtype)
     # A tensor that can be written to needs memory that can.

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 from torch.utils.data import get_worker_info
 
 from .backlog import Backlog
+from .batches import collate_rows
 from .course import MAX_PRODUCTS
 from .packing import Packed
 from .stream import Stream
 
-__all__ = ["CollateTagged", "FreshBatches", "Tagged", "Turns"]
+__all__ = ["CollateTagged", "FreshBatches", "Tagged", "Turns", "collate_tagged_rows"]
 
 
 class Tagged(NamedTuple):
@@ -42,7 +43,7 @@ class Turns:
     Args:
         items: samples, or what stands for the rows of a batch.
         stream: returns the stream of the items, once the first one has been taken.
-        n_rows: items of a batch.
+        n_rows: items of a batch; 1 where each item is a batch.
         worker: which worker this is.
         n_workers: how many there are.
         backlog: says when the trainer has use for another batch; None: always.
@@ -117,7 +118,13 @@ class CollateTagged:
         # The last one knows whether they are of one product.
         tagged: Tagged = items[-1] if self._has_batches else items
         batch = self._collate_fn([item.content for item in items] if self._has_batches else items.content)
-        return tagged._replace(content=batch if get_worker_info() is None else Packed(batch))
+        return _for_trainer(tagged, batch)
+
+
+def collate_tagged_rows(items: list[Any]) -> Tagged:
+    """Return the tagged batch of which `items` are the rows; in a worker, packed for its way to the trainer."""
+    tagged: Tagged = collate_rows(items)
+    return _for_trainer(tagged, tagged.content)
 
 
 class FreshBatches:
@@ -210,6 +217,10 @@ class _Line:
             turn = min(self._early)
         self._next_turn = turn + 1
         return self._early.pop(turn)
+
+
+def _for_trainer(tagged: Tagged, batch: Any) -> Tagged:
+    return tagged._replace(content=batch if get_worker_info() is None else Packed(batch))
 
 
 def _remember(known: dict[str, Any], product: str, value: Any) -> None:

@@ -32,7 +32,7 @@ class Watch:
 
     def _run(self, product: str) -> None:
         while not self._is_over:
-            self._model.sleep_while(product)
+            self._course.sleep_while(product)
             if self._is_over:
                 return
             product = self._model.read()

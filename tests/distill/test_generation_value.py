@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from softs_fast import Client, ShmMedium
 from softs_fast.distill.generation_value import GenerationProduct, new_generation_value, set_generation
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -33,11 +34,12 @@ def test_a_sleeper_in_another_process_wakes_up(method: str) -> None:
 def follow(model: GenerationProduct, pipe: Any) -> None:
     product = model.read()
     pipe.send(product)
-    for _ in range(3):
-        while model.read() == product:
-            model.sleep_while(product)
-        product = model.read()
-        pipe.send(product)
+    with Client("ipc:///tmp/nobody", ShmMedium, 64, 1) as client:
+        for _ in range(3):
+            while model.read() == product:
+                model.sleep_while(product, client.leave_after)
+            product = model.read()
+            pipe.send(product)
 
 
 def test_a_number_of_somebody_else_cannot_wake() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import ConfigError
+from ..market.client import LeaveAfter
 from .model import product_of
 
 __all__ = ["GenerationProduct", "new_generation_value", "set_generation"]
@@ -62,12 +63,12 @@ class GenerationProduct:
             seen = self._seen = (generation, product_of(generation, self._rank))
         return seen[1]
 
-    def sleep_while(self, product: str) -> None:
-        """Sleep while it is this product and nobody calls `wake`; may come back early."""
+    def sleep_while(self, product: str, leave_after: LeaveAfter) -> None:
+        """Sleep while it is this product, see `WantedProduct`."""
         # Read once, for it may change at any time.
         generation = int(self._value.value)
         if product_of(generation, self._rank) == product:
-            _core.sleep_while(_bytes_of(self._value), _word_of(generation))
+            leave_after(product, _bytes_of(self._value), _word_of(generation))
 
     def wake(self) -> None:
         """Wake all who sleep, in whatever process."""

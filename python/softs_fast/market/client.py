@@ -23,6 +23,9 @@ from ..errors import (
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums._segment import SegmentMedium
 
+#: `Client.leave_after`.
+LeaveAfter = Callable[[str, Any, int], bool]
+
 logger = logging.getLogger(__name__)
 
 _PAGE, _LINE = 4096, 64
@@ -283,6 +286,16 @@ class Client:
         """
         self._core.follow(product_id, ahead, self.send_timeout_ms)
         self._relay_log()
+
+    def leave_after(self, product_id: str, memory: Any, word: int) -> bool:
+        """Sleep while `memory` begins with `word`, four bytes; if it does not then, leave `product_id`, in case it is followed.
+
+        That is, discard what was ordered, without the interpreter; requests get nothing until `follow` is called. It may come back early.
+
+        Returns:
+            Whether the product was left.
+        """
+        return self._core.leave_after(product_id, memory, word)
 
     def cancel(self, order_id: str) -> bool:
         """Take one order back; ``False`` if a supplier has it already, or it is unknown."""

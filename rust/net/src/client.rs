@@ -362,6 +362,18 @@ impl Client {
         waited
     }
 
+    /// The product that is followed is not wanted any more: what was ordered of it is discarded, and all requests get nothing until one is followed.
+    /// Whether it was `product`; nothing happens if not.
+    pub fn leave(&self, product: &str) -> bool {
+        let mut inner = self.lock();
+        let is_left = !self.is_closed() && inner.link.machine.leave(product);
+        if is_left {
+            inner.settle(Instant::now(), true);
+            inner.link.machine.lanes().ring_own();
+        }
+        is_left
+    }
+
     /// The broker's statistics, with a diagnosis of `product` if given and if the broker can.
     pub fn stats(
         &self,

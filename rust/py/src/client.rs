@@ -19,6 +19,7 @@ use crate::process::{Owned, Signals};
 use crate::segment::{Segment, segment_error};
 use crate::stats;
 use crate::tcp_medium::TcpMediumServer;
+use crate::word::no_word;
 
 /// Shorter copies take less time than giving up the GIL and getting it back.
 const DETACH_LEN: usize = 64 << 10;
@@ -284,6 +285,23 @@ impl Client {
         let timeout = Duration::from_millis(timeout_ms);
         self.blocking(py, |client, look| client.follow(product_id, ahead, timeout, look))?;
         Ok(())
+    }
+
+    /// Sleeps while `memory` begins with `word`. If it does not then, `product` is left; whether it was followed until now.
+    fn leave_after(
+        &self,
+        py: Python<'_>,
+        product_id: &str,
+        memory: &Bound<'_, PyAny>,
+        word: u32,
+    ) -> PyResult<bool> {
+        let (client, memory) = (self.client.here(py, "client")?, Buffer::new(memory)?);
+        py.detach(|| {
+            let memory = memory.foreign();
+            let is_same = memory.sleep_while(word).and_then(|()| memory.has_word(word));
+            is_same.map(|is_same| !is_same && client.leave(product_id))
+        })
+        .map_err(|error| no_word(py, error))
     }
 
     fn stats<'py>(

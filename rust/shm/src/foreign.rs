@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
@@ -95,6 +96,19 @@ impl<'a> ForeignBytes<'a> {
         self.futex(libc::FUTEX_WAKE, i32::MAX.unsigned_abs())
     }
 
+    /// Whether the first four bytes are `word` still.
+    ///
+    /// # Errors
+    /// As for [`Self::sleep_while`].
+    pub fn has_word(self, word: u32) -> Result<bool, Errno> {
+        let start = self.as_ptr().cast::<u32>();
+        if self.len() < size_of::<u32>() || !start.is_aligned() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: M6: four aligned bytes that are valid. Who changes them is not of this program, or of Python: no Rust access races with it.
+        Ok(unsafe { AtomicU32::from_ptr(start) }.load(Ordering::Relaxed) == word)
+    }
+
     fn futex(self, what: libc::c_int, value: u32) -> Result<(), Errno> {
         if self.len() < size_of::<u32>() {
             return Err(Errno::INVAL);
@@ -117,7 +131,6 @@ impl<'a> ForeignBytes<'a> {
 mod tests {
     use super::*;
 
-    use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
     fn foreign(word: &AtomicU32) -> ForeignBytes<'_> {
@@ -145,6 +158,7 @@ mod tests {
             foreign(&word).wake().unwrap();
         });
         foreign(&word).sleep_while(7).unwrap();
+        assert_eq!([7, 8].map(|known| foreign(&word).has_word(known).unwrap()), [false, true]);
     }
 
     #[test]
@@ -158,5 +172,7 @@ mod tests {
         // SAFETY: M6: valid while `words` is borrowed, and never written to.
         let both = unsafe { ForeignBytes::new(NonNull::slice_from_raw_parts(bytes, 8), &words) };
         assert_eq!(both.part(2, 4).unwrap().sleep_while(0), Err(Errno::INVAL));
+        assert_eq!(both.part(2, 4).unwrap().has_word(0), Err(Errno::INVAL));
+        assert_eq!(short.has_word(0), Err(Errno::INVAL));
     }
 }

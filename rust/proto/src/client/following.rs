@@ -3,8 +3,17 @@
 use std::time::Instant;
 
 use super::lanes::Lanes;
+use super::products::ProductKey;
 use super::requests::{Outcome, RequestId};
 use super::{Block, BlockId, Client};
+
+/// Of which products samples are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    Any,
+    One(ProductKey),
+    None,
+}
 
 impl<L: Lanes> Client<L> {
     /// Makes everything ordered so far stale, and takes back what no supplier has started (C2): at once in lanes, on the wire by asking the
@@ -37,22 +46,41 @@ impl<L: Lanes> Client<L> {
 
     /// From now on this client takes samples of `product` alone: everything else is discarded, and requests for other products get nothing.
     pub fn follow(&mut self, product: &str) -> RequestId {
+        if self.follows(product) {
+            return self.requests.settled(Outcome::Cancelled(Vec::new()));
+        }
         let request = self.discard();
         let key = self.product_key(product);
         self.products.touch(key);
-        self.followed = Some(key);
+        self.course = Course::One(key);
         request
     }
 
-    /// Whether requests for `product` get nothing, since another one is followed.
+    /// The product that is followed is not wanted any more, and the next one is not known yet: everything is discarded, and all requests get
+    /// nothing until one is followed. Whether it was `product`; nothing happens if not.
+    pub fn leave(&mut self, product: &str) -> bool {
+        let is_followed = self.follows(product);
+        if is_followed {
+            let request = self.discard();
+            self.requests.abandon(request);
+            self.course = Course::None;
+        }
+        is_followed
+    }
+
+    /// Whether requests for `product` get nothing, since it is not followed.
     #[must_use]
     pub fn is_over(&self, product: &str) -> bool {
-        self.followed.is_some_and(|key| &*self.products.get(key).name != product)
+        self.course != Course::Any && !self.follows(product)
+    }
+
+    fn follows(&self, product: &str) -> bool {
+        matches!(self.course, Course::One(key) if &*self.products.get(key).name == product)
     }
 
     /// Puts free blocks on order for the product that is followed, ahead of the first request for it.
     pub fn order_followed(&mut self, now: Instant) {
-        if let Some(key) = self.followed {
+        if let Course::One(key) = self.course {
             // Slots of what ended in lanes since the last call are free then.
             self.handle_lanes(now);
             self.ensure_lane(key);

@@ -143,8 +143,7 @@ pub struct Client<L: Lanes = NoLanes> {
     /// Blocks on order or finished.
     n_live: usize,
     products: Products,
-    /// The only product that is handed out, if there is one.
-    followed: Option<ProductKey>,
+    course: following::Course,
     recent: prefetch::Recent,
     failures: Failures,
     /// Slots whose orders failed, in blocks that wait for them.
@@ -198,7 +197,7 @@ impl<L: Lanes> Client<L> {
             n_blocks_held: 0,
             n_live: 0,
             products: Products::new(unit),
-            followed: None,
+            course: following::Course::Any,
             recent: prefetch::Recent::default(),
             failures: Failures::default(),
             failed: Vec::new(),
@@ -459,7 +458,8 @@ impl<L: Lanes> Client<L> {
         if let Some(key) = self.products.find(name) {
             return key;
         }
-        let is_needed = |key| self.followed == Some(key) || self.owed.iter().any(|owed| owed.product == key);
+        let is_followed = |key| self.course == following::Course::One(key);
+        let is_needed = |key| is_followed(key) || self.owed.iter().any(|owed| owed.product == key);
         let forgotten = self.products.forgettable(is_needed);
         if let Some(key) = forgotten {
             self.recent.forget(key);

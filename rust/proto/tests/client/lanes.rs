@@ -398,6 +398,40 @@ fn who_follows_a_product_orders_and_gets_nothing_else() {
 }
 
 #[test]
+fn who_has_left_a_product_gets_nothing_until_he_follows_one() {
+    let (mut desk, lanes) = attached(config(4));
+    desk.client.follow("p");
+    desk.client.order_followed(desk.now);
+    let claim = lanes.claim(1).unwrap();
+    assert!(!desk.client.leave("q"), "that is not what is followed");
+    assert_eq!(lanes.open_orders().len(), 4);
+    assert!(desk.client.leave("p") && !desk.client.leave("p"));
+    assert!(lanes.claim(1).is_none(), "what nobody had begun is taken back");
+    lanes.publish(&claim, Ok(()));
+    desk.client.order_followed(desk.now);
+    for product in ["p", "q"] {
+        assert!(desk.client.is_over(product));
+        assert_eq!(desk.request(product), None);
+    }
+    assert!(lanes.claim(1).is_none() && desk.placed().is_empty(), "nothing is ordered");
+    desk.client.follow("p");
+    desk.client.order_followed(desk.now);
+    assert_eq!(lanes.open_orders().len(), 4);
+}
+
+#[test]
+fn who_follows_a_product_already_keeps_what_was_ordered() {
+    let (mut desk, lanes) = attached(config(4));
+    desk.client.follow("p");
+    desk.client.order_followed(desk.now);
+    let claim = lanes.claim(1).unwrap();
+    let request = desk.client.follow("p");
+    assert_eq!(desk.client.take_outcome(request), Some(Outcome::Cancelled(Vec::new())));
+    lanes.publish(&claim, Ok(()));
+    assert_eq!(desk.request("p"), Some(claim.slot));
+}
+
+#[test]
 fn who_follows_a_product_orders_into_slots_that_ended_unseen() {
     let (mut desk, lanes) = attached(config(4));
     assert_eq!(desk.request("p"), None);
