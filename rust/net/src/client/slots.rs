@@ -69,8 +69,8 @@ mod tests {
             block,
             ..Config::default()
         };
-        assert_eq!(stores(&config(16, None, 1)), Stores::Cached);
-        assert_eq!(stores(&config(17, None, 1)), Stores::Streaming);
+        assert_eq!(stores(&config(24, None, 1)), Stores::Cached);
+        assert_eq!(stores(&config(25, None, 1)), Stores::Streaming);
         assert_eq!(stores(&config(64, Some(3), 1)), Stores::Cached, "the others are not in use");
         assert_eq!(stores(&config(64, None, 8)), Stores::Cached, "blocks are not copied");
         assert_eq!(stores(&config(72, None, 8)), Stores::Streaming);
