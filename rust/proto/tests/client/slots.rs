@@ -120,6 +120,23 @@ fn an_explicit_order_adopts_one_that_was_placed_ahead() {
 }
 
 #[test]
+fn who_leaves_a_product_has_the_broker_take_back_what_it_has() {
+    let mut desk = Desk::connected(3);
+    desk.client.follow("p");
+    desk.client.order_followed(desk.now);
+    let old = desk.placed();
+    assert_eq!(old.len(), 3);
+    assert!(desk.client.leave("p"));
+    assert_eq!(desk.said(), ["CANCELS"]);
+    desk.done(&old);
+    assert_eq!(desk.request("p"), None, "what was ordered before is stale");
+    assert_eq!(desk.placed().len(), 0);
+    desk.client.follow("p");
+    desk.client.order_followed(desk.now);
+    assert_eq!(desk.placed().len(), 3);
+}
+
+#[test]
 fn discard_hands_out_nothing_that_was_ordered_before() {
     let mut desk = Desk::connected(3);
     assert_eq!(desk.request("p"), None);
