@@ -20,7 +20,7 @@ use softs_net::supplier::{Batch, LanePolicy, Options, Sample, Supplier, Task};
 use softs_net::{Endpoint, LOOK};
 use softs_proto::client::Config as ClientConfig;
 use softs_proto::supplier::{Config, Weights};
-use softs_shm::{Claim, Identity, LaneRef, LaneWorker, Segment};
+use softs_shm::{Claim, Identity, LaneRef, LaneSupplier, Segment};
 
 const SLOT_SIZE: usize = 4096;
 const N_SLOTS: u32 = 8;
@@ -191,7 +191,7 @@ fn serves_a_lane() {
     let segment = Arc::new(Segment::attach_shm(&address).unwrap());
     let (heard, rope) = pipe().unwrap();
     let bell = rope.as_raw_fd().unsigned_abs();
-    let worker = LaneWorker::attach(segment, Identity::current().unwrap(), bell).unwrap();
+    let worker = LaneSupplier::attach(segment, Identity::current().unwrap(), bell).unwrap();
     die_at("in the table");
     assert!(worker.join(LANE));
     die_at("in the lane");

@@ -14,7 +14,7 @@ use rustix::pipe::pipe;
 use softs_net::Endpoint;
 use softs_net::client::{Batch, Client, GatherError, Slots, Waited, nonce};
 use softs_proto::client::{Config, Plan};
-use softs_shm::{ForeignBytes, Identity, LaneRef, LaneWorker, Rows, Segment};
+use softs_shm::{ForeignBytes, Identity, LaneRef, LaneSupplier, Rows, Segment};
 
 /// No test waits longer: it hangs.
 const WATCHDOG: Duration = Duration::from_secs(20);
@@ -105,7 +105,7 @@ fn teach(address: &str, stop: &AtomicBool) {
     let slot_len = usize::try_from(segment.slot_size()).unwrap();
     let (heard, rope) = pipe().unwrap();
     let identity = Identity::current().unwrap();
-    let worker = LaneWorker::attach(segment, identity, rope.as_raw_fd().unsigned_abs()).unwrap();
+    let worker = LaneSupplier::attach(segment, identity, rope.as_raw_fd().unsigned_abs()).unwrap();
     let lane = LaneRef { index: 0, generation: 1 };
     assert!(worker.join(lane));
     let client = worker.client();
@@ -193,7 +193,7 @@ fn who_waits_for_a_block_is_woken_once() {
     let (_heard, rope) = pipe().unwrap();
     let segment = Arc::new(Segment::attach_shm(student.segment.address()).unwrap());
     let worker =
-        LaneWorker::attach(segment, Identity::current().unwrap(), rope.as_raw_fd().unsigned_abs()).unwrap();
+        LaneSupplier::attach(segment, Identity::current().unwrap(), rope.as_raw_fd().unsigned_abs()).unwrap();
     let lane = LaneRef { index: 0, generation: 1 };
     assert!(worker.join(lane));
     let path = PathBuf::from(format!("/proc/self/fd/{}", worker.client().1));

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use softs_net::Endpoint;
 use softs_net::client::{Client, Slots, Waited, nonce};
 use softs_proto::client::Config;
-use softs_shm::{Identity, LaneRef, LaneWorker, Segment};
+use softs_shm::{Identity, LaneRef, LaneSupplier, Segment};
 
 /// No test waits longer: it hangs.
 const WATCHDOG: Duration = Duration::from_secs(20);
@@ -36,7 +36,8 @@ fn who_could_not_be_woken_at_first_is_woken_once_a_descriptor_is_free() {
 
     let (heard, rope) = pipe().unwrap();
     let identity = Identity::current().unwrap();
-    let worker = LaneWorker::attach(Arc::clone(&segment), identity, rope.as_raw_fd().unsigned_abs()).unwrap();
+    let worker =
+        LaneSupplier::attach(Arc::clone(&segment), identity, rope.as_raw_fd().unsigned_abs()).unwrap();
     let lane = LaneRef { index: 0, generation: 1 };
     assert!(worker.join(lane));
     worker.set_sleeping(true);

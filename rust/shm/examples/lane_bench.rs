@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use softs_shm::{Identity, LaneOwner, LaneRef, LaneWorker, Segment};
+use softs_shm::{Identity, LaneClient, LaneRef, LaneSupplier, Segment};
 
 /// Hand-offs there and back that are timed together, so that reading the clock does not count.
 const ROUNDS: usize = 100;
@@ -69,9 +69,9 @@ fn lanes(client_cpu: usize, supplier_cpu: usize) -> Result<(), Box<dyn std::erro
 /// A client and a supplier that takes what comes.
 struct Pair {
     segment: Arc<Segment>,
-    owner: LaneOwner,
+    owner: LaneClient,
     lane: LaneRef,
-    worker: LaneWorker,
+    worker: LaneSupplier,
 }
 
 impl Pair {
@@ -80,7 +80,7 @@ impl Pair {
         let mut owner = segment.lane_owner(0)?;
         let lane = owner.open_lane().ok_or("no lane")?;
         let attached = Arc::new(Segment::attach_shm(segment.address())?);
-        let worker = LaneWorker::attach(attached, Identity::current()?, 0)?;
+        let worker = LaneSupplier::attach(attached, Identity::current()?, 0)?;
         Ok(Self { segment, owner, lane, worker })
     }
 
@@ -88,7 +88,7 @@ impl Pair {
     fn with_supplier<T>(
         &mut self,
         cpu: usize,
-        client: impl FnOnce(&mut LaneOwner, LaneRef) -> T,
+        client: impl FnOnce(&mut LaneClient, LaneRef) -> T,
     ) -> Result<T, Box<dyn std::error::Error>> {
         let stop = AtomicBool::new(false);
         let (worker, lane) = (&self.worker, self.lane);
@@ -151,7 +151,7 @@ fn wait_for(word: &Word, value: u64) {
 }
 
 /// One order at a time: two hand-offs each.
-fn round_trips(owner: &mut LaneOwner, lane: LaneRef) -> Vec<f64> {
+fn round_trips(owner: &mut LaneClient, lane: LaneRef) -> Vec<f64> {
     let mut batch = || {
         let began = Instant::now();
         for round in 0..ROUNDS {
@@ -169,7 +169,7 @@ fn round_trips(owner: &mut LaneOwner, lane: LaneRef) -> Vec<f64> {
 }
 
 /// As many orders as there are slots at any time.
-fn throughput(owner: &mut LaneOwner, lane: LaneRef) -> f64 {
+fn throughput(owner: &mut LaneClient, lane: LaneRef) -> f64 {
     let n_slots = owner.segment().n_slots() as u32;
     for slot in 0..n_slots {
         owner.place(lane, slot, 0);

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use crate::map::Map;
-use crate::{ForeignBytes, Stores};
+use crate::{CachePolicy, ForeignBytes};
 
 #[derive(Debug)]
 pub(crate) enum Access {
@@ -48,7 +48,7 @@ impl Access {
         file: BorrowedFd<'_>,
         at: u64,
         data: &[u8],
-        stores: Stores,
+        stores: CachePolicy,
     ) -> Result<(), Errno> {
         match self.writable() {
             Some(map) => fits(map.write(index(at)?, data, stores)),
@@ -62,7 +62,7 @@ impl Access {
         file: BorrowedFd<'_>,
         at: u64,
         data: ForeignBytes<'_>,
-        stores: Stores,
+        stores: CachePolicy,
     ) -> Result<(), Errno> {
         match self.writable() {
             Some(map) => fits(map.write_from(index(at)?, data, stores)),
@@ -84,7 +84,7 @@ impl Access {
         file: BorrowedFd<'_>,
         at: u64,
         out: ForeignBytes<'_>,
-        stores: Stores,
+        stores: CachePolicy,
     ) -> Result<(), Errno> {
         match self {
             Self::Mapped(map) => fits(map.read_to(index(at)?, out, stores)),

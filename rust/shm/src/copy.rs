@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use crate::stores::Stores;
+use crate::stores::CachePolicy;
 
 /// The C library copies up to about the size of an L2 cache (glibc 2.36 on AMD) without fetching the lines that it overwrites, and more than that with
 /// fetching them: from the other core that has just read them.
@@ -12,16 +12,16 @@ const PIECE: usize = 256 << 10;
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes, as far as others writing at the same time allow (M3, M6).
-pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, stores: Stores) {
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, stores: CachePolicy) {
     if from.addr().abs_diff(to.addr()) < len {
         // SAFETY: M2, M6: the caller's promise; they overlap, as `ptr::copy` allows.
         return unsafe { ptr::copy(from, to, len) };
     }
     match stores {
         // SAFETY: M2, M6: as above; they do not overlap.
-        Stores::Cached => unsafe { copy_in_pieces(from, to, len) },
+        CachePolicy::Cached => unsafe { copy_in_pieces(from, to, len) },
         // SAFETY: M2, M6: the same.
-        Stores::Streaming => unsafe { stream(from, to, len) },
+        CachePolicy::Streaming => unsafe { stream(from, to, len) },
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         for (from, to, len) in [(0, 0, 0), (0, 1, 3), (1, 0, 64), (3, 63, 65), (5, 64, 640), (32, 17, 900)] {
             let mut out = vec![0xaa; 1_000];
             // SAFETY: M6: both lie within their vectors.
-            unsafe { copy(source[from..].as_ptr(), out[to..].as_mut_ptr(), len, Stores::Streaming) };
+            unsafe { copy(source[from..].as_ptr(), out[to..].as_mut_ptr(), len, CachePolicy::Streaming) };
             let mut expected = vec![0xaa; 1_000];
             expected[to..to + len].copy_from_slice(&source[from..from + len]);
             assert_eq!(out, expected, "{len} bytes from {from} to {to}");
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn long_copies_are_whole() {
         for len in [PIECE - 1, PIECE, 3 * PIECE + 17] {
-            for stores in [Stores::Cached, Stores::Streaming] {
+            for stores in [CachePolicy::Cached, CachePolicy::Streaming] {
                 let (source, mut out) = (bytes(len), vec![0; len + 1]);
                 // SAFETY: M6: both lie within their vectors.
                 unsafe { copy(source.as_ptr(), out.as_mut_ptr(), len, stores) };
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn what_overlaps_is_moved() {
         for (from, to) in [(0, 100), (100, 0), (50, 50)] {
-            for stores in [Stores::Cached, Stores::Streaming] {
+            for stores in [CachePolicy::Cached, CachePolicy::Streaming] {
                 let mut all = bytes(1_000);
                 let expected = all[from..from + 800].to_vec();
                 let start = all.as_mut_ptr();

@@ -1,7 +1,7 @@
 //! Batches: the same part of many slots, copied into the rows of an array.
 
 use crate::decode::{Pieces, decode_row_in};
-use crate::{Decode, DecodeError, ForeignBytes, Segment, SegmentError, Stores};
+use crate::{CachePolicy, Decode, DecodeError, ForeignBytes, Segment, SegmentError};
 
 /// A part of each slot, and where the rows of it go.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ impl Segment {
     /// [`SegmentError::Malformed`] where a part cannot be decoded. Some rows may have been written then.
     pub fn gather(&self, slots: &[u32], first_row: usize, targets: &[Rows<'_>]) -> Result<(), SegmentError> {
         let batch_len: usize = targets.iter().map(|rows| rows.out.len()).sum();
-        let stores = Stores::for_batch(batch_len);
+        let stores = CachePolicy::for_batch(batch_len);
         let (slot_size, slot_stride) = (self.slot_size(), self.slot_stride());
         for rows in targets {
             let outside = || SegmentError::OutOfBounds {

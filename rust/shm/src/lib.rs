@@ -36,7 +36,7 @@
 //! * **L2** The cell is the only truth about an order. It changes by one atomic operation at a time: EMPTY -> ORDERED -> CLAIMED ->
 //!   DONE or FAILED; back to ORDERED when it is given back; CANCELLED from ORDERED, LOST from CLAIMED. What has ended is ORDERED anew
 //!   in its next use. Nothing else that lies in the segment decides anything: hint, flags and counts say where to look.
-//! * **L3** One client places, cancels, reclaims and takes note: [`LaneOwner`] exists once per segment. It remembers what it has ordered,
+//! * **L3** One client places, cancels, reclaims and takes note: [`LaneClient`] exists once per segment. It remembers what it has ordered,
 //!   so what others write into the segment cannot make it lose a slot, or give it out twice.
 //! * **L4** A slot is in at most one cell, and whoever has claimed that cell is alone with the slot until he ends the order, gives it back, or is
 //!   proven dead. Slow is not dead: nothing here knows the time. Who is dead leaves no fork that could write to the slot (M9).
@@ -85,13 +85,13 @@ pub use foreign::ForeignBytes;
 pub use gather::Rows;
 #[cfg(not(loom))]
 pub use lane::{
-    Claim, Counters, Ending, Finished, Identity, LaneActivity, LaneOwner, LaneStats, LaneWorker,
+    Claim, Counters, Ending, Finished, Identity, LaneActivity, LaneClient, LaneStats, LaneSupplier,
     N_CLIENT_COUNTERS, N_SUPPLIER_COUNTERS, Supplier,
 };
 pub use lane::{LaneRef, MAX_SUPPLIERS, N_LANES};
 pub use open::AttachPolicy;
 pub use process::ProcessToken;
 pub use segment::{Names, Segment};
-pub use stores::Stores;
+pub use stores::CachePolicy;
 pub use sweep::sweep;
 pub use view::SlotView;

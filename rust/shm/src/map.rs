@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::copy::copy;
 use crate::forks::OneWriter;
-use crate::{ForeignBytes, Stores};
+use crate::{CachePolicy, ForeignBytes};
 
 /// A shared, writable mapping of the first `len` bytes of a file.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Map {
     }
 
     /// Copies `data` to `at`; `false` when it does not fit.
-    pub(crate) fn write(&self, at: usize, data: &[u8], stores: Stores) -> bool {
+    pub(crate) fn write(&self, at: usize, data: &[u8], stores: CachePolicy) -> bool {
         let Some(target) = self.range(at, data.len()) else {
             return false;
         };
@@ -60,7 +60,7 @@ impl Map {
     }
 
     /// As [`Self::write`].
-    pub(crate) fn write_from(&self, at: usize, data: ForeignBytes<'_>, stores: Stores) -> bool {
+    pub(crate) fn write_from(&self, at: usize, data: ForeignBytes<'_>, stores: CachePolicy) -> bool {
         let Some(target) = self.range(at, data.len()) else {
             return false;
         };
@@ -80,7 +80,7 @@ impl Map {
     }
 
     /// As [`Self::read`].
-    pub(crate) fn read_to(&self, at: usize, out: ForeignBytes<'_>, stores: Stores) -> bool {
+    pub(crate) fn read_to(&self, at: usize, out: ForeignBytes<'_>, stores: CachePolicy) -> bool {
         let Some(source) = self.range(at, out.len()) else {
             return false;
         };

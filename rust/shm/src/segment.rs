@@ -14,7 +14,7 @@ use crate::access::Access;
 use crate::control::{Layout, SEGMENT_ID_AT};
 use crate::create::{full, links};
 use crate::open::{AttachPolicy, attach_file, attach_shm, attach_tickets};
-use crate::{ForeignBytes, SegmentError, Stores, create};
+use crate::{CachePolicy, ForeignBytes, SegmentError, create};
 
 /// Where POSIX shared memory lives.
 pub(crate) const SHM_DIR: &str = "/dev/shm";
@@ -194,7 +194,7 @@ impl Segment {
 
     /// As [`Self::read`], into memory that others may look at or write to.
     pub fn read_to(&self, offset: u64, out: ForeignBytes<'_>) -> Result<(), SegmentError> {
-        self.copy_to(offset, out, Stores::Cached)
+        self.copy_to(offset, out, CachePolicy::Cached)
     }
 
     /// As [`Self::read_to`].
@@ -202,7 +202,7 @@ impl Segment {
         &self,
         offset: u64,
         out: ForeignBytes<'_>,
-        stores: Stores,
+        stores: CachePolicy,
     ) -> Result<(), SegmentError> {
         self.check(offset, out.len() as u64)?;
         let done = self.access.read_to(self.file.as_fd(), offset, out, stores);
@@ -276,8 +276,8 @@ impl Segment {
     }
 
     /// Where nobody says how many slots are in use, it is all of them.
-    fn stores(&self) -> Stores {
-        Stores::for_slots(self.slots_len, false)
+    fn stores(&self) -> CachePolicy {
+        CachePolicy::for_slots(self.slots_len, false)
     }
 
     /// As [`Self::write`], without a look at the file.
@@ -285,7 +285,7 @@ impl Segment {
         &self,
         offset: u64,
         data: &[u8],
-        stores: Stores,
+        stores: CachePolicy,
     ) -> Result<(), SegmentError> {
         self.check_bounds(offset, data.len() as u64)?;
         let done = self.access.write(self.file.as_fd(), offset, data, stores.for_sample(data.len()));
@@ -297,7 +297,7 @@ impl Segment {
         &self,
         offset: u64,
         data: ForeignBytes<'_>,
-        stores: Stores,
+        stores: CachePolicy,
     ) -> Result<(), SegmentError> {
         self.check_bounds(offset, data.len() as u64)?;
         let done = self.access.write_from(self.file.as_fd(), offset, data, stores.for_sample(data.len()));

@@ -11,14 +11,14 @@ const STREAMED_SAMPLE: usize = 64 << 10;
 
 /// Where the bytes of a copy end up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stores {
+pub enum CachePolicy {
     /// In the caches, for whoever uses them soon.
     Cached,
     /// In memory, past the caches: for more bytes than fit there, which would have to be fetched before they are overwritten, and written back.
     Streaming,
 }
 
-impl Stores {
+impl CachePolicy {
     /// For a client that keeps `in_use` bytes of its slots on order, finished or in hand, and copies the samples out of them, or does not.
     #[must_use]
     pub fn for_slots(in_use: u64, are_copied: bool) -> Self {
@@ -42,18 +42,18 @@ impl Stores {
 
 #[cfg(test)]
 mod tests {
-    use super::Stores::{Cached, Streaming};
+    use super::CachePolicy::{Cached, Streaming};
     use super::*;
 
     #[test]
     fn what_fits_into_the_caches_stays_there() {
-        assert_eq!([16 << 20, 64 << 20].map(|bytes| Stores::for_slots(bytes, false)), [Cached, Cached]);
-        assert_eq!(Stores::for_slots((64 << 20) + 1, false), Streaming);
+        assert_eq!([16 << 20, 64 << 20].map(|bytes| CachePolicy::for_slots(bytes, false)), [Cached, Cached]);
+        assert_eq!(CachePolicy::for_slots((64 << 20) + 1, false), Streaming);
         assert_eq!(
-            [24 << 20, (24 << 20) + 1].map(|bytes| Stores::for_slots(bytes, true)),
+            [24 << 20, (24 << 20) + 1].map(|bytes| CachePolicy::for_slots(bytes, true)),
             [Cached, Streaming]
         );
-        assert_eq!([16 << 20, (16 << 20) + 1].map(Stores::for_batch), [Cached, Streaming]);
+        assert_eq!([16 << 20, (16 << 20) + 1].map(CachePolicy::for_batch), [Cached, Streaming]);
         assert_eq!([64 << 10, (64 << 10) - 1].map(|len| Streaming.for_sample(len)), [Streaming, Cached]);
         assert_eq!(Cached.for_sample(1 << 30), Cached);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 
-use softs_shm::{Identity, LaneWorker, Segment, SegmentError, SlotView};
+use softs_shm::{Identity, LaneSupplier, Segment, SegmentError, SlotView};
 
 /// How a fork ends that does this and exits: with 0 where it is true.
 fn in_fork(act: impl FnOnce() -> bool) -> WaitStatus {
@@ -62,7 +62,7 @@ fn a_fork_of_a_supplier_cannot_write_to_slots_that_it_sees() {
 fn a_fork_has_no_part_in_lanes() {
     let (owner, peer) = pair();
     let mut lanes = owner.lane_owner(1).unwrap();
-    let worker = LaneWorker::attach(peer, Identity::current().unwrap(), 1).unwrap();
+    let worker = LaneSupplier::attach(peer, Identity::current().unwrap(), 1).unwrap();
     let lane = lanes.open_lane().unwrap();
     assert!(worker.join(lane) && lanes.place(lane, 0, 0) && lanes.place(lane, 1, 0));
     let held = worker.claim(lane).unwrap();

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softs_shm::{Claim, Ending, Identity, LaneOwner, LaneRef, LaneWorker, Segment};
+use softs_shm::{Claim, Ending, Identity, LaneClient, LaneRef, LaneSupplier, Segment};
 
 const SLOT_SIZE: usize = 4096;
 const N_SLOTS: u32 = 24;
@@ -33,7 +33,7 @@ fn sample(sequence: u64, pid: u32) -> Vec<u8> {
 fn supplier_process() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let segment = Arc::new(Segment::attach_shm(&address).unwrap());
-    let worker = LaneWorker::attach(segment, Identity::current().unwrap(), 0).unwrap();
+    let worker = LaneSupplier::attach(segment, Identity::current().unwrap(), 0).unwrap();
     let client = worker.client().0;
     let lanes: Vec<LaneRef> =
         (0..N_PRODUCTS as u32).map(|index| LaneRef { index, generation: GENERATION }).collect();
@@ -54,7 +54,7 @@ fn supplier_process() {
     }
 }
 
-fn end(worker: &LaneWorker, claim: Claim, noise: u64) {
+fn end(worker: &LaneSupplier, claim: Claim, noise: u64) {
     let sequence = claim.sequence();
     match noise % 16 {
         0 => worker.unclaim(claim),
@@ -83,7 +83,7 @@ impl Fleet {
     }
 
     /// Kills one, tells the client so once the kernel says it, and starts another.
-    fn kill_one(&mut self, owner: &mut LaneOwner, which: usize) {
+    fn kill_one(&mut self, owner: &mut LaneClient, which: usize) {
         let child = &mut self.suppliers[which];
         let pid = child.id();
         child.kill().unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use softs_proto::client::Config;
-use softs_shm::{Segment, Stores};
+use softs_shm::{CachePolicy, Segment};
 
 use crate::error::NetError;
 use crate::lanes::owner::OwnLanes;
@@ -50,10 +50,10 @@ impl Slots {
 
 /// How suppliers should write the slots: for as many as are on order, finished or in the caller's hands. Whole blocks are looked at where they are, and
 /// other samples copied.
-pub(super) fn stores(config: &Config) -> Stores {
+pub(super) fn stores(config: &Config) -> CachePolicy {
     let ahead = config.prefetch.unwrap_or(config.n_slots);
     let in_use = ahead.saturating_add(config.block).min(config.n_slots);
-    Stores::for_slots(u64::from(in_use) * config.slot_size, config.block <= 1)
+    CachePolicy::for_slots(u64::from(in_use) * config.slot_size, config.block <= 1)
 }
 
 #[cfg(test)]
@@ -69,10 +69,10 @@ mod tests {
             block,
             ..Config::default()
         };
-        assert_eq!(stores(&config(24, None, 1)), Stores::Cached);
-        assert_eq!(stores(&config(25, None, 1)), Stores::Streaming);
-        assert_eq!(stores(&config(64, Some(3), 1)), Stores::Cached, "the others are not in use");
-        assert_eq!(stores(&config(64, None, 8)), Stores::Cached, "blocks are not copied");
-        assert_eq!(stores(&config(72, None, 8)), Stores::Streaming);
+        assert_eq!(stores(&config(24, None, 1)), CachePolicy::Cached);
+        assert_eq!(stores(&config(25, None, 1)), CachePolicy::Streaming);
+        assert_eq!(stores(&config(64, Some(3), 1)), CachePolicy::Cached, "the others are not in use");
+        assert_eq!(stores(&config(64, None, 8)), CachePolicy::Cached, "blocks are not copied");
+        assert_eq!(stores(&config(72, None, 8)), CachePolicy::Streaming);
     }
 }

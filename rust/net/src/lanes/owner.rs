@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use softs_proto::client::{Counters, Ending, LaneEvent, LaneRef, Lanes, SlotCounts, SlotId};
-use softs_shm::{self as shm, LaneOwner, N_LANES, Segment, Stores};
+use softs_shm::{self as shm, CachePolicy, LaneClient, N_LANES, Segment};
 
 use super::bell::{Bell, Rope};
 use super::counters as counter;
@@ -24,7 +24,7 @@ pub(crate) struct OwnLanes {
 
 #[derive(Debug)]
 struct Open {
-    owner: LaneOwner,
+    owner: LaneClient,
     bell: Arc<Bell>,
     /// The lanes in use, by index.
     lanes: [Option<shm::LaneRef>; N_LANES as usize],
@@ -103,7 +103,7 @@ impl OwnLanes {
     }
 
     /// Tells suppliers how to write the slots.
-    pub(crate) fn advise(&self, stores: Stores) {
+    pub(crate) fn advise(&self, stores: CachePolicy) {
         if let Some(open) = &self.open {
             open.owner.advise(stores);
         }

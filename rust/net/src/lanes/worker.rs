@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use softs_proto::supplier::LaneId;
-use softs_shm::{AttachPolicy, Identity, LaneWorker, Segment};
+use softs_shm::{AttachPolicy, Identity, LaneSupplier, Segment};
 
 use super::bell::{Bell, Rope};
 
@@ -30,7 +30,7 @@ pub enum LanePolicy {
 pub(crate) struct Attached {
     pub(crate) address: Arc<str>,
     pub(crate) segment_id: u64,
-    pub(crate) worker: LaneWorker,
+    pub(crate) worker: LaneSupplier,
     rope: Rope,
     /// Readable once the client's process has ended.
     client: OwnedFd,
@@ -59,7 +59,7 @@ impl Attached {
             return Err(format!("slot_size differs: this supplier has {slot_size}, the client {theirs}"));
         }
         let identity = Identity::current().map_err(|error| error.to_string())?;
-        let worker = LaneWorker::attach(Arc::new(segment), identity, bell.number())
+        let worker = LaneSupplier::attach(Arc::new(segment), identity, bell.number())
             .map_err(|error| error.to_string())?;
         let (client, bell_fd) = worker.client();
         let process = open_process(client)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
 use super::tests::Client;
 use super::word::{State, Word};
-use super::{Ending, Finished, Identity, LaneWorker, MAX_SUPPLIERS, Supplier, peers};
+use super::{Ending, Finished, Identity, LaneSupplier, MAX_SUPPLIERS, Supplier, peers};
 use crate::access::write_all;
 use crate::control::SEGMENT_ID_AT;
 use crate::{Segment, SegmentError};
@@ -20,14 +20,14 @@ fn who_may_have_lanes() {
     let me = Identity::current().unwrap();
     let foreign = Identity { pid_ns: me.pid_ns + 1, ..me };
     assert!(
-        LaneWorker::attach(Arc::clone(&peer), foreign, 1).unwrap_err().to_string().contains("namespaces")
+        LaneSupplier::attach(Arc::clone(&peer), foreign, 1).unwrap_err().to_string().contains("namespaces")
     );
-    assert_eq!(LaneWorker::attach(Arc::clone(&peer), me, 1).unwrap().client(), (me, 7));
+    assert_eq!(LaneSupplier::attach(Arc::clone(&peer), me, 1).unwrap().client(), (me, 7));
 
     let bare = Arc::new(Segment::create_shm(None, 8, 1).unwrap());
-    assert!(LaneWorker::attach(Arc::clone(&bare), me, 1).is_err(), "no owner of lanes yet");
+    assert!(LaneSupplier::attach(Arc::clone(&bare), me, 1).is_err(), "no owner of lanes yet");
     drop(bare.lane_owner(1).unwrap());
-    assert!(LaneWorker::attach(Arc::clone(&bare), me, 1).is_err(), "and no more");
+    assert!(LaneSupplier::attach(Arc::clone(&bare), me, 1).is_err(), "and no more");
     bare.unlink().unwrap();
     let many = Arc::new(Segment::create_shm(None, 1, (1 << 20) + 1).unwrap());
     assert!(many.lane_owner(1).unwrap_err().to_string().contains("at most 1048576 slots"));
@@ -38,10 +38,10 @@ fn who_may_have_lanes() {
 #[test]
 fn the_table_has_an_end() {
     let client = Client::new(8);
-    let workers: Vec<LaneWorker> = (0..MAX_SUPPLIERS).map(|_| client.worker()).collect();
+    let workers: Vec<LaneSupplier> = (0..MAX_SUPPLIERS).map(|_| client.worker()).collect();
     let segment = Arc::new(Segment::attach_shm(client.segment.address()).unwrap());
     let me = Identity::current().unwrap();
-    let one_more = || LaneWorker::attach(Arc::clone(&segment), me, 1);
+    let one_more = || LaneSupplier::attach(Arc::clone(&segment), me, 1);
     assert!(one_more().unwrap_err().to_string().contains("64 suppliers are attached already"));
     assert_eq!(client.owner.suppliers().len(), 64);
     drop(workers);
@@ -83,7 +83,7 @@ fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
     let create = |n_slots| Arc::new(Segment::create_file(&path, 4096, n_slots).unwrap());
     let attach = || {
         let attached = Segment::attach_file(&path, &crate::AttachPolicy::Anywhere).unwrap();
-        LaneWorker::attach(Arc::new(attached), me, 1).unwrap()
+        LaneSupplier::attach(Arc::new(attached), me, 1).unwrap()
     };
     // By one of the same shape, and by one that is smaller: then the old mapping must stay backed.
     for n_slots in [100, 2] {
@@ -335,7 +335,7 @@ fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
             assert!(client.segment.lane_stats().is_some());
             // It leaves, or cannot; another one comes, or cannot.
             let segment = Arc::clone(workers[0].segment());
-            if let Ok(worker) = LaneWorker::attach(segment, Identity::current().unwrap(), 1) {
+            if let Ok(worker) = LaneSupplier::attach(segment, Identity::current().unwrap(), 1) {
                 workers[round as usize % 2] = worker;
             }
             // What the client alone writes, it does not write again.

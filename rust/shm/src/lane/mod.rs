@@ -1,7 +1,7 @@
 //! Lanes: orders that go from a client to its suppliers, and back, through memory alone.
 //!
-//! A lane is a ring of cells for one product. The client ([`LaneOwner`]) places an order into a cell, any attached supplier
-//! ([`LaneWorker`]) claims it, fills the slot and publishes, and the client takes note. No step is taken in two halves, so whoever dies, at
+//! A lane is a ring of cells for one product. The client ([`LaneClient`]) places an order into a cell, any attached supplier
+//! ([`LaneSupplier`]) claims it, fills the slot and publishes, and the client takes note. No step is taken in two halves, so whoever dies, at
 //! whatever instruction, leaves cells that say exactly what he held. The invariants L1 to L7 are in the crate documentation, the bytes
 //! in `docs/segment.md`.
 
@@ -48,13 +48,13 @@ pub use counters::{Counters, LaneActivity, LaneStats};
 #[cfg(not(loom))]
 pub use identity::Identity;
 #[cfg(not(loom))]
-pub use owner::{Ending, Finished, LaneOwner};
+pub use owner::{Ending, Finished, LaneClient};
 #[cfg(not(loom))]
 pub use peers::Supplier;
 pub(crate) use shape::Shape;
 pub use shape::{MAX_SUPPLIERS, N_LANES};
 #[cfg(not(loom))]
-pub use worker::{Claim, LaneWorker};
+pub use worker::{Claim, LaneSupplier};
 
 /// One use of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

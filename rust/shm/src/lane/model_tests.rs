@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::tests::Client;
-use super::{Claim, Ending, LaneRef, LaneWorker};
+use super::{Claim, Ending, LaneRef, LaneSupplier};
 
 const N_SLOTS: u32 = 6;
 const N_WORKERS: usize = 3;
@@ -51,7 +51,7 @@ enum Order {
 
 struct World {
     client: Client,
-    workers: Vec<LaneWorker>,
+    workers: Vec<LaneSupplier>,
     claims: Vec<Vec<Claim>>,
     lanes: Vec<LaneRef>,
     model: HashMap<u32, Order>,

@@ -9,7 +9,7 @@ use super::atomics;
 use super::counters::Counters;
 use super::ring::{Look, Ring};
 use super::{Identity, LaneRef, MAX_SUPPLIERS, N_LANES, Supplier, bell, errors, peers};
-use crate::{Segment, SegmentError, Stores};
+use crate::{CachePolicy, Segment, SegmentError};
 
 /// How an order ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Finished {
 /// What it has ordered it keeps in its own memory; from the segment it learns only how orders ended, so nothing that others write
 /// there makes it lose a slot or give one out twice.
 #[derive(Debug)]
-pub struct LaneOwner {
+pub struct LaneClient {
     area: Area,
     lanes: Vec<Own>,
     /// Lanes in which orders are open, one bit each.
@@ -90,7 +90,7 @@ impl Segment {
     /// # Errors
     /// [`SegmentError::NotOwner`] where somebody else created it, [`SegmentError::Refused`] where it has no lanes or they were
     /// given out already.
-    pub fn lane_owner(self: &Arc<Self>, bell_fd: u32) -> Result<LaneOwner, SegmentError> {
+    pub fn lane_owner(self: &Arc<Self>, bell_fd: u32) -> Result<LaneClient, SegmentError> {
         if !self.is_owner() {
             return Err(SegmentError::NotOwner {
                 name: self.address().to_owned(),
@@ -105,7 +105,7 @@ impl Segment {
         area.header().client.register(identity, bell_fd);
         let lanes = (0..N_LANES).map(|_| Own::default()).collect();
         let places = vec![Place::Nowhere; area.n_slots() as usize];
-        Ok(LaneOwner {
+        Ok(LaneClient {
             area,
             lanes,
             busy: 0,
@@ -118,7 +118,7 @@ impl Segment {
     }
 }
 
-impl LaneOwner {
+impl LaneClient {
     /// The segment.
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
@@ -126,7 +126,7 @@ impl LaneOwner {
     }
 
     /// Tells suppliers that attach from now on how to write the slots.
-    pub fn advise(&self, stores: Stores) {
+    pub fn advise(&self, stores: CachePolicy) {
         self.area.header().client.advise(stores);
     }
 
@@ -438,7 +438,7 @@ impl LaneOwner {
     }
 }
 
-impl Drop for LaneOwner {
+impl Drop for LaneClient {
     /// Takes back what nobody has claimed: nobody would take note of it.
     fn drop(&mut self) {
         // The lanes of a fork are its parent's.

@@ -3,7 +3,7 @@
 use super::area::{Area, ClientEntry, Header, SupplierEntry};
 use super::atomics::Ordering;
 use super::identity::Identity;
-use crate::Stores;
+use crate::CachePolicy;
 
 /// A supplier that is attached to the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +51,13 @@ impl ClientEntry {
     }
 
     /// How the slots are to be written.
-    pub(crate) fn advise(&self, stores: Stores) {
-        self.streaming.store(u32::from(stores == Stores::Streaming), Ordering::Relaxed);
+    pub(crate) fn advise(&self, stores: CachePolicy) {
+        self.streaming.store(u32::from(stores == CachePolicy::Streaming), Ordering::Relaxed);
     }
 
     /// How the client would have its slots written. Right or wrong, it changes nothing but the speed.
-    pub(crate) fn stores(&self) -> Stores {
-        if self.streaming.load(Ordering::Relaxed) == 1 { Stores::Streaming } else { Stores::Cached }
+    pub(crate) fn stores(&self) -> CachePolicy {
+        if self.streaming.load(Ordering::Relaxed) == 1 { CachePolicy::Streaming } else { CachePolicy::Cached }
     }
 
     /// The client has no more lanes.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::area::{Area, MAX_TEXT};
 use super::atomics::Ordering;
 use super::word::{State, Word};
-use super::{Claim, Ending, Finished, Identity, LaneOwner, LaneRef, LaneWorker, N_LANES, errors};
-use crate::{Segment, SegmentError, Stores};
+use super::{Claim, Ending, Finished, Identity, LaneClient, LaneRef, LaneSupplier, N_LANES, errors};
+use crate::{CachePolicy, Segment, SegmentError};
 
 /// A segment with its owner; its names are removed at the end.
 pub(super) struct Client {
     pub(super) segment: Arc<Segment>,
-    pub(super) owner: LaneOwner,
+    pub(super) owner: LaneClient,
 }
 
 impl Client {
@@ -21,9 +21,9 @@ impl Client {
         Self { segment, owner }
     }
 
-    pub(super) fn worker(&self) -> LaneWorker {
+    pub(super) fn worker(&self) -> LaneSupplier {
         let segment = Arc::new(Segment::attach_shm(self.segment.address()).unwrap());
-        LaneWorker::attach(segment, Identity::current().unwrap(), 9).unwrap()
+        LaneSupplier::attach(segment, Identity::current().unwrap(), 9).unwrap()
     }
 
     pub(super) fn area(&self) -> Area {
@@ -50,7 +50,7 @@ fn lost(slot: u32) -> Finished {
 }
 
 /// The supplier whose process has ended: its claims are never heard of again.
-fn dies(client: &mut Client, worker: LaneWorker) {
+fn dies(client: &mut Client, worker: LaneSupplier) {
     let index = worker.index();
     worker.die();
     let supplier = client.owner.suppliers().into_iter().find(|supplier| supplier.index == index).unwrap();
@@ -61,10 +61,10 @@ fn dies(client: &mut Client, worker: LaneWorker) {
 fn suppliers_write_as_the_client_advises() {
     let mut client = Client::new(1);
     let lane = client.owner.open_lane().unwrap();
-    assert_eq!(client.worker().stores, Stores::Cached);
-    client.owner.advise(Stores::Streaming);
+    assert_eq!(client.worker().stores, CachePolicy::Cached);
+    client.owner.advise(CachePolicy::Streaming);
     let worker = client.worker();
-    assert_eq!(worker.stores, Stores::Streaming);
+    assert_eq!(worker.stores, CachePolicy::Streaming);
     assert!(worker.join(lane) && client.owner.place(lane, 0, 0));
     let claim = worker.claim(lane).unwrap();
     worker.write(&claim, &[7; 64]).unwrap();
@@ -191,7 +191,7 @@ fn what_a_dead_supplier_held_comes_back() {
     for slot in 0..8 {
         assert!(client.owner.place(lane, slot, 0));
     }
-    let claim = |worker: &LaneWorker| worker.claim(lane).unwrap();
+    let claim = |worker: &LaneSupplier| worker.claim(lane).unwrap();
     let (held, done_one, failed, mine) = (claim(&victim), claim(&victim), claim(&victim), claim(&survivor));
     assert!(victim.publish(done_one, Ok(())) && victim.publish(failed, Err("last words")));
     // It had begun to fail the one that it holds.

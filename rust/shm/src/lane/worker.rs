@@ -10,18 +10,18 @@ use super::ring::{Held, Ring};
 use super::word::State;
 use super::{Identity, LaneRef, MAX_SUPPLIERS, N_LANES, bell, errors, peers};
 use crate::map::Map;
-use crate::{ForeignBytes, Segment, SegmentError, SlotView, Stores};
+use crate::{CachePolicy, ForeignBytes, Segment, SegmentError, SlotView};
 
 /// A supplier's place at the lanes of one segment. Any of its threads may use it.
 #[derive(Debug)]
-pub struct LaneWorker {
+pub struct LaneSupplier {
     area: Area,
     identity: Identity,
     /// Its place in the table.
     index: u32,
     client: (Identity, u32),
     /// As the client advises.
-    pub(super) stores: Stores,
+    pub(super) stores: CachePolicy,
     /// The generation of each lane that it has joined, or 0.
     joined: Mutex<[u32; N_LANES as usize]>,
     n_claims: AtomicUsize,
@@ -55,7 +55,7 @@ impl Claim {
     }
 }
 
-impl LaneWorker {
+impl LaneSupplier {
     /// Enters the table of an attached segment. `bell_fd` is the descriptor by which the client wakes this process.
     ///
     /// # Errors
@@ -278,7 +278,7 @@ impl LaneWorker {
     }
 }
 
-impl Drop for LaneWorker {
+impl Drop for LaneSupplier {
     /// Leaves the table, unless orders are held: then the place stays until the process ends, and the client takes them back.
     fn drop(&mut self) {
         // The place of a fork is its parent's.

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use softs_shm::{Claim, Identity, LaneWorker};
+use softs_shm::{Claim, Identity, LaneSupplier};
 
 /// Where the entries of suppliers begin in the segment of a [`Room`], and their length (`docs/segment.md`).
 const SUPPLIERS_AT: u64 = 4096 + 9216;
@@ -17,7 +17,7 @@ const SUPPLIER_LEN: u64 = 128;
 struct Room {
     lanes: OwnLanes,
     lane: LaneRef,
-    workers: Vec<LaneWorker>,
+    workers: Vec<LaneSupplier>,
     bells: Vec<Bell>,
     /// The segment.
     file: File,
@@ -93,9 +93,9 @@ impl Room {
 }
 
 /// A supplier of a lane that sleeps.
-fn sleeper(segment: &Arc<Segment>, lane: LaneRef, bell: &Bell) -> LaneWorker {
+fn sleeper(segment: &Arc<Segment>, lane: LaneRef, bell: &Bell) -> LaneSupplier {
     let me = Identity::current().unwrap();
-    let worker = LaneWorker::attach(Arc::clone(segment), me, bell.number()).unwrap();
+    let worker = LaneSupplier::attach(Arc::clone(segment), me, bell.number()).unwrap();
     assert!(worker.join(to_shm(lane)));
     worker.set_sleeping(true);
     worker
@@ -198,7 +198,7 @@ fn one_whose_bell_cannot_be_opened_is_passed_over_until_it_can() {
     // No descriptor has this number yet.
     let number = 789;
     let segment = Arc::clone(room.workers[0].segment());
-    let worker = LaneWorker::attach(segment, Identity::current().unwrap(), number).unwrap();
+    let worker = LaneSupplier::attach(segment, Identity::current().unwrap(), number).unwrap();
     assert!(worker.join(to_shm(room.lane)));
     worker.set_sleeping(true);
     room.workers.push(worker);
@@ -230,7 +230,7 @@ fn who_is_known_and_alive_keeps_its_claims_whatever_the_table_says() {
     let segment = Arc::clone(room.workers[0].segment());
     // Another process number, and somebody who comes, so that the client looks at the table.
     room.damage_pid(0);
-    drop(LaneWorker::attach(segment, Identity::current().unwrap(), room.bells[0].number()).unwrap());
+    drop(LaneSupplier::attach(segment, Identity::current().unwrap(), room.bells[0].number()).unwrap());
     room.lanes.look_at_suppliers();
     assert_eq!(room.lanes.poll(), None);
     assert!(room.workers[0].publish(claim, Ok(())));
@@ -244,7 +244,7 @@ fn one_that_died_in_the_place_of_one_that_left_loses_its_claims() {
     let segment = Arc::clone(room.workers[0].segment());
     room.workers.clear();
     let me = Identity::current().unwrap();
-    let dead = LaneWorker::attach(segment, Identity { start: me.start ^ 1, ..me }, 0).unwrap();
+    let dead = LaneSupplier::attach(segment, Identity { start: me.start ^ 1, ..me }, 0).unwrap();
     assert!(dead.index() == 0 && dead.join(to_shm(room.lane)));
     let _claim = dead.claim(to_shm(room.lane)).unwrap();
     // Its place stays, because of the claim.

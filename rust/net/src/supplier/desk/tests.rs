@@ -5,14 +5,14 @@ use super::*;
 use softs_proto::supplier::Config;
 use softs_proto::wire::{LaneName, LaneOffer};
 use softs_proto::wire::{Message, ToSupplier};
-use softs_shm::{Ending, LaneOwner, Segment};
+use softs_shm::{Ending, LaneClient, Segment};
 
 const SLOT: u64 = 8;
 
 /// A client's segment, removed at the end.
 struct Student {
     bell: Bell,
-    owner: LaneOwner,
+    owner: LaneClient,
 }
 
 impl Student {
