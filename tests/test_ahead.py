@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import softs_fast as sf
-from softs_fast import batches, stream
+from softs_fast.loader import sample_iterator as stream
+from softs_fast.loader.readers import copying as batches
 
 N_ROWS = 4
 CONFIG = sf.BatchConfig([sf.TensorSpec("x", (8192,), "float64"), sf.TensorSpec("y", (2,), "int64")])

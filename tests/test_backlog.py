@@ -11,8 +11,8 @@ import torch
 
 import softs_fast
 from softs_fast import Broker, EndpointConfig, ShmMedium, SoftDataLoader, Supplier
-from softs_fast.backlog import MAX_WAITING, Backlog
-from softs_fast.turns import FreshBatches, Tagged, Turns
+from softs_fast.loader.backlog import MAX_WAITING, Backlog
+from softs_fast.loader.turns import FreshBatches, Tagged, Turns
 
 CONFIG = softs_fast.make_xy_config((8,), "float32", (), "int64")
 N_ROWS, N_SLOTS = 4, 8

@@ -21,9 +21,9 @@ from softs_fast import (
     SoftDataLoader,
     Supplier,
     TensorSpec,
-    batches,
 )
-from softs_fast.batches import RowReader, SampleReader, collate_rows, has_rows, rows_of
+from softs_fast.loader.readers import copying as batches
+from softs_fast.loader.readers.copying import RowReader, SampleReader, collate_rows, has_rows, rows_of
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import softs_fast as sf
-from softs_fast import stream
+from softs_fast.loader import sample_iterator as stream
 
 CONFIG = sf.make_xy_config((8192,), "float64", (), "int64")
 CLOSED = "this client is closed; open another one"

@@ -16,16 +16,10 @@ import torch
 
 import softs_fast
 from scripted_client import CONFIG, SAMPLE, ScriptedClient
-from softs_fast import (
-    ConfigError,
-    HelloError,
-    NoSupplier,
-    SoftDataLoader,
-    SoftIterableDataset,
-    backlog,
-    iterable_dataset,
-    stream,
-)
+from softs_fast import ConfigError, HelloError, NoSupplier, SoftDataLoader, SoftIterableDataset
+from softs_fast.loader import backlog
+from softs_fast.loader import endless as iterable_dataset
+from softs_fast.loader import sample_iterator as stream
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from softs_fast import direct_queue
-from softs_fast.direct_queue import DirectQueue, with_direct_queues
+from softs_fast.loader import direct_queue
+from softs_fast.loader.direct_queue import DirectQueue, with_direct_queues
 
 CONTEXTS = ["fork", "spawn"]
 

@@ -101,7 +101,7 @@ def test_a_batch_is_laid_out_as_its_samples(
         )
     slots = slots_of(n, config.nbytes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("softs_fast.configs._STAGED_BYTES", staged_bytes)
+        patch.setattr("softs_fast.configs.batch._STAGED_BYTES", staged_bytes)
         config.encode_batch_into(given_batch, slots)
     assert [bytes(slot) for slot in slots] == expected
 
@@ -317,7 +317,7 @@ def test_tensors_on_a_device(place: Callable[[torch.Tensor], torch.Tensor], dtyp
     for staged_bytes in (-1, 16384):
         slots = slots_of(4, config.nbytes())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("softs_fast.configs._STAGED_BYTES", staged_bytes)
+            patch.setattr("softs_fast.configs.batch._STAGED_BYTES", staged_bytes)
             config.encode_batch_into(moved, slots)
         assert [bytes(slot) for slot in slots] == expected
     (slot,) = slots_of(1, config.nbytes())

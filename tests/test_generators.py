@@ -170,7 +170,7 @@ def test_what_are_not_the_tensors_of_a_sample(sample: Any, message: str) -> None
 def test_what_are_not_the_tensors_of_a_batch(
     batch: Any, message: str, staged_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("softs_fast.configs._STAGED_BYTES", staged_bytes)
+    monkeypatch.setattr("softs_fast.configs.batch._STAGED_BYTES", staged_bytes)
     generator = make_generator(batch_generator_fn=lambda _, n: batch, slot_size=32, batch_config=XY)
     assert failure(generator, 2, 32) == f"batch_generator_fn for product 'p' made no sample: {message}"
 

@@ -33,7 +33,7 @@ def test_names_that_need_torch_are_loaded_when_touched() -> None:
 import sys, softs_fast
 assert "torch" not in sys.modules
 assert "SoftDataLoader" in dir(softs_fast)
-assert softs_fast.SoftDataLoader.__module__ == "softs_fast.data_loader"
+assert softs_fast.SoftDataLoader.__module__ == "softs_fast.loader.soft_loader"
 assert "torch" in sys.modules
 from softs_fast.dataset import SoftDataLoader
 assert SoftDataLoader is softs_fast.SoftDataLoader

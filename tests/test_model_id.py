@@ -4,8 +4,8 @@ import multiprocessing
 
 import pytest
 
-from softs_fast import model_id
-from softs_fast.model_id import SharedModelId
+from softs_fast.loader.product import shared_id as model_id
+from softs_fast.loader.product.shared_id import SharedModelId
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

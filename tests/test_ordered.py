@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from numbered_client import CONFIG, NumberedClient, numbers_of
-from softs_fast import NoSupplier, ShmMedium, SoftDataLoader, SoftIterableDataset, iterable_dataset
+from softs_fast import NoSupplier, ShmMedium, SoftDataLoader, SoftIterableDataset
+from softs_fast.loader import endless as iterable_dataset
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -172,7 +173,7 @@ def test_what_workers_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
         id, num_workers = 2, 3
 
     data = loader()
-    monkeypatch.setattr("softs_fast.course.get_worker_info", lambda: Worker)
+    monkeypatch.setattr("softs_fast.loader.product.subscription.get_worker_info", lambda: Worker)
     next(iter(data))
     assert client_of(data).seeks == [("0", 8, 4, 12, 0)]
     assert client_of(data).options["ordered"] is True

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from softs_fast import packing
-from softs_fast.packing import INLINE_BYTES, Packed
+from softs_fast.loader import packing
+from softs_fast.loader.packing import INLINE_BYTES, Packed
 
 DTYPES = [
     torch.float32,

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from numbered_client import CONFIG, NumberedClient, numbers_of
-from softs_fast import ShmMedium, SoftDataLoader, iterable_dataset
+from softs_fast import ShmMedium, SoftDataLoader
+from softs_fast.loader import endless as iterable_dataset
 
 # torch says that there is no accelerator.
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning")

@@ -11,8 +11,9 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from numbered_client import CONFIG, NumberedClient, numbers_of
-from softs_fast import ConfigError, ShmMedium, SoftDataLoader, SoftIterableDataset, iterable_dataset
-from softs_fast.iterable_dataset import _MAX_POSITION
+from softs_fast import ConfigError, ShmMedium, SoftDataLoader, SoftIterableDataset
+from softs_fast.loader import endless as iterable_dataset
+from softs_fast.loader.endless import _MAX_POSITION
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 # torchdata calls what torch 2.15 warns about.

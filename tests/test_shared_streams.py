@@ -11,7 +11,8 @@ import torch
 
 import softs_fast as sf
 from numbered_client import CONFIG, NumberedClient, numbers_of
-from softs_fast import iterable_dataset, stream
+from softs_fast.loader import endless as iterable_dataset
+from softs_fast.loader import sample_iterator as stream
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from softs_fast.course import MAX_PRODUCTS
-from softs_fast.turns import CollateTagged, FreshBatches, Tagged, Turns
+from softs_fast.loader.product.subscription import MAX_PRODUCTS
+from softs_fast.loader.turns import CollateTagged, FreshBatches, Tagged, Turns
 
 
 class Stream:

@@ -21,9 +21,9 @@ from softs_fast import (
     Supplier,
     _core,
 )
-from softs_fast.course import Course
+from softs_fast.loader.product.shared_id import SharedModelId
+from softs_fast.loader.product.subscription import Course
 from softs_fast.market.client import LeaveAfter
-from softs_fast.model_id import SharedModelId
 
 CONFIG = softs_fast.make_xy_config((8,), "float32", (), "int64")
 

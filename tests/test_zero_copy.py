@@ -29,7 +29,7 @@ from softs_fast import (
     TCPMedium,
     TensorSpec,
 )
-from softs_fast.packing import Packed
+from softs_fast.loader.packing import Packed
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -304,8 +304,8 @@ def test_batches_of_workers(new: Callable[..., SoftDataLoader], method: str) -> 
 def test_workers_send_no_slot(
     new: Callable[..., SoftDataLoader], monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
-    monkeypatch.setattr("softs_fast.packing.INLINE_BYTES", inline_bytes)
-    monkeypatch.setattr("softs_fast.iterable_dataset.get_worker_info", lambda: object())
+    monkeypatch.setattr("softs_fast.loader.packing.INLINE_BYTES", inline_bytes)
+    monkeypatch.setattr("softs_fast.loader.endless.get_worker_info", lambda: object())
     loader = new(num_workers=1, multiprocessing_context="fork")
     batches = loader.soft_dataset._iterate(B)
     packed = Packed(next(batches))

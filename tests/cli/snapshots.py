@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from softs_fast.market.observe import (
+from softs_fast.market.protocol import BrokerStats
+from softs_fast.monitoring.snapshot import (
     ClientCounters,
     ClientView,
     LaneSupplierView,
@@ -13,7 +14,6 @@ from softs_fast.market.observe import (
     SupplierCounters,
     SupplierView,
 )
-from softs_fast.market.protocol import BrokerStats
 
 
 def counters(**known: int) -> ClientCounters:

@@ -12,8 +12,8 @@ from market import Market
 from snapshots import client, counters, maker, segment, snapshot, supplier
 
 import softs_fast as sf
-from softs_fast.market.metrics import MetricsServer, render_metrics
-from softs_fast.market.observe import LaneView
+from softs_fast.monitoring.prometheus import MetricsServer, render_metrics
+from softs_fast.monitoring.snapshot import LaneView
 
 SAMPLE = re.compile(r'(softs_fast_[a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (\S+)')
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cuda_market import CudaMarket, serve
 
-from softs_fast import cuda
+from softs_fast.tensors import cuda
 
 # Not skipped but left out: `make test` runs them on the stand-in.
 collect_ignore_glob = [] if cuda.n_devices() else ["test_*.py"]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softs_fast import WireError
-from softs_fast.market.mediums._process import is_alive, this_process
-from softs_fast.market.mediums._ticket import (
+from softs_fast.market.mediums.cuda.peer_process import is_alive, this_process
+from softs_fast.market.mediums.cuda.slot_ticket import (
     PAYLOAD_AT,
     RECEIPT_AT,
     RECEIPT_BYTES,
