@@ -23,6 +23,7 @@ __all__ = [
     "TopK",
     "Viewer",
     "__version__",
+    "count_change",
     "lane_stats",
     "sweep",
     "wake",
@@ -40,8 +41,15 @@ def lane_stats(segment: Segment) -> dict[str, Any] | None:
     attached, tail}` of each that was ever used.
     """
 
+def count_change(memory: Any) -> None:
+    """Add one to the first four bytes, a counter, in one atomic step, and wake all threads that `wake` wakes.
+
+    Raises:
+        ConfigError: there are no four bytes, they are not aligned, or they cannot be written.
+    """
+
 def wake(memory: Any) -> None:
-    """Wake all who sleep by `Client.leave_after` on the same memory, in whatever process.
+    """Wake all threads that sleep in `Client.leave_after` on the same memory, in whatever process.
 
     Raises:
         ConfigError: there are no four bytes, or they are not aligned.
