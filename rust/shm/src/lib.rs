@@ -3,7 +3,8 @@
 //! The byte layout is in `docs/segment.md`. A segment gets its name only when it is complete and locked by its owner (S1);
 //! the kernel drops the lock when the owner dies, and [`sweep`] removes what it left.
 //!
-//! All `unsafe` of this crate is in the private modules `copy`, `foreign`, `forks`, `map`, `process`, `slot_lock`, `view` and `lane::area`, and in tests. It rests on these invariants:
+//! All `unsafe` of this crate is in the private modules `copy::foreign_bytes`, `copy::raw_copy`, `lane::area`, `process::fork_guard`,
+//! `process::token`, `segment::map`, `segment::slot_lock`, `segment::view`, and in tests. It rests on these invariants:
 //!
 //! * **M1** `Map` is one `mmap` of `len` bytes: made in `Map::new`, never moved or resized, unmapped only by `Drop`.
 //! * **M2** Each copy lies within the mapping: `Map` checks offset and length itself, whatever its caller checked before.
@@ -52,46 +53,24 @@
 
 #![cfg_attr(loom, allow(dead_code, reason = "under loom the ring stands alone"))]
 
-mod access;
-mod control;
 mod copy;
-mod create;
-mod decode;
 mod error;
-mod foreign;
-mod forks;
-mod gather;
 mod lane;
-mod map;
-mod open;
 mod process;
 mod segment;
-mod slot_lock;
-mod stores;
-mod sweep;
-mod view;
 
-#[cfg(test)]
-mod overwrite_tests;
-#[cfg(test)]
-mod safety_tests;
-#[cfg(test)]
-mod tests;
-
-pub use control::{BLOCK_LEN, LAYOUT_VERSION, MAGIC};
-pub use decode::{Decode, DecodeError, decode_row};
+pub use copy::{CachePolicy, Decode, DecodeError, ForeignBytes, decode_row};
 pub use error::SegmentError;
-pub use foreign::ForeignBytes;
-pub use gather::Rows;
+pub use lane::LaneRef;
 #[cfg(not(loom))]
 pub use lane::{
-    Claim, Counters, Ending, Finished, Identity, LaneActivity, LaneClient, LaneStats, LaneSupplier,
-    N_CLIENT_COUNTERS, N_SUPPLIER_COUNTERS, Supplier,
+    Claim, Counters, Ending, Finished, LaneActivity, LaneClient, LaneStats, LaneSupplier, N_CLIENT_COUNTERS,
+    N_SUPPLIER_COUNTERS, Supplier,
 };
-pub use lane::{LaneRef, MAX_SUPPLIERS, N_LANES};
-pub use open::AttachPolicy;
+#[cfg(not(loom))]
+pub use process::Identity;
 pub use process::ProcessToken;
-pub use segment::{Names, Segment};
-pub use stores::CachePolicy;
-pub use sweep::sweep;
-pub use view::SlotView;
+pub use segment::{
+    AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, N_LANES, Names, Rows, Segment, SlotView,
+    sweep,
+};

@@ -7,12 +7,11 @@ use std::sync::atomic::AtomicU8;
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
 use super::ring::{Cell, Door, LaneHeader, Line, Ring};
-use super::shape::{
-    CELL_LEN, ERROR_LEN, ERRORS_AT, HEADER_LEN, LANE_LEN, LANES_AT, MAX_SUPPLIERS, N_ERRORS, N_LANES,
-    SUPPLIER_LEN, SUPPLIERS_AT, Shape,
+use crate::SegmentError;
+use crate::segment::{
+    CELL_LEN, ERROR_LEN, ERRORS_AT, HEADER_LEN, LANE_LEN, LANES_AT, LaneLayout, MAX_SUPPLIERS, N_ERRORS,
+    N_LANES, SEGMENT_ID_AT, SUPPLIER_LEN, SUPPLIERS_AT, Segment,
 };
-use crate::control::SEGMENT_ID_AT;
-use crate::{Segment, SegmentError};
 
 /// Counters of the client.
 pub const N_CLIENT_COUNTERS: usize = 16;
@@ -133,7 +132,7 @@ unsafe impl Shared for Cell {}
 #[derive(Debug)]
 pub(crate) struct Area {
     base: NonNull<u8>,
-    shape: Shape,
+    layout: LaneLayout,
     segment: Arc<Segment>,
 }
 
@@ -147,15 +146,15 @@ impl Area {
     pub(crate) fn new(segment: &Arc<Segment>) -> Result<Self, SegmentError> {
         let refused = |why| segment.refused(why);
         let layout = segment.layout.ok_or_else(|| refused("it has no lanes: it is not one of softs-fast"))?;
-        let shape =
-            layout.shape().ok_or_else(|| refused("it has no lanes: they serve at most 1048576 slots"))?;
+        let lane_layout =
+            layout.lanes().ok_or_else(|| refused("it has no lanes: they serve at most 1048576 slots"))?;
         let at = usize::try_from(layout.lanes_at()).ok();
         // To the end of the control block: `is_current` looks there.
         let len = usize::try_from(layout.file_len() - layout.lanes_at()).ok();
         let map = segment.access.map().ok_or_else(|| refused("it has no lanes: it cannot be mapped"))?;
         let base = at.zip(len).and_then(|(at, len)| map.address(at, len));
         let base = base.ok_or_else(|| refused("its lanes lie outside of it"))?;
-        Ok(Self { base, shape, segment: Arc::clone(segment) })
+        Ok(Self { base, layout: lane_layout, segment: Arc::clone(segment) })
     }
 
     pub(crate) fn segment(&self) -> &Arc<Segment> {
@@ -163,20 +162,20 @@ impl Area {
     }
 
     pub(crate) fn n_slots(&self) -> u32 {
-        self.shape.n_slots
+        self.layout.n_slots
     }
 
     pub(crate) fn max_open(&self) -> usize {
-        self.shape.max_open()
+        self.layout.max_open()
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.shape.capacity as usize
+        self.layout.capacity as usize
     }
 
     /// Whether the file still holds the segment that was attached, and not one that its next owner made in its place.
     pub(crate) fn is_current(&self) -> bool {
-        let at = self.shape.len() + SEGMENT_ID_AT;
+        let at = self.layout.len() + SEGMENT_ID_AT;
         self.slice::<AtomicU64>(at, 1)[0].load(Ordering::Relaxed).to_le() == self.segment.segment_id
     }
 
@@ -198,15 +197,15 @@ impl Area {
 
     /// A lane below [`N_LANES`].
     pub(crate) fn ring(&self, lane: u32) -> Ring<'_> {
-        let cells = self.slice(self.shape.cells_at(lane), self.capacity());
+        let cells = self.slice(self.layout.cells_at(lane), self.capacity());
         Ring { header: &self.lanes()[lane as usize], cells }
     }
 
     /// `n` values at an offset that this file's constants put within the area, or a word of the control block.
     fn slice<T: Shared>(&self, at: u64, n: usize) -> &[T] {
-        debug_assert!(at as usize + n * size_of::<T>() <= (self.shape.len() + crate::BLOCK_LEN) as usize);
+        debug_assert!(at as usize + n * size_of::<T>() <= (self.layout.len() + crate::BLOCK_LEN) as usize);
         debug_assert!(at.is_multiple_of(align_of::<T>() as u64));
-        // SAFETY: L1: `new` found the whole area in the mapping, which `segment` keeps, page-aligned; all offsets follow from the shape that
+        // SAFETY: L1: `new` found the whole area in the mapping, which `segment` keeps, page-aligned; all offsets follow from the layout that
         // was checked there, and are aligned as the assertions above say. `Shared` allows any bytes and writes of others.
         unsafe {
             let first = self.base.add(at as usize).cast::<T>();

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::area::{Area, N_CLIENT_COUNTERS, N_SUPPLIER_COUNTERS};
 use super::atomics::{AtomicU64, Ordering};
-use super::{LaneRef, N_LANES, Supplier, peers};
-use crate::Segment;
+use super::lane_ref::LaneRef;
+use super::peers::{self, Supplier};
+use crate::segment::{N_LANES, Segment};
 
 /// The counters of one peer, all zero when it begins.
 #[derive(Clone, Copy, Debug)]

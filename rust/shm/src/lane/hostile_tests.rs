@@ -4,12 +4,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
+use super::cell::{State, Word};
 use super::tests::Client;
-use super::word::{State, Word};
-use super::{Ending, Finished, Identity, LaneSupplier, MAX_SUPPLIERS, Supplier, peers};
-use crate::access::write_all;
-use crate::control::SEGMENT_ID_AT;
-use crate::{Segment, SegmentError};
+use super::{Ending, Finished, LaneSupplier, Supplier, peers};
+use crate::segment::SEGMENT_ID_AT;
+use crate::segment::write_all;
+use crate::{Identity, MAX_SUPPLIERS, Segment, SegmentError};
 
 #[test]
 fn who_may_have_lanes() {

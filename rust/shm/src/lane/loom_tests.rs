@@ -7,9 +7,9 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::atomics::{AtomicU64, Ordering};
-use super::bell;
+use super::cell::{State, Word};
+use super::doorbell;
 use super::ring::{Cell, Held, LaneHeader, Look, Ring};
-use super::word::{State, Word};
 
 const N_SLOTS: u32 = 2;
 const GENERATION: u32 = 1;
@@ -324,12 +324,12 @@ fn a_bell_against_sleep() {
         let supplier = {
             let memory = Arc::clone(&memory);
             thread::spawn(move || {
-                bell::fall_asleep(&memory.asleep, 1);
+                doorbell::fall_asleep(&memory.asleep, 1);
                 memory.ring().next_sequence(GENERATION).is_some()
             })
         };
         memory.place(0, 0, 10);
-        let woken = bell::asleep(&memory.asleep) & 2 != 0 && bell::may_ring(&memory.asleep, 1);
+        let woken = doorbell::asleep(&memory.asleep) & 2 != 0 && doorbell::may_ring(&memory.asleep, 1);
         let saw_it = supplier.join().unwrap();
         assert!(woken || saw_it, "it would sleep while an order waits");
     });
@@ -344,12 +344,12 @@ fn an_order_that_one_leaves_to_another_who_falls_asleep_is_seen() {
             let memory = Arc::clone(&memory);
             thread::spawn(move || {
                 let has_seen = memory.ring().next_sequence(GENERATION).is_some();
-                bell::fall_asleep(&memory.asleep, 1);
+                doorbell::fall_asleep(&memory.asleep, 1);
                 // It leaves the order to the senior if that one is awake.
                 has_seen && memory.asleep.load(Ordering::Relaxed) & 1 == 0
             })
         };
-        bell::fall_asleep(&memory.asleep, 0);
+        doorbell::fall_asleep(&memory.asleep, 0);
         let senior_takes_it = memory.ring().next_sequence(GENERATION).is_some();
         assert!(!junior.join().unwrap() || senior_takes_it, "both would sleep while an order waits");
     });
@@ -366,7 +366,7 @@ fn the_last_of_the_awaited_rings() {
                 let (ended, awaited) = (Arc::clone(&ended), Arc::clone(&awaited));
                 thread::spawn(move || {
                     ended[order].store(1, Ordering::Release);
-                    bell::count(&awaited, 1)
+                    doorbell::count(&awaited, 1)
                 })
             })
             .collect();
@@ -375,7 +375,7 @@ fn the_last_of_the_awaited_rings() {
         let (mut said, mut left) = (0, missing());
         while left != 0 && left != said {
             said = left;
-            bell::sleep_for(&awaited, said);
+            doorbell::sleep_for(&awaited, said);
             left = missing();
         }
         let n_rings: usize = suppliers.into_iter().map(|one| usize::from(one.join().unwrap())).sum();
@@ -387,12 +387,12 @@ fn the_last_of_the_awaited_rings() {
 fn one_of_two_rings() {
     loom::model(|| {
         let memory = Memory::new(2);
-        bell::sleep_for(&memory.asleep, 1);
+        doorbell::sleep_for(&memory.asleep, 1);
         let other = {
             let memory = Arc::clone(&memory);
-            thread::spawn(move || bell::count(&memory.asleep, 1))
+            thread::spawn(move || doorbell::count(&memory.asleep, 1))
         };
-        let mine = bell::count(&memory.asleep, 1);
+        let mine = doorbell::count(&memory.asleep, 1);
         assert!(mine != other.join().unwrap(), "one wake-up, one ring");
     });
 }

@@ -8,22 +8,20 @@
 #[cfg(not(loom))]
 mod area;
 mod atomics;
-mod bell;
+mod cell;
+#[cfg(not(loom))]
+mod client;
 #[cfg(not(loom))]
 mod counters;
+mod doorbell;
 #[cfg(not(loom))]
 mod errors;
-#[cfg(not(loom))]
-mod identity;
-#[cfg(not(loom))]
-mod owner;
+mod lane_ref;
 #[cfg(not(loom))]
 mod peers;
 mod ring;
-mod shape;
-mod word;
 #[cfg(not(loom))]
-mod worker;
+mod supplier;
 
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -44,23 +42,11 @@ mod tests;
 #[cfg(not(loom))]
 pub use area::{N_CLIENT_COUNTERS, N_SUPPLIER_COUNTERS};
 #[cfg(not(loom))]
+pub use client::{Ending, Finished, LaneClient};
+#[cfg(not(loom))]
 pub use counters::{Counters, LaneActivity, LaneStats};
-#[cfg(not(loom))]
-pub use identity::Identity;
-#[cfg(not(loom))]
-pub use owner::{Ending, Finished, LaneClient};
+pub use lane_ref::LaneRef;
 #[cfg(not(loom))]
 pub use peers::Supplier;
-pub(crate) use shape::Shape;
-pub use shape::{MAX_SUPPLIERS, N_LANES};
 #[cfg(not(loom))]
-pub use worker::{Claim, LaneSupplier};
-
-/// One use of one lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LaneRef {
-    /// Which lane, below [`N_LANES`].
-    pub index: u32,
-    /// Which use of it, counted from 1.
-    pub generation: u32,
-}
+pub use supplier::{Claim, LaneSupplier};

@@ -2,19 +2,21 @@
 
 use super::area::{Area, ClientEntry, Header, SupplierEntry};
 use super::atomics::Ordering;
-use super::identity::Identity;
-use crate::CachePolicy;
+use super::doorbell;
+use crate::copy::CachePolicy;
+use crate::process::Identity;
+use crate::segment::N_LANES;
 
 /// A supplier that is attached to the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supplier {
-    /// Its place in the table, below [`super::MAX_SUPPLIERS`].
+    /// Its place in the table, below [`crate::MAX_SUPPLIERS`].
     pub index: u32,
     /// Which use of that place this is.
     pub generation: u32,
     /// Its process.
     pub identity: Identity,
-    /// The descriptor of its bell, in its process.
+    /// The descriptor of its doorbell, in its process.
     pub bell_fd: u32,
 }
 
@@ -36,7 +38,7 @@ impl ClientEntry {
         self.ready.store(1, Ordering::Release);
     }
 
-    /// The client's process and its bell, once it has lanes.
+    /// The client's process and its doorbell, once it has lanes.
     pub(crate) fn read(&self) -> Option<(Identity, u32)> {
         // SYNC(client-known): pairs with `register`.
         if self.ready.load(Ordering::Acquire) != 1 {
@@ -140,10 +142,10 @@ pub(crate) fn bury(area: &Area, supplier: &Supplier) {
 fn free(area: &Area, index: u32, is_theirs: impl FnOnce(&SupplierEntry) -> bool) {
     let entry = area.suppliers().get(index as usize);
     let Some(entry) = entry.filter(|entry| is_theirs(entry)) else { return };
-    for lane in 0..super::N_LANES {
+    for lane in 0..N_LANES {
         area.ring(lane).leave(index);
     }
-    super::bell::wake_up(&area.header().suppliers_asleep.word, index);
+    doorbell::wake_up(&area.header().suppliers_asleep.word, index);
     entry.free();
     changed(area.header());
 }

@@ -4,7 +4,7 @@
 //! late, but the cell decides.
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
-use super::word::{State, Word};
+use super::cell::{State, Word};
 
 /// Cells that share a cache line.
 const CELLS_PER_LINE: usize = 4;

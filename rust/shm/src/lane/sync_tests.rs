@@ -160,7 +160,7 @@ fn a_partner_that_is_missing_is_noticed() {
             "Acquire",
         ),
         ("ring.rs", "place", "order-placed", "", "Release", "Release"),
-        ("bell.rs", "asleep", "bell", "", "SeqCst", "Relaxed"),
+        ("doorbell.rs", "asleep", "bell", "", "SeqCst", "Relaxed"),
         ("errors.rs", "free", "error-read", "", "Release", "Relaxed"),
     ] {
         let mut sources = sources();

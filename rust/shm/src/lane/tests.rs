@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::area::{Area, MAX_TEXT};
 use super::atomics::Ordering;
-use super::word::{State, Word};
-use super::{Claim, Ending, Finished, Identity, LaneClient, LaneRef, LaneSupplier, N_LANES, errors};
-use crate::{CachePolicy, Segment, SegmentError};
+use super::cell::{State, Word};
+use super::{Claim, Ending, Finished, LaneClient, LaneRef, LaneSupplier, errors};
+use crate::{CachePolicy, Identity, N_LANES, Segment, SegmentError};
 
 /// A segment with its owner; its names are removed at the end.
 pub(super) struct Client {

@@ -5,8 +5,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::control::BLOCK_LEN;
-use crate::tests::Dir;
+use super::control_block::BLOCK_LEN;
+use super::tests::Dir;
 use crate::{AttachPolicy, Segment, SegmentError};
 
 /// Too large to be cleared before somebody who sees the first byte go can kill who clears it.
@@ -78,7 +78,7 @@ fn a_creator_that_is_killed_takes_no_memory_from_suppliers() {
     let supplier = left_behind(&path, 1 << 20);
     let before = len(&path);
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "overwrite_tests::other_creator", "--nocapture"])
+        .args(["--exact", "segment::overwrite_tests::other_creator", "--nocapture"])
         .env("SOFTS_SHM_TEST_FILE", &path)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

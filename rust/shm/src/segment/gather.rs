@@ -1,7 +1,8 @@
 //! Batches: the same part of many slots, copied into the rows of an array.
 
-use crate::decode::{Pieces, decode_row_in};
-use crate::{CachePolicy, Decode, DecodeError, ForeignBytes, Segment, SegmentError};
+use super::handle::Segment;
+use crate::SegmentError;
+use crate::copy::{CachePolicy, Decode, DecodeError, ForeignBytes, Pieces, decode_row_in};
 
 /// A part of each slot, and where the rows of it go.
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
-use crate::map::Map;
+use super::map::Map;
 use crate::{CachePolicy, ForeignBytes};
 
 #[derive(Debug)]

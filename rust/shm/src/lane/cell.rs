@@ -1,5 +1,7 @@
 //! The word of a cell: what there is to know about one order, in 64 bits that change together (L2).
 
+use crate::segment::MAX_SLOTS;
+
 const STATE_BITS: u32 = 4;
 const OWNER_BITS: u32 = 12;
 const SLOT_BITS: u32 = 20;
@@ -9,10 +11,7 @@ const OWNER_AT: u32 = STATE_BITS;
 const SLOT_AT: u32 = OWNER_AT + OWNER_BITS;
 const TAG_AT: u32 = SLOT_AT + SLOT_BITS;
 
-/// Slots that a word can name.
-pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
-
-const _: () = assert!(TAG_AT + TAG_BITS == u64::BITS);
+const _: () = assert!(TAG_AT + TAG_BITS == u64::BITS && MAX_SLOTS == 1 << SLOT_BITS);
 
 /// What has become of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,10 +9,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::control::{BLOCK_LEN, Layout};
-use crate::open::{attach_shm, attach_tickets};
-use crate::sweep::sweep_dir;
-use crate::{AttachPolicy, ForeignBytes, Segment, SegmentError, create};
+use super::control_block::{BLOCK_LEN, Layout};
+use super::create;
+use super::open::{attach_shm, attach_tickets};
+use super::sweep::sweep_dir;
+use crate::{AttachPolicy, ForeignBytes, Segment, SegmentError};
 
 /// A directory on the file system of /dev/shm, removed at the end.
 pub(crate) struct Dir(PathBuf);
@@ -343,7 +344,7 @@ fn other_process() {
 
 fn other_owner(dir: &Dir) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "tests::other_process", "--nocapture"])
+        .args(["--exact", "segment::tests::other_process", "--nocapture"])
         .env("SOFTS_SHM_TEST_DIR", &dir.0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

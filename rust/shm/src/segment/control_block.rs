@@ -2,8 +2,8 @@
 
 use std::mem::offset_of;
 
+use super::lane_layout::LaneLayout;
 use crate::SegmentError;
-use crate::lane::Shape;
 
 /// First bytes of a control block.
 pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
@@ -118,8 +118,8 @@ impl Layout {
     }
 
     /// The sizes of its lanes, if it has any.
-    pub(crate) fn shape(self) -> Option<Shape> {
-        Shape::new(self.n_slots)
+    pub(crate) fn lanes(self) -> Option<LaneLayout> {
+        LaneLayout::new(self.n_slots)
     }
 
     /// Offset of the lane area.
@@ -138,7 +138,7 @@ impl Layout {
     }
 
     fn lanes_len(self) -> u64 {
-        self.shape().map_or(0, Shape::len)
+        self.lanes().map_or(0, LaneLayout::len)
     }
 
     /// The same slots, with a gap that makes the file no shorter than `file_len`, a multiple of [`BLOCK_LEN`].

@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::area::Area;
 use super::atomics::Ordering;
+use super::cell::State;
 use super::counters::Counters;
+use super::lane_ref::LaneRef;
 use super::ring::{Held, Ring};
-use super::word::State;
-use super::{Identity, LaneRef, MAX_SUPPLIERS, N_LANES, bell, errors, peers};
-use crate::map::Map;
-use crate::{CachePolicy, ForeignBytes, Segment, SegmentError, SlotView};
+use super::{doorbell, errors, peers};
+use crate::SegmentError;
+use crate::copy::{CachePolicy, ForeignBytes};
+use crate::process::Identity;
+use crate::segment::{MAX_SUPPLIERS, Map, N_LANES, Segment, SlotView};
 
 /// A supplier's place at the lanes of one segment. Any of its threads may use it.
 #[derive(Debug)]
@@ -229,7 +232,7 @@ impl LaneSupplier {
     /// Whether the client must be woken after `n_ended` orders have ended, or for something else if `u32::MAX`; whoever is told so must do it.
     #[must_use]
     pub fn client_to_wake(&self, n_ended: u32) -> bool {
-        bell::count(&self.area.header().client_awaits.word, n_ended)
+        doorbell::count(&self.area.header().client_awaits.word, n_ended)
     }
 
     /// Says that this supplier is about to sleep, or is awake. Before it sleeps it must ask [`Self::has_orders`] once more.
@@ -239,9 +242,9 @@ impl LaneSupplier {
             return;
         }
         if sleeping {
-            bell::fall_asleep(sleepers, self.index);
+            doorbell::fall_asleep(sleepers, self.index);
         } else {
-            bell::wake_up(sleepers, self.index);
+            doorbell::wake_up(sleepers, self.index);
         }
     }
 

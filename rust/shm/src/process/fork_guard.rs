@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, mprotect};
 
-use crate::ProcessToken;
+use super::token::ProcessToken;
 
 /// A mapping that only the process that made it may write to, and no fork of it (M9).
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat, op
 use rustix::io::retry_on_intr;
 use rustix::process::geteuid;
 
-use crate::access::read_all;
-use crate::control::{BLOCK_LEN, Control, Kind, MAGIC};
-use crate::open::shm_entry;
-use crate::segment::SHM_DIR;
+use super::access::read_all;
+use super::control_block::{BLOCK_LEN, Control, Kind, MAGIC};
+use super::handle::SHM_DIR;
+use super::open::shm_entry;
 
 /// Removes the shared memory that dead owners of our own user left, and returns its public names.
 ///

@@ -1,6 +1,6 @@
 //! Parts of slots that are not copied as they are: pieces are read once, decoded in memory of ours, and copied to where they go.
 
-use crate::ForeignBytes;
+use super::foreign_bytes::ForeignBytes;
 
 /// How the bytes of a part become those of a row. What they mean is not known here.
 pub trait Decode: Sync {

@@ -10,11 +10,14 @@ use std::sync::atomic::AtomicBool;
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
 
-use crate::access::Access;
-use crate::control::{Layout, SEGMENT_ID_AT};
-use crate::create::{full, links};
-use crate::open::{AttachPolicy, attach_file, attach_shm, attach_tickets};
-use crate::{CachePolicy, ForeignBytes, SegmentError, create};
+use super::access::Access;
+use super::control_block::{Layout, SEGMENT_ID_AT};
+use super::create::{full, links};
+use super::open::{AttachPolicy, attach_file, attach_shm, attach_tickets};
+use crate::SegmentError;
+use crate::copy::{CachePolicy, ForeignBytes};
+
+use super::create;
 
 /// Where POSIX shared memory lives.
 pub(crate) const SHM_DIR: &str = "/dev/shm";

@@ -12,12 +12,12 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::access::{Access, write_all};
+use super::control_block::{BLOCK_LEN, Control, Kind, LAYOUT_VERSION, Layout, SEGMENT_ID_AT, VERSION_AT};
+use super::handle::{Names, Segment};
+use super::map::Map;
+use super::open::{is_whole, read_control, shm_entry};
 use crate::SegmentError;
-use crate::access::{Access, write_all};
-use crate::control::{BLOCK_LEN, Control, Kind, LAYOUT_VERSION, Layout, SEGMENT_ID_AT, VERSION_AT};
-use crate::map::Map;
-use crate::open::{is_whole, read_control, shm_entry};
-use crate::segment::{Names, Segment};
 
 /// Only the owner's user may open a segment.
 const MODE: Mode = Mode::RUSR.union(Mode::WUSR);

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use crate::stores::CachePolicy;
+use super::cache_policy::CachePolicy;
 
 /// The C library copies up to about the size of an L2 cache (glibc 2.36 on AMD) without fetching the lines that it overwrites, and more than that with
 /// fetching them: from the other core that has just read them.

@@ -1,6 +1,7 @@
 //! Where things lie in the lane area: offsets that follow from the number of slots. See `docs/segment.md`.
 
-use super::word::MAX_SLOTS;
+/// Slots that a cell can name.
+pub(crate) const MAX_SLOTS: u32 = 1 << 20;
 
 /// Lanes of one segment.
 pub const N_LANES: u32 = 16;
@@ -27,13 +28,13 @@ const MAX_CAPACITY: u32 = 4096;
 
 /// The sizes of a lane area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct LaneLayout {
     pub(crate) n_slots: u32,
     /// Cells of each lane, a power of two.
     pub(crate) capacity: u32,
 }
 
-impl Shape {
+impl LaneLayout {
     /// `None` where a cell could not name all slots: such a segment has no lanes.
     pub(crate) fn new(n_slots: u64) -> Option<Self> {
         let n_slots = u32::try_from(n_slots).ok().filter(|n| (1..=MAX_SLOTS).contains(n))?;
@@ -64,17 +65,17 @@ mod tests {
 
     #[test]
     fn sizes_are_the_documented_ones() {
-        let len = |n_slots| Shape::new(n_slots).map(Shape::len);
+        let len = |n_slots| LaneLayout::new(n_slots).map(LaneLayout::len);
         assert_eq!(len(1), Some(151_552));
         assert_eq!(len(16), Some(159_744));
         assert_eq!(len(4096), Some(1_200_128));
         for (n_slots, capacity) in [(1, 8), (6, 8), (7, 16), (12, 16), (16, 32), (100, 256), (3072, 4096)] {
-            let shape = Shape::new(n_slots).unwrap();
-            assert_eq!(shape.capacity, capacity, "{n_slots}");
-            assert!(shape.max_open() as u64 >= n_slots, "all slots can be on order");
+            let layout = LaneLayout::new(n_slots).unwrap();
+            assert_eq!(layout.capacity, capacity, "{n_slots}");
+            assert!(layout.max_open() as u64 >= n_slots, "all slots can be on order");
         }
-        assert_eq!(Shape::new(3073).unwrap().max_open(), 3072);
-        assert_eq!(Shape::new(1 << 20).unwrap().capacity, 4096);
+        assert_eq!(LaneLayout::new(3073).unwrap().max_open(), 3072);
+        assert_eq!(LaneLayout::new(1 << 20).unwrap().capacity, 4096);
         assert_eq!((len(0), len((1 << 20) + 1), len(u64::MAX)), (None, None, None));
     }
 }

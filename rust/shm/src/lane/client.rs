@@ -7,9 +7,14 @@ use std::sync::atomic::Ordering;
 use super::area::Area;
 use super::atomics;
 use super::counters::Counters;
+use super::lane_ref::LaneRef;
+use super::peers::Supplier;
 use super::ring::{Look, Ring};
-use super::{Identity, LaneRef, MAX_SUPPLIERS, N_LANES, Supplier, bell, errors, peers};
-use crate::{CachePolicy, Segment, SegmentError};
+use super::{doorbell, errors, peers};
+use crate::SegmentError;
+use crate::copy::CachePolicy;
+use crate::process::Identity;
+use crate::segment::{MAX_SUPPLIERS, N_LANES, Segment};
 
 /// How an order ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -270,7 +275,7 @@ impl LaneClient {
     /// Whom to wake after `n_new` orders were placed: at most as many suppliers of the lane, all asleep until now and among those with a bit in
     /// `reachable`, each named once. Who is named must be woken, for he counts as awake from here on.
     pub fn wake_list(&mut self, lane: LaneRef, n_new: usize, reachable: u64) -> Vec<u32> {
-        let asleep = bell::asleep(&self.area.header().suppliers_asleep.word);
+        let asleep = doorbell::asleep(&self.area.header().suppliers_asleep.word);
         if asleep == 0 || self.own(lane).is_none() {
             return Vec::new();
         }
@@ -283,7 +288,7 @@ impl LaneClient {
             }
             let supplier = (self.next_wake + step) % MAX_SUPPLIERS;
             if asleep & 1 << supplier != 0
-                && bell::may_ring(&self.area.header().suppliers_asleep.word, supplier)
+                && doorbell::may_ring(&self.area.header().suppliers_asleep.word, supplier)
             {
                 woken.push(supplier);
             }
@@ -301,7 +306,7 @@ impl LaneClient {
         if self.own(lane).is_none() {
             return (0, 0);
         }
-        let asleep = bell::asleep(&self.area.header().suppliers_asleep.word);
+        let asleep = doorbell::asleep(&self.area.header().suppliers_asleep.word);
         let attached = self.attached(lane);
         (attached, attached & !asleep)
     }
@@ -342,7 +347,7 @@ impl LaneClient {
     /// Says that this process is about to sleep until `n_ended` more orders have ended, at least 1, or is awake if 0. Before it sleeps it must
     /// [`Self::poll`] once more, and say it again with the number that is then left.
     pub fn sleep_for(&self, n_ended: u32) {
-        bell::sleep_for(&self.area.header().client_awaits.word, n_ended);
+        doorbell::sleep_for(&self.area.header().client_awaits.word, n_ended);
     }
 
     /// The client's counters.

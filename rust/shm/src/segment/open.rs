@@ -9,12 +9,12 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use super::access::{Access, read_all};
+use super::control_block::{BLOCK_LEN, Control, Kind};
+use super::create::{allocate_heads, links};
+use super::handle::{Names, Seen, Segment};
+use super::map::Map;
 use crate::SegmentError;
-use crate::access::{Access, read_all};
-use crate::control::{BLOCK_LEN, Control, Kind};
-use crate::create::{allocate_heads, links};
-use crate::map::Map;
-use crate::segment::{Names, Seen, Segment};
 
 /// Which files [`Segment::attach_file`] may open.
 #[derive(Clone, Debug, PartialEq, Eq)]

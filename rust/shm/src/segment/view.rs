@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 
-use crate::access::Access;
-use crate::control::BLOCK_LEN;
+use super::access::Access;
+use super::control_block::BLOCK_LEN;
 use crate::{Segment, SegmentError};
 
 /// Bytes of a mapped segment, which stay mapped while this lives (M5).

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::copy::copy;
-use crate::forks::OneWriter;
+use crate::process::OneWriter;
 use crate::{CachePolicy, ForeignBytes};
 
 /// A shared, writable mapping of the first `len` bytes of a file.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOC: &str = include_str!("lib.rs");
+const DOC: &str = include_str!("../src/lib.rs");
 
 fn invariants() -> BTreeSet<&'static str> {
     DOC.lines()
