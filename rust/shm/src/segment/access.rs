@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use super::map::Map;
-use crate::{CachePolicy, ForeignBytes};
+use crate::copy::{CachePolicy, ForeignBytes};
 
 #[derive(Debug)]
 pub(crate) enum Access {

@@ -1,17 +1,15 @@
 //! The control block: 4096 bytes behind the slots that say what a segment is and who may remove it. See `docs/segment.md`.
 
 use std::mem::offset_of;
+use std::os::fd::BorrowedFd;
 
-use super::lane_layout::LaneLayout;
-use crate::SegmentError;
+use super::access::read_all;
+use super::layout::{BLOCK_LEN, Layout};
 
 /// First bytes of a control block.
 pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
 /// The layout described in `docs/segment.md`.
 pub const LAYOUT_VERSION: u32 = 4;
-/// Bytes of a control block, and the alignment of its offset.
-pub const BLOCK_LEN: u64 = 4096;
-
 const NAME_CAP: usize = 256;
 
 /// The block as it lies in the segment, all integers little-endian.
@@ -66,102 +64,6 @@ pub(crate) enum Kind {
     File = 2,
     /// Shared memory whose slots begin with tickets. Of each slot only the first [`BLOCK_LEN`] bytes are there from the start.
     Tickets = 3,
-}
-
-/// Sizes of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
-    /// Bytes of a sample.
-    pub(crate) slot_size: u64,
-    /// From one slot to the next.
-    pub(crate) slot_stride: u64,
-    pub(crate) n_slots: u64,
-    /// Unused bytes between the slots and the lanes, a multiple of [`BLOCK_LEN`].
-    pub(crate) gap: u64,
-}
-
-impl Layout {
-    pub(crate) fn new(slot_size: u64, slot_stride: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        let layout = Self { slot_size, slot_stride, n_slots, gap: 0 };
-        if slot_size == 0 || n_slots == 0 {
-            return Err(SegmentError::Invalid(format!(
-                "a segment needs slots: slot_size is {slot_size}, n_slots is {n_slots}"
-            )));
-        }
-        if slot_stride < slot_size {
-            return Err(SegmentError::Invalid(format!(
-                "slots of {slot_size} bytes do not fit into slot_stride, which is {slot_stride}"
-            )));
-        }
-        match layout.checked_file_len() {
-            Some(_) => Ok(layout),
-            None => Err(SegmentError::Invalid(format!(
-                "{n_slots} slots of {slot_stride} bytes are more than a file can hold"
-            ))),
-        }
-    }
-
-    /// Bytes of all slots.
-    pub(crate) fn slots_len(self) -> u64 {
-        self.slot_stride * self.n_slots
-    }
-
-    /// The same sizes, for slots of which only the first [`BLOCK_LEN`] bytes are there from the start.
-    pub(crate) fn of_tickets(self) -> Result<Self, SegmentError> {
-        if self.slot_stride.is_multiple_of(BLOCK_LEN) {
-            return Ok(self);
-        }
-        Err(SegmentError::Invalid(format!(
-            "slots of tickets are made of blocks of {BLOCK_LEN} bytes: slot_size is {}",
-            self.slot_size
-        )))
-    }
-
-    /// The sizes of its lanes, if it has any.
-    pub(crate) fn lanes(self) -> Option<LaneLayout> {
-        LaneLayout::new(self.n_slots)
-    }
-
-    /// Offset of the lane area.
-    pub(crate) fn lanes_at(self) -> u64 {
-        self.slots_len().next_multiple_of(BLOCK_LEN) + self.gap
-    }
-
-    /// Offset of the control block.
-    pub(crate) fn block_at(self) -> u64 {
-        self.lanes_at() + self.lanes_len()
-    }
-
-    /// Bytes that a segment of tickets has from the start.
-    pub(crate) fn heads_len(self) -> u64 {
-        self.n_slots * BLOCK_LEN + self.file_len() - self.lanes_at()
-    }
-
-    fn lanes_len(self) -> u64 {
-        self.lanes().map_or(0, LaneLayout::len)
-    }
-
-    /// The same slots, with a gap that makes the file no shorter than `file_len`, a multiple of [`BLOCK_LEN`].
-    pub(crate) fn filling(self, file_len: u64) -> Self {
-        Self { gap: file_len.saturating_sub(Self { gap: 0, ..self }.file_len()), ..self }
-    }
-
-    /// Bytes of the whole file.
-    pub(crate) fn file_len(self) -> u64 {
-        self.block_at() + BLOCK_LEN
-    }
-
-    /// The file length if no step of it overflows and the system can address it.
-    fn checked_file_len(self) -> Option<u64> {
-        let len = self
-            .slot_stride
-            .checked_mul(self.n_slots)?
-            .checked_next_multiple_of(BLOCK_LEN)?
-            .checked_add(self.gap)?
-            .checked_add(self.lanes_len())?
-            .checked_add(BLOCK_LEN)?;
-        (len <= i64::MAX as u64 && usize::try_from(len).is_ok()).then_some(len)
-    }
 }
 
 /// What a control block says.
@@ -261,6 +163,17 @@ impl Control {
     }
 }
 
+/// Reads the control block of a file, `None` when it has none.
+pub(crate) fn read_control(file: BorrowedFd<'_>, file_len: u64) -> Result<Option<Control>, String> {
+    // A control block lies at a multiple of its length, behind at least one byte of slots.
+    if file_len < 2 * BLOCK_LEN || !file_len.is_multiple_of(BLOCK_LEN) {
+        return Ok(None);
+    }
+    let mut block = [0; BLOCK_LEN as usize];
+    read_all(file, file_len - BLOCK_LEN, &mut block).map_err(|errno| errno.to_string())?;
+    Control::decode(&block, file_len)
+}
+
 fn bytes_at<const N: usize>(block: &[u8; BLOCK_LEN as usize], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&block[at..at + N]);
@@ -309,25 +222,6 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_documented_one() {
-        let layout = Layout::new(100, 100, 50).unwrap();
-        assert_eq!((layout.slots_len(), layout.lanes_at()), (5000, 8192));
-        assert_eq!((layout.block_at(), layout.file_len()), (192_512, 196_608));
-        let filling = layout.filling(1 << 20);
-        assert_eq!(
-            (filling.file_len(), filling.gap, filling.slots_len()),
-            (1 << 20, (1 << 20) - 196_608, 5000)
-        );
-        assert_eq!(filling.filling(4096), layout, "never shorter than it must be");
-        let layout = Layout::new(1, 1, (1 << 20) + 1).unwrap();
-        assert_eq!(
-            (layout.lanes_at(), layout.block_at()),
-            (1_052_672, 1_052_672),
-            "too many slots for lanes"
-        );
-    }
-
-    #[test]
     fn an_unpublished_block_is_refused() {
         let control = control();
         assert!(Control::decode(&control.encode_unpublished(), control.layout.file_len()).is_err());
@@ -361,15 +255,6 @@ mod tests {
         assert!(with(56, &99_u64.to_le_bytes()).is_err(), "slots that overlap");
         assert!(with(44, &257_u16.to_le_bytes()).is_err(), "a name longer than its room");
         assert!(Control::decode(&good, len + BLOCK_LEN).is_err(), "shorter than the file");
-    }
-
-    #[test]
-    fn sizes_that_overflow_are_refused() {
-        for (slot_size, n_slots) in [(0, 1), (1, 0), (u64::MAX, 2), (1 << 62, 2), (u64::MAX - 10, 1)] {
-            assert!(matches!(Layout::new(slot_size, slot_size, n_slots), Err(SegmentError::Invalid(_))));
-        }
-        assert!(matches!(Layout::new(100, 99, 1), Err(SegmentError::Invalid(_))), "slots that overlap");
-        assert!(matches!(Layout::new(100, 1 << 62, 2), Err(SegmentError::Invalid(_))));
     }
 
     proptest! {

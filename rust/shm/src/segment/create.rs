@@ -6,23 +6,64 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, flock, fstat,
-    fstatvfs, ftruncate, linkat, lstat, open, unlink,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, ftruncate, linkat, lstat, open,
+    unlink,
 };
 use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::access::{Access, write_all};
-use super::control_block::{BLOCK_LEN, Control, Kind, LAYOUT_VERSION, Layout, SEGMENT_ID_AT, VERSION_AT};
-use super::handle::{Names, Segment};
+use super::allocate::{allocate, allocate_heads, full, is_whole};
+use super::control_block::{Control, Kind, LAYOUT_VERSION, SEGMENT_ID_AT, VERSION_AT, read_control};
+use super::handle::Segment;
+use super::layout::{BLOCK_LEN, Layout};
 use super::map::Map;
-use super::open::{is_whole, read_control, shm_entry};
+use super::names::{Names, SHM_DIR, shm_entry};
 use crate::SegmentError;
 
 /// Only the owner's user may open a segment.
 const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// How often creating a file starts again because somebody changed its path meanwhile.
 const ATTEMPTS: usize = 16;
+
+impl Segment {
+    /// Creates and locks shared memory. Without a name: `sl_` and 16 hexadecimal digits.
+    pub fn create_shm(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
+        Self::create_shm_apart(name, slot_size, slot_size, n_slots)
+    }
+
+    /// As [`Self::create_shm`], with slots that begin `slot_stride` bytes apart.
+    pub fn create_shm_apart(
+        name: Option<&str>,
+        slot_size: u64,
+        slot_stride: u64,
+        n_slots: u64,
+    ) -> Result<Self, SegmentError> {
+        shm(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_stride, n_slots)?)
+    }
+
+    /// Creates and locks a file, its directories included. A file that is there is overwritten in place, so that peers that
+    /// have it mapped stay attached, unless a live owner holds it or it is not a regular file.
+    pub fn create_file(path: &Path, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
+        Self::create_file_apart(path, slot_size, slot_size, n_slots)
+    }
+
+    /// As [`Self::create_file`], with slots that begin `slot_stride` bytes apart.
+    pub fn create_file_apart(
+        path: &Path,
+        slot_size: u64,
+        slot_stride: u64,
+        n_slots: u64,
+    ) -> Result<Self, SegmentError> {
+        file(path, Layout::new(slot_size, slot_stride, n_slots)?)
+    }
+
+    /// As [`Self::create_shm`], for slots that begin with a ticket. Of each slot only the first [`BLOCK_LEN`](crate::BLOCK_LEN) bytes are there from the
+    /// start; [`Self::reserve`] gets more.
+    pub fn create_tickets(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
+        tickets(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_size, n_slots)?)
+    }
+}
 
 pub(crate) fn shm(dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segment, SegmentError> {
     shm_from(unnamed, dir, name, Kind::Shm, layout)
@@ -104,19 +145,6 @@ fn file_from(start: Start, path: &Path, layout: Layout) -> Result<Segment, Segme
         }
     }
     Err(busy(address))
-}
-
-/// The error for a file system without room for `need` more bytes.
-pub(crate) fn full(file: BorrowedFd<'_>, path: &Path, need: u64) -> SegmentError {
-    let free = fstatvfs(file).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    SegmentError::Full { dir: dir.display().to_string(), need, free }
-}
-
-/// Number of names; its type in the kernel's structure depends on the architecture.
-#[allow(clippy::unnecessary_cast)]
-pub(crate) fn links(stat: &Stat) -> u64 {
-    stat.st_nlink as u64
 }
 
 /// A file at a free path, or `None` when the path is taken by now.
@@ -255,31 +283,6 @@ fn prepare(
         Kind::Shm | Kind::File => Access::Mapped(map),
         Kind::Tickets => Access::Sparse(map),
     })
-}
-
-/// Makes the file as long as it must be, with the blocks of all that is not a payload: the heads of the slots, lanes and control block (M4).
-/// Blocks that are there stay as they are.
-pub(crate) fn allocate_heads(file: BorrowedFd<'_>, layout: Layout) -> Result<(), Errno> {
-    let part = |at, len| retry_on_intr(|| fallocate(file, FallocateFlags::empty(), at, len));
-    part(layout.lanes_at(), layout.file_len() - layout.lanes_at())?;
-    (0..layout.n_slots).try_for_each(|slot| part(slot * layout.slot_size, BLOCK_LEN))
-}
-
-/// Makes the file `len` bytes long with all blocks present (M4).
-fn allocate(file: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
-    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len)) {
-        Err(Errno::OPNOTSUPP) => {
-            let zeros = vec![0; 1 << 20];
-            let mut at = 0;
-            while at < len {
-                let n = (len - at).min(zeros.len() as u64);
-                write_all(file, at, &zeros[..n as usize])?;
-                at += n;
-            }
-            Ok(())
-        }
-        done => done,
-    }
 }
 
 fn owned(

@@ -1,26 +1,19 @@
 //! [`Segment`]: bounds-checked access to the slots, and the names of what it owns.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
 
 use super::access::Access;
-use super::control_block::{Layout, SEGMENT_ID_AT};
-use super::create::{full, links};
-use super::open::{AttachPolicy, attach_file, attach_shm, attach_tickets};
+use super::allocate::full;
+use super::control_block::SEGMENT_ID_AT;
+use super::layout::Layout;
+use super::names::{Names, links};
 use crate::SegmentError;
 use crate::copy::{CachePolicy, ForeignBytes};
 
-use super::create;
-
-/// Where POSIX shared memory lives.
-pub(crate) const SHM_DIR: &str = "/dev/shm";
 /// What freed memory is filled with: as a float not a number, as an integer negative.
 const SCRIBBLE: u8 = 0xff;
 
@@ -51,72 +44,7 @@ pub(crate) struct Seen {
     pub(crate) n_links: u64,
 }
 
-/// The directory entries of a segment, and the inode that they must lead to.
-#[derive(Clone, Debug)]
-pub struct Names {
-    /// As the user or the order wrote it.
-    pub(crate) address: String,
-    pub(crate) public: PathBuf,
-    /// Shared memory has a second link, so that the sweep finds it whatever its public name is, and so that a public name
-    /// that somebody removed can be put back.
-    pub(crate) hidden: Option<PathBuf>,
-    pub(crate) dev: u64,
-    pub(crate) ino: u64,
-}
-
 impl Segment {
-    /// Creates and locks shared memory. Without a name: `sl_` and 16 hexadecimal digits.
-    pub fn create_shm(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        Self::create_shm_apart(name, slot_size, slot_size, n_slots)
-    }
-
-    /// As [`Self::create_shm`], with slots that begin `slot_stride` bytes apart.
-    pub fn create_shm_apart(
-        name: Option<&str>,
-        slot_size: u64,
-        slot_stride: u64,
-        n_slots: u64,
-    ) -> Result<Self, SegmentError> {
-        create::shm(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_stride, n_slots)?)
-    }
-
-    /// Creates and locks a file, its directories included. A file that is there is overwritten in place, so that peers that
-    /// have it mapped stay attached, unless a live owner holds it or it is not a regular file.
-    pub fn create_file(path: &Path, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        Self::create_file_apart(path, slot_size, slot_size, n_slots)
-    }
-
-    /// As [`Self::create_file`], with slots that begin `slot_stride` bytes apart.
-    pub fn create_file_apart(
-        path: &Path,
-        slot_size: u64,
-        slot_stride: u64,
-        n_slots: u64,
-    ) -> Result<Self, SegmentError> {
-        create::file(path, Layout::new(slot_size, slot_stride, n_slots)?)
-    }
-
-    /// As [`Self::create_shm`], for slots that begin with a ticket. Of each slot only the first [`BLOCK_LEN`](crate::BLOCK_LEN) bytes are there from the
-    /// start; [`Self::reserve`] gets more.
-    pub fn create_tickets(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        create::tickets(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_size, n_slots)?)
-    }
-
-    /// Attaches to what [`Self::create_tickets`] made, in a process of our own user.
-    pub fn attach_tickets(name: &str) -> Result<Self, SegmentError> {
-        attach_tickets(Path::new(SHM_DIR), name)
-    }
-
-    /// Attaches to shared memory of our own user, created by softs-fast or by softs.
-    pub fn attach_shm(name: &str) -> Result<Self, SegmentError> {
-        attach_shm(Path::new(SHM_DIR), name)
-    }
-
-    /// Attaches to a file, created by softs-fast or by softs.
-    pub fn attach_file(path: &Path, policy: &AttachPolicy) -> Result<Self, SegmentError> {
-        attach_file(path, policy)
-    }
-
     /// The name or path that peers attach by.
     pub fn address(&self) -> &str {
         &self.names.address
@@ -359,48 +287,5 @@ impl Drop for Segment {
             // A lock that cannot be released here ends with the last descriptor.
             let _ = flock(&self.file, FlockOperation::Unlock);
         }
-    }
-}
-
-impl Names {
-    /// The name or path that peers attach by.
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// Removes the names that still lead to the segment.
-    pub fn unlink(&self) -> Result<(), SegmentError> {
-        // The public name first: once it is gone nobody attaches any more.
-        for path in std::iter::once(&self.public).chain(&self.hidden) {
-            if self.leads_here(path) != Some(true) {
-                continue;
-            }
-            match rustix::fs::unlink(path) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(SegmentError::io("unlink", &self.address, errno)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether `path` is an entry of this segment; `None` when it is no entry at all.
-    fn leads_here(&self, path: &Path) -> Option<bool> {
-        match fs::symlink_metadata(path) {
-            Ok(found) => Some((found.dev(), found.ino()) == (self.dev, self.ino)),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            // What cannot be looked at is not known to be ours.
-            Err(_) => Some(false),
-        }
-    }
-
-    fn link(&self, from: &Path, to: &Path) -> Result<bool, SegmentError> {
-        match rustix::fs::link(from, to) {
-            Ok(()) => Ok(true),
-            Err(errno) => Err(SegmentError::io("link", &self.address, errno)),
-        }
-    }
-
-    fn exists(&self) -> SegmentError {
-        SegmentError::Exists { name: self.address.clone() }
     }
 }

@@ -7,9 +7,8 @@ use std::ptr::{self, NonNull};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::copy::copy;
+use crate::copy::{CachePolicy, ForeignBytes, copy};
 use crate::process::OneWriter;
-use crate::{CachePolicy, ForeignBytes};
 
 /// A shared, writable mapping of the first `len` bytes of a file.
 #[derive(Debug)]

@@ -1,12 +1,15 @@
 //! Segments: creation, attaching, access to the slots, names and the sweep.
 
 mod access;
+mod allocate;
 mod control_block;
 mod create;
 mod gather;
 mod handle;
 mod lane_layout;
+mod layout;
 mod map;
+mod names;
 mod open;
 mod slot_lock;
 mod sweep;
@@ -20,9 +23,9 @@ mod tests;
 #[cfg(test)]
 pub(crate) use access::write_all;
 pub(crate) use control_block::SEGMENT_ID_AT;
-pub use control_block::{BLOCK_LEN, LAYOUT_VERSION, MAGIC};
+pub use control_block::{LAYOUT_VERSION, MAGIC};
 pub use gather::Rows;
-pub use handle::{Names, Segment};
+pub use handle::Segment;
 pub(crate) use lane_layout::MAX_SLOTS;
 #[cfg(not(loom))]
 pub(crate) use lane_layout::{
@@ -30,7 +33,9 @@ pub(crate) use lane_layout::{
     SUPPLIERS_AT,
 };
 pub use lane_layout::{MAX_SUPPLIERS, N_LANES};
+pub use layout::BLOCK_LEN;
 pub(crate) use map::Map;
+pub use names::Names;
 pub use open::AttachPolicy;
 pub use sweep::sweep;
 pub use view::SlotView;

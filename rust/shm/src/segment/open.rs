@@ -1,7 +1,7 @@
 //! Attaching to what somebody else created: which paths may be opened, and what is believed of them.
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -9,11 +9,12 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::access::{Access, read_all};
-use super::control_block::{BLOCK_LEN, Control, Kind};
-use super::create::{allocate_heads, links};
-use super::handle::{Names, Seen, Segment};
+use super::access::Access;
+use super::allocate::{allocate_heads, is_whole};
+use super::control_block::{Control, Kind, read_control};
+use super::handle::{Seen, Segment};
 use super::map::Map;
+use super::names::{Names, SHM_DIR, links, shm_entry};
 use crate::SegmentError;
 
 /// Which files [`Segment::attach_file`] may open.
@@ -26,18 +27,21 @@ pub enum AttachPolicy {
     Dirs(Vec<PathBuf>),
 }
 
-/// The directory entry that a shared-memory name stands for. POSIX names may start with slashes, as in `shm_open`.
-pub(crate) fn shm_entry(name: &str) -> Result<&str, SegmentError> {
-    let entry = name.trim_start_matches('/');
-    let wrong = match entry {
-        "" => "is empty",
-        "." | ".." => "is a directory",
-        _ if entry.contains('/') => "contains a slash",
-        _ if entry.contains('\0') => "contains a NUL",
-        _ if entry.len() > 255 => "has more than 255 bytes",
-        _ => return Ok(entry),
-    };
-    Err(SegmentError::Invalid(format!("shared-memory name {name:?} {wrong}")))
+impl Segment {
+    /// Attaches to what [`Self::create_tickets`] made, in a process of our own user.
+    pub fn attach_tickets(name: &str) -> Result<Self, SegmentError> {
+        attach_tickets(Path::new(SHM_DIR), name)
+    }
+
+    /// Attaches to shared memory of our own user, created by softs-fast or by softs.
+    pub fn attach_shm(name: &str) -> Result<Self, SegmentError> {
+        attach_shm(Path::new(SHM_DIR), name)
+    }
+
+    /// Attaches to a file, created by softs-fast or by softs.
+    pub fn attach_file(path: &Path, policy: &AttachPolicy) -> Result<Self, SegmentError> {
+        attach_file(path, policy)
+    }
 }
 
 pub(crate) fn attach_shm(dir: &Path, name: &str) -> Result<Segment, SegmentError> {
@@ -177,23 +181,6 @@ impl Opened {
             has_lane_owner: AtomicBool::new(false),
         })
     }
-}
-
-/// Whether all blocks of a file exist.
-pub(crate) fn is_whole(stat: &Stat) -> bool {
-    // st_blocks counts units of 512 bytes.
-    (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64
-}
-
-/// Reads the control block of a file, `None` when it has none.
-pub(crate) fn read_control(file: BorrowedFd<'_>, file_len: u64) -> Result<Option<Control>, String> {
-    // A control block lies at a multiple of its length, behind at least one byte of slots.
-    if file_len < 2 * BLOCK_LEN || !file_len.is_multiple_of(BLOCK_LEN) {
-        return Ok(None);
-    }
-    let mut block = [0; BLOCK_LEN as usize];
-    read_all(file, file_len - BLOCK_LEN, &mut block).map_err(|errno| errno.to_string())?;
-    Control::decode(&block, file_len)
 }
 
 fn refused(address: &str, why: &str) -> SegmentError {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::control_block::BLOCK_LEN;
+use super::layout::BLOCK_LEN;
 use super::tests::Dir;
 use crate::{AttachPolicy, Segment, SegmentError};
 

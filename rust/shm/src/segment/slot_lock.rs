@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::{Segment, SegmentError};
+use super::handle::Segment;
+use crate::SegmentError;
 
 /// A lock that ends with this value.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use rustix::io::retry_on_intr;
 use rustix::process::geteuid;
 
 use super::access::read_all;
-use super::control_block::{BLOCK_LEN, Control, Kind, MAGIC};
-use super::handle::SHM_DIR;
-use super::open::shm_entry;
+use super::control_block::{Control, Kind, MAGIC};
+use super::layout::BLOCK_LEN;
+use super::names::{SHM_DIR, shm_entry};
 
 /// Removes the shared memory that dead owners of our own user left, and returns its public names.
 ///

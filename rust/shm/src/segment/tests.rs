@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::control_block::{BLOCK_LEN, Layout};
 use super::create;
+use super::layout::{BLOCK_LEN, Layout};
 use super::open::{attach_shm, attach_tickets};
 use super::sweep::sweep_dir;
 use crate::{AttachPolicy, ForeignBytes, Segment, SegmentError};

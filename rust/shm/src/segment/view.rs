@@ -7,8 +7,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 
 use super::access::Access;
-use super::control_block::BLOCK_LEN;
-use crate::{Segment, SegmentError};
+use super::handle::Segment;
+use super::layout::BLOCK_LEN;
+use crate::SegmentError;
 
 /// Bytes of a mapped segment, which stay mapped while this lives (M5).
 ///
