@@ -62,19 +62,19 @@ fn a_fork_of_a_supplier_cannot_write_to_slots_that_it_sees() {
 fn a_fork_has_no_part_in_lanes() {
     let (owner, peer) = pair();
     let mut lanes = owner.lane_owner(1).unwrap();
-    let worker = LaneSupplier::attach(peer, Identity::current().unwrap(), 1).unwrap();
+    let supplier = LaneSupplier::attach(peer, Identity::current().unwrap(), 1).unwrap();
     let lane = lanes.open_lane().unwrap();
-    assert!(worker.join(lane) && lanes.place(lane, 0, 0) && lanes.place(lane, 1, 0));
-    let held = worker.claim(lane).unwrap();
+    assert!(supplier.join(lane) && lanes.place(lane, 0, 0) && lanes.place(lane, 1, 0));
+    let held = supplier.claim(lane).unwrap();
     let is_refused = || {
-        matches!(worker.write(&held, &[1; 64]), Err(SegmentError::Gone { .. }))
-            && worker.slot_bytes(&held).is_err()
+        matches!(supplier.write(&held, &[1; 64]), Err(SegmentError::Gone { .. }))
+            && supplier.slot_bytes(&held).is_err()
     };
     assert_eq!(in_fork(is_refused).exit_status(), Some(0));
     let dies = |act: &dyn Fn() -> bool| in_fork(act).terminating_signal() == Some(libc::SIGSEGV);
-    assert!(dies(&|| worker.claim(lane).is_some()) && dies(&|| worker.join(lane)));
+    assert!(dies(&|| supplier.claim(lane).is_some()) && dies(&|| supplier.join(lane)));
     assert_eq!((first(&owner), lanes.n_attached(lane)), (0, 1));
-    assert!(worker.publish(held, Ok(())));
+    assert!(supplier.publish(held, Ok(())));
 }
 
 #[test]

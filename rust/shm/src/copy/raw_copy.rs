@@ -12,12 +12,12 @@ const PIECE: usize = 256 << 10;
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes, as far as others writing at the same time allow (M3, M6).
-pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, stores: CachePolicy) {
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, policy: CachePolicy) {
     if from.addr().abs_diff(to.addr()) < len {
         // SAFETY: M2, M6: the caller's promise; they overlap, as `ptr::copy` allows.
         return unsafe { ptr::copy(from, to, len) };
     }
-    match stores {
+    match policy {
         // SAFETY: M2, M6: as above; they do not overlap.
         CachePolicy::Cached => unsafe { copy_in_pieces(from, to, len) },
         // SAFETY: M2, M6: the same.
@@ -94,11 +94,11 @@ mod tests {
     #[test]
     fn long_copies_are_whole() {
         for len in [PIECE - 1, PIECE, 3 * PIECE + 17] {
-            for stores in [CachePolicy::Cached, CachePolicy::Streaming] {
+            for policy in [CachePolicy::Cached, CachePolicy::Streaming] {
                 let (source, mut out) = (bytes(len), vec![0; len + 1]);
                 // SAFETY: M6: both lie within their vectors.
-                unsafe { copy(source.as_ptr(), out.as_mut_ptr(), len, stores) };
-                assert!(out[..len] == source && out[len] == 0, "{len} bytes, {stores:?}");
+                unsafe { copy(source.as_ptr(), out.as_mut_ptr(), len, policy) };
+                assert!(out[..len] == source && out[len] == 0, "{len} bytes, {policy:?}");
             }
         }
     }
@@ -106,12 +106,12 @@ mod tests {
     #[test]
     fn what_overlaps_is_moved() {
         for (from, to) in [(0, 100), (100, 0), (50, 50)] {
-            for stores in [CachePolicy::Cached, CachePolicy::Streaming] {
+            for policy in [CachePolicy::Cached, CachePolicy::Streaming] {
                 let mut all = bytes(1_000);
                 let expected = all[from..from + 800].to_vec();
                 let start = all.as_mut_ptr();
                 // SAFETY: M6: both lie within the vector.
-                unsafe { copy(start.add(from), start.add(to), 800, stores) };
+                unsafe { copy(start.add(from), start.add(to), 800, policy) };
                 assert_eq!(all[to..to + 800], expected);
             }
         }

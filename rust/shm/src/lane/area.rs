@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
-use super::ring::{Cell, Door, LaneHeader, Line, Ring};
+use super::cell::Cell;
+use super::ring::{LaneHeader, Membership, PaddedAtomic, Ring};
 use crate::SegmentError;
 use crate::segment::{
     CELL_LEN, ERROR_LEN, ERRORS_AT, HEADER_LEN, LANE_LEN, LANES_AT, LaneLayout, MAX_SUPPLIERS, N_ERRORS,
@@ -25,11 +26,11 @@ pub(crate) const MAX_TEXT: usize = ERROR_LEN as usize - 16;
 pub(crate) struct Header {
     pub(crate) client: ClientEntry,
     /// After how many more endings of orders the client wants to be woken; 0: it is awake.
-    pub(crate) client_awaits: Line,
+    pub(crate) client_awaits: PaddedAtomic,
     /// One bit per supplier that sleeps.
-    pub(crate) suppliers_asleep: Line,
+    pub(crate) suppliers_asleep: PaddedAtomic,
     /// Grows when a supplier comes or goes.
-    pub(crate) table_version: Line,
+    pub(crate) table_version: PaddedAtomic,
     pub(crate) counters: [AtomicU64; N_CLIENT_COUNTERS],
     room: [AtomicU64; 48],
 }
@@ -86,8 +87,8 @@ const _: () = {
     assert!(offset_of!(ClientEntry, ready) == 20);
     assert!(offset_of!(ClientEntry, streaming) == 24);
     assert!(size_of::<LaneHeader>() == LANE_LEN as usize);
-    assert!(offset_of!(LaneHeader, door) == 0 && offset_of!(Door, attached) == 0);
-    assert!(offset_of!(Door, generation) == 8);
+    assert!(offset_of!(LaneHeader, membership) == 0 && offset_of!(Membership, attached) == 0);
+    assert!(offset_of!(Membership, generation) == 8);
     assert!(offset_of!(LaneHeader, tail) == 128);
     assert!(offset_of!(LaneHeader, hint) == 256);
     assert!(offset_of!(LaneHeader, finished) == 384);
@@ -105,7 +106,7 @@ const _: () = {
     assert!(offset_of!(ErrorRecord, room) == 12);
     assert!(offset_of!(ErrorRecord, text) == 16);
     assert!(size_of::<Cell>() == CELL_LEN as usize);
-    assert!(offset_of!(Cell, word) == 0);
+    assert!(offset_of!(Cell, value) == 0);
     assert!(offset_of!(Cell, sequence) == 8);
 };
 

@@ -1,17 +1,28 @@
 //! The word of a cell: what there is to know about one order, in 64 bits that change together (L2).
 
+use super::atomics::AtomicU64;
 use crate::segment::MAX_SLOTS;
 
 const STATE_BITS: u32 = 4;
-const OWNER_BITS: u32 = 12;
+const SUPPLIER_BITS: u32 = 12;
 const SLOT_BITS: u32 = 20;
 const TAG_BITS: u32 = 28;
 
-const OWNER_AT: u32 = STATE_BITS;
-const SLOT_AT: u32 = OWNER_AT + OWNER_BITS;
+const SUPPLIER_AT: u32 = STATE_BITS;
+const SLOT_AT: u32 = SUPPLIER_AT + SUPPLIER_BITS;
 const TAG_AT: u32 = SLOT_AT + SLOT_BITS;
 
 const _: () = assert!(TAG_AT + TAG_BITS == u64::BITS && MAX_SLOTS == 1 << SLOT_BITS);
+
+/// One place of the ring.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Cell {
+    /// The order, as a [`CellValue`].
+    pub(crate) value: AtomicU64,
+    /// What the client says about the order, written before it is placed.
+    pub(crate) sequence: AtomicU64,
+}
 
 /// What has become of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,23 +32,23 @@ pub(crate) enum State {
     Empty = 0,
     /// May be claimed.
     Ordered = 1,
-    /// The owner fills the slot.
+    /// The supplier fills the slot.
     Claimed = 2,
     /// The slot is full.
     Done = 3,
-    /// The owner gave up; an error record says why, if one was free.
+    /// The supplier gave up; an error record says why, if one was free.
     Failed = 4,
     /// The client took the order back.
     Cancelled = 5,
-    /// The owner died.
+    /// The supplier died.
     Lost = 6,
 }
 
-/// A cell's 64 bits: tag of the ring position, slot, owner, state, from the highest bits to the lowest.
+/// A cell's 64 bits: tag of the ring position, slot, supplier, state, from the highest bits to the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word(u64);
+pub(crate) struct CellValue(u64);
 
-impl Word {
+impl CellValue {
     /// The order of `slot` at a ring position.
     pub(crate) fn ordered(position: u64, slot: u32) -> Self {
         Self((position << TAG_AT) | u64::from(slot % MAX_SLOTS) << SLOT_AT | State::Ordered as u64)
@@ -48,10 +59,10 @@ impl Word {
         Self(self.0 & !low(STATE_BITS) | state as u64)
     }
 
-    /// The same order, claimed by `owner`.
-    pub(crate) fn claimed_by(self, owner: u32) -> Self {
-        let bare = self.0 & !(low(OWNER_BITS) << OWNER_AT);
-        Self(bare | (u64::from(owner) & low(OWNER_BITS)) << OWNER_AT).with_state(State::Claimed)
+    /// The same order, claimed by `supplier`.
+    pub(crate) fn claimed_by(self, supplier: u32) -> Self {
+        let bare = self.0 & !(low(SUPPLIER_BITS) << SUPPLIER_AT);
+        Self(bare | (u64::from(supplier) & low(SUPPLIER_BITS)) << SUPPLIER_AT).with_state(State::Claimed)
     }
 
     /// The same order, nobody's again.
@@ -71,8 +82,8 @@ impl Word {
         (self.0 >> SLOT_AT & low(SLOT_BITS)) as u32
     }
 
-    pub(crate) fn owner(self) -> u32 {
-        (self.0 >> OWNER_AT & low(OWNER_BITS)) as u32
+    pub(crate) fn supplier(self) -> u32 {
+        (self.0 >> SUPPLIER_AT & low(SUPPLIER_BITS)) as u32
     }
 
     /// `None` where somebody wrote what is no state.
@@ -124,24 +135,24 @@ mod tests {
         fn every_field_survives_every_change(
             position in any::<u64>(),
             slot in 0..MAX_SLOTS,
-            owner in 0_u32..1 << OWNER_BITS,
+            supplier in 0_u32..1 << SUPPLIER_BITS,
             state in prop::sample::select(&STATES),
         ) {
-            let ordered = Word::ordered(position, slot);
-            prop_assert_eq!((ordered.slot(), ordered.owner(), ordered.state()), (slot, 0, Some(State::Ordered)));
-            let claimed = ordered.claimed_by(owner);
-            prop_assert_eq!((claimed.slot(), claimed.owner(), claimed.state()), (slot, owner, Some(State::Claimed)));
+            let ordered = CellValue::ordered(position, slot);
+            prop_assert_eq!((ordered.slot(), ordered.supplier(), ordered.state()), (slot, 0, Some(State::Ordered)));
+            let claimed = ordered.claimed_by(supplier);
+            prop_assert_eq!((claimed.slot(), claimed.supplier(), claimed.state()), (slot, supplier, Some(State::Claimed)));
             prop_assert_eq!(claimed.returned(), ordered);
-            let word = Word::from_bits(claimed.with_state(state).bits());
-            prop_assert_eq!((word.slot(), word.owner(), word.state()), (slot, owner, Some(state)));
+            let word = CellValue::from_bits(claimed.with_state(state).bits());
+            prop_assert_eq!((word.slot(), word.supplier(), word.state()), (slot, supplier, Some(state)));
             prop_assert!(word.is_order_of(position, slot) && word.is_order_of(position.wrapping_add(1 << TAG_BITS), slot));
             prop_assert!(!word.is_order_of(position.wrapping_add(1), slot) && !word.is_order_of(position, slot ^ 1));
         }
 
         #[test]
         fn any_bits_can_be_looked_at(bits in any::<u64>()) {
-            let word = Word::from_bits(bits);
-            prop_assert!(word.slot() < MAX_SLOTS && word.owner() < 1 << OWNER_BITS);
+            let word = CellValue::from_bits(bits);
+            prop_assert!(word.slot() < MAX_SLOTS && word.supplier() < 1 << SUPPLIER_BITS);
             prop_assert_eq!(word.state().is_none(), bits & 15 > 6);
         }
     }

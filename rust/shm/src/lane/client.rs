@@ -9,7 +9,7 @@ use super::atomics;
 use super::counters::Counters;
 use super::lane_ref::LaneRef;
 use super::peers::Supplier;
-use super::ring::{Look, Ring};
+use super::ring::{OrderState, Ring};
 use super::{doorbell, errors, peers};
 use crate::SegmentError;
 use crate::copy::CachePolicy;
@@ -38,12 +38,12 @@ pub struct Finished {
 
 /// The lanes of a segment, for the one client that owns it (L3).
 ///
-/// What it has ordered it keeps in its own memory; from the segment it learns only how orders ended, so nothing that others write
+/// What it has ordered it keeps in its state memory; from the segment it learns only how orders ended, so nothing that others write
 /// there makes it lose a slot or give one out twice.
 #[derive(Debug)]
 pub struct LaneClient {
     area: Area,
-    lanes: Vec<Own>,
+    lanes: Vec<LaneState>,
     /// Lanes in which orders are open, one bit each.
     busy: u32,
     /// Where each slot's order is.
@@ -57,7 +57,7 @@ pub struct LaneClient {
 
 /// What the client remembers of a lane.
 #[derive(Debug, Default)]
-struct Own {
+struct LaneState {
     generation: u32,
     /// One per cell; empty before the first use.
     orders: Vec<Option<Order>>,
@@ -104,11 +104,11 @@ impl Segment {
         }
         let area = Area::new(self)?;
         let identity = Identity::current()?;
-        if self.has_lane_owner.swap(true, Ordering::Relaxed) {
+        if self.has_lane_client.swap(true, Ordering::Relaxed) {
             return Err(self.refused("its lanes have an owner"));
         }
         area.header().client.register(identity, bell_fd);
-        let lanes = (0..N_LANES).map(|_| Own::default()).collect();
+        let lanes = (0..N_LANES).map(|_| LaneState::default()).collect();
         let places = vec![Place::Nowhere; area.n_slots() as usize];
         Ok(LaneClient {
             area,
@@ -131,64 +131,64 @@ impl LaneClient {
     }
 
     /// Tells suppliers that attach from now on how to write the slots.
-    pub fn advise(&self, stores: CachePolicy) {
-        self.area.header().client.advise(stores);
+    pub fn advise(&self, policy: CachePolicy) {
+        self.area.header().client.advise(policy);
     }
 
     /// A lane for a product: one that was never used, or else of those without open orders the one opened or ordered from least
     /// recently; who had it before has it no more. `None` when orders are open in all of them.
     pub fn open_lane(&mut self) -> Option<LaneRef> {
-        let settled = self.lanes.iter_mut().enumerate().filter(|(_, own)| own.n_open == 0);
-        let (index, own) = settled.min_by_key(|(_, own)| (own.generation != 0, own.used_at))?;
+        let settled = self.lanes.iter_mut().enumerate().filter(|(_, state)| state.n_open == 0);
+        let (index, state) = settled.min_by_key(|(_, state)| (state.generation != 0, state.used_at))?;
         let index = index as u32;
-        if own.orders.is_empty() {
-            own.orders = vec![None; self.area.capacity()];
+        if state.orders.is_empty() {
+            state.orders = vec![None; self.area.capacity()];
         }
         self.n_opened += 1;
-        own.used_at = self.n_opened;
-        own.generation = own.generation.wrapping_add(1).max(1);
-        own.cursor = own.tail;
+        state.used_at = self.n_opened;
+        state.generation = state.generation.wrapping_add(1).max(1);
+        state.cursor = state.tail;
         let ring = self.area.ring(index);
-        own.n_returned = ring.n_returned();
-        ring.begin(own.generation);
-        Some(LaneRef { index, generation: own.generation })
+        state.n_returned = ring.n_returned();
+        ring.begin(state.generation);
+        Some(LaneRef { index, generation: state.generation })
     }
 
     /// Whether no order is open in it; also when it is used for something else by now.
     #[must_use]
     pub fn is_settled(&self, lane: LaneRef) -> bool {
-        self.own(lane).is_none_or(|own| own.n_open == 0)
+        self.state_of(lane).is_none_or(|state| state.n_open == 0)
     }
 
     /// How many suppliers are attached to it.
     #[must_use]
     pub fn n_attached(&self, lane: LaneRef) -> u32 {
-        self.own(lane).map_or(0, |_| self.attached(lane).count_ones())
+        self.state_of(lane).map_or(0, |_| self.attached(lane).count_ones())
     }
 
     /// Orders a slot; `sequence` is for the supplier. `false` when the lane is full or used for something else by now, or the slot is on
     /// order already (L4).
     pub fn place(&mut self, lane: LaneRef, slot: u32, sequence: u64) -> bool {
         let max_open = self.area.max_open();
-        if self.own(lane).is_none_or(|own| own.n_open >= max_open)
+        if self.state_of(lane).is_none_or(|state| state.n_open >= max_open)
             || self.places.get(slot as usize) != Some(&Place::Nowhere)
         {
             return false;
         }
         let ring = self.area.ring(lane.index);
-        let own = &mut self.lanes[lane.index as usize];
+        let state = &mut self.lanes[lane.index as usize];
         // Cells whose order is open are passed; at least a quarter are free. So a slow owner stops nobody else.
-        while own.orders[ring.index(own.tail)].is_some() {
-            own.tail += 1;
+        while state.orders[ring.index(state.tail)].is_some() {
+            state.tail += 1;
         }
-        let index = ring.index(own.tail);
-        ring.place(own.tail, slot, sequence);
-        own.orders[index] = Some(Order { position: own.tail, slot });
-        own.tail += 1;
-        ring.set_tail(own.tail);
-        own.n_open += 1;
+        let index = ring.index(state.tail);
+        ring.place(state.tail, slot, sequence);
+        state.orders[index] = Some(Order { position: state.tail, slot });
+        state.tail += 1;
+        ring.set_tail(state.tail);
+        state.n_open += 1;
         self.n_opened += 1;
-        own.used_at = self.n_opened;
+        state.used_at = self.n_opened;
         self.busy |= 1 << lane.index;
         self.places[slot as usize] = Place::Cell { lane: lane.index as u16, index: index as u16 };
         true
@@ -253,7 +253,7 @@ impl LaneClient {
                 }
             }
             if self.lanes[lane as usize].generation != 0 {
-                self.area.ring(lane).look_everywhere(self.lanes[lane as usize].tail);
+                self.area.ring(lane).rescan_all(self.lanes[lane as usize].tail);
             }
         }
         errors::free(&self.area, supplier.index, None);
@@ -276,7 +276,7 @@ impl LaneClient {
     /// `reachable`, each named once. Who is named must be woken, for he counts as awake from here on.
     pub fn wake_list(&mut self, lane: LaneRef, n_new: usize, reachable: u64) -> Vec<u32> {
         let asleep = doorbell::asleep(&self.area.header().suppliers_asleep.word);
-        if asleep == 0 || self.own(lane).is_none() {
+        if asleep == 0 || self.state_of(lane).is_none() {
             return Vec::new();
         }
         let asleep = asleep & self.attached(lane) & reachable;
@@ -303,7 +303,7 @@ impl LaneClient {
     /// seen by all who are awake.
     #[must_use]
     pub fn who_is_awake(&self, lane: LaneRef) -> (u64, u64) {
-        if self.own(lane).is_none() {
+        if self.state_of(lane).is_none() {
             return (0, 0);
         }
         let asleep = doorbell::asleep(&self.area.header().suppliers_asleep.word);
@@ -314,16 +314,16 @@ impl LaneClient {
     /// The position of the oldest order of a lane that nobody has claimed; no other order of the lane ever has it. Looks at all open orders.
     #[must_use]
     pub fn oldest_waiting(&self, lane: LaneRef) -> Option<u64> {
-        let own = self.own(lane).filter(|own| own.n_open > 0)?;
+        let state = self.state_of(lane).filter(|state| state.n_open > 0)?;
         let ring = self.area.ring(lane.index);
-        let waits = |order: &&Order| ring.look(order.position, order.slot) == Look::Waiting;
-        own.orders.iter().flatten().filter(waits).map(|order| order.position).min()
+        let waits = |order: &&Order| ring.state_of(order.position, order.slot) == OrderState::Waiting;
+        state.orders.iter().flatten().filter(waits).map(|order| order.position).min()
     }
 
     /// How many orders of a lane are open.
     #[must_use]
     pub fn n_open(&self, lane: LaneRef) -> usize {
-        self.own(lane).map_or(0, |own| own.n_open)
+        self.state_of(lane).map_or(0, |state| state.n_open)
     }
 
     /// The counters of the supplier in that place of the table; `None` where there is no such place.
@@ -337,8 +337,8 @@ impl LaneClient {
         let n_returned =
             self.area.lanes().get(lane.index as usize).map(|_| self.area.ring(lane.index).n_returned());
         match (n_returned, self.lanes.get_mut(lane.index as usize)) {
-            (Some(now), Some(own)) if own.generation == lane.generation => {
-                std::mem::replace(&mut own.n_returned, now) != now
+            (Some(now), Some(state)) if state.generation == lane.generation => {
+                std::mem::replace(&mut state.n_returned, now) != now
             }
             _ => false,
         }
@@ -356,14 +356,14 @@ impl LaneClient {
         Counters::new(&self.area.header().counters)
     }
 
-    fn own(&self, lane: LaneRef) -> Option<&Own> {
-        let own = self.lanes.get(lane.index as usize)?;
-        (own.generation == lane.generation && lane.generation != 0).then_some(own)
+    fn state_of(&self, lane: LaneRef) -> Option<&LaneState> {
+        let state = self.lanes.get(lane.index as usize)?;
+        (state.generation == lane.generation && lane.generation != 0).then_some(state)
     }
 
     fn attached(&self, lane: LaneRef) -> u64 {
         let header = &self.area.lanes()[lane.index as usize];
-        header.door.attached.load(atomics::Ordering::Relaxed)
+        header.membership.attached.load(atomics::Ordering::Relaxed)
     }
 
     fn poll_lane(&mut self, lane: u32) -> Option<Finished> {
@@ -401,10 +401,10 @@ impl LaneClient {
 
     /// The cell at the cursor, and the order that is expected there if it is open still; `None` when none is expected.
     fn expected(&self, lane: u32) -> Option<(usize, Option<Order>)> {
-        let own = &self.lanes[lane as usize];
-        (own.cursor != own.tail).then(|| {
-            let index = self.area.ring(lane).index(own.cursor);
-            (index, own.orders[index].filter(|order| order.position == own.cursor))
+        let state = &self.lanes[lane as usize];
+        (state.cursor != state.tail).then(|| {
+            let index = self.area.ring(lane).index(state.cursor);
+            (index, state.orders[index].filter(|order| order.position == state.cursor))
         })
     }
 
@@ -412,15 +412,15 @@ impl LaneClient {
     fn settle(&mut self, lane: u32, index: usize) -> Option<Finished> {
         let order = self.lanes[lane as usize].orders[index]?;
         let ring: Ring<'_> = self.area.ring(lane);
-        let ending = match ring.look(order.position, order.slot) {
+        let ending = match ring.state_of(order.position, order.slot) {
             // What was overwritten may have been claimed, by whom nobody can tell: it never ends (L4).
-            Look::Waiting | Look::Claimed { .. } | Look::Damaged => return None,
-            Look::Done => Ending::Done,
-            Look::Failed { owner } => Ending::Failed(errors::get(&self.area, owner, order.slot)),
+            OrderState::Waiting | OrderState::Claimed { .. } | OrderState::Damaged => return None,
+            OrderState::Done => Ending::Done,
+            OrderState::Failed { supplier } => Ending::Failed(errors::get(&self.area, supplier, order.slot)),
         };
         self.close(lane, index);
-        let own = &mut self.lanes[lane as usize];
-        own.cursor = own.cursor.max(order.position + 1);
+        let state = &mut self.lanes[lane as usize];
+        state.cursor = state.cursor.max(order.position + 1);
         Some(Finished { slot: order.slot, ending })
     }
 
@@ -432,11 +432,11 @@ impl LaneClient {
 
     /// Forgets the order in a cell.
     fn close(&mut self, lane: u32, index: usize) {
-        let own = &mut self.lanes[lane as usize];
-        if let Some(order) = own.orders[index].take() {
+        let state = &mut self.lanes[lane as usize];
+        if let Some(order) = state.orders[index].take() {
             self.places[order.slot as usize] = Place::Nowhere;
-            own.n_open -= 1;
-            if own.n_open == 0 {
+            state.n_open -= 1;
+            if state.n_open == 0 {
                 self.busy &= !(1 << lane);
             }
         }

@@ -69,10 +69,10 @@ impl Segment {
         let area = Area::new(self).ok()?;
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let lanes = (0..N_LANES).zip(area.lanes()).filter_map(|(index, header)| {
-            let generation = header.door.generation.load(Ordering::Relaxed);
+            let generation = header.membership.generation.load(Ordering::Relaxed);
             (generation != 0).then(|| LaneActivity {
                 lane: LaneRef { index, generation },
-                attached: load(&header.door.attached),
+                attached: load(&header.membership.attached),
                 tail: load(&header.tail.word),
             })
         });

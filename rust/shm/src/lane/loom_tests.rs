@@ -7,9 +7,9 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::atomics::{AtomicU64, Ordering};
-use super::cell::{State, Word};
+use super::cell::{Cell, CellValue, State};
 use super::doorbell;
-use super::ring::{Cell, Held, LaneHeader, Look, Ring};
+use super::ring::{HeldOrder, LaneHeader, OrderState, Ring};
 
 const N_SLOTS: u32 = 2;
 const GENERATION: u32 = 1;
@@ -43,12 +43,12 @@ impl Memory {
         self.ring().set_tail(position + 1);
     }
 
-    fn claim(&self, owner: u32) -> Option<Held> {
-        self.ring().claim(GENERATION, owner, N_SLOTS)
+    fn claim(&self, supplier: u32) -> Option<HeldOrder> {
+        self.ring().claim(GENERATION, supplier, N_SLOTS)
     }
 
     /// Fills the slot of an order with its sequence.
-    fn fill(&self, held: &Held) {
+    fn fill(&self, held: &HeldOrder) {
         let slot = held.slot() as usize;
         // SAFETY: L4, which is to be shown: whoever holds an order is alone with its slot. Loom panics otherwise.
         self.samples[slot].with_mut(|sample| unsafe { *sample = held.sequence() });
@@ -60,8 +60,8 @@ impl Memory {
     }
 
     /// One supplier that takes what there is.
-    fn serve(&self, owner: u32) -> bool {
-        let held = self.claim(owner);
+    fn serve(&self, supplier: u32) -> bool {
+        let held = self.claim(supplier);
         if let Some(held) = &held {
             self.fill(held);
             assert!(self.ring().publish(held, State::Done));
@@ -77,15 +77,15 @@ fn a_claim_against_a_claim() {
         memory.place(0, 0, 10);
         memory.place(1, 1, 11);
         let peers: Vec<_> = (1..3)
-            .map(|owner| {
+            .map(|supplier| {
                 let memory = Arc::clone(&memory);
-                thread::spawn(move || u32::from(memory.serve(owner)))
+                thread::spawn(move || u32::from(memory.serve(supplier)))
             })
             .collect();
         let n_served: u32 = peers.into_iter().map(|peer| peer.join().unwrap()).sum();
         assert_eq!(n_served, 2, "two orders, two suppliers, one each");
         for (position, slot) in [(0, 0), (1, 1)] {
-            assert_eq!(memory.ring().look(position, slot), Look::Done);
+            assert_eq!(memory.ring().state_of(position, slot), OrderState::Done);
             assert_eq!(memory.sample(slot), 10 + u64::from(slot));
         }
     });
@@ -102,9 +102,9 @@ fn a_publish_against_a_take() {
         memory.place(0, 0, 10);
         // Whether it is taken at its cell or because its region is flagged, the sample is there; then the slot is ordered again.
         let flagged = memory.ring().fetch_finished() != 0;
-        let seen = memory.ring().look(0, 0);
-        assert!(!flagged || seen == Look::Done, "whoever sees the flag sees the end");
-        let again = seen == Look::Done;
+        let seen = memory.ring().state_of(0, 0);
+        assert!(!flagged || seen == OrderState::Done, "whoever sees the flag sees the end");
+        let again = seen == OrderState::Done;
         if again {
             assert_eq!(memory.sample(0), 10);
             memory.place(1, 0, 20);
@@ -113,11 +113,11 @@ fn a_publish_against_a_take() {
         // What was placed before the supplier looked is served; all that was served has been flagged.
         let (position, sequence) = if again { (1, 20) } else { (0, 10) };
         if n_served == 1 + u32::from(again) {
-            assert_eq!(memory.ring().look(position, 0), Look::Done);
+            assert_eq!(memory.ring().state_of(position, 0), OrderState::Done);
             assert_eq!(memory.sample(0), sequence);
             assert!(flagged || memory.ring().fetch_finished() != 0);
         } else {
-            assert_eq!(memory.ring().look(position, 0), Look::Waiting);
+            assert_eq!(memory.ring().state_of(position, 0), OrderState::Waiting);
             assert!(memory.claim(2).is_some(), "no order is lost behind the hint");
         }
     });
@@ -141,7 +141,7 @@ fn a_cancel_against_a_claim() {
         assert!(served || cancelled);
         if served {
             let (position, sequence) = if cancelled { (1, 20) } else { (0, 10) };
-            assert_eq!(memory.ring().look(position, 0), Look::Done);
+            assert_eq!(memory.ring().state_of(position, 0), OrderState::Done);
             assert_eq!(memory.sample(0), sequence);
         } else {
             assert!(memory.serve(2), "the new order waits");
@@ -227,7 +227,7 @@ fn a_reclaim_against_a_publish() {
         let published = supplier.join().unwrap();
         assert!(reclaimed != published, "the order ends once");
         if published {
-            assert_eq!(memory.ring().look(0, 0), Look::Done);
+            assert_eq!(memory.ring().state_of(0, 0), OrderState::Done);
         }
     });
 }
@@ -243,9 +243,9 @@ fn a_reclaim_against_a_claim() {
         };
         // Supplier 1 is dead; that is no reason to take the order from supplier 2.
         assert!(!memory.ring().reclaim(0, 0, 1));
-        memory.ring().look_everywhere(1);
+        memory.ring().rescan_all(1);
         assert!(supplier.join().unwrap());
-        assert_eq!((memory.ring().look(0, 0), memory.sample(0)), (Look::Done, 10));
+        assert_eq!((memory.ring().state_of(0, 0), memory.sample(0)), (OrderState::Done, 10));
     });
 }
 
@@ -261,11 +261,11 @@ fn an_order_whose_owner_dies_as_it_gives_it_back_is_not_lost() {
             thread::spawn(move || memory.serve(2))
         };
         // It dies between the two steps of `unclaim`: the cell says that the order waits, the hint does not.
-        memory.cells[0].word.store(Word::ordered(0, 0).bits(), Ordering::Release);
+        memory.cells[0].value.store(CellValue::ordered(0, 0).bits(), Ordering::Release);
         assert!(!memory.ring().reclaim(0, 0, 1));
-        memory.ring().look_everywhere(1);
+        memory.ring().rescan_all(1);
         assert!(other.join().unwrap() || memory.serve(3), "it waits, and nobody looks");
-        assert_eq!((memory.ring().look(0, 0), memory.sample(0)), (Look::Done, 10));
+        assert_eq!((memory.ring().state_of(0, 0), memory.sample(0)), (OrderState::Done, 10));
     });
 }
 
@@ -289,7 +289,7 @@ fn an_order_that_waits_for_more_than_a_lap_is_served_once() {
         let served = supplier.join().unwrap();
         assert!(served, "an order waited all the time");
         assert!(memory.serve(2) && !memory.serve(2), "and so does the other");
-        assert_eq!(memory.ring().look(0, 0), Look::Done);
+        assert_eq!(memory.ring().state_of(0, 0), OrderState::Done);
         assert_eq!((memory.sample(0), memory.sample(1)), (10, sequence));
     });
 }
@@ -312,7 +312,7 @@ fn an_order_that_is_given_back_after_a_lap_is_not_lost() {
         let served = other.join().unwrap();
         let n_left = u32::from(memory.serve(3)) + u32::from(memory.serve(3));
         assert_eq!(n_left + u32::from(served), 2);
-        assert_eq!(memory.ring().look(0, 0), Look::Done);
+        assert_eq!(memory.ring().state_of(0, 0), OrderState::Done);
         assert_eq!(memory.sample(0), 10);
     });
 }
@@ -424,7 +424,7 @@ fn a_new_generation_against_a_join() {
         };
         memory.ring().begin(GENERATION + 1);
         old.join().unwrap();
-        let attached = memory.header.door.attached.load(Ordering::Relaxed);
+        let attached = memory.header.membership.attached.load(Ordering::Relaxed);
         assert_eq!(attached, 0, "a supplier of the old product counts for the new one");
     });
 }

@@ -53,12 +53,12 @@ impl ClientEntry {
     }
 
     /// How the slots are to be written.
-    pub(crate) fn advise(&self, stores: CachePolicy) {
-        self.streaming.store(u32::from(stores == CachePolicy::Streaming), Ordering::Relaxed);
+    pub(crate) fn advise(&self, policy: CachePolicy) {
+        self.streaming.store(u32::from(policy == CachePolicy::Streaming), Ordering::Relaxed);
     }
 
     /// How the client would have its slots written. Right or wrong, it changes nothing but the speed.
-    pub(crate) fn stores(&self) -> CachePolicy {
+    pub(crate) fn cache_policy(&self) -> CachePolicy {
         if self.streaming.load(Ordering::Relaxed) == 1 { CachePolicy::Streaming } else { CachePolicy::Cached }
     }
 

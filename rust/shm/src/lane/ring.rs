@@ -4,7 +4,7 @@
 //! late, but the cell decides.
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
-use super::cell::{State, Word};
+use super::cell::{Cell, CellValue, State};
 
 /// Cells that share a cache line.
 const CELLS_PER_LINE: usize = 4;
@@ -15,7 +15,7 @@ const HINT_MASK: u64 = (1 << HINT_BITS) - 1;
 /// What all peers look at and hardly anybody writes.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(crate) struct Door {
+pub(crate) struct Membership {
     /// Suppliers that serve the lane, one bit each.
     pub(crate) attached: AtomicU64,
     /// Which use of the lane this is; 0 before the first.
@@ -25,7 +25,7 @@ pub(crate) struct Door {
 /// A word on cache lines of its own (two, because some processors fetch pairs).
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(crate) struct Line {
+pub(crate) struct PaddedAtomic {
     pub(crate) word: AtomicU64,
 }
 
@@ -33,23 +33,13 @@ pub(crate) struct Line {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct LaneHeader {
-    pub(crate) door: Door,
+    pub(crate) membership: Membership,
     /// The position after the last order. Written by the client.
-    pub(crate) tail: Line,
+    pub(crate) tail: PaddedAtomic,
     /// No order waits before this position; and how many orders were given back.
-    pub(crate) hint: Line,
+    pub(crate) hint: PaddedAtomic,
     /// One bit per region of cells in which an order has ended. Set by suppliers, fetched by the client.
-    pub(crate) finished: Line,
-}
-
-/// One place of the ring.
-#[derive(Debug, Default)]
-#[repr(C)]
-pub(crate) struct Cell {
-    /// The order, as a [`Word`].
-    pub(crate) word: AtomicU64,
-    /// What the client says about the order, written before it is placed.
-    pub(crate) sequence: AtomicU64,
+    pub(crate) finished: PaddedAtomic,
 }
 
 /// One lane. `cells` has a power of two of them, at least [`CELLS_PER_LINE`] unless in a test.
@@ -61,15 +51,15 @@ pub(crate) struct Ring<'a> {
 
 /// An order that a supplier holds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldOrder {
     index: usize,
-    word: Word,
+    word: CellValue,
     /// Where it was found; in its cell, but perhaps laps after it was placed.
     position: u64,
     sequence: u64,
 }
 
-impl Held {
+impl HeldOrder {
     pub(crate) fn slot(&self) -> u32 {
         self.word.slot()
     }
@@ -81,14 +71,14 @@ impl Held {
 
 /// What the client finds in the cell of an order that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum OrderState {
     Waiting,
     Claimed {
-        owner: u32,
+        supplier: u32,
     },
     Done,
     Failed {
-        owner: u32,
+        supplier: u32,
     },
     /// Somebody wrote what nobody may write.
     Damaged,
@@ -119,13 +109,13 @@ impl Ring<'_> {
     }
 }
 
-/// The client's side. Only the one owner of the segment calls these (L3).
+/// The client's side. Only the one supplier of the segment calls these (L3).
 impl Ring<'_> {
     /// Begins a new use of the lane, in which no order is open (L5).
     pub(crate) fn begin(self, generation: u32) {
-        self.header.door.generation.store(generation, Ordering::Relaxed);
+        self.header.membership.generation.store(generation, Ordering::Relaxed);
         // SYNC(lane-begun): pairs with `join`; who joins after this sees the new generation, who joined before is wiped.
-        self.header.door.attached.swap(0, Ordering::AcqRel);
+        self.header.membership.attached.swap(0, Ordering::AcqRel);
     }
 
     /// Places an order into a cell whose last order has ended.
@@ -133,7 +123,7 @@ impl Ring<'_> {
         let cell = &self.cells[self.index(position)];
         cell.sequence.store(sequence, Ordering::Relaxed);
         // SYNC(order-placed): pairs with `try_cell`; the sequence is written, and the client no longer reads the slot.
-        cell.word.store(Word::ordered(position, slot).bits(), Ordering::Release);
+        cell.value.store(CellValue::ordered(position, slot).bits(), Ordering::Release);
     }
 
     /// Shows the suppliers all positions before `tail`.
@@ -144,40 +134,40 @@ impl Ring<'_> {
 
     /// Takes back an order that nobody has claimed.
     pub(crate) fn cancel(self, position: u64, slot: u32) -> bool {
-        let word = Word::ordered(position, slot);
-        let cell = &self.cells[self.index(position)].word;
+        let word = CellValue::ordered(position, slot);
+        let cell = &self.cells[self.index(position)].value;
         let cancelled = word.with_state(State::Cancelled).bits();
         // SYNC(order-placed): pairs with `unclaim`; what a supplier wrote before it gave the order back comes before any new use.
         cell.compare_exchange(word.bits(), cancelled, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// What has become of an order.
-    pub(crate) fn look(self, position: u64, slot: u32) -> Look {
+    pub(crate) fn state_of(self, position: u64, slot: u32) -> OrderState {
         // SYNC(sample-published): pairs with `publish`; the bytes of the slot, or the text of the error, are there.
-        let word = Word::from_bits(self.cells[self.index(position)].word.load(Ordering::Acquire));
+        let word = CellValue::from_bits(self.cells[self.index(position)].value.load(Ordering::Acquire));
         if !word.is_order_of(position, slot) {
-            return Look::Damaged;
+            return OrderState::Damaged;
         }
         match word.state() {
-            Some(State::Ordered) => Look::Waiting,
-            Some(State::Claimed) => Look::Claimed { owner: word.owner() },
-            Some(State::Done) => Look::Done,
-            Some(State::Failed) => Look::Failed { owner: word.owner() },
-            _ => Look::Damaged,
+            Some(State::Ordered) => OrderState::Waiting,
+            Some(State::Claimed) => OrderState::Claimed { supplier: word.supplier() },
+            Some(State::Done) => OrderState::Done,
+            Some(State::Failed) => OrderState::Failed { supplier: word.supplier() },
+            _ => OrderState::Damaged,
         }
     }
 
-    /// Takes an order from an owner that is proven dead; `false` when it had not claimed it, or ended it before it died.
-    pub(crate) fn reclaim(self, position: u64, slot: u32, owner: u32) -> bool {
-        let word = Word::ordered(position, slot).claimed_by(owner);
-        let cell = &self.cells[self.index(position)].word;
+    /// Takes an order from an supplier that is proven dead; `false` when it had not claimed it, or ended it before it died.
+    pub(crate) fn reclaim(self, position: u64, slot: u32, supplier: u32) -> bool {
+        let word = CellValue::ordered(position, slot).claimed_by(supplier);
+        let cell = &self.cells[self.index(position)].value;
         let lost = word.with_state(State::Lost).bits();
-        // Relaxed: the kernel, which says that the owner is dead, has finished its writes.
+        // Relaxed: the kernel, which says that the supplier is dead, has finished its writes.
         cell.compare_exchange(word.bits(), lost, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes suppliers look at all cells again: an owner that died may have given an order back without saying so.
-    pub(crate) fn look_everywhere(self, tail: u64) {
+    /// Makes suppliers look at all cells again: an supplier that died may have given an order back without saying so.
+    pub(crate) fn rescan_all(self, tail: u64) {
         self.lower_hint(tail.saturating_sub(self.capacity() as u64));
     }
 
@@ -201,35 +191,35 @@ impl Ring<'_> {
 impl Ring<'_> {
     /// Whether the lane is still in the use that `generation` names.
     pub(crate) fn is_open(self, generation: u32) -> bool {
-        self.header.door.generation.load(Ordering::Relaxed) == generation
+        self.header.membership.generation.load(Ordering::Relaxed) == generation
     }
 
     /// Adds a supplier to those that are attached, unless the lane is used for something else by now.
-    pub(crate) fn join(self, generation: u32, owner: u32) -> bool {
+    pub(crate) fn join(self, generation: u32, supplier: u32) -> bool {
         if !self.is_open(generation) {
             return false;
         }
         // SYNC(lane-begun): pairs with `begin`.
-        self.header.door.attached.fetch_or(1 << owner, Ordering::AcqRel);
+        self.header.membership.attached.fetch_or(1 << supplier, Ordering::AcqRel);
         if self.is_open(generation) {
             return true;
         }
-        self.leave(owner);
+        self.leave(supplier);
         false
     }
 
     /// Who is attached, one bit each.
     pub(crate) fn attached(&self) -> u64 {
-        self.header.door.attached.load(Ordering::Relaxed)
+        self.header.membership.attached.load(Ordering::Relaxed)
     }
 
     /// Removes a supplier from those that are attached.
-    pub(crate) fn leave(self, owner: u32) {
-        self.header.door.attached.fetch_and(!(1 << owner), Ordering::Relaxed);
+    pub(crate) fn leave(self, supplier: u32) {
+        self.header.membership.attached.fetch_and(!(1 << supplier), Ordering::Relaxed);
     }
 
     /// Claims the oldest order that waits.
-    pub(crate) fn claim(self, generation: u32, owner: u32, n_slots: u32) -> Option<Held> {
+    pub(crate) fn claim(self, generation: u32, supplier: u32, n_slots: u32) -> Option<HeldOrder> {
         if !self.is_open(generation) {
             return None;
         }
@@ -239,11 +229,11 @@ impl Ring<'_> {
         // The usual case, an order that was placed just there, needs neither the tail nor its cache line.
         let position = hint & HINT_MASK;
         let at_hint = self.ordered_at(position).filter(|word| word.is_at(position));
-        let held = at_hint.and_then(|word| self.try_cell(position, word, owner, n_slots)).or_else(|| {
+        let held = at_hint.and_then(|word| self.try_cell(position, word, supplier, n_slots)).or_else(|| {
             let (first, tail) = self.waiting(hint);
             next = tail;
             (first..tail)
-                .find_map(|position| self.try_cell(position, self.ordered_at(position)?, owner, n_slots))
+                .find_map(|position| self.try_cell(position, self.ordered_at(position)?, supplier, n_slots))
         });
         if let Some(held) = held {
             next = held.position.wrapping_add(1);
@@ -271,8 +261,8 @@ impl Ring<'_> {
     }
 
     /// Gives an order back; `false` when it was taken away because this supplier seemed dead.
-    pub(crate) fn unclaim(self, held: &Held) -> bool {
-        let cell = &self.cells[held.index].word;
+    pub(crate) fn unclaim(self, held: &HeldOrder) -> bool {
+        let cell = &self.cells[held.index].value;
         let returned = held.word.returned();
         // SYNC(order-placed): pairs with `try_cell` and `cancel`; what this supplier wrote to the slot comes before what the next one writes.
         let done =
@@ -284,10 +274,10 @@ impl Ring<'_> {
     }
 
     /// Ends an order; `false` when it was taken away because this supplier seemed dead.
-    pub(crate) fn publish(self, held: &Held, state: State) -> bool {
-        let cell = &self.cells[held.index].word;
+    pub(crate) fn publish(self, held: &HeldOrder, state: State) -> bool {
+        let cell = &self.cells[held.index].value;
         let ended = held.word.with_state(state);
-        // SYNC(sample-published): pairs with `look`; the slot is written.
+        // SYNC(sample-published): pairs with `state_of`; the slot is written.
         let done =
             cell.compare_exchange(held.word.bits(), ended.bits(), Ordering::Release, Ordering::Relaxed);
         if done.is_ok() {
@@ -307,22 +297,24 @@ impl Ring<'_> {
     }
 
     /// The order that waits in the cell of a position. It may be from an earlier lap: given back late, or passed by the client.
-    fn ordered_at(self, position: u64) -> Option<Word> {
+    fn ordered_at(self, position: u64) -> Option<CellValue> {
         // Relaxed: only a claim makes use of what the order says.
-        let word = Word::from_bits(self.cells[self.index(position)].word.load(Ordering::Relaxed));
+        let word = CellValue::from_bits(self.cells[self.index(position)].value.load(Ordering::Relaxed));
         (word.state() == Some(State::Ordered)).then_some(word)
     }
 
-    fn try_cell(self, position: u64, word: Word, owner: u32, n_slots: u32) -> Option<Held> {
+    fn try_cell(self, position: u64, word: CellValue, supplier: u32, n_slots: u32) -> Option<HeldOrder> {
         if word.slot() >= n_slots {
             return None;
         }
-        let (index, claimed) = (self.index(position), word.claimed_by(owner));
+        let (index, claimed) = (self.index(position), word.claimed_by(supplier));
         let cell = &self.cells[index];
         // SYNC(order-placed): pairs with `place` and `unclaim`.
-        cell.word.compare_exchange(word.bits(), claimed.bits(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        cell.value
+            .compare_exchange(word.bits(), claimed.bits(), Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
         let sequence = cell.sequence.load(Ordering::Relaxed);
-        Some(Held { index, word: claimed, position, sequence })
+        Some(HeldOrder { index, word: claimed, position, sequence })
     }
 
     /// Says that no order waits before `position`, unless one was given back or somebody else was faster.

@@ -8,7 +8,7 @@ use super::atomics::Ordering;
 use super::cell::State;
 use super::counters::Counters;
 use super::lane_ref::LaneRef;
-use super::ring::{Held, Ring};
+use super::ring::{HeldOrder, Ring};
 use super::{doorbell, errors, peers};
 use crate::SegmentError;
 use crate::copy::{CachePolicy, ForeignBytes};
@@ -24,7 +24,7 @@ pub struct LaneSupplier {
     index: u32,
     client: (Identity, u32),
     /// As the client advises.
-    pub(super) stores: CachePolicy,
+    pub(super) policy: CachePolicy,
     /// The generation of each lane that it has joined, or 0.
     joined: Mutex<[u32; N_LANES as usize]>,
     n_claims: AtomicUsize,
@@ -35,7 +35,7 @@ pub struct LaneSupplier {
 #[must_use = "an order that is neither published nor given back blocks its slot until this process ends"]
 pub struct Claim {
     lane: LaneRef,
-    held: Held,
+    held: HeldOrder,
 }
 
 impl Claim {
@@ -76,13 +76,13 @@ impl LaneSupplier {
         let Some(index) = peers::register(&area, identity, bell_fd) else {
             return refused(&format!("{MAX_SUPPLIERS} suppliers are attached already"));
         };
-        let stores = area.header().client.stores();
+        let policy = area.header().client.cache_policy();
         Ok(Self {
             area,
             identity,
             index,
             client,
-            stores,
+            policy,
             joined: Mutex::default(),
             n_claims: AtomicUsize::new(0),
         })
@@ -198,7 +198,7 @@ impl LaneSupplier {
     /// [`SegmentError::NotOneSlot`] where it has another size, [`SegmentError::Gone`] where the segment was replaced, or this is a fork of who attached to it.
     pub fn write(&self, claim: &Claim, data: &[u8]) -> Result<(), SegmentError> {
         let offset = self.check(claim, data.len() as u64)?;
-        self.segment().write_unlooked(offset, data, self.stores)
+        self.segment().write_without_stat(offset, data, self.policy)
     }
 
     /// As [`Self::write`], from memory that others may write to.
@@ -207,7 +207,7 @@ impl LaneSupplier {
     /// As [`Self::write`].
     pub fn write_from(&self, claim: &Claim, data: ForeignBytes<'_>) -> Result<(), SegmentError> {
         let offset = self.check(claim, data.len() as u64)?;
-        self.segment().write_from_unlooked(offset, data, self.stores)
+        self.segment().write_from_without_stat(offset, data, self.policy)
     }
 
     /// The memory of the slot, to be written to until the order ends.
@@ -217,7 +217,7 @@ impl LaneSupplier {
     pub fn slot_bytes(&self, claim: &Claim) -> Result<SlotView, SegmentError> {
         let slot_size = self.segment().slot_size();
         let offset = self.check(claim, slot_size)?;
-        self.segment().view_unlooked(offset, slot_size)
+        self.segment().view_without_stat(offset, slot_size)
     }
 
     /// Whether another supplier of this lane, in an earlier place of the table, is awake. It looks at all orders before it sleeps: also at those that this one

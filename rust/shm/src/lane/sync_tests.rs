@@ -145,7 +145,7 @@ fn a_partner_that_is_missing_is_noticed() {
         ("ring.rs", "place", "order-placed", "// SYNC(order-placed): good.\n", "Release", "Release"),
         (
             "ring.rs",
-            "look",
+            "state_of",
             "sample-published",
             "// SYNC(sample-published): pairs with `publish`.\n",
             "Acquire",
@@ -153,7 +153,7 @@ fn a_partner_that_is_missing_is_noticed() {
         ),
         (
             "ring.rs",
-            "look",
+            "state_of",
             "sample-published",
             "// SYNC(end-flagged): pairs with `publish`.\n",
             "Acquire",

@@ -48,10 +48,10 @@ impl Access {
         file: BorrowedFd<'_>,
         at: u64,
         data: &[u8],
-        stores: CachePolicy,
+        policy: CachePolicy,
     ) -> Result<(), Errno> {
         match self.writable() {
-            Some(map) => fits(map.write(index(at)?, data, stores)),
+            Some(map) => fits(map.write(index(at)?, data, policy)),
             None => write_all(file, at, data),
         }
     }
@@ -62,10 +62,10 @@ impl Access {
         file: BorrowedFd<'_>,
         at: u64,
         data: ForeignBytes<'_>,
-        stores: CachePolicy,
+        policy: CachePolicy,
     ) -> Result<(), Errno> {
         match self.writable() {
-            Some(map) => fits(map.write_from(index(at)?, data, stores)),
+            Some(map) => fits(map.write_from(index(at)?, data, policy)),
             None => write_all(file, at, &data.to_vec()),
         }
     }
@@ -84,10 +84,10 @@ impl Access {
         file: BorrowedFd<'_>,
         at: u64,
         out: ForeignBytes<'_>,
-        stores: CachePolicy,
+        policy: CachePolicy,
     ) -> Result<(), Errno> {
         match self {
-            Self::Mapped(map) => fits(map.read_to(index(at)?, out, stores)),
+            Self::Mapped(map) => fits(map.read_to(index(at)?, out, policy)),
             Self::Sparse(_) | Self::Direct => {
                 let mut copy = vec![0; out.len()];
                 read_all(file, at, &mut copy)?;

@@ -303,7 +303,7 @@ fn owned(
         segment_id: control.segment_id,
         pid: control.owner_pid,
         seen: None,
-        has_lane_owner: AtomicBool::new(false),
+        has_lane_client: AtomicBool::new(false),
     })
 }
 

@@ -25,7 +25,7 @@ impl Segment {
     /// [`SegmentError::Malformed`] where a part cannot be decoded. Some rows may have been written then.
     pub fn gather(&self, slots: &[u32], first_row: usize, targets: &[Rows<'_>]) -> Result<(), SegmentError> {
         let batch_len: usize = targets.iter().map(|rows| rows.out.len()).sum();
-        let stores = CachePolicy::for_batch(batch_len);
+        let policy = CachePolicy::for_batch(batch_len);
         let (slot_size, slot_stride) = (self.slot_size(), self.slot_stride());
         for rows in targets {
             let outside = || SegmentError::OutOfBounds {
@@ -46,7 +46,7 @@ impl Segment {
                 let at = row.checked_mul(rows.row_len);
                 let out = at.and_then(|at| rows.out.part(at, rows.row_len)).ok_or_else(outside)?;
                 match &mut pieces {
-                    None => self.copy_to(u64::from(slot) * slot_stride + rows.start, out, stores)?,
+                    None => self.copy_to(u64::from(slot) * slot_stride + rows.start, out, policy)?,
                     Some((decoder, pieces)) => self.decode_to(slot, rows.start, pieces, *decoder, out)?,
                 }
             }

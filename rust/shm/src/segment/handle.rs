@@ -34,7 +34,7 @@ pub struct Segment {
     /// `None` for the owner.
     pub(crate) seen: Option<Seen>,
     /// Whether the lanes were given out, which happens once.
-    pub(crate) has_lane_owner: AtomicBool,
+    pub(crate) has_lane_client: AtomicBool,
 }
 
 /// What the file looked like when it was attached.
@@ -94,7 +94,7 @@ impl Segment {
     /// Writes `data` at a byte offset within the slots.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), SegmentError> {
         self.check(offset, data.len() as u64)?;
-        self.write_unlooked(offset, data, self.stores())
+        self.write_without_stat(offset, data, self.cache_policy())
     }
 
     /// As [`Self::write`], but only a whole slot (W4). A segment that does not know its slots checks the bounds only.
@@ -106,7 +106,7 @@ impl Segment {
     /// As [`Self::write`], from memory that others may write to.
     pub fn write_from(&self, offset: u64, data: ForeignBytes<'_>) -> Result<(), SegmentError> {
         self.check(offset, data.len() as u64)?;
-        self.write_from_unlooked(offset, data, self.stores())
+        self.write_from_without_stat(offset, data, self.cache_policy())
     }
 
     /// Overwrites bytes that nobody should look at any more, so that whoever does sees it.
@@ -133,10 +133,10 @@ impl Segment {
         &self,
         offset: u64,
         out: ForeignBytes<'_>,
-        stores: CachePolicy,
+        policy: CachePolicy,
     ) -> Result<(), SegmentError> {
         self.check(offset, out.len() as u64)?;
-        let done = self.access.read_to(self.file.as_fd(), offset, out, stores);
+        let done = self.access.read_to(self.file.as_fd(), offset, out, policy);
         done.map_err(|errno| self.failed("read", out.len() as u64, errno))
     }
 
@@ -207,31 +207,31 @@ impl Segment {
     }
 
     /// Where nobody says how many slots are in use, it is all of them.
-    fn stores(&self) -> CachePolicy {
+    fn cache_policy(&self) -> CachePolicy {
         CachePolicy::for_slots(self.slots_len, false)
     }
 
     /// As [`Self::write`], without a look at the file.
-    pub(crate) fn write_unlooked(
+    pub(crate) fn write_without_stat(
         &self,
         offset: u64,
         data: &[u8],
-        stores: CachePolicy,
+        policy: CachePolicy,
     ) -> Result<(), SegmentError> {
         self.check_bounds(offset, data.len() as u64)?;
-        let done = self.access.write(self.file.as_fd(), offset, data, stores.for_sample(data.len()));
+        let done = self.access.write(self.file.as_fd(), offset, data, policy.for_sample(data.len()));
         done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
     }
 
     /// As [`Self::write_from`], without a look at the file.
-    pub(crate) fn write_from_unlooked(
+    pub(crate) fn write_from_without_stat(
         &self,
         offset: u64,
         data: ForeignBytes<'_>,
-        stores: CachePolicy,
+        policy: CachePolicy,
     ) -> Result<(), SegmentError> {
         self.check_bounds(offset, data.len() as u64)?;
-        let done = self.access.write_from(self.file.as_fd(), offset, data, stores.for_sample(data.len()));
+        let done = self.access.write_from(self.file.as_fd(), offset, data, policy.for_sample(data.len()));
         done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
     }
 

@@ -49,22 +49,22 @@ impl Map {
     }
 
     /// Copies `data` to `at`; `false` when it does not fit.
-    pub(crate) fn write(&self, at: usize, data: &[u8], stores: CachePolicy) -> bool {
+    pub(crate) fn write(&self, at: usize, data: &[u8], policy: CachePolicy) -> bool {
         let Some(target) = self.range(at, data.len()) else {
             return false;
         };
         // SAFETY: M2: `range` checked the target; M4: it is backed; M3: a raw copy.
-        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), stores) };
+        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), policy) };
         true
     }
 
     /// As [`Self::write`].
-    pub(crate) fn write_from(&self, at: usize, data: ForeignBytes<'_>, stores: CachePolicy) -> bool {
+    pub(crate) fn write_from(&self, at: usize, data: ForeignBytes<'_>, policy: CachePolicy) -> bool {
         let Some(target) = self.range(at, data.len()) else {
             return false;
         };
         // SAFETY: M2, M3, M4 as in `write`; M6: `data` is valid for reads of its length; M5: it may overlap the target, as `copy` allows.
-        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), stores) };
+        unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), policy) };
         true
     }
 
@@ -79,12 +79,12 @@ impl Map {
     }
 
     /// As [`Self::read`].
-    pub(crate) fn read_to(&self, at: usize, out: ForeignBytes<'_>, stores: CachePolicy) -> bool {
+    pub(crate) fn read_to(&self, at: usize, out: ForeignBytes<'_>, policy: CachePolicy) -> bool {
         let Some(source) = self.range(at, out.len()) else {
             return false;
         };
         // SAFETY: M2, M3, M4 as in `read`; M6: `out` is valid for writes of its length; M5: it may overlap the source, as `copy` allows.
-        unsafe { copy(source.as_ptr(), out.as_ptr(), out.len(), stores) };
+        unsafe { copy(source.as_ptr(), out.as_ptr(), out.len(), policy) };
         true
     }
 

@@ -19,6 +19,8 @@ mod view;
 mod overwrite_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod ticket_tests;
 
 #[cfg(test)]
 pub(crate) use access::write_all;

@@ -12,6 +12,7 @@ use crate::SegmentError;
 
 /// Where POSIX shared memory lives.
 pub(crate) const SHM_DIR: &str = "/dev/shm";
+
 /// The directory entries of a segment, and the inode that they must lead to.
 #[derive(Clone, Debug)]
 pub struct Names {

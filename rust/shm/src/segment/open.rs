@@ -178,7 +178,7 @@ impl Opened {
             segment_id: control.map_or(0, |control| control.segment_id),
             pid: std::process::id(),
             seen: Some(Seen { file_len, n_links: links(&self.stat) }),
-            has_lane_owner: AtomicBool::new(false),
+            has_lane_client: AtomicBool::new(false),
         })
     }
 }

@@ -6,12 +6,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::create;
 use super::layout::{BLOCK_LEN, Layout};
-use super::open::{attach_shm, attach_tickets};
+use super::open::attach_shm;
 use super::sweep::sweep_dir;
 use crate::{AttachPolicy, ForeignBytes, Segment, SegmentError};
 
@@ -27,11 +26,16 @@ impl Dir {
         Self(path)
     }
 
-    fn create(&self, name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Segment, SegmentError> {
+    pub(crate) fn create(
+        &self,
+        name: Option<&str>,
+        slot_size: u64,
+        n_slots: u64,
+    ) -> Result<Segment, SegmentError> {
         create::shm(&self.0, name, Layout::new(slot_size, slot_size, n_slots)?)
     }
 
-    fn attach(&self, name: &str) -> Result<Segment, SegmentError> {
+    pub(crate) fn attach(&self, name: &str) -> Result<Segment, SegmentError> {
         attach_shm(&self.0, name)
     }
 
@@ -42,6 +46,10 @@ impl Dir {
             .collect();
         names.sort();
         names
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.0
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -55,7 +63,7 @@ impl Drop for Dir {
     }
 }
 
-fn read(segment: &Segment, offset: u64, len: usize) -> Vec<u8> {
+pub(crate) fn read(segment: &Segment, offset: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     segment.read(offset, &mut out).unwrap();
     out
@@ -425,78 +433,4 @@ fn sweepers_and_creators_do_not_disturb_each_other() {
     });
     sweep_dir(&dir.0);
     assert_eq!(dir.entries(), [""; 0]);
-}
-
-const SLOT: u64 = 16 << 10;
-
-fn blocks(dir: &Dir, segment: &Segment) -> u64 {
-    fs::metadata(dir.path(segment.address())).unwrap().blocks() * 512
-}
-
-#[test]
-fn slots_of_tickets_exist_as_far_as_they_are_used() {
-    let dir = Dir::new();
-    let owner = Arc::new(create::tickets(&dir.0, None, Layout::new(SLOT, SLOT, 3).unwrap()).unwrap());
-    let peer = Arc::new(attach_tickets(&dir.0, owner.address()).unwrap());
-    assert!(peer.has_tickets() && peer.is_native() && (peer.slot_size(), peer.n_slots()) == (SLOT, 3));
-    let at_first = blocks(&dir, &owner);
-    assert!(at_first < SLOT * 3 + owner.layout.unwrap().file_len() - owner.layout.unwrap().lanes_at());
-
-    // What is there: heads, seen in place, of whole slots too.
-    for (offset, len) in [(SLOT, 512), (SLOT, SLOT), (0, 3 * SLOT)] {
-        let view = peer.view(offset, len).unwrap();
-        assert_eq!(view.len() as u64, len.min(BLOCK_LEN));
-    }
-    assert!(matches!(peer.view(512, 1), Err(SegmentError::Refused { .. })), "not even within a head");
-    assert!(matches!(peer.view(3 * SLOT, 1), Err(SegmentError::OutOfBounds { .. })));
-
-    // What is not there reads as zeros and can be written all the same.
-    assert_eq!(read(&owner, BLOCK_LEN, 8), [0; 8]);
-    assert_eq!(blocks(&dir, &owner), at_first, "reading takes no memory");
-    peer.write(2 * SLOT + 8000, b"abc").unwrap();
-    assert_eq!(read(&owner, 2 * SLOT + 8000, 4), b"abc\0");
-
-    // Reserved memory is the same memory.
-    let payload = peer.view(SLOT, SLOT).unwrap().reserve(512, SLOT - 512).unwrap();
-    assert_eq!(payload.len() as u64, SLOT - 512);
-    owner.write(2 * SLOT - 3, b"xyz").unwrap();
-    // SAFETY: M5: three bytes of the view, which keeps the segment mapped, and nobody writes to now.
-    let end = unsafe { std::slice::from_raw_parts(payload.as_ptr().add(payload.len() - 3), 3) };
-    assert_eq!(end, b"xyz");
-    let head = peer.view(SLOT, SLOT).unwrap();
-    for (start, len) in [(512, SLOT - 511), (SLOT, 1), (u64::MAX, 2), (1, u64::MAX)] {
-        assert!(matches!(head.reserve(start, len), Err(SegmentError::OutOfBounds { .. })), "{start} {len}");
-    }
-}
-
-#[test]
-fn tickets_and_samples_are_not_mistaken_for_each_other() {
-    let dir = Dir::new();
-    let tickets = create::tickets(&dir.0, Some("tickets"), Layout::new(SLOT, SLOT, 2).unwrap()).unwrap();
-    let samples = dir.create(Some("samples"), SLOT, 2).unwrap();
-    let refused = |done: Result<Segment, SegmentError>, why: &str| {
-        let text = done.unwrap_err().to_string();
-        assert!(text.contains(why), "{text}");
-    };
-    refused(dir.attach("tickets"), "use CudaIpcMedium");
-    refused(attach_tickets(&dir.0, "samples"), "another medium than CudaIpcMedium");
-    refused(Segment::attach_file(&dir.path("tickets"), &AttachPolicy::Anywhere), "use CudaIpcMedium");
-    let uneven = create::tickets(&dir.0, None, Layout::new(SLOT + 1, SLOT + 1, 2).unwrap());
-    assert!(matches!(uneven, Err(SegmentError::Invalid(_))));
-    assert_eq!(sweep_dir(&dir.0), Vec::<String>::new());
-    drop((tickets, samples));
-    let mut swept = sweep_dir(&dir.0);
-    swept.sort();
-    assert_eq!(swept, ["samples", "tickets"]);
-}
-
-#[test]
-fn a_full_file_system_is_an_error_of_whoever_needs_more() {
-    let dir = Dir::new();
-    // More than any memory file system holds.
-    let huge = 1 << 40;
-    let owner = Arc::new(create::tickets(&dir.0, None, Layout::new(huge, huge, 2).unwrap()).unwrap());
-    let error = owner.reserve(huge, huge).unwrap_err();
-    assert!(matches!(error, SegmentError::Full { need, .. } if need == huge), "{error}");
-    assert!(owner.reserve(huge, 1 << 20).is_ok());
 }

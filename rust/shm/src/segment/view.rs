@@ -77,11 +77,15 @@ impl Segment {
     /// [`SegmentError::OutOfBounds`], [`SegmentError::Gone`], or [`SegmentError::Refused`] where the segment is not mapped.
     pub fn view(self: &Arc<Self>, offset: u64, len: u64) -> Result<SlotView, SegmentError> {
         self.check(offset, len)?;
-        self.view_unlooked(offset, len)
+        self.view_without_stat(offset, len)
     }
 
     /// As [`Self::view`], without a look at the file.
-    pub(crate) fn view_unlooked(self: &Arc<Self>, offset: u64, len: u64) -> Result<SlotView, SegmentError> {
+    pub(crate) fn view_without_stat(
+        self: &Arc<Self>,
+        offset: u64,
+        len: u64,
+    ) -> Result<SlotView, SegmentError> {
         let len = if self.has_tickets() { len.min(BLOCK_LEN) } else { len };
         if self.has_tickets() && !offset.is_multiple_of(self.slot_size()) {
             return Err(self.refused("only what was reserved of it can be shown"));
