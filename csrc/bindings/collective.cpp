@@ -227,9 +227,14 @@ void bind_collective(py::module_& module) {
 
     module.def("this_process", [] {
         const Member self = this_process();
-        return std::pair(static_cast<int>(self.pid), self.started);
+        return std::tuple(static_cast<int>(self.pid), self.started, self.pid_namespace);
     });
-    module.def("process_started", &process_started);
+    module.def(
+        "is_alive",
+        [](int pid, std::uint64_t started, std::uint64_t pid_namespace) {
+            return is_alive({.pid = pid, .started = started, .pid_namespace = pid_namespace});
+        },
+        py::arg("pid"), py::arg("started"), py::arg("pid_namespace"));
     module.attr("MAX_RANKS") = max_ranks;
 }
 

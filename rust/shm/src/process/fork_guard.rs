@@ -1,4 +1,4 @@
-//! Forks of a supplier see the segments that it attached to, but cannot write to them.
+//! Fork guard: forks of a supplier can read the segments that it attached to, but not write to them.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -10,7 +10,7 @@ use rustix::mm::{MprotectFlags, mprotect};
 
 use super::token::ProcessToken;
 
-/// A mapping that only the process that made it may write to, and no fork of it (M9).
+/// A mapping that only the process that made it may write to, not a fork of it (M9).
 #[derive(Debug)]
 pub(crate) struct OneWriter {
     range: Range,
@@ -23,7 +23,7 @@ struct Range {
     len: usize,
 }
 
-/// All of this process.
+/// The guarded mappings of this process.
 static RANGES: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 
 impl OneWriter {
@@ -35,7 +35,7 @@ impl OneWriter {
         Ok(Self { range, process: ProcessToken::current() })
     }
 
-    /// Whether this process is the one.
+    /// Whether this is the process that may write.
     pub(crate) fn is_here(&self) -> bool {
         self.process.is_current()
     }
@@ -57,7 +57,8 @@ fn ranges() -> MutexGuard<'static, Vec<Range>> {
 fn watch_forks() -> Result<(), Errno> {
     static WATCHED: OnceLock<Result<(), Errno>> = OnceLock::new();
     *WATCHED.get_or_init(|| {
-        // SAFETY: M9: the handlers are functions of this library, which end with it, and what they use is there from the start.
+        // SAFETY: M9: the handlers are functions of this library, which is never unloaded before them, and use only
+        // statics.
         match unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after_in_fork)) } {
             0 => Ok(()),
             errno => Err(Errno::from_raw_os_error(errno)),
@@ -66,7 +67,7 @@ fn watch_forks() -> Result<(), Errno> {
 }
 
 thread_local! {
-    /// Held by the thread that forks, so that the list is whole in the fork too.
+    /// Held by the thread that forks, so that the list is consistent in the fork too.
     static HELD: Cell<Option<MutexGuard<'static, Vec<Range>>>> = const { Cell::new(None) };
 }
 
@@ -81,8 +82,8 @@ extern "C" fn after() {
 extern "C" fn after_in_fork() {
     for range in HELD.take().iter().flat_map(|ranges| ranges.iter()) {
         let base = ptr::with_exposed_provenance_mut::<c_void>(range.at);
-        // SAFETY: M9: the range is mapped, for it is in the list. Less may be done with its memory than before, and what does more dies of it; M3, L1: there
-        // are no references to it but those to atomics.
+        // SAFETY: M9: the range is mapped, because it is in the list. The memory only loses permissions: a write to
+        // it then raises SIGSEGV; M3, L1: there are no references to it but those to atomics.
         if unsafe { mprotect(base, range.len, MprotectFlags::READ) }.is_err() {
             std::process::abort();
         }

@@ -1,4 +1,4 @@
-//! Notices a fork without a system call: one page that the kernel zeroes in the child.
+//! [`ProcessToken`]: detects a fork without a system call, by a page that the kernel zeroes in the child.
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-/// Numbers of processes of one family; a fork inherits the counter, so its own number is new.
+/// The next token. A fork inherits the counter, so its token is new.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Stands for the process that made it. Handles that must not be used in a fork keep one.
+/// The process that made the token. Handles that must not be used in a fork keep one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessToken(u64);
 
@@ -30,7 +30,7 @@ impl ProcessToken {
         )
     }
 
-    /// Whether this process made it, and not one that it was forked from.
+    /// Whether this process made it, and not a process from which this one was forked.
     #[must_use]
     pub fn is_current(self) -> bool {
         match word() {
@@ -40,19 +40,20 @@ impl ProcessToken {
     }
 }
 
-/// The word that is zero in a fresh fork; `None` where the kernel (before 4.14) cannot do that.
+/// The word that is zero in a new fork; `None` on kernels before 4.14.
 fn word() -> Option<&'static AtomicU64> {
     static WORD: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
     *WORD.get_or_init(|| {
         let len = size_of::<AtomicU64>();
-        // SAFETY: M7: a fresh anonymous mapping at an address that the kernel chooses touches no memory of ours.
+        // SAFETY: M7: a new anonymous mapping at an address that the kernel chooses touches no memory in use.
         let page = unsafe {
             mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         };
         let page = page.ok()?;
-        // SAFETY: M7: the page is ours alone, nothing refers to it yet; the advice only changes what a fork sees.
+        // SAFETY: M7: nothing else refers to the page yet; the advice only changes what a fork sees.
         unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.ok()?;
-        // SAFETY: M7: mapped, zeroed (a valid AtomicU64), aligned to a page, never unmapped, accessed only as this atomic.
+        // SAFETY: M7: mapped, zeroed (a valid AtomicU64), aligned to a page, never unmapped, accessed only as this
+        // atomic.
         Some(unsafe { &*page.cast::<AtomicU64>() })
     })
 }
