@@ -1,4 +1,4 @@
-//! How fast a lane is: the hand-off from one thread to another on another core, and orders per second, Rust to Rust.
+//! Benchmark of a lane: latency from one thread to another on another core, and orders per second.
 //!
 //! ```text
 //! lane_bench [CLIENT_CPU SUPPLIER_CPU]   a lane between two CPUs, beside a bare word between them
@@ -15,7 +15,7 @@ use std::time::Instant;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use softs_shm::{Identity, LaneClient, LaneRef, LaneSupplier, Segment};
 
-/// Hand-offs there and back that are timed together, so that reading the clock does not count.
+/// Round trips that are timed together, so that reading the clock does not count.
 const ROUNDS: usize = 100;
 const BATCHES: usize = 5000;
 const ORDERS: u64 = 2_000_000;
@@ -61,12 +61,12 @@ fn lanes(client_cpu: usize, supplier_cpu: usize) -> Result<(), Box<dyn std::erro
         )?;
         pair.segment.unlink()?;
     }
-    // Whoever moves the CPUs of a virtual machine changes the distance in the middle of it.
+    // The host may move the CPUs of a virtual machine, and so change the distance meanwhile.
     writeln!(out, ", \"bare_word_after_ns\": {:.0}}}", bare_word(supplier_cpu, BATCHES)?)?;
     Ok(())
 }
 
-/// A client and a supplier that takes what comes.
+/// A client and a supplier that serves all orders.
 struct Pair {
     segment: Arc<Segment>,
     client: LaneClient,
@@ -111,7 +111,7 @@ impl Pair {
     }
 }
 
-/// What the machine allows: one word on its own cache line, from core to core and back, median of one way.
+/// The lower bound of the machine: one word on its own cache line, from core to core and back, median of one way.
 fn bare_word(cpu: usize, n_batches: usize) -> Result<f64, Box<dyn std::error::Error>> {
     let (there, back) = (Word::default(), Word::default());
     let n_rounds = (ROUNDS * n_batches) as u64;
@@ -150,7 +150,7 @@ fn wait_for(word: &Word, value: u64) {
     }
 }
 
-/// One order at a time: two hand-offs each.
+/// One order at a time: two transfers each.
 fn round_trips(client: &mut LaneClient, lane: LaneRef) -> Vec<f64> {
     let mut batch = || {
         let began = Instant::now();

@@ -1,6 +1,7 @@
-//! Real processes at one segment: suppliers that are killed at random moments, a client that checks every byte of every sample.
+//! Several processes at one segment: suppliers are killed at random times, and the client checks every byte of every
+//! sample.
 //!
-//! Runs for two seconds; `SOFTS_FAST_STRESS_S` says for how many else.
+//! Runs for two seconds, or for `SOFTS_FAST_STRESS_S` seconds.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::HashMap;
@@ -14,8 +15,9 @@ const SLOT_SIZE: usize = 4096;
 const N_SLOTS: u32 = 24;
 const N_SUPPLIERS: usize = 3;
 const N_PRODUCTS: usize = 2;
-/// In the environment of a supplier: the segment, and the generations of the first lanes.
+/// Environment variable of a supplier with the name of the segment.
 const ADDRESS: &str = "SOFTS_FAST_STRESS_ADDRESS";
+/// Generation of the first lanes.
 const GENERATION: u32 = 1;
 
 /// Sample number `sequence`, by supplier `pid`: no two have a word in common, and each word names its place.
@@ -82,7 +84,7 @@ impl Fleet {
             .unwrap()
     }
 
-    /// Kills one, tells the client so once the kernel says it, and starts another.
+    /// Kills a supplier, reports its end to the client, and starts another.
     fn kill_one(&mut self, client: &mut LaneClient, which: usize) {
         let child = &mut self.suppliers[which];
         let pid = child.id();
@@ -100,7 +102,7 @@ impl Fleet {
 
     fn check_alive(&mut self) {
         for child in &mut self.suppliers {
-            assert!(child.try_wait().unwrap().is_none(), "a supplier ended by itself");
+            assert!(child.try_wait().unwrap().is_none(), "a supplier ended without being killed");
         }
     }
 }
@@ -115,7 +117,7 @@ impl Drop for Fleet {
 }
 
 #[test]
-fn killed_suppliers_lose_nothing_and_tear_nothing() {
+fn killed_suppliers_lose_no_order_and_tear_no_sample() {
     let seconds = std::env::var("SOFTS_FAST_STRESS_S").map_or(2.0, |text| text.parse().unwrap());
     let segment = Arc::new(Segment::create_shm(None, SLOT_SIZE as u64, u64::from(N_SLOTS)).unwrap());
     let mut client = segment.lane_owner(0).unwrap();

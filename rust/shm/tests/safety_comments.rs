@@ -1,4 +1,4 @@
-//! Each `unsafe` cites an invariant that there is, and lies where the crate documentation says.
+//! Each `unsafe` cites an existing invariant, and is in a module that the crate documentation lists.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ fn sources(dir: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The comments that say why something is safe: the number of their first line, and their text.
+/// The SAFETY comments: the number of their first line, and their text.
 fn reasons(source: &str) -> Vec<(usize, String)> {
     let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
     let starts = (0..lines.len()).filter(|&at| lines[at].starts_with("// SAFETY:"));
@@ -54,10 +54,10 @@ fn every_safety_comment_cites_an_invariant() {
 }
 
 #[test]
-fn unsafe_code_is_where_the_documentation_says() {
-    let (_, said) = DOC.split_once("All `unsafe` of this crate is in the private modules ").unwrap();
-    let said: BTreeSet<&str> =
-        said.split_once(", and in tests.").unwrap().0.split('`').skip(1).step_by(2).collect();
+fn unsafe_code_is_in_the_documented_modules() {
+    let (_, listed) = DOC.split_once("All `unsafe` of this crate is in the private modules ").unwrap();
+    let listed: BTreeSet<&str> =
+        listed.split_once(", and in tests.").unwrap().0.split('`').skip(1).step_by(2).collect();
     let mut found = BTreeSet::new();
     for (path, source) in sources("src") {
         let module = path.with_extension("").to_str().unwrap().replace('/', "::");
@@ -67,5 +67,5 @@ fn unsafe_code_is_where_the_documentation_says() {
             found.insert(module);
         }
     }
-    assert!(found.iter().eq(&said), "{found:?}");
+    assert!(found.iter().eq(&listed), "{found:?}");
 }

@@ -1,26 +1,26 @@
-//! Parts of slots that are not copied as they are: pieces are read once, decoded in memory of ours, and copied to where they go.
+//! Decoding of rows: pieces are read once, decoded in private memory, and copied to their destination.
 
 use super::foreign_bytes::ForeignBytes;
 
-/// How the bytes of a part become those of a row. What they mean is not known here.
+/// A codec that turns the bytes of a part into those of a row.
 pub trait Decode: Sync {
-    /// Bytes of the smallest piece that can be decoded by itself, and those that it becomes; the last one may be shorter.
+    /// Encoded and decoded bytes of the smallest piece that can be decoded by itself; the last piece may be shorter.
     fn piece(&self) -> (usize, usize);
 
-    /// How many bytes become `decoded` bytes; `None` where none do.
+    /// The number of encoded bytes of `decoded` bytes; `None` where no whole elements make them.
     fn encoded_len(&self, decoded: usize) -> Option<usize>;
 
-    /// Decodes whole pieces, and the last one. `first_piece` is the number of the first.
+    /// Decodes whole pieces, and the last one. `first_piece` is the number of the first one.
     ///
     /// # Errors
     /// Why `encoded` cannot be decoded.
     fn decode(&self, first_piece: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), String>;
 }
 
-/// Fits into the nearest cache, together with what it becomes.
+/// Encoded and decoded bytes together fit into the L1 cache.
 const PIECES_LEN: usize = 8 << 10;
 
-/// Memory for the pieces of one row after the other.
+/// Buffers for pieces, used again for each row.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     encoded: Vec<u8>,
@@ -42,16 +42,16 @@ impl Pieces {
 /// Why a row was not decoded.
 #[derive(Debug)]
 pub enum DecodeError<E> {
-    /// It cannot be read.
+    /// The encoded bytes cannot be read.
     Read(E),
-    /// It is not what it should be.
+    /// The encoded bytes are malformed.
     Malformed(String),
 }
 
-/// Decodes one row into all of `out`. `read` copies encoded bytes from a place on.
+/// Decodes one row into all of `out`. `read` copies encoded bytes from an offset on.
 ///
 /// # Errors
-/// Part of `out` may have been written then.
+/// Part of `out` may have been written.
 pub fn decode_row<E>(
     decoder: &dyn Decode,
     read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,

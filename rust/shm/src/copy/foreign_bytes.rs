@@ -1,4 +1,4 @@
-//! Memory that belongs to somebody else, such as a buffer of Python.
+//! [`ForeignBytes`]: memory that this crate does not own, such as a buffer of Python.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
-/// Bytes that their owner, or another thread, may write to at any time: to be copied, never to be looked at through a reference.
+/// Bytes that their owner or another thread may write to at any time: they are copied, never accessed through a
+/// reference.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignBytes<'a> {
     bytes: NonNull<[u8]>,
@@ -14,17 +15,18 @@ pub struct ForeignBytes<'a> {
     owner: PhantomData<&'a ()>,
 }
 
-// SAFETY: M6: the memory stays valid for `'a` whichever thread copies it, and writes of others are expected (M3).
+// SAFETY: M6: the memory stays valid for `'a` whichever thread copies it, and concurrent writes are expected (M3).
 unsafe impl Send for ForeignBytes<'_> {}
 // SAFETY: M3, M6: as for Send: there is nothing but copying, and several threads may copy at once.
 unsafe impl Sync for ForeignBytes<'_> {}
 
 impl<'a> ForeignBytes<'a> {
-    /// Stands for `bytes`, which `owner` keeps alive.
+    /// Refers to `bytes`, which `owner` keeps alive.
     ///
     /// # Safety
-    /// While `owner` is borrowed, all of `bytes` stay valid: for writes where it is given to [`crate::Segment::read_to`] or filled, initialized
-    /// and valid for reads where it is given to anything else. No Rust reference to them exists meanwhile.
+    /// While `owner` is borrowed, all of `bytes` stay valid: for writes where the value is passed to
+    /// `Segment::read_to` or filled, initialized and valid for reads where it is passed to any other function. No
+    /// Rust reference to them exists meanwhile.
     pub unsafe fn new<T: ?Sized>(bytes: NonNull<[u8]>, _owner: &'a T) -> Self {
         Self { bytes, owner: PhantomData }
     }
@@ -41,7 +43,7 @@ impl<'a> ForeignBytes<'a> {
         self.len() == 0
     }
 
-    /// `len` of them from `at` on; `None` where there are not so many.
+    /// `len` bytes from `at` on; `None` where there are fewer.
     #[must_use]
     pub fn part(self, at: usize, len: usize) -> Option<Self> {
         if at.checked_add(len)? > self.len() {
@@ -52,7 +54,7 @@ impl<'a> ForeignBytes<'a> {
         Some(Self { bytes: NonNull::slice_from_raw_parts(start, len), owner: PhantomData })
     }
 
-    /// A copy that is ours.
+    /// A private copy.
     #[must_use]
     pub fn to_vec(self) -> Vec<u8> {
         let mut copy = vec![0; self.len()];
@@ -64,31 +66,33 @@ impl<'a> ForeignBytes<'a> {
     /// Copies the first `out.len()` bytes, all of them where `out` is longer.
     pub fn copy_to(self, out: &mut [u8]) {
         let len = out.len().min(self.len());
-        // SAFETY: M6: valid for reads of its length, and no Rust reference to it exists, so `out` does not overlap it.
+        // SAFETY: M6: valid for reads of its length, and no Rust reference to it exists, so `out` does not overlap
+        // it.
         unsafe { ptr::copy_nonoverlapping(self.as_ptr(), out.as_mut_ptr(), len) };
     }
 
     /// Overwrites the first `bytes.len()` bytes, all of them where `bytes` is longer.
     pub fn fill_from(self, bytes: &[u8]) {
         let len = bytes.len().min(self.len());
-        // SAFETY: M6: valid for writes of its length, and no Rust reference to it exists, so `bytes` does not overlap it.
+        // SAFETY: M6: valid for writes of its length, and no Rust reference to it exists, so `bytes` does not overlap
+        // it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), len) };
     }
 
-    /// Sleeps while the first four bytes are `word`, until somebody calls [`Self::wake`] on the same memory, in whatever process that has it,
-    /// or a signal comes. Whoever changes them and wakes then is never slept through.
+    /// Waits while the first four bytes are `word`, until [`Self::wake`] is called on the same memory in any process,
+    /// or a signal arrives. A change that is followed by a wake is never missed.
     ///
     /// # Errors
     /// There are no four bytes, or they are not aligned.
     pub fn sleep_while(self, word: u32) -> Result<(), Errno> {
-        // It does not matter which of these it is: the word is another one, or somebody woke us, or a signal came.
+        // The caller checks the word again after a change, a wake or a signal.
         self.futex(libc::FUTEX_WAIT, word).or_else(|error| match error {
             Errno::AGAIN | Errno::INTR => Ok(()),
             other => Err(other),
         })
     }
 
-    /// Wakes all who sleep.
+    /// Wakes all waiting threads.
     ///
     /// # Errors
     /// As for [`Self::sleep_while`].
@@ -96,7 +100,7 @@ impl<'a> ForeignBytes<'a> {
         self.futex(libc::FUTEX_WAKE, i32::MAX.unsigned_abs())
     }
 
-    /// Whether the first four bytes are `word` still.
+    /// Whether the first four bytes are still `word`.
     ///
     /// # Errors
     /// As for [`Self::sleep_while`].
@@ -105,7 +109,8 @@ impl<'a> ForeignBytes<'a> {
         if self.len() < size_of::<u32>() || !start.is_aligned() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: M6: four aligned bytes that are valid. Who changes them is not of this program, or of Python: no Rust access races with it.
+        // SAFETY: M6: four aligned bytes that are valid. They are changed by other programs or by Python: no Rust
+        // access races with it.
         Ok(unsafe { AtomicU32::from_ptr(start) }.load(Ordering::Relaxed) == word)
     }
 
@@ -114,7 +119,8 @@ impl<'a> ForeignBytes<'a> {
             return Err(Errno::INVAL);
         }
         let forever = ptr::null::<libc::timespec>();
-        // SAFETY: M6: the kernel reads four bytes that are valid, whatever others write to them, and checks whether they are aligned.
+        // SAFETY: M6: the kernel reads four valid bytes, whatever is written to them meanwhile, and checks that they
+        // are aligned.
         let done = unsafe { libc::syscall(libc::SYS_futex, self.as_ptr(), what, value, forever) };
         if done >= 0 {
             return Ok(());
@@ -140,10 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sleeps_is_woken_after_a_change() {
+    fn waiting_threads_are_woken_after_a_change() {
         let word = AtomicU32::new(7);
         std::thread::scope(|scope| {
-            let sleepers: Vec<_> = (0..3)
+            let waiting: Vec<_> = (0..3)
                 .map(|_| {
                     scope.spawn(|| {
                         while word.load(Ordering::Relaxed) == 7 {
@@ -153,7 +159,7 @@ mod tests {
                 })
                 .collect();
             std::thread::sleep(Duration::from_millis(20));
-            assert!(sleepers.iter().all(|one| !one.is_finished()), "nothing has changed");
+            assert!(waiting.iter().all(|thread| !thread.is_finished()), "nothing has changed");
             word.store(8, Ordering::Relaxed);
             foreign(&word).wake().unwrap();
         });
@@ -162,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_has_four_bytes_that_are_aligned() {
+    fn a_word_is_four_aligned_bytes() {
         let word = AtomicU32::new(0);
         let short = foreign(&word).part(1, 3).unwrap();
         assert_eq!(short.sleep_while(0), Err(Errno::INVAL));

@@ -1,17 +1,17 @@
-//! Copies between memory that others may write to.
+//! Raw copies between memory that other threads and processes may write to.
 
 use std::ptr;
 
 use super::cache_policy::CachePolicy;
 
-/// The C library copies up to about the size of an L2 cache (glibc 2.36 on AMD) without fetching the lines that it overwrites, and more than that with
-/// fetching them: from the other core that has just read them.
+/// Up to about the size of an L2 cache the C library (glibc 2.36 on AMD) does not fetch the lines that it overwrites.
+/// Longer copies fetch them, from the other core that has just read them.
 const PIECE: usize = 256 << 10;
 
-/// Copies `len` bytes as `memmove` does. What was streamed is seen by whoever sees a later store of this thread.
+/// Copies `len` bytes as `memmove` does. A thread that sees a later store of this thread sees streamed bytes too.
 ///
 /// # Safety
-/// `from` is valid for reads and `to` for writes of `len` bytes, as far as others writing at the same time allow (M3, M6).
+/// `from` is valid for reads and `to` for writes of `len` bytes; both may be written to concurrently (M3, M6).
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, policy: CachePolicy) {
     if from.addr().abs_diff(to.addr()) < len {
         // SAFETY: M2, M6: the caller's promise; they overlap, as `ptr::copy` allows.
@@ -51,8 +51,8 @@ unsafe fn stream(from: *const u8, to: *mut u8, len: usize) {
     // Whole cache lines leave the core at once.
     let head = to.align_offset(LINE).min(len);
     let n_lines = (len - head) / LINE;
-    // SAFETY: M2, M6: all of it lies within the `len` bytes that the caller promises, and the lines of `to` are aligned.
-    // Every x86-64 processor has SSE2.
+    // SAFETY: M2, M6: all accesses are within the `len` bytes that the caller promises, and the lines of `to` are
+    // aligned. Every x86-64 processor has SSE2.
     unsafe {
         ptr::copy_nonoverlapping(from, to, head);
         for line in 0..n_lines {
@@ -65,7 +65,7 @@ unsafe fn stream(from: *const u8, to: *mut u8, len: usize) {
         }
         let tail = head + n_lines * LINE;
         ptr::copy_nonoverlapping(from.add(tail), to.add(tail), len - tail);
-        // Streaming stores are ordered by nothing else, neither by a release nor by the end of a thread.
+        // Nothing else orders non-temporal stores, neither a release nor the end of a thread.
         _mm_sfence();
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn long_copies_are_whole() {
+    fn long_copies_are_complete() {
         for len in [PIECE - 1, PIECE, 3 * PIECE + 17] {
             for policy in [CachePolicy::Cached, CachePolicy::Streaming] {
                 let (source, mut out) = (bytes(len), vec![0; len + 1]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_is_moved() {
+    fn overlapping_bytes_are_moved() {
         for (from, to) in [(0, 100), (100, 0), (50, 50)] {
             for policy in [CachePolicy::Cached, CachePolicy::Streaming] {
                 let mut all = bytes(1_000);

@@ -1,4 +1,4 @@
-//! The word of a cell: what there is to know about one order, in 64 bits that change together (L2).
+//! [`Cell`]: one place of the ring. The state of an order is one word of 64 bits, which changes as a whole (L2).
 
 use super::atomics::AtomicU64;
 use crate::segment::MAX_SLOTS;
@@ -20,31 +20,31 @@ const _: () = assert!(TAG_AT + TAG_BITS == u64::BITS && MAX_SLOTS == 1 << SLOT_B
 pub(crate) struct Cell {
     /// The order, as a [`CellValue`].
     pub(crate) value: AtomicU64,
-    /// What the client says about the order, written before it is placed.
+    /// Sequence number of the order, written by the client before it places the order.
     pub(crate) sequence: AtomicU64,
 }
 
-/// What has become of an order.
+/// State of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
     /// Never used.
     Empty = 0,
-    /// May be claimed.
+    /// A supplier may claim it.
     Ordered = 1,
-    /// The supplier fills the slot.
+    /// A supplier fills the slot.
     Claimed = 2,
-    /// The slot is full.
+    /// The slot holds the sample.
     Done = 3,
-    /// The supplier gave up; an error record says why, if one was free.
+    /// The supplier failed; an error record holds the reason, if one was free.
     Failed = 4,
-    /// The client took the order back.
+    /// The client cancelled the order.
     Cancelled = 5,
-    /// The supplier died.
+    /// The supplier exited or was killed.
     Lost = 6,
 }
 
-/// A cell's 64 bits: tag of the ring position, slot, supplier, state, from the highest bits to the lowest.
+/// The 64 bits of a cell: tag of the ring position, slot, supplier, state, from the highest bits to the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CellValue(u64);
 
@@ -65,7 +65,7 @@ impl CellValue {
         Self(bare | (u64::from(supplier) & low(SUPPLIER_BITS)) << SUPPLIER_AT).with_state(State::Claimed)
     }
 
-    /// The same order, nobody's again.
+    /// The same order, without a supplier.
     pub(crate) fn returned(self) -> Self {
         self.claimed_by(0).with_state(State::Ordered)
     }
@@ -86,7 +86,7 @@ impl CellValue {
         (self.0 >> SUPPLIER_AT & low(SUPPLIER_BITS)) as u32
     }
 
-    /// `None` where somebody wrote what is no state.
+    /// `None` where the bits are not a state.
     pub(crate) fn state(self) -> Option<State> {
         Some(match self.0 & low(STATE_BITS) {
             0 => State::Empty,
@@ -100,12 +100,13 @@ impl CellValue {
         })
     }
 
-    /// Whether it was placed at that position, as far as the tag can tell.
+    /// Whether it was placed at that position, modulo the range of the tag.
     pub(crate) fn is_at(self, position: u64) -> bool {
         self.0 >> TAG_AT == position & low(TAG_BITS)
     }
 
-    /// Whether it is about that slot at that position, as far as the tag can tell, whoever owns it and whatever its state.
+    /// Whether it is an order of that slot at that position, modulo the range of the tag, in any state and of any
+    /// supplier.
     pub(crate) fn is_order_of(self, position: u64, slot: u32) -> bool {
         self.is_at(position) && self.slot() == slot
     }
@@ -150,7 +151,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bits_can_be_looked_at(bits in any::<u64>()) {
+        fn any_bits_can_be_decoded(bits in any::<u64>()) {
             let word = CellValue::from_bits(bits);
             prop_assert!(word.slot() < MAX_SLOTS && word.supplier() < 1 << SUPPLIER_BITS);
             prop_assert_eq!(word.state().is_none(), bits & 15 > 6);

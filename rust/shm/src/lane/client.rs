@@ -1,4 +1,4 @@
-//! The client's side of its lanes.
+//! [`LaneClient`]: the client's end of the lanes of its segment.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::segment::{MAX_SUPPLIERS, N_LANES, Segment};
 pub enum Ending {
     /// The slot holds the sample.
     Done,
-    /// The supplier could not make it; its text, at most 8 KiB, if a record was free for it.
+    /// The supplier failed; its text, at most 8 KiB, if a record was free for it.
     Failed(Option<String>),
-    /// The supplier died. Nobody writes to the slot any more.
+    /// The supplier exited or was killed. No process writes to the slot any more.
     Lost,
 }
 
@@ -32,30 +32,30 @@ pub enum Ending {
 pub struct Finished {
     /// The slot that was ordered.
     pub slot: u32,
-    /// What became of it.
+    /// How the order ended.
     pub ending: Ending,
 }
 
 /// The lanes of a segment, for the one client that owns it (L3).
 ///
-/// What it has ordered it keeps in its state memory; from the segment it learns only how orders ended, so nothing that others write
-/// there makes it lose a slot or give one out twice.
+/// It keeps its orders in its own memory, and reads from the segment only how they ended, so nothing that other
+/// processes write there makes it lose a slot or give one out twice.
 #[derive(Debug)]
 pub struct LaneClient {
     area: Area,
     lanes: Vec<LaneState>,
     /// Lanes in which orders are open, one bit each.
     busy: u32,
-    /// Where each slot's order is.
+    /// The place of each slot's order.
     places: Vec<Place>,
     ended: VecDeque<Finished>,
     n_opened: u64,
-    /// Whose turn it is to be asked or woken first.
+    /// The lane to poll first, and the supplier to wake first.
     next_lane: u32,
     next_wake: u32,
 }
 
-/// What the client remembers of a lane.
+/// The client's own state of a lane.
 #[derive(Debug, Default)]
 struct LaneState {
     generation: u32,
@@ -65,10 +65,10 @@ struct LaneState {
     tail: u64,
     /// The order that is expected to end next.
     cursor: u64,
-    /// Regions of cells that are still to be looked at.
+    /// Regions of cells that are still to be checked.
     pending: u64,
     n_returned: u64,
-    /// For finding the one that was used least recently.
+    /// Orders the lanes by their last use.
     used_at: u64,
 }
 
@@ -84,17 +84,17 @@ enum Place {
     Nowhere,
     /// In a cell.
     Cell { lane: u16, index: u16 },
-    /// Among those that have ended but were not polled.
+    /// Ended, but not polled yet.
     Ended,
 }
 
 impl Segment {
-    /// The lanes of this segment, which only its owner can have, and only once. `bell_fd` is the descriptor by which suppliers wake this
-    /// process.
+    /// The client's end of the lanes of this segment, which only its owner can have, and only once. `bell_fd` is the
+    /// descriptor by which suppliers wake this process.
     ///
     /// # Errors
-    /// [`SegmentError::NotOwner`] where somebody else created it, [`SegmentError::Refused`] where it has no lanes or they were
-    /// given out already.
+    /// [`SegmentError::NotOwner`] where another process created it, [`SegmentError::Refused`] where it has no lanes
+    /// or they have a client already.
     pub fn lane_owner(self: &Arc<Self>, bell_fd: u32) -> Result<LaneClient, SegmentError> {
         if !self.is_owner() {
             return Err(SegmentError::NotOwner {
@@ -105,7 +105,7 @@ impl Segment {
         let area = Area::new(self)?;
         let identity = Identity::current()?;
         if self.has_lane_client.swap(true, Ordering::Relaxed) {
-            return Err(self.refused("its lanes have an owner"));
+            return Err(self.refused("its lanes have a client already"));
         }
         area.header().client.register(identity, bell_fd);
         let lanes = (0..N_LANES).map(|_| LaneState::default()).collect();
@@ -130,13 +130,13 @@ impl LaneClient {
         self.area.segment()
     }
 
-    /// Tells suppliers that attach from now on how to write the slots.
+    /// Advises suppliers that attach from now on how to write the slots.
     pub fn advise(&self, policy: CachePolicy) {
         self.area.header().client.advise(policy);
     }
 
-    /// A lane for a product: one that was never used, or else of those without open orders the one opened or ordered from least
-    /// recently; who had it before has it no more. `None` when orders are open in all of them.
+    /// Opens a lane for a product: one that was never used, or else, of those without open orders, the least recently
+    /// used one; its earlier use ends. `None` when orders are open in all of them.
     pub fn open_lane(&mut self) -> Option<LaneRef> {
         let settled = self.lanes.iter_mut().enumerate().filter(|(_, state)| state.n_open == 0);
         let (index, state) = settled.min_by_key(|(_, state)| (state.generation != 0, state.used_at))?;
@@ -154,7 +154,7 @@ impl LaneClient {
         Some(LaneRef { index, generation: state.generation })
     }
 
-    /// Whether no order is open in it; also when it is used for something else by now.
+    /// Whether no order of this use of the lane is open.
     #[must_use]
     pub fn is_settled(&self, lane: LaneRef) -> bool {
         self.state_of(lane).is_none_or(|state| state.n_open == 0)
@@ -166,8 +166,8 @@ impl LaneClient {
         self.state_of(lane).map_or(0, |_| self.attached(lane).count_ones())
     }
 
-    /// Orders a slot; `sequence` is for the supplier. `false` when the lane is full or used for something else by now, or the slot is on
-    /// order already (L4).
+    /// Orders a slot; `sequence` is for the supplier. `false` when the lane is full or has another generation by now,
+    /// or the slot is on order already (L4).
     pub fn place(&mut self, lane: LaneRef, slot: u32, sequence: u64) -> bool {
         let max_open = self.area.max_open();
         if self.state_of(lane).is_none_or(|state| state.n_open >= max_open)
@@ -177,7 +177,8 @@ impl LaneClient {
         }
         let ring = self.area.ring(lane.index);
         let state = &mut self.lanes[lane.index as usize];
-        // Cells whose order is open are passed; at least a quarter are free. So a slow owner stops nobody else.
+        // Cells with an open order are passed; at least a quarter are free. So a slow supplier does not block the
+        // others.
         while state.orders[ring.index(state.tail)].is_some() {
             state.tail += 1;
         }
@@ -194,7 +195,7 @@ impl LaneClient {
         true
     }
 
-    /// Takes back an order that nobody has claimed; `false` when somebody has, or when the slot is not on order.
+    /// Cancels an order; `false` when a supplier has claimed it, or when the slot is not on order.
     pub fn cancel(&mut self, slot: u32) -> bool {
         let Some(&Place::Cell { lane, index }) = self.places.get(slot as usize) else { return false };
         let (lane, index) = (u32::from(lane), usize::from(index));
@@ -206,14 +207,14 @@ impl LaneClient {
         cancelled
     }
 
-    /// An order that has ended, of whatever lane, in the order in which they are found; `None` when there are no more. Costs two
-    /// loads per lane while nothing has happened.
+    /// The next ended order of any lane, in the order in which they are found; `None` when there are no more. Costs
+    /// two loads per lane while no order has ended.
     pub fn poll(&mut self) -> Option<Finished> {
         if let Some(finished) = self.ended.pop_front() {
             self.places[finished.slot as usize] = Place::Nowhere;
             return Some(finished);
         }
-        // Each lane in turn, so that a busy one does not hide the others.
+        // Begins after the lane of the last ended order, so that a busy lane does not starve the others.
         let later = !0 << self.next_lane;
         for lanes in [self.busy & later, self.busy & !later] {
             let mut lanes = lanes;
@@ -229,9 +230,9 @@ impl LaneClient {
         None
     }
 
-    /// Takes everything from a supplier whose process has ended, as the kernel says: the orders that it held are lost. Its place in the
-    /// table is free then. Nothing happens when it left the table before it ended; then it held nothing. What else the table says of it now does
-    /// not matter: `supplier` is what it said at first.
+    /// Reclaims the orders of a supplier after its process has ended: they are lost. Its entry in the table is free
+    /// then. Does nothing when the supplier left the table before it ended; then it held no orders. `supplier` is the
+    /// entry as it was read first: what the table contains by now does not count.
     ///
     /// It may have been woken for an order that it did not claim: call [`Self::wake_list`] for all lanes.
     pub fn owner_died(&mut self, supplier: &Supplier) {
@@ -248,7 +249,7 @@ impl LaneClient {
                     self.close(lane, index);
                     self.keep(Finished { slot: order.slot, ending: Ending::Lost });
                 } else if let Some(finished) = self.settle(lane, index) {
-                    // What it failed must be read before its records are freed.
+                    // The texts of its failed orders must be read before its records are freed.
                     self.keep(finished);
                 }
             }
@@ -272,23 +273,23 @@ impl LaneClient {
         peers::version(&self.area)
     }
 
-    /// Whom to wake after `n_new` orders were placed: at most as many suppliers of the lane, all asleep until now and among those with a bit in
-    /// `reachable`, each named once. Who is named must be woken, for he counts as awake from here on.
+    /// The suppliers to wake after `n_new` orders were placed: at most so many waiting suppliers of the lane with a
+    /// bit in `reachable`. Their waiting bits are cleared, so the caller must wake them.
     pub fn wake_list(&mut self, lane: LaneRef, n_new: usize, reachable: u64) -> Vec<u32> {
-        let asleep = doorbell::asleep(&self.area.header().suppliers_asleep.word);
-        if asleep == 0 || self.state_of(lane).is_none() {
+        let waiting = doorbell::waiting_peers(&self.area.header().suppliers_waiting.word);
+        if waiting == 0 || self.state_of(lane).is_none() {
             return Vec::new();
         }
-        let asleep = asleep & self.attached(lane) & reachable;
+        let waiting = waiting & self.attached(lane) & reachable;
         let mut woken = Vec::new();
-        // Another one first each time, so that work is spread where there is little.
+        // Begins after the supplier woken last, so that few orders are spread over all suppliers.
         for step in 0..MAX_SUPPLIERS {
             if woken.len() == n_new {
                 break;
             }
             let supplier = (self.next_wake + step) % MAX_SUPPLIERS;
-            if asleep & 1 << supplier != 0
-                && doorbell::may_ring(&self.area.header().suppliers_asleep.word, supplier)
+            if waiting & 1 << supplier != 0
+                && doorbell::claim_wake(&self.area.header().suppliers_waiting.word, supplier)
             {
                 woken.push(supplier);
             }
@@ -299,19 +300,19 @@ impl LaneClient {
         woken
     }
 
-    /// The suppliers of a lane, and those of them who are awake: one bit each, by their places in the table. An order that was placed before is
-    /// seen by all who are awake.
+    /// The suppliers of a lane, and those of them that do not wait: one bit each, by their index in the table. A
+    /// supplier that does not wait will see all orders that were placed before this call.
     #[must_use]
     pub fn who_is_awake(&self, lane: LaneRef) -> (u64, u64) {
         if self.state_of(lane).is_none() {
             return (0, 0);
         }
-        let asleep = doorbell::asleep(&self.area.header().suppliers_asleep.word);
+        let waiting = doorbell::waiting_peers(&self.area.header().suppliers_waiting.word);
         let attached = self.attached(lane);
-        (attached, attached & !asleep)
+        (attached, attached & !waiting)
     }
 
-    /// The position of the oldest order of a lane that nobody has claimed; no other order of the lane ever has it. Looks at all open orders.
+    /// The position of the oldest unclaimed order of a lane, which is unique among its orders. Reads all open orders.
     #[must_use]
     pub fn oldest_waiting(&self, lane: LaneRef) -> Option<u64> {
         let state = self.state_of(lane).filter(|state| state.n_open > 0)?;
@@ -326,13 +327,14 @@ impl LaneClient {
         self.state_of(lane).map_or(0, |state| state.n_open)
     }
 
-    /// The counters of the supplier in that place of the table; `None` where there is no such place.
+    /// The counters of the supplier with that index in the table; `None` where there is no such index.
     #[must_use]
     pub fn supplier_counters(&self, index: u32) -> Option<Counters<'_>> {
         self.area.suppliers().get(index as usize).map(|entry| Counters::new(&entry.counters))
     }
 
-    /// Whether suppliers gave orders of this lane back since the last call: others may have to be woken for them.
+    /// Whether suppliers returned orders of this lane since the last call: other suppliers may have to be woken for
+    /// them.
     pub fn orders_returned(&mut self, lane: LaneRef) -> bool {
         let n_returned =
             self.area.lanes().get(lane.index as usize).map(|_| self.area.ring(lane.index).n_returned());
@@ -344,10 +346,11 @@ impl LaneClient {
         }
     }
 
-    /// Says that this process is about to sleep until `n_ended` more orders have ended, at least 1, or is awake if 0. Before it sleeps it must
-    /// [`Self::poll`] once more, and say it again with the number that is then left.
+    /// Announces that this process is about to wait until `n_ended` more orders have ended, at least 1, or does not
+    /// wait if 0. Before it blocks it must [`Self::poll`] once more, and call this again with the number that is then
+    /// left.
     pub fn sleep_for(&self, n_ended: u32) {
-        doorbell::sleep_for(&self.area.header().client_awaits.word, n_ended);
+        doorbell::await_changes(&self.area.header().client_awaits.word, n_ended);
     }
 
     /// The client's counters.
@@ -383,7 +386,7 @@ impl LaneClient {
         if is_expected && self.lanes[lane as usize].n_open == 1 {
             return None;
         }
-        // Where they do not, the supplier has said in which region of the ring.
+        // Otherwise the supplier has set the bit of the region of the ring.
         let fetched = self.area.ring(lane).fetch_finished();
         self.lanes[lane as usize].pending |= fetched;
         while self.lanes[lane as usize].pending != 0 {
@@ -399,7 +402,8 @@ impl LaneClient {
         None
     }
 
-    /// The cell at the cursor, and the order that is expected there if it is open still; `None` when none is expected.
+    /// The cell at the cursor, and the order that is expected there if it is still open; `None` when none is
+    /// expected.
     fn expected(&self, lane: u32) -> Option<(usize, Option<Order>)> {
         let state = &self.lanes[lane as usize];
         (state.cursor != state.tail).then(|| {
@@ -408,12 +412,12 @@ impl LaneClient {
         })
     }
 
-    /// Takes note of the order in a cell if it has ended.
+    /// Closes the order in a cell if it has ended.
     fn settle(&mut self, lane: u32, index: usize) -> Option<Finished> {
         let order = self.lanes[lane as usize].orders[index]?;
         let ring: Ring<'_> = self.area.ring(lane);
         let ending = match ring.state_of(order.position, order.slot) {
-            // What was overwritten may have been claimed, by whom nobody can tell: it never ends (L4).
+            // The cell was overwritten, so any supplier may have claimed the order: it never ends (L4).
             OrderState::Waiting | OrderState::Claimed { .. } | OrderState::Damaged => return None,
             OrderState::Done => Ending::Done,
             OrderState::Failed { supplier } => Ending::Failed(errors::get(&self.area, supplier, order.slot)),
@@ -424,13 +428,13 @@ impl LaneClient {
         Some(Finished { slot: order.slot, ending })
     }
 
-    /// Keeps what has ended for the next poll; its slot cannot be ordered before.
+    /// Keeps an ended order for the next poll; its slot cannot be ordered before.
     fn keep(&mut self, finished: Finished) {
         self.places[finished.slot as usize] = Place::Ended;
         self.ended.push_back(finished);
     }
 
-    /// Forgets the order in a cell.
+    /// Removes the order in a cell.
     fn close(&mut self, lane: u32, index: usize) {
         let state = &mut self.lanes[lane as usize];
         if let Some(order) = state.orders[index].take() {
@@ -444,9 +448,9 @@ impl LaneClient {
 }
 
 impl Drop for LaneClient {
-    /// Takes back what nobody has claimed: nobody would take note of it.
+    /// Cancels unclaimed orders: their samples would not be polled.
     fn drop(&mut self) {
-        // The lanes of a fork are its parent's.
+        // In a fork the lanes are the parent's.
         if self.area.segment().pid == std::process::id() {
             self.area.header().client.retire();
             for slot in 0..self.area.n_slots() {

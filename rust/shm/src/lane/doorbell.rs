@@ -1,42 +1,43 @@
-//! Who sleeps, so that nobody is woken by a system call who is awake: one bit per supplier, and for the client after how many endings it
-//! wants to be woken.
+//! Doorbell flags: which peers wait, so that only a waiting peer costs a system call. Suppliers have one bit each;
+//! the client has the number of ended orders for which it waits.
 //!
-//! Going to sleep: set the bit, fence, look at the work once more, sleep. Waking: change the work, fence, look at the bits. One of the
-//! two fences comes first, and whoever comes second sees what the other wrote: no wake-up is lost (L6).
+//! Waiting: set the bit, fence, check the work once more, block. Waking: change the work, fence, read the bits. One
+//! of the two fences comes first, and the other peer sees what was written before it: no wake-up is lost (L6).
 
 use super::atomics::{AtomicU64, Ordering, fence};
 
-/// Says that the peer is about to sleep; it must look at its work once more before it does.
-pub(crate) fn fall_asleep(sleepers: &AtomicU64, peer: u32) {
-    sleepers.fetch_or(1 << peer, Ordering::Relaxed);
-    // SYNC(bell): pairs with `asleep`; the look at the work comes after this. And with itself: who falls asleep later sees the work that who fell asleep
-    // before left to him.
+/// Announces that the peer is about to wait; it must check its work once more before it blocks.
+pub(crate) fn begin_wait(waiting: &AtomicU64, peer: u32) {
+    waiting.fetch_or(1 << peer, Ordering::Relaxed);
+    // SYNC(doorbell): pairs with `waiting_peers`; the check of the work comes after this. And with itself: of two
+    // peers that begin to wait, the later one sees the work that the earlier one left to it.
     fence(Ordering::SeqCst);
 }
 
-/// Says that the peer is awake.
-pub(crate) fn wake_up(sleepers: &AtomicU64, peer: u32) {
-    sleepers.fetch_and(!(1 << peer), Ordering::Relaxed);
+/// Announces that the peer does not wait any more.
+pub(crate) fn end_wait(waiting: &AtomicU64, peer: u32) {
+    waiting.fetch_and(!(1 << peer), Ordering::Relaxed);
 }
 
-/// Which peers slept when the work had been changed.
-pub(crate) fn asleep(sleepers: &AtomicU64) -> u64 {
-    // SYNC(bell): pairs with `fall_asleep`; the change of the work came before this.
+/// The peers that wait after the work was changed.
+pub(crate) fn waiting_peers(waiting: &AtomicU64) -> u64 {
+    // SYNC(doorbell): pairs with `begin_wait`; the change of the work came before this.
     fence(Ordering::SeqCst);
-    sleepers.load(Ordering::Relaxed)
+    waiting.load(Ordering::Relaxed)
 }
 
-/// Says that the only peer of this word is about to sleep until `n_changes` more, at least 1, or is awake if 0; it must look at its work once
-/// more before it sleeps.
-pub(crate) fn sleep_for(awaited: &AtomicU64, n_changes: u32) {
+/// Announces that the only peer of this word is about to wait for `n_changes` more changes, at least 1, or does not
+/// wait if 0; it must check its work once more before it blocks.
+pub(crate) fn await_changes(awaited: &AtomicU64, n_changes: u32) {
     awaited.swap(u64::from(n_changes), Ordering::Relaxed);
-    // SYNC(awaited-bell): pairs with `count`; the look at the work comes after this, and sees what those who have counted already had changed.
+    // SYNC(awaited-changes): pairs with `count_changes`; the check of the work comes after this, and sees the changes
+    // that were counted before.
     fence(Ordering::SeqCst);
 }
 
-/// `n` changes were made: `true` for the one whose changes were the last ones awaited: he rings.
-pub(crate) fn count(awaited: &AtomicU64, n: u32) -> bool {
-    // SYNC(awaited-bell): pairs with `sleep_for`; the changes came before this.
+/// Counts `n` changes; `true` for the caller that made the last awaited one, which must write to the doorbell.
+pub(crate) fn count_changes(awaited: &AtomicU64, n: u32) -> bool {
+    // SYNC(awaited-changes): pairs with `await_changes`; the changes came before this.
     fence(Ordering::SeqCst);
     let mut left = awaited.load(Ordering::Relaxed);
     while left != 0 {
@@ -49,7 +50,7 @@ pub(crate) fn count(awaited: &AtomicU64, n: u32) -> bool {
     false
 }
 
-/// Clears the bit of a peer; `true` for the one who did it: he rings.
-pub(crate) fn may_ring(sleepers: &AtomicU64, peer: u32) -> bool {
-    sleepers.fetch_and(!(1 << peer), Ordering::Relaxed) & 1 << peer != 0
+/// Clears the bit of a peer; `true` for the caller that cleared it, which must write to the doorbell.
+pub(crate) fn claim_wake(waiting: &AtomicU64, peer: u32) -> bool {
+    waiting.fetch_and(!(1 << peer), Ordering::Relaxed) & 1 << peer != 0
 }

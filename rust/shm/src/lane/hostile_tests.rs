@@ -1,4 +1,4 @@
-//! Lanes among neighbours that are too many, wrong, late or hostile.
+//! Lanes with peers that are too many, wrong, late or hostile.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::segment::write_all;
 use crate::{Identity, MAX_SUPPLIERS, Segment, SegmentError};
 
 #[test]
-fn who_may_have_lanes() {
+fn only_the_owner_has_lanes_and_only_once() {
     let client = Client::new(8);
     assert!(matches!(client.segment.lane_owner(1), Err(SegmentError::Refused { .. })), "once");
     let peer = Arc::new(Segment::attach_shm(client.segment.address()).unwrap());
@@ -36,7 +36,7 @@ fn who_may_have_lanes() {
 }
 
 #[test]
-fn the_table_has_an_end() {
+fn the_table_of_suppliers_is_bounded() {
     let client = Client::new(8);
     let suppliers: Vec<LaneSupplier> = (0..MAX_SUPPLIERS).map(|_| client.supplier()).collect();
     let segment = Arc::new(Segment::attach_shm(client.segment.address()).unwrap());
@@ -47,7 +47,7 @@ fn the_table_has_an_end() {
     drop(suppliers);
     assert_eq!(client.lanes.suppliers(), []);
 
-    // One that died while it registered, and one that did not.
+    // The first one registers still, the second one was killed while it registered.
     let area = client.area();
     for (entry, pid) in area.suppliers().iter().zip([me.pid, 0x7fff_ffff]) {
         entry.holder.store(u64::from(pid) << 32 | u64::from(me.start), Ordering::Relaxed);
@@ -57,7 +57,7 @@ fn the_table_has_an_end() {
 }
 
 #[test]
-fn who_was_seen_once_loses_its_claims_only_when_it_dies_whatever_the_table_says() {
+fn a_known_supplier_loses_its_claims_only_when_it_ends_whatever_the_table_contains() {
     let mut client = Client::new(8);
     let lane = client.lanes.open_lane().unwrap();
     assert!(client.lanes.place(lane, 0, 0));
@@ -76,7 +76,7 @@ fn who_was_seen_once_loses_its_claims_only_when_it_dies_whatever_the_table_says(
 }
 
 #[test]
-fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
+fn suppliers_of_a_replaced_file_do_not_touch_the_new_segment() {
     let dir = std::env::temp_dir().join(format!("softs-shm-lanes-{}", std::process::id()));
     let path = dir.join("file");
     let me = Identity::current().unwrap();
@@ -85,7 +85,7 @@ fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
         let attached = Segment::attach_file(&path, &crate::AttachPolicy::Anywhere).unwrap();
         LaneSupplier::attach(Arc::new(attached), me, 1).unwrap()
     };
-    // By one of the same shape, and by one that is smaller: then the old mapping must stay backed.
+    // By one of the same layout, and by a smaller one: the old mapping must stay backed.
     for n_slots in [100, 2] {
         let old = create(100);
         let mut client = old.lane_owner(1).unwrap();
@@ -95,7 +95,7 @@ fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
         let claim = supplier.claim(lane).unwrap();
         let unused = attach();
         std::mem::forget(client);
-        // As the death of its owner does.
+        // As the end of its owner does.
         rustix::fs::flock(&old.file, rustix::fs::FlockOperation::Unlock).unwrap();
 
         let len = std::fs::metadata(&path).unwrap().len();
@@ -103,7 +103,7 @@ fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
         assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
         let mut client = new.lane_owner(1).unwrap();
         let fresh = client.open_lane().unwrap();
-        assert_eq!(fresh, lane, "the same name means another lane");
+        assert_eq!(fresh, lane, "the same reference, another lane");
         let suppliers = [attach(), attach()];
         assert!(suppliers.iter().all(|supplier| supplier.join(fresh)) && client.place(fresh, 0, 0));
         assert!(
@@ -132,12 +132,13 @@ fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
 }
 
 #[test]
-fn what_a_supplier_does_in_a_segment_that_was_replaced_meanwhile_is_undone() {
+fn actions_of_a_supplier_in_a_replaced_segment_are_undone() {
     let mut client = Client::new(8);
     let supplier = client.supplier();
     let lane = client.lanes.open_lane().unwrap();
     assert!(supplier.join(lane) && client.lanes.place(lane, 0, 7));
-    // It has looked, and found the segment that it attached to; then that is another one, with the same names for lanes.
+    // It has checked that the segment is the one it attached to; then the segment is replaced by one with the same
+    // lane references.
     let area = client.area();
     let ring = area.ring(lane.index);
     let id_at = client.segment.layout.unwrap().block_at() + SEGMENT_ID_AT;
@@ -147,7 +148,7 @@ fn what_a_supplier_does_in_a_segment_that_was_replaced_meanwhile_is_undone() {
     let claim = other.claim(lane).unwrap();
     assert_eq!((claim.slot(), claim.sequence()), (0, 7));
 
-    // Its place in the table is somebody else's by now.
+    // Its entry in the table is that of another supplier by now.
     let entry = client.lanes.suppliers()[supplier.index() as usize];
     let before = Identity { start: entry.identity.start ^ 1, ..entry.identity };
     peers::leave(&area, supplier.index(), before);
@@ -158,7 +159,7 @@ fn what_a_supplier_does_in_a_segment_that_was_replaced_meanwhile_is_undone() {
 }
 
 #[test]
-fn a_slot_whose_order_was_overwritten_stays_out_of_use() {
+fn the_slot_of_an_overwritten_order_stays_out_of_use() {
     let done = |word: CellValue| word.with_state(State::Done);
     for wrong in [
         done(CellValue::ordered(0, 1)),
@@ -175,8 +176,8 @@ fn a_slot_whose_order_was_overwritten_stays_out_of_use() {
         let area = client.area();
         let ring = area.ring(lane.index);
         ring.cells[ring.index(0)].value.store(wrong.bits(), Ordering::Relaxed);
-        assert!(!supplier.publish(claim, Ok(())), "not even its supplier knows the order now");
-        // Others go round and round the cell.
+        assert!(!supplier.publish(claim, Ok(())), "its supplier cannot end the order either");
+        // Other orders pass the cell in each lap.
         for sequence in 0..40 {
             assert!(client.lanes.place(lane, 3, sequence));
             let claim = other.claim(lane).unwrap();
@@ -203,7 +204,7 @@ impl Noise {
         self.0
     }
 
-    /// Anything at all, or `word` with one bit wrong, or mostly what it is.
+    /// A random word, or `word` with one bit flipped, or mostly `word`.
     fn damage(&mut self, word: u64) -> u64 {
         match self.next() % 6 {
             0 => self.next(),
@@ -235,7 +236,7 @@ fn check_ends(client: &mut Client) -> usize {
 }
 
 #[test]
-fn whatever_lies_in_the_lanes_both_sides_stay_within_them() {
+fn with_damaged_lanes_both_ends_stay_within_bounds() {
     let (mut noise, mut n_ended) = (Noise(1), 0);
     for _ in 0..500 {
         // Slots go out of use, so a new one each time.
@@ -270,7 +271,7 @@ fn whatever_lies_in_the_lanes_both_sides_stay_within_them() {
 }
 
 #[test]
-fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
+fn with_damaged_tables_both_ends_stay_within_bounds() {
     let (mut noise, mut n_ended, mut n_died, mut n_woken) = (Noise(7), 0, 0, 0);
     for _ in 0..100 {
         let mut client = Client::new(8);
@@ -289,7 +290,7 @@ fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
             }
             client.lanes.sleep_for(round % 9);
             noise.damage_all([&membership.attached, &me.pid_ns, &header.client_awaits.word]);
-            noise.damage_all([&header.suppliers_asleep.word, &header.table_version.word]);
+            noise.damage_all([&header.suppliers_waiting.word, &header.table_version.word]);
             noise.damage_halves([
                 &membership.generation,
                 &me.pid,
@@ -323,9 +324,9 @@ fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
                 client.lanes.owner_died(entry);
                 n_died += 1;
             }
-            let nobody = Identity { pid: 1, start: 1, pid_ns: 1 };
+            let unknown = Identity { pid: 1, start: 1, pid_ns: 1 };
             let index = noise.next() as u32;
-            client.lanes.owner_died(&Supplier { index, generation: 1, identity: nobody, bell_fd: 0 });
+            client.lanes.owner_died(&Supplier { index, generation: 1, identity: unknown, bell_fd: 0 });
             n_ended += check_ends(&mut client);
             let _ = (
                 client.lanes.suppliers_version(),
@@ -333,7 +334,7 @@ fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
                 client.lanes.who_is_awake(lane),
             );
             assert!(client.segment.lane_stats().is_some());
-            // It leaves, or cannot; another one comes, or cannot.
+            // It leaves if it can, and another one attaches if it can.
             let segment = Arc::clone(suppliers[0].segment());
             if let Ok(supplier) = LaneSupplier::attach(segment, Identity::current().unwrap(), 1) {
                 suppliers[round as usize % 2] = supplier;
@@ -353,7 +354,7 @@ fn a_view_shows_the_slot_and_keeps_it() {
     assert!(matches!(client.segment.view(500, 64), Err(SegmentError::OutOfBounds { .. })));
     client.segment.write(64, b"seen").unwrap();
     drop(client);
-    // SAFETY: M5: the view keeps the mapping, and nobody else has it.
+    // SAFETY: M5: the view keeps the mapping, which no other process has.
     let seen = unsafe { std::slice::from_raw_parts(view.as_ptr(), 4).to_vec() };
     assert_eq!((seen.as_slice(), view.len(), view.is_empty()), (b"seen".as_slice(), 64, false));
     view.segment().scribble(64, 64).unwrap();

@@ -3,8 +3,8 @@
 /// One use of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaneRef {
-    /// Which lane, below [`crate::N_LANES`].
+    /// Number of the lane, below [`crate::N_LANES`].
     pub index: u32,
-    /// Which use of it, counted from 1.
+    /// Number of this use of it, counted from 1.
     pub generation: u32,
 }

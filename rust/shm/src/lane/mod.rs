@@ -1,9 +1,9 @@
-//! Lanes: orders that go from a client to its suppliers, and back, through memory alone.
+//! Lanes: orders from a client to its suppliers, and back, through shared memory only.
 //!
-//! A lane is a ring of cells for one product. The client ([`LaneClient`]) places an order into a cell, any attached supplier
-//! ([`LaneSupplier`]) claims it, fills the slot and publishes, and the client takes note. No step is taken in two halves, so whoever dies, at
-//! whatever instruction, leaves cells that say exactly what he held. The invariants L1 to L7 are in the crate documentation, the bytes
-//! in `docs/segment.md`.
+//! A lane is a ring of cells for one product. The client ([`LaneClient`]) places an order into a cell, any attached
+//! supplier ([`LaneSupplier`]) claims it, fills the slot and publishes, and the client polls it. Each step is one
+//! atomic operation, so a process that is killed at any instruction leaves cells that record exactly what it held.
+//! The invariants L1 to L7 are in the crate documentation, the bytes in `docs/segment.md`.
 
 #[cfg(not(loom))]
 mod area;

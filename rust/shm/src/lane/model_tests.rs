@@ -1,4 +1,4 @@
-//! A client and several suppliers, any of whom may be slow or die at any moment, against a sequential model.
+//! A client and several suppliers, each of which may be slow or be killed at any step, against a sequential model.
 
 use std::collections::{HashMap, HashSet};
 
@@ -41,7 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// Where an order is, as the model knows it.
+/// The state of an order in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Order {
     Waits { product: usize },
@@ -165,7 +165,7 @@ impl World {
         (!claims.is_empty()).then(|| claims.swap_remove(held % claims.len()))
     }
 
-    /// All that has ended is found, each once, as it ended.
+    /// Every ended order is found once, as it ended.
     fn poll(&mut self) -> Result<(), TestCaseError> {
         let mut found = HashSet::new();
         while let Some(finished) = self.client.lanes.poll() {
@@ -190,12 +190,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn lanes_do_what_the_model_says(steps in steps()) {
+    fn lanes_behave_as_the_model(steps in steps()) {
         let mut world = World::new();
         for step in steps {
             world.step(step)?;
         }
-        // In the end every slot comes back.
+        // In the end every slot is free again.
         for supplier in 0..N_SUPPLIERS {
             while let Some(claim) = world.take_claim(supplier, 0) {
                 world.model.insert(claim.slot(), Order::Ended(Ending::Done));

@@ -1,42 +1,42 @@
-//! The algorithm of a lane, on nothing but its atomics: the same code runs on a segment and under loom.
+//! [`Ring`]: the algorithm of a lane on its atomics. The same code runs on a segment and under loom.
 //!
-//! Every change of an order is one atomic operation on its cell (L2). `hint` and `finished` only say where to look: what they say may be
-//! late, but the cell decides.
+//! Every change of an order is one atomic operation on its cell (L2). `hint` and `finished` only tell where to
+//! search: they may lag behind, and the cell decides.
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
 use super::cell::{Cell, CellValue, State};
 
 /// Cells that share a cache line.
 const CELLS_PER_LINE: usize = 4;
-/// The position in a hint; the rest counts the orders that were given back.
+/// Bits of the position in a hint; the others count returned orders.
 const HINT_BITS: u32 = 40;
 const HINT_MASK: u64 = (1 << HINT_BITS) - 1;
 
-/// What all peers look at and hardly anybody writes.
+/// Words that all peers read often and write rarely.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct Membership {
     /// Suppliers that serve the lane, one bit each.
     pub(crate) attached: AtomicU64,
-    /// Which use of the lane this is; 0 before the first.
+    /// Number of the current use of the lane; 0 before the first.
     pub(crate) generation: AtomicU32,
 }
 
-/// A word on cache lines of its own (two, because some processors fetch pairs).
+/// A word on its own cache lines (two, because some processors fetch pairs).
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct PaddedAtomic {
     pub(crate) word: AtomicU64,
 }
 
-/// What a lane has besides its cells.
+/// The words of a lane besides its cells.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct LaneHeader {
     pub(crate) membership: Membership,
     /// The position after the last order. Written by the client.
     pub(crate) tail: PaddedAtomic,
-    /// No order waits before this position; and how many orders were given back.
+    /// No order waits before this position; and the number of returned orders.
     pub(crate) hint: PaddedAtomic,
     /// One bit per region of cells in which an order has ended. Set by suppliers, fetched by the client.
     pub(crate) finished: PaddedAtomic,
@@ -49,12 +49,12 @@ pub(crate) struct Ring<'a> {
     pub(crate) cells: &'a [Cell],
 }
 
-/// An order that a supplier holds.
+/// An order that a supplier has claimed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldOrder {
     index: usize,
     word: CellValue,
-    /// Where it was found; in its cell, but perhaps laps after it was placed.
+    /// Position at which it was found: of the same cell, but possibly laps after the position at which it was placed.
     position: u64,
     sequence: u64,
 }
@@ -69,7 +69,7 @@ impl HeldOrder {
     }
 }
 
-/// What the client finds in the cell of an order that it waits for.
+/// State of an open order, as the client reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OrderState {
     Waiting,
@@ -80,11 +80,11 @@ pub(crate) enum OrderState {
     Failed {
         supplier: u32,
     },
-    /// Somebody wrote what nobody may write.
+    /// The cell was overwritten.
     Damaged,
 }
 
-/// Where things are. Consecutive positions lie on different cache lines as far as there are enough.
+/// Positions and cells. Consecutive positions are on different cache lines as far as there are enough.
 impl Ring<'_> {
     pub(crate) fn capacity(self) -> usize {
         self.cells.len()
@@ -97,7 +97,7 @@ impl Ring<'_> {
         (within & (n_lines - 1)) * (n_cells / n_lines) + within / n_lines
     }
 
-    /// The cells that a bit of `finished` stands for.
+    /// The cells of a bit of `finished`.
     pub(crate) fn region(self, bit: u32) -> std::ops::Range<usize> {
         let n = self.region_len();
         let first = bit as usize * n;
@@ -109,39 +109,43 @@ impl Ring<'_> {
     }
 }
 
-/// The client's side. Only the one supplier of the segment calls these (L3).
+/// Operations of the client. Only the one client of the segment calls these (L3).
 impl Ring<'_> {
     /// Begins a new use of the lane, in which no order is open (L5).
     pub(crate) fn begin(self, generation: u32) {
         self.header.membership.generation.store(generation, Ordering::Relaxed);
-        // SYNC(lane-begun): pairs with `join`; who joins after this sees the new generation, who joined before is wiped.
+        // SYNC(lane-begun): pairs with `join`; a supplier that joins after this sees the new generation, earlier ones
+        // are removed.
         self.header.membership.attached.swap(0, Ordering::AcqRel);
     }
 
-    /// Places an order into a cell whose last order has ended.
+    /// Places an order into a cell; the last order of the cell has ended.
     pub(crate) fn place(self, position: u64, slot: u32, sequence: u64) {
         let cell = &self.cells[self.index(position)];
         cell.sequence.store(sequence, Ordering::Relaxed);
-        // SYNC(order-placed): pairs with `try_cell`; the sequence is written, and the client no longer reads the slot.
+        // SYNC(order-placed): pairs with `try_cell`; the sequence is written, and the client no longer reads the
+        // slot.
         cell.value.store(CellValue::ordered(position, slot).bits(), Ordering::Release);
     }
 
     /// Shows the suppliers all positions before `tail`.
     pub(crate) fn set_tail(self, tail: u64) {
-        // SYNC(tail-moved): pairs with `waiting`; whoever sees the tail sees the cells before it, and may pass them.
+        // SYNC(tail-moved): pairs with `waiting`; a supplier that sees the tail sees the cells before it, and may
+        // pass them.
         self.header.tail.word.store(tail, Ordering::Release);
     }
 
-    /// Takes back an order that nobody has claimed.
+    /// Cancels an order that no supplier has claimed.
     pub(crate) fn cancel(self, position: u64, slot: u32) -> bool {
         let word = CellValue::ordered(position, slot);
         let cell = &self.cells[self.index(position)].value;
         let cancelled = word.with_state(State::Cancelled).bits();
-        // SYNC(order-placed): pairs with `unclaim`; what a supplier wrote before it gave the order back comes before any new use.
+        // SYNC(order-placed): pairs with `unclaim`; writes of a supplier that returned the order come before any new
+        // use.
         cell.compare_exchange(word.bits(), cancelled, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// What has become of an order.
+    /// The state of an order.
     pub(crate) fn state_of(self, position: u64, slot: u32) -> OrderState {
         // SYNC(sample-published): pairs with `publish`; the bytes of the slot, or the text of the error, are there.
         let word = CellValue::from_bits(self.cells[self.index(position)].value.load(Ordering::Acquire));
@@ -157,44 +161,44 @@ impl Ring<'_> {
         }
     }
 
-    /// Takes an order from an supplier that is proven dead; `false` when it had not claimed it, or ended it before it died.
+    /// Takes an order from a supplier that is proven dead; `false` when it had not claimed it, or had ended it.
     pub(crate) fn reclaim(self, position: u64, slot: u32, supplier: u32) -> bool {
         let word = CellValue::ordered(position, slot).claimed_by(supplier);
         let cell = &self.cells[self.index(position)].value;
         let lost = word.with_state(State::Lost).bits();
-        // Relaxed: the kernel, which says that the supplier is dead, has finished its writes.
+        // Relaxed: the kernel reports a process as ended after all of its writes.
         cell.compare_exchange(word.bits(), lost, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes suppliers look at all cells again: an supplier that died may have given an order back without saying so.
+    /// Makes suppliers search all cells again: a dead supplier may have returned an order without lowering the hint.
     pub(crate) fn rescan_all(self, tail: u64) {
         self.lower_hint(tail.saturating_sub(self.capacity() as u64));
     }
 
-    /// In which regions orders have ended since the last call.
+    /// The regions in which orders have ended since the last call.
     pub(crate) fn fetch_finished(self) -> u64 {
         let finished = &self.header.finished.word;
         if finished.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        // SYNC(end-flagged): pairs with `publish`; whoever sees the bit sees the cell.
+        // SYNC(end-flagged): pairs with `publish`; a client that sees the bit sees the cell.
         finished.swap(0, Ordering::Acquire)
     }
 
-    /// A number that changes when an order is given back.
+    /// A number that changes when an order is returned.
     pub(crate) fn n_returned(self) -> u64 {
         self.header.hint.word.load(Ordering::Relaxed) >> HINT_BITS
     }
 }
 
-/// The suppliers' side.
+/// Operations of the suppliers.
 impl Ring<'_> {
-    /// Whether the lane is still in the use that `generation` names.
+    /// Whether `generation` is the current use of the lane.
     pub(crate) fn is_open(self, generation: u32) -> bool {
         self.header.membership.generation.load(Ordering::Relaxed) == generation
     }
 
-    /// Adds a supplier to those that are attached, unless the lane is used for something else by now.
+    /// Attaches a supplier, unless the lane has another generation by now.
     pub(crate) fn join(self, generation: u32, supplier: u32) -> bool {
         if !self.is_open(generation) {
             return false;
@@ -208,12 +212,12 @@ impl Ring<'_> {
         false
     }
 
-    /// Who is attached, one bit each.
+    /// The attached suppliers, one bit each.
     pub(crate) fn attached(&self) -> u64 {
         self.header.membership.attached.load(Ordering::Relaxed)
     }
 
-    /// Removes a supplier from those that are attached.
+    /// Detaches a supplier.
     pub(crate) fn leave(self, supplier: u32) {
         self.header.membership.attached.fetch_and(!(1 << supplier), Ordering::Relaxed);
     }
@@ -223,10 +227,10 @@ impl Ring<'_> {
         if !self.is_open(generation) {
             return None;
         }
-        // SYNC(order-returned): pairs with `lower_hint`; whoever sees the lower hint sees the order that was given back.
+        // SYNC(order-returned): pairs with `lower_hint`; a supplier that sees the lower hint sees the returned order.
         let hint = self.header.hint.word.load(Ordering::Acquire);
         let mut next = hint;
-        // The usual case, an order that was placed just there, needs neither the tail nor its cache line.
+        // The usual case, an order placed at the hint, needs neither the tail nor its cache line.
         let position = hint & HINT_MASK;
         let at_hint = self.ordered_at(position).filter(|word| word.is_at(position));
         let held = at_hint.and_then(|word| self.try_cell(position, word, supplier, n_slots)).or_else(|| {
@@ -240,7 +244,7 @@ impl Ring<'_> {
         }
         self.advance_hint(hint, next);
         let held = held?;
-        // The client changes the generation only while no order is open (L5), so from here on it stays what it is.
+        // The client changes the generation only while no order is open (L5), so it cannot change from here on.
         if self.is_open(generation) {
             return Some(held);
         }
@@ -256,15 +260,16 @@ impl Ring<'_> {
             return None;
         }
         let position = (first..tail).find(|&position| self.ordered_at(position).is_some())?;
-        // Relaxed: it may be claimed, and another one placed, before anybody makes use of that.
+        // Relaxed: another supplier may claim the order before the caller uses the number.
         Some(self.cells[self.index(position)].sequence.load(Ordering::Relaxed))
     }
 
-    /// Gives an order back; `false` when it was taken away because this supplier seemed dead.
+    /// Returns an order; `false` when it was taken from this supplier, which was believed dead.
     pub(crate) fn unclaim(self, held: &HeldOrder) -> bool {
         let cell = &self.cells[held.index].value;
         let returned = held.word.returned();
-        // SYNC(order-placed): pairs with `try_cell` and `cancel`; what this supplier wrote to the slot comes before what the next one writes.
+        // SYNC(order-placed): pairs with `try_cell` and `cancel`; this supplier's writes to the slot come before
+        // those of the next one.
         let done =
             cell.compare_exchange(held.word.bits(), returned.bits(), Ordering::Release, Ordering::Relaxed);
         if done.is_ok() {
@@ -273,7 +278,7 @@ impl Ring<'_> {
         done.is_ok()
     }
 
-    /// Ends an order; `false` when it was taken away because this supplier seemed dead.
+    /// Ends an order; `false` when it was taken from this supplier, which was believed dead.
     pub(crate) fn publish(self, held: &HeldOrder, state: State) -> bool {
         let cell = &self.cells[held.index].value;
         let ended = held.word.with_state(state);
@@ -288,7 +293,7 @@ impl Ring<'_> {
         done.is_ok()
     }
 
-    /// The positions at which orders may wait: at most as many as there are cells, whatever the words say.
+    /// The positions at which orders may wait: at most as many as there are cells, whatever the words contain.
     fn waiting(self, hint: u64) -> (u64, u64) {
         // SYNC(tail-moved): pairs with `set_tail`.
         let tail = self.header.tail.word.load(Ordering::Acquire);
@@ -296,9 +301,10 @@ impl Ring<'_> {
         (tail.saturating_sub(lag), tail)
     }
 
-    /// The order that waits in the cell of a position. It may be from an earlier lap: given back late, or passed by the client.
+    /// The order that waits in the cell of a position. It may be from an earlier lap: returned late, or passed by the
+    /// client.
     fn ordered_at(self, position: u64) -> Option<CellValue> {
-        // Relaxed: only a claim makes use of what the order says.
+        // Relaxed: the order is used only after a claim.
         let word = CellValue::from_bits(self.cells[self.index(position)].value.load(Ordering::Relaxed));
         (word.state() == Some(State::Ordered)).then_some(word)
     }
@@ -317,7 +323,8 @@ impl Ring<'_> {
         Some(HeldOrder { index, word: claimed, position, sequence })
     }
 
-    /// Says that no order waits before `position`, unless one was given back or somebody else was faster.
+    /// Records that no order waits before `position`, unless one was returned or another supplier advanced the hint
+    /// first.
     fn advance_hint(self, seen: u64, position: u64) {
         let new = seen & !HINT_MASK | position & HINT_MASK;
         if new != seen {
@@ -326,7 +333,7 @@ impl Ring<'_> {
         }
     }
 
-    /// Says that an order waits at `position` again. The count makes those fail who passed it before.
+    /// Records that an order waits at `position` again. The count makes a concurrent `advance_hint` beyond it fail.
     fn lower_hint(self, position: u64) {
         let position = position & HINT_MASK;
         let lowered = |seen: u64| {

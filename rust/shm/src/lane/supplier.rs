@@ -1,4 +1,4 @@
-//! A supplier's side of the lanes of one segment.
+//! [`LaneSupplier`]: a supplier's end of the lanes of one segment.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,24 +15,25 @@ use crate::copy::{CachePolicy, ForeignBytes};
 use crate::process::Identity;
 use crate::segment::{MAX_SUPPLIERS, Map, N_LANES, Segment, SlotView};
 
-/// A supplier's place at the lanes of one segment. Any of its threads may use it.
+/// A supplier's end of the lanes of one segment. Any of its threads may use it.
 #[derive(Debug)]
 pub struct LaneSupplier {
     area: Area,
     identity: Identity,
-    /// Its place in the table.
+    /// Its index in the table.
     index: u32,
     client: (Identity, u32),
-    /// As the client advises.
+    /// The advice of the client.
     pub(super) policy: CachePolicy,
     /// The generation of each lane that it has joined, or 0.
     joined: Mutex<[u32; N_LANES as usize]>,
     n_claims: AtomicUsize,
 }
 
-/// An order that this supplier holds: it must be published or given back. Until then its slot belongs to the holder (L4).
+/// An order that this supplier has claimed: it must be published or returned. Until then only this supplier may write
+/// the slot (L4).
 #[derive(Debug)]
-#[must_use = "an order that is neither published nor given back blocks its slot until this process ends"]
+#[must_use = "an order that is neither published nor returned blocks its slot until this process ends"]
 pub struct Claim {
     lane: LaneRef,
     held: HeldOrder,
@@ -45,13 +46,13 @@ impl Claim {
         self.lane
     }
 
-    /// The slot to be filled.
+    /// The slot to fill.
     #[must_use]
     pub fn slot(&self) -> u32 {
         self.held.slot()
     }
 
-    /// What the client said about the order: which sample of its stream it is.
+    /// Sequence number of the sample in the client's stream.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.held.sequence()
@@ -62,8 +63,8 @@ impl LaneSupplier {
     /// Enters the table of an attached segment. `bell_fd` is the descriptor by which the client wakes this process.
     ///
     /// # Errors
-    /// [`SegmentError::Refused`] where the segment has no lanes or nobody offers them, the client lives in another namespace of
-    /// processes, or all places are taken.
+    /// [`SegmentError::Refused`] where the segment has no lanes or no client, the client is in another pid namespace,
+    /// or the table is full.
     pub fn attach(segment: Arc<Segment>, identity: Identity, bell_fd: u32) -> Result<Self, SegmentError> {
         let area = Area::new(&segment)?;
         let refused = |why: &str| Err(segment.refused(why));
@@ -94,25 +95,25 @@ impl LaneSupplier {
         self.area.segment()
     }
 
-    /// Its place in the client's table.
+    /// Its index in the client's table.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// The client's process, and the descriptor of its bell there.
+    /// The client's process, and the descriptor of its doorbell in that process.
     #[must_use]
     pub fn client(&self) -> (Identity, u32) {
         self.client
     }
 
-    /// Whether the file still holds the segment that was attached. Where it does not, there is nothing left to do in it.
+    /// Whether the file still holds the segment that was attached. If not, this value has no further use.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.area.is_current()
     }
 
-    /// Shows the client that this supplier serves a lane; `false` when the lane is used for something else by now.
+    /// Attaches this supplier to a lane; `false` when the lane has another generation by now.
     pub fn join(&self, lane: LaneRef) -> bool {
         let mut joined = self.joined();
         let Some(ring) = self.ring(lane).filter(|ring| ring.join(lane.generation, self.index)) else {
@@ -123,7 +124,7 @@ impl LaneSupplier {
         true
     }
 
-    /// Serves a lane no more.
+    /// Detaches this supplier from a lane.
     pub fn leave(&self, lane: LaneRef) {
         let mut joined = self.joined();
         let Some(ring) = self.ring(lane) else { return };
@@ -134,13 +135,14 @@ impl LaneSupplier {
         }
     }
 
-    /// Claims the oldest order of a lane that waits, if there is one.
+    /// Claims the oldest waiting order of a lane, if there is one.
     #[must_use]
     pub fn claim(&self, lane: LaneRef) -> Option<Claim> {
         self.claim_in(self.ring(lane)?, lane)
     }
 
-    /// The file may have got another owner since the caller looked. Who sees an order of his sees that he did (`order-placed`), and gives it back.
+    /// The file may have a new owner since the caller checked. A supplier that sees an order of that owner also sees
+    /// the new segment id (`order-placed`), and returns the order.
     pub(super) fn claim_in(&self, ring: Ring<'_>, lane: LaneRef) -> Option<Claim> {
         let held = ring.claim(lane.generation, self.index, self.area.n_slots())?;
         if !self.is_current() {
@@ -157,13 +159,14 @@ impl LaneSupplier {
         self.next_sequence(lane).is_some()
     }
 
-    /// The sequence number of the oldest order that waits in a lane; somebody else may claim it.
+    /// The sequence number of the oldest waiting order of a lane; another supplier may claim it first.
     #[must_use]
     pub fn next_sequence(&self, lane: LaneRef) -> Option<u64> {
         self.ring(lane)?.next_sequence(lane.generation)
     }
 
-    /// Gives an order back; another supplier, or this one, may claim it. The client should be woken: it knows who else sleeps.
+    /// Returns an order; any supplier may claim it. The client should be woken, because it wakes suppliers for the
+    /// order.
     pub fn unclaim(&self, claim: Claim) {
         if let Some(ring) = self.ring(claim.lane) {
             ring.unclaim(&claim.held);
@@ -171,8 +174,8 @@ impl LaneSupplier {
         self.n_claims.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Ends an order: its slot is written, or it failed for the reason given. `false` when the client has taken it away, because it
-    /// believes that this process is dead.
+    /// Ends an order: its slot is written, or it failed for the reason given. `false` when the client took it from
+    /// this supplier, which it believed dead.
     pub fn publish(&self, claim: Claim, outcome: Result<(), &str>) -> bool {
         let published = self.ring(claim.lane).is_some_and(|ring| {
             let state = match outcome {
@@ -195,13 +198,14 @@ impl LaneSupplier {
     /// Copies one whole sample into the slot. No system call.
     ///
     /// # Errors
-    /// [`SegmentError::NotOneSlot`] where it has another size, [`SegmentError::Gone`] where the segment was replaced, or this is a fork of who attached to it.
+    /// [`SegmentError::NotOneSlot`] where it has another size, [`SegmentError::Gone`] where the segment was replaced,
+    /// or this is a fork of the process that attached to it.
     pub fn write(&self, claim: &Claim, data: &[u8]) -> Result<(), SegmentError> {
         let offset = self.check(claim, data.len() as u64)?;
         self.segment().write_without_stat(offset, data, self.policy)
     }
 
-    /// As [`Self::write`], from memory that others may write to.
+    /// As [`Self::write`], from memory that may be written to concurrently.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -210,41 +214,43 @@ impl LaneSupplier {
         self.segment().write_from_without_stat(offset, data, self.policy)
     }
 
-    /// The memory of the slot, to be written to until the order ends.
+    /// The memory of the slot, which may be written to until the order ends.
     ///
     /// # Errors
-    /// [`SegmentError::Gone`] where the segment was replaced, or this is a fork of who attached to it.
+    /// [`SegmentError::Gone`] where the segment was replaced, or this is a fork of the process that attached to it.
     pub fn slot_bytes(&self, claim: &Claim) -> Result<SlotView, SegmentError> {
         let slot_size = self.segment().slot_size();
         let offset = self.check(claim, slot_size)?;
         self.segment().view_without_stat(offset, slot_size)
     }
 
-    /// Whether another supplier of this lane, in an earlier place of the table, is awake. It looks at all orders before it sleeps: also at those that this one
-    /// leaves to it, if this one asks after it has said that it is about to sleep.
+    /// Whether a senior supplier of this lane, one with a lower index, does not wait. It checks all orders before it
+    /// blocks, also those that this supplier leaves to it, if this is called after [`Self::set_sleeping`].
     #[must_use]
     pub fn has_senior_awake(&self, lane: LaneRef) -> bool {
         let Some(ring) = self.ring(lane) else { return false };
-        let asleep = &self.area.header().suppliers_asleep.word;
-        ring.attached() & !asleep.load(Ordering::Relaxed) & ((1 << self.index) - 1) != 0
+        let waiting = &self.area.header().suppliers_waiting.word;
+        ring.attached() & !waiting.load(Ordering::Relaxed) & ((1 << self.index) - 1) != 0
     }
 
-    /// Whether the client must be woken after `n_ended` orders have ended, or for something else if `u32::MAX`; whoever is told so must do it.
+    /// Whether the caller must wake the client after `n_ended` orders have ended; `u32::MAX` wakes it for another
+    /// reason.
     #[must_use]
     pub fn client_to_wake(&self, n_ended: u32) -> bool {
-        doorbell::count(&self.area.header().client_awaits.word, n_ended)
+        doorbell::count_changes(&self.area.header().client_awaits.word, n_ended)
     }
 
-    /// Says that this supplier is about to sleep, or is awake. Before it sleeps it must ask [`Self::has_orders`] once more.
+    /// Announces that this supplier is about to wait, or does not wait. Before it blocks it must check
+    /// [`Self::has_orders`] once more.
     pub fn set_sleeping(&self, sleeping: bool) {
-        let sleepers = &self.area.header().suppliers_asleep.word;
+        let waiting = &self.area.header().suppliers_waiting.word;
         if !self.is_current() {
             return;
         }
         if sleeping {
-            doorbell::fall_asleep(sleepers, self.index);
+            doorbell::begin_wait(waiting, self.index);
         } else {
-            doorbell::wake_up(sleepers, self.index);
+            doorbell::end_wait(waiting, self.index);
         }
     }
 
@@ -254,7 +260,7 @@ impl LaneSupplier {
         Counters::new(&self.area.suppliers()[self.index as usize].counters)
     }
 
-    /// What is left when its process ends: the mapping goes, the table and the cells stay as they are.
+    /// Ends as its process would: the mapping goes, the table and the cells stay as they are.
     #[cfg(test)]
     pub(super) fn die(self) {
         self.n_claims.store(1, Ordering::Relaxed);
@@ -275,16 +281,17 @@ impl LaneSupplier {
         let segment = self.segment();
         let offset = u64::from(claim.slot()) * segment.slot_stride();
         segment.check_one_slot(offset, len)?;
-        // A fork holds no orders; it dies of what it writes to the lanes (M9), and here it would not.
+        // A fork holds no orders: its writes to the lanes raise SIGSEGV (M9), while `pwrite` would not.
         let is_ours = segment.access.map().is_some_and(Map::is_writable);
         if is_ours && self.is_current() { Ok(offset) } else { Err(segment.gone()) }
     }
 }
 
 impl Drop for LaneSupplier {
-    /// Leaves the table, unless orders are held: then the place stays until the process ends, and the client takes them back.
+    /// Leaves the table, unless it holds orders: then the entry stays until the process ends, and the client reclaims
+    /// them.
     fn drop(&mut self) {
-        // The place of a fork is its parent's.
+        // In a fork the entry is the parent's.
         let is_ours = self.segment().pid == std::process::id();
         if is_ours && self.n_claims.load(Ordering::Relaxed) == 0 && self.area.is_current() {
             peers::leave(&self.area, self.index, self.identity);

@@ -1,4 +1,4 @@
-//! Lanes as the two sides see them, on real segments.
+//! Lanes on real segments, through both ends.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::cell::{CellValue, State};
 use super::{Claim, Ending, Finished, LaneClient, LaneRef, LaneSupplier, errors};
 use crate::{CachePolicy, Identity, N_LANES, Segment, SegmentError};
 
-/// A segment with its owner; its names are removed at the end.
+/// A segment with its lane client; its names are removed at the end.
 pub(super) struct Client {
     pub(super) segment: Arc<Segment>,
     pub(super) lanes: LaneClient,
@@ -49,7 +49,7 @@ fn lost(slot: u32) -> Finished {
     Finished { slot, ending: Ending::Lost }
 }
 
-/// The supplier whose process has ended: its claims are never heard of again.
+/// Ends a supplier as its process would, and reports that to the client.
 fn dies(client: &mut Client, supplier: LaneSupplier) {
     let index = supplier.index();
     supplier.die();
@@ -73,7 +73,7 @@ fn suppliers_write_as_the_client_advises() {
 }
 
 #[test]
-fn a_sample_goes_round() {
+fn a_sample_is_ordered_claimed_published_and_polled() {
     let mut client = Client::new(4);
     let supplier = client.supplier();
     let lane = client.lanes.open_lane().unwrap();
@@ -103,7 +103,7 @@ fn a_sample_goes_round() {
 }
 
 #[test]
-fn what_ends_out_of_order_is_found() {
+fn orders_that_end_out_of_order_are_found() {
     for n_slots in [5, 64, 300, 5000] {
         let mut client = Client::new(n_slots);
         let supplier = client.supplier();
@@ -121,7 +121,7 @@ fn what_ends_out_of_order_is_found() {
             assert!(supplier.publish(claim, Ok(())));
             assert_eq!(client.polled(), [done(slot)]);
         }
-        // A slow owner keeps its slot, whatever goes round meanwhile, and stops nobody.
+        // A slow supplier keeps its slot meanwhile, and blocks no other.
         for round in 0..3 * u64::from(n) {
             assert!(client.lanes.place(lane, 1, round));
             let claim = supplier.claim(lane).unwrap();
@@ -135,7 +135,7 @@ fn what_ends_out_of_order_is_found() {
 }
 
 #[test]
-fn orders_that_wait_are_not_overtaken_for_ever() {
+fn waiting_orders_are_not_overtaken_forever() {
     let mut client = Client::new(8);
     let lane = client.lanes.open_lane().unwrap();
     for slot in 0..8 {
@@ -152,7 +152,7 @@ fn orders_that_wait_are_not_overtaken_for_ever() {
 }
 
 #[test]
-fn failures_bring_their_texts() {
+fn failures_carry_their_texts() {
     let mut client = Client::new(32);
     let supplier = client.supplier();
     let lane = client.lanes.open_lane().unwrap();
@@ -183,7 +183,7 @@ fn failures_bring_their_texts() {
 }
 
 #[test]
-fn what_a_dead_supplier_held_comes_back() {
+fn orders_of_a_dead_supplier_are_reclaimed() {
     let mut client = Client::new(16);
     let (victim, survivor) = (client.supplier(), client.supplier());
     let lane = client.lanes.open_lane().unwrap();
@@ -207,7 +207,7 @@ fn what_a_dead_supplier_held_comes_back() {
     let mut ended = client.polled();
     ended.sort_by_key(|finished| finished.slot);
     assert_eq!(ended, [lost(0), done(1), last_words]);
-    assert_eq!(client.lanes.wake_list(lane, 64, u64::MAX), [0; 0], "the dead are not woken");
+    assert_eq!(client.lanes.wake_list(lane, 64, u64::MAX), [0; 0], "a dead supplier is not woken");
     for record in client.area().errors() {
         assert_eq!(record.holder.load(Ordering::Relaxed), 0);
     }
@@ -219,7 +219,7 @@ fn what_a_dead_supplier_held_comes_back() {
 }
 
 #[test]
-fn an_order_that_a_dead_supplier_had_half_given_back_is_found() {
+fn an_order_that_a_dead_supplier_had_half_returned_is_found() {
     let mut client = Client::new(6);
     let (victim, survivor) = (client.supplier(), client.supplier());
     let lane = client.lanes.open_lane().unwrap();
@@ -231,7 +231,8 @@ fn an_order_that_a_dead_supplier_had_half_given_back_is_found() {
         assert!(survivor.publish(claim, Ok(())));
         assert_eq!(client.polled(), [done(1)]);
     }
-    // It died after it had changed the cell, before it could say so. The cell is that of the position after the tail too.
+    // It was killed after it had changed the cell, before it lowered the hint. The cell is that of the position after
+    // the tail too.
     let area = client.area();
     let ring = area.ring(lane.index);
     ring.cells[ring.index(0)].value.store(CellValue::ordered(0, its.slot()).bits(), Ordering::Relaxed);
@@ -241,14 +242,14 @@ fn an_order_that_a_dead_supplier_had_half_given_back_is_found() {
 }
 
 #[test]
-fn an_order_that_a_dead_supplier_had_ended_without_saying_so_is_found() {
+fn an_order_that_a_dead_supplier_had_ended_without_its_flag_is_found() {
     let mut client = Client::new(8);
     let (victim, survivor) = (client.supplier(), client.supplier());
     let lane = client.lanes.open_lane().unwrap();
     assert!(client.lanes.place(lane, 0, 0) && client.lanes.place(lane, 1, 0));
     let earlier = survivor.claim(lane).unwrap();
     let its = victim.claim(lane).unwrap();
-    // It died after it had changed the cell, before it could set the flag.
+    // It was killed after it had changed the cell, before it set the flag.
     let area = client.area();
     let cell = &area.ring(lane.index).cells[area.ring(lane.index).index(1)].value;
     let word = CellValue::from_bits(cell.load(Ordering::Relaxed));
@@ -264,7 +265,7 @@ fn an_order_that_a_dead_supplier_had_ended_without_saying_so_is_found() {
 fn a_supplier_that_died_while_it_entered_or_left_the_table_is_found_there() {
     let mut client = Client::new(8);
     let lane = client.lanes.open_lane().unwrap();
-    // It died before it could say that it had entered: whoever comes next says so.
+    // It was killed before it counted its entry: the next one to enter counts.
     let version = client.lanes.suppliers_version();
     let entered = client.supplier();
     client.area().header().table_version.word.store(version, Ordering::Relaxed);
@@ -272,7 +273,7 @@ fn a_supplier_that_died_while_it_entered_or_left_the_table_is_found_there() {
     assert_ne!(client.lanes.suppliers_version(), version);
     assert_eq!(client.lanes.suppliers().len(), 2);
     dies(&mut client, entered);
-    // It died when it had left its lanes, and not the table.
+    // It was killed after it had left its lanes, before it left the table.
     assert!(next.join(lane));
     next.leave(lane);
     dies(&mut client, next);
@@ -311,7 +312,7 @@ fn an_entry_with_claims_stays_until_its_process_ends() {
 }
 
 #[test]
-fn orders_that_are_given_back_are_claimed_again() {
+fn returned_orders_are_claimed_again() {
     let mut client = Client::new(8);
     let (one, two) = (client.supplier(), client.supplier());
     let lane = client.lanes.open_lane().unwrap();
@@ -331,7 +332,7 @@ fn orders_that_are_given_back_are_claimed_again() {
 }
 
 #[test]
-fn an_order_that_is_given_back_laps_later_is_claimed_again() {
+fn an_order_that_is_returned_laps_later_is_claimed_again() {
     for n_laps in [1, 2, 5] {
         let mut client = Client::new(8);
         let (slow, fast) = (client.supplier(), client.supplier());
@@ -367,13 +368,16 @@ fn a_lane_is_used_again_when_it_is_settled() {
     assert_eq!(client.lanes.open_lane(), None, "orders are open in all of them");
     let claim = supplier.claim(lanes[5]).unwrap();
     assert!(supplier.publish(claim, Ok(())));
-    assert_eq!(client.lanes.open_lane(), None, "it has not been noticed yet");
+    assert_eq!(client.lanes.open_lane(), None, "it was not polled yet");
     assert_eq!(client.polled(), [done(5)]);
     assert!(client.lanes.cancel(2));
     // Lane 5 was ordered from later than lane 2.
     let new = client.lanes.open_lane().unwrap();
     assert_eq!(new, LaneRef { index: 2, generation: 2 });
-    assert!(client.lanes.is_settled(lanes[2]) && !client.lanes.place(lanes[2], 2, 0), "the old name is void");
+    assert!(
+        client.lanes.is_settled(lanes[2]) && !client.lanes.place(lanes[2], 2, 0),
+        "the old reference is invalid"
+    );
     assert_eq!(client.lanes.n_attached(new), 0, "suppliers of the old product do not count");
     assert!(!supplier.join(lanes[2]));
     assert!(client.lanes.place(new, 2, 0));
@@ -385,7 +389,7 @@ fn a_lane_is_used_again_when_it_is_settled() {
 }
 
 #[test]
-fn every_lane_gets_its_turn() {
+fn lanes_are_polled_round_robin() {
     let mut client = Client::new(8);
     let supplier = client.supplier();
     let lanes = [client.lanes.open_lane().unwrap(), client.lanes.open_lane().unwrap()];
@@ -399,14 +403,14 @@ fn every_lane_gets_its_turn() {
 }
 
 #[test]
-fn sleepers_are_woken_once_and_in_turn() {
+fn waiting_suppliers_are_woken_once_and_round_robin() {
     let mut client = Client::new(8);
     let suppliers = [client.supplier(), client.supplier(), client.supplier()];
     let lane = client.lanes.open_lane().unwrap();
     for supplier in &suppliers[..2] {
         assert!(supplier.join(lane));
     }
-    assert_eq!(client.lanes.wake_list(lane, 9, u64::MAX), [0; 0], "all are awake");
+    assert_eq!(client.lanes.wake_list(lane, 9, u64::MAX), [0; 0], "no supplier waits");
     for supplier in &suppliers {
         supplier.set_sleeping(true);
     }
@@ -427,16 +431,13 @@ fn sleepers_are_woken_once_and_in_turn() {
     assert!(!suppliers[0].client_to_wake(1));
     client.lanes.sleep_for(4);
     assert!(!suppliers[0].client_to_wake(1) && !suppliers[1].client_to_wake(2));
-    assert!(
-        suppliers[0].client_to_wake(2) && !suppliers[1].client_to_wake(1),
-        "once, by who ends the last one"
-    );
+    assert!(suppliers[0].client_to_wake(2) && !suppliers[1].client_to_wake(1), "once, for the last one");
     client.lanes.sleep_for(4);
-    assert!(suppliers[0].client_to_wake(u32::MAX), "for something else at once");
+    assert!(suppliers[0].client_to_wake(u32::MAX), "for another reason at once");
 }
 
 #[test]
-fn a_client_that_closes_takes_its_orders_back() {
+fn a_client_that_closes_cancels_its_orders() {
     let mut client = Client::new(8);
     let supplier = client.supplier();
     let lane = client.lanes.open_lane().unwrap();
@@ -446,11 +447,11 @@ fn a_client_that_closes_takes_its_orders_back() {
     segment.unlink().unwrap();
     drop(std::mem::replace(&mut client.lanes, segment.lane_owner(1).unwrap()));
     assert!(!supplier.has_orders(lane) && supplier.claim(lane).is_none());
-    assert!(supplier.publish(claim, Ok(())), "nobody else was given its slot");
+    assert!(supplier.publish(claim, Ok(())), "its slot was not ordered again");
 }
 
 #[test]
-fn the_outside_sees_what_goes_on() {
+fn lane_stats_show_the_state_of_the_lanes() {
     let mut client = Client::new(8);
     let supplier = client.supplier();
     let lane = client.lanes.open_lane().unwrap();

@@ -1,4 +1,5 @@
-//! How the bytes of a segment are reached: through a mapping, or through the file where a mapping could raise SIGBUS (M4).
+//! [`Access`]: reads and writes of a segment, through a mapping, or through the file where a mapping could raise
+//! SIGBUS (M4).
 
 use std::os::fd::BorrowedFd;
 
@@ -7,18 +8,21 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use super::map::Map;
 use crate::copy::{CachePolicy, ForeignBytes};
 
+/// How the bytes of a segment are accessed.
 #[derive(Debug)]
 pub(crate) enum Access {
     /// All blocks of the file exist.
     Mapped(Map),
-    /// Some blocks of the slots do not exist yet. The mapping is for those that do; everything else goes by the kernel, as for `Direct`.
+    /// Some blocks of the slots do not exist yet. The mapping is for existing blocks; everything else uses `pread`
+    /// and `pwrite`, as `Direct` does.
     Sparse(Map),
-    /// The file may have holes, or is not ours: the kernel copies, and reports what a mapping would die of.
+    /// The file may have holes, or is not one of softs-fast: `pread` and `pwrite` return an error where a mapping
+    /// would raise SIGBUS.
     Direct,
 }
 
 impl Access {
-    /// The mapping, where there is one.
+    /// The mapping, if there is one.
     pub(crate) fn map(&self) -> Option<&Map> {
         match self {
             Self::Mapped(map) | Self::Sparse(map) => Some(map),
@@ -26,7 +30,7 @@ impl Access {
         }
     }
 
-    /// The mapping, where all of it may be written to. A fork of who attached has it for reading only (M9).
+    /// The mapping, if all of it may be written to. It is read-only in a fork of the process that attached (M9).
     fn writable(&self) -> Option<&Map> {
         match self {
             Self::Mapped(map) if map.is_writable() => Some(map),

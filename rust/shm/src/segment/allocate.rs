@@ -10,15 +10,15 @@ use super::access::write_all;
 use super::layout::{BLOCK_LEN, Layout};
 use crate::SegmentError;
 
-/// Makes the file as long as it must be, with the blocks of all that is not a payload: the heads of the slots, lanes and control block (M4).
-/// Blocks that are there stay as they are.
+/// Extends the file to its full length and allocates all blocks but those of payloads: heads of slots, lanes and
+/// control block (M4). Existing blocks keep their contents.
 pub(crate) fn allocate_heads(file: BorrowedFd<'_>, layout: Layout) -> Result<(), Errno> {
     let part = |at, len| retry_on_intr(|| fallocate(file, FallocateFlags::empty(), at, len));
     part(layout.lanes_at(), layout.file_len() - layout.lanes_at())?;
     (0..layout.n_slots).try_for_each(|slot| part(slot * layout.slot_size, BLOCK_LEN))
 }
 
-/// Makes the file `len` bytes long with all blocks present (M4).
+/// Extends the file to `len` bytes and allocates all blocks (M4).
 pub(crate) fn allocate(file: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
     match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len)) {
         Err(Errno::OPNOTSUPP) => {

@@ -1,4 +1,4 @@
-//! The control block: 4096 bytes behind the slots that say what a segment is and who may remove it. See `docs/segment.md`.
+//! The control block: the last 4096 bytes of a segment, with its kind, sizes and names. See `docs/segment.md`.
 
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
 pub const LAYOUT_VERSION: u32 = 4;
 const NAME_CAP: usize = 256;
 
-/// The block as it lies in the segment, all integers little-endian.
+/// The block in the segment, all integers little-endian.
 ///
 /// It is never mapped as a struct, only encoded and decoded field by field; the type fixes the offsets.
 #[repr(C)]
@@ -51,22 +51,23 @@ const _: () = {
     assert!(offset_of!(Block, room) == 576);
 };
 
-/// Where in the block the version is; it is written last.
+/// Offset of the version in the block; it is written last.
 pub(crate) const VERSION_AT: u64 = offset_of!(Block, version) as u64;
-/// Where in the block the random number of the segment is.
+/// Offset of the segment's random number in the block.
 pub(crate) const SEGMENT_ID_AT: u64 = offset_of!(Block, segment_id) as u64;
 
-/// Where a segment lives, which decides whether the sweep may remove it.
+/// Kind of a segment; the sweep removes shared memory only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {
     Shm = 1,
     File = 2,
-    /// Shared memory whose slots begin with tickets. Of each slot only the first [`BLOCK_LEN`] bytes are there from the start.
+    /// Shared memory with slots that begin with tickets. Of each slot only the first [`BLOCK_LEN`] bytes exist from
+    /// the start.
     Tickets = 3,
 }
 
-/// What a control block says.
+/// The contents of a control block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Control {
     pub(crate) kind: Kind,
@@ -106,7 +107,7 @@ impl Control {
 
     /// Reads the last block of a file of `file_len` bytes.
     ///
-    /// `Ok(None)` when it is no control block at all, an explanation when it is one that cannot be used.
+    /// `Ok(None)` when it is not a control block, the reason when it is one that cannot be used.
     pub(crate) fn decode(block: &[u8; BLOCK_LEN as usize], file_len: u64) -> Result<Option<Self>, String> {
         if block[..MAGIC.len()] != MAGIC {
             return Ok(None);
@@ -163,9 +164,9 @@ impl Control {
     }
 }
 
-/// Reads the control block of a file, `None` when it has none.
+/// Reads the control block of a file; `None` when it has none.
 pub(crate) fn read_control(file: BorrowedFd<'_>, file_len: u64) -> Result<Option<Control>, String> {
-    // A control block lies at a multiple of its length, behind at least one byte of slots.
+    // A control block begins at a multiple of its length, after at least one byte of slots.
     if file_len < 2 * BLOCK_LEN || !file_len.is_multiple_of(BLOCK_LEN) {
         return Ok(None);
     }
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn an_encoded_block_decodes_to_the_same() {
         let control = control();
         let block = published(&control);
         assert_eq!(Control::decode(&block, control.layout.file_len()), Ok(Some(control)));
@@ -237,29 +238,29 @@ mod tests {
             block[at..at + bytes.len()].copy_from_slice(bytes);
             Control::decode(&block, len)
         };
-        assert_eq!(with(0, b"X"), Ok(None), "another magic is no control block");
+        assert_eq!(with(0, b"X"), Ok(None), "a block with another magic is not a control block");
         let older = with(8, &1_u32.to_le_bytes()).unwrap_err();
         assert!(older.contains("layout version 1, this softs-fast knows 4"), "{older}");
         let mut uneven = good;
         uneven[48] = 1;
-        assert!(Control::decode(&uneven, len + 1).is_err(), "a gap that is no whole page");
+        assert!(Control::decode(&uneven, len + 1).is_err(), "a gap that is not a multiple of a page");
         assert!(with(48, &(u64::MAX - 4095).to_le_bytes()).is_err(), "overflow of the gap");
-        assert!(with(48, &4096_u64.to_le_bytes()).is_err(), "a gap that the file has not");
+        assert!(with(48, &4096_u64.to_le_bytes()).is_err(), "a gap beyond the file");
         assert!(with(12, &4_u32.to_le_bytes()).is_err(), "another kind");
-        assert!(with(12, &3_u32.to_le_bytes()).is_err(), "slots of tickets that are no whole pages");
+        assert!(with(12, &3_u32.to_le_bytes()).is_err(), "slots of tickets that are not multiples of a page");
         assert!(with(16, &0_u64.to_le_bytes()).is_err(), "no bytes");
         assert!(with(16, &101_u64.to_le_bytes()).is_err(), "slots that overlap");
         assert!(with(56, &u64::MAX.to_le_bytes()).is_err(), "overflow of the product");
         assert!(with(24, &(u64::MAX / 100).to_le_bytes()).is_err(), "overflow of the sum");
         assert!(with(56, &200_u64.to_le_bytes()).is_err(), "longer than the file");
         assert!(with(56, &99_u64.to_le_bytes()).is_err(), "slots that overlap");
-        assert!(with(44, &257_u16.to_le_bytes()).is_err(), "a name longer than its room");
+        assert!(with(44, &257_u16.to_le_bytes()).is_err(), "a name longer than its field");
         assert!(Control::decode(&good, len + BLOCK_LEN).is_err(), "shorter than the file");
     }
 
     proptest! {
         #[test]
-        fn no_block_makes_the_decoder_panic_or_lie(
+        fn no_block_makes_the_decoder_panic_or_return_wrong_sizes(
             noise in prop::collection::vec(any::<u8>(), 576),
             file_len in any::<u64>(),
             keep_head in any::<bool>(),

@@ -1,4 +1,4 @@
-//! Creating segments: complete and locked first, named last (S1).
+//! Creation of segments: a segment is completed and locked first, named last (S1).
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ use crate::SegmentError;
 
 /// Only the owner's user may open a segment.
 const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// How often creating a file starts again because somebody changed its path meanwhile.
+/// How often creation of a file is retried because another process changed the path meanwhile.
 const ATTEMPTS: usize = 16;
 
 impl Segment {
@@ -42,8 +42,8 @@ impl Segment {
         shm(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_stride, n_slots)?)
     }
 
-    /// Creates and locks a file, its directories included. A file that is there is overwritten in place, so that peers that
-    /// have it mapped stay attached, unless a live owner holds it or it is not a regular file.
+    /// Creates and locks a file, and its directories. An existing file is overwritten in place, so that peers that
+    /// have it mapped stay attached, unless a live owner has locked it or it is not a regular file.
     pub fn create_file(path: &Path, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
         Self::create_file_apart(path, slot_size, slot_size, n_slots)
     }
@@ -58,8 +58,8 @@ impl Segment {
         file(path, Layout::new(slot_size, slot_stride, n_slots)?)
     }
 
-    /// As [`Self::create_shm`], for slots that begin with a ticket. Of each slot only the first [`BLOCK_LEN`](crate::BLOCK_LEN) bytes are there from the
-    /// start; [`Self::reserve`] gets more.
+    /// As [`Self::create_shm`], for slots that begin with a ticket. Of each slot only the first
+    /// [`BLOCK_LEN`](crate::BLOCK_LEN) bytes exist from the start; [`Self::reserve`] allocates more.
     pub fn create_tickets(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
         tickets(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_size, n_slots)?)
     }
@@ -77,7 +77,7 @@ pub(crate) fn file(path: &Path, layout: Layout) -> Result<Segment, SegmentError>
     file_from(unnamed, path, layout)
 }
 
-/// How a new file begins: in a directory, with a name to use if it needs one, for a segment of that address.
+/// Makes a new file: in a directory, with a name to use if it needs one, for a segment of that address.
 type Start = fn(&Path, &Path, &str) -> Result<(OwnedFd, Links), SegmentError>;
 
 fn shm_from(
@@ -119,7 +119,7 @@ fn file_from(start: Start, path: &Path, layout: Layout) -> Result<Segment, Segme
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    // A relative path must keep its meaning when the process changes its directory.
+    // A relative path must stay valid when the process changes its directory.
     let parent = fs::create_dir_all(parent)
         .and_then(|()| fs::canonicalize(parent))
         .map_err(|error| SegmentError::io("make the directory of", address, errno_of(&error)))?;
@@ -147,7 +147,7 @@ fn file_from(start: Start, path: &Path, layout: Layout) -> Result<Segment, Segme
     Err(busy(address))
 }
 
-/// A file at a free path, or `None` when the path is taken by now.
+/// A file at a free path, or `None` when the path is in use by now.
 fn new_file(
     start: Start,
     dir: &Path,
@@ -167,15 +167,15 @@ fn new_file(
     owned(file, access, address.to_owned(), public.to_owned(), None, control).map(Some)
 }
 
-/// The file that is there, overwritten; or `None` when the path leads elsewhere by now.
+/// An existing file, overwritten; or `None` when the path leads elsewhere by now.
 fn reuse_file(
     file: OwnedFd,
     address: &str,
     public: &Path,
     control: &Control,
 ) -> Result<Option<Segment>, SegmentError> {
-    let look = |errno| SegmentError::io("look at", address, errno);
-    let stat = fstat(&file).map_err(look)?;
+    let check = |errno| SegmentError::io("check", address, errno);
+    let stat = fstat(&file).map_err(check)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(refused(address, "it is not a regular file"));
     }
@@ -187,9 +187,9 @@ fn reuse_file(
     match lstat(public) {
         Ok(now) if (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino) => {}
         Ok(_) | Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(look(errno)),
+        Err(errno) => return Err(check(errno)),
     }
-    let control = &bring_to_end(file.as_fd(), &stat, control).map_err(look)?;
+    let control = &bring_to_end(file.as_fd(), &stat, control).map_err(check)?;
     let contents = Contents::Old { len: stat.st_size as u64 };
     let access = prepare(file.as_fd(), public, address, control, contents).inspect_err(|_| {
         // A fork may hold the descriptor too, and with it the lock.
@@ -198,12 +198,14 @@ fn reuse_file(
     owned(file, access, address.to_owned(), public.to_owned(), None, control).map(Some)
 }
 
-/// Ends the segment that a file held, for suppliers that still have it mapped, and returns the block of the one that takes its place.
+/// Ends the segment that a file held, for suppliers that still have it mapped, and returns the block of the one that
+/// takes its place.
 ///
-/// They use its lanes without asking the kernel for the file's length. So the file must not shrink under them: what the new segment does
-/// not need becomes a gap. Whether there are any cannot be told from the control block, which a creator that was killed may have cleared. But nobody maps
-/// a file with holes (M4), as softs makes them: unless a block says that it is a segment, such a file becomes as long as it must be.
-/// And the number of the old segment goes first, so that they stop before anything else changes.
+/// They use its lanes without checking the file's length. So the file must not shrink: bytes that the new segment
+/// does not need become a gap. The control block does not tell whether there are such suppliers, because a creator
+/// that was killed may have cleared it. But a file with holes, as softs makes them, is never mapped (M4): unless its
+/// block is that of a segment, such a file gets the length of the new segment. The number of the old segment is
+/// cleared first, so that the suppliers stop before anything else changes.
 fn bring_to_end(file: BorrowedFd<'_>, stat: &Stat, control: &Control) -> Result<Control, Errno> {
     let mut control = control.clone();
     let file_len = stat.st_size as u64;
@@ -217,7 +219,8 @@ fn bring_to_end(file: BorrowedFd<'_>, stat: &Stat, control: &Control) -> Result<
     Ok(control)
 }
 
-/// A new, locked file in `dir` without a name, or where the file system cannot do that, under the name `hidden`.
+/// A new, locked file in `dir` without a name, or, where the file system does not support that, under the name
+/// `hidden`.
 fn unnamed(dir: &Path, hidden: &Path, address: &str) -> Result<(OwnedFd, Links), SegmentError> {
     match open(dir, OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE, MODE) {
         Ok(file) => locked(file, Links { made: Vec::new() }, address),
@@ -242,7 +245,7 @@ fn locked(file: OwnedFd, links: Links, address: &str) -> Result<(OwnedFd, Links)
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Contents {
     New,
-    /// Those of another file, of that length.
+    /// Those of an earlier file of that length.
     Old {
         len: u64,
     },
@@ -263,7 +266,7 @@ fn prepare(
         Kind::Tickets => (allocate_heads(file, layout), layout.heads_len()),
     };
     if let Contents::Old { len: old_len } = contents {
-        // In place, not to zero first, and never longer than what was allocated: see `bring_to_end`.
+        // In place, not to zero first, and never longer than the allocated part: see `bring_to_end`.
         let fit = if allocated.is_ok() { len } else { old_len };
         ftruncate(file, fit).map_err(|errno| SegmentError::io("resize", address, errno))?;
     }
@@ -293,7 +296,7 @@ fn owned(
     hidden: Option<PathBuf>,
     control: &Control,
 ) -> Result<Segment, SegmentError> {
-    let stat = fstat(&file).map_err(|errno| SegmentError::io("look at", &address, errno))?;
+    let stat = fstat(&file).map_err(|errno| SegmentError::io("check", &address, errno))?;
     Ok(Segment {
         file,
         access,
@@ -307,7 +310,7 @@ fn owned(
     })
 }
 
-/// Names given to a file that is not finished; removed again unless kept.
+/// Names of a file that is not complete yet; removed again unless kept.
 struct Links {
     made: Vec<PathBuf>,
 }
@@ -336,7 +339,7 @@ impl Links {
 impl Drop for Links {
     fn drop(&mut self) {
         for path in &self.made {
-            // An error means that it is gone already; there is nobody to tell in any case.
+            // An error means that it is removed already; a destructor cannot report it.
             let _ = unlink(path);
         }
     }
@@ -371,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_without_nameless_files_get_the_same_names() {
+    fn file_systems_without_unnamed_files_get_the_same_names() {
         let dir = Path::new("/dev/shm").join(format!("softs-shm-test-named-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let n_entries = || fs::read_dir(&dir).unwrap().count();

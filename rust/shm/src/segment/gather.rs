@@ -1,19 +1,19 @@
-//! Batches: the same part of many slots, copied into the rows of an array.
+//! [`Segment::gather`]: copies or decodes the same part of many slots into the rows of an array.
 
 use super::handle::Segment;
 use crate::SegmentError;
 use crate::copy::{CachePolicy, Decode, DecodeError, ForeignBytes, Pieces, decode_row_in};
 
-/// A part of each slot, and where the rows of it go.
+/// A part of each slot, and the destination of its rows.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
-    /// Where the part begins in each slot.
+    /// Offset of the part in each slot.
     pub start: u64,
-    /// The length of a row.
+    /// Bytes of a row.
     pub row_len: usize,
     /// The rows, one after the other.
     pub out: ForeignBytes<'a>,
-    /// What makes rows of the parts; without it they are copied.
+    /// Decodes the parts into rows; without it they are copied.
     pub decoder: Option<&'a dyn Decode>,
 }
 
@@ -21,8 +21,8 @@ impl Segment {
     /// Copies or decodes each of `slots` into the rows from `first_row` on.
     ///
     /// # Errors
-    /// As [`Segment::read_to`]; [`SegmentError::OutOfBounds`] also where there is no such row, or a part is not within a slot;
-    /// [`SegmentError::Malformed`] where a part cannot be decoded. Some rows may have been written then.
+    /// As [`Segment::read_to`]; [`SegmentError::OutOfBounds`] also where there is no such row, or a part is not
+    /// within a slot; [`SegmentError::Malformed`] where a part cannot be decoded. Some rows may have been written.
     pub fn gather(&self, slots: &[u32], first_row: usize, targets: &[Rows<'_>]) -> Result<(), SegmentError> {
         let batch_len: usize = targets.iter().map(|rows| rows.out.len()).sum();
         let policy = CachePolicy::for_batch(batch_len);
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Three bytes for every two; 0xff is none of them.
+    /// Decodes two bytes into three; 0xff is malformed.
     struct Thirds;
 
     impl Decode for Thirds {
@@ -162,7 +162,7 @@ mod tests {
         let rows = |start, row_len| [Rows { start, row_len, out: bytes, decoder: Some(&Thirds) }];
         segment.gather(&slots, 1, &rows(start as u64, 3 * n_pairs)).unwrap();
         for (start, row_len) in [(start as u64 + 1, 3 * n_pairs), (u64::MAX, 3), (0, 4)] {
-            // Of slot 0, behind which there is another.
+            // Of slot 0, which another slot follows.
             let outside = segment.gather(&[0], 0, &rows(start, row_len));
             assert!(matches!(outside, Err(SegmentError::OutOfBounds { .. })), "{start} {row_len}");
         }

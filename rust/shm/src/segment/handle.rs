@@ -14,30 +14,30 @@ use super::names::{Names, links};
 use crate::SegmentError;
 use crate::copy::{CachePolicy, ForeignBytes};
 
-/// What freed memory is filled with: as a float not a number, as an integer negative.
-const SCRIBBLE: u8 = 0xff;
+/// Poison, which fills freed memory: as a float it is not a number, as an integer negative.
+const POISON: u8 = 0xff;
 
 /// A segment that this process created or attached to. Dropping it unmaps it and, for the owner, releases the lock;
-/// the names stay until [`Segment::unlink`] or until a [`crate::sweep`].
+/// the names stay until [`Segment::unlink`] or a [`crate::sweep`].
 #[derive(Debug)]
 pub struct Segment {
     pub(crate) file: OwnedFd,
     pub(crate) access: Access,
     pub(crate) names: Names,
-    /// Known where the segment has a control block.
+    /// `None` where the segment has no control block.
     pub(crate) layout: Option<Layout>,
     /// Bytes that may be read and written.
     pub(crate) slots_len: u64,
     pub(crate) segment_id: u64,
-    /// The process that created or attached it; a fork of it is another.
+    /// The process that created or attached it, which a fork of it is not.
     pub(crate) pid: u32,
     /// `None` for the owner.
     pub(crate) seen: Option<Seen>,
-    /// Whether the lanes were given out, which happens once.
+    /// Whether the lanes have their client; they get one once.
     pub(crate) has_lane_client: AtomicBool,
 }
 
-/// What the file looked like when it was attached.
+/// State of the file when it was attached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub(crate) file_len: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Seen {
 }
 
 impl Segment {
-    /// The name or path that peers attach by.
+    /// The name or path by which peers attach.
     pub fn address(&self) -> &str {
         &self.names.address
     }
@@ -60,23 +60,23 @@ impl Segment {
         self.layout.is_some()
     }
 
-    /// The random number of this segment, by which a peer proves that it has the same memory; 0 for segments of softs.
+    /// The random number of this segment, which proves that a peer has the same memory; 0 for segments of softs.
     pub fn segment_id(&self) -> u64 {
         self.segment_id
     }
 
-    /// Bytes of one slot; 0 where the segment does not say.
+    /// Bytes of one slot; 0 in a segment of softs.
     pub fn slot_size(&self) -> u64 {
         self.layout.map_or(0, |layout| layout.slot_size)
     }
 
-    /// From one slot to the next, bytes; 0 in a segment of softs.
+    /// Bytes from one slot to the next; 0 in a segment of softs.
     #[must_use]
     pub fn slot_stride(&self) -> u64 {
         self.layout.map_or(0, |layout| layout.slot_stride)
     }
 
-    /// Number of slots; 0 where the segment does not say.
+    /// Number of slots; 0 in a segment of softs.
     pub fn n_slots(&self) -> u64 {
         self.layout.map_or(0, |layout| layout.n_slots)
     }
@@ -86,7 +86,7 @@ impl Segment {
         self.slots_len
     }
 
-    /// Its directory entries, to be unlinked after it is dropped.
+    /// Its directory entries, for unlinking after it is dropped.
     pub fn names(&self) -> Names {
         self.names.clone()
     }
@@ -97,22 +97,22 @@ impl Segment {
         self.write_without_stat(offset, data, self.cache_policy())
     }
 
-    /// As [`Self::write`], but only a whole slot (W4). A segment that does not know its slots checks the bounds only.
+    /// As [`Self::write`], but only a whole slot (W4). In a segment of softs only the bounds are checked.
     pub fn write_slot(&self, offset: u64, data: &[u8]) -> Result<(), SegmentError> {
         self.check_one_slot(offset, data.len() as u64)?;
         self.write(offset, data)
     }
 
-    /// As [`Self::write`], from memory that others may write to.
+    /// As [`Self::write`], from memory that may be written to concurrently.
     pub fn write_from(&self, offset: u64, data: ForeignBytes<'_>) -> Result<(), SegmentError> {
         self.check(offset, data.len() as u64)?;
         self.write_from_without_stat(offset, data, self.cache_policy())
     }
 
-    /// Overwrites bytes that nobody should look at any more, so that whoever does sees it.
+    /// Poisons bytes that must not be used any more, so that a late reader sees it.
     pub fn scribble(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
         self.check(offset, len)?;
-        let done = self.access.fill(self.file.as_fd(), offset, len, SCRIBBLE);
+        let done = self.access.fill(self.file.as_fd(), offset, len, POISON);
         done.map_err(|errno| self.failed("write to", len, errno))
     }
 
@@ -123,7 +123,7 @@ impl Segment {
         done.map_err(|errno| self.failed("read", out.len() as u64, errno))
     }
 
-    /// As [`Self::read`], into memory that others may look at or write to.
+    /// As [`Self::read`], into memory that may be accessed concurrently.
     pub fn read_to(&self, offset: u64, out: ForeignBytes<'_>) -> Result<(), SegmentError> {
         self.copy_to(offset, out, CachePolicy::Cached)
     }
@@ -140,18 +140,18 @@ impl Segment {
         done.map_err(|errno| self.failed("read", out.len() as u64, errno))
     }
 
-    /// Whether `len` bytes at `offset` lie in the slots of a segment that is still the one its name leads to.
+    /// Whether `len` bytes at `offset` are in the slots, and the segment is still the one that its name leads to.
     pub fn check(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
         self.check_bounds(offset, len)?;
         self.seen.map_or(Ok(()), |seen| self.check_unchanged(seen))
     }
 
-    /// Puts a name back that somebody removed, as the resource tracker of Python before 3.13 does when a supplier of softs
+    /// Restores a name that was removed, as the resource tracker of Python before 3.13 does when a supplier of softs
     /// exits. Returns whether a name was missing.
     ///
     /// # Errors
-    /// [`SegmentError::Exists`] when the public name leads to something else by now, [`SegmentError::NotFound`] when both
-    /// names are gone, [`SegmentError::NotOwner`] when this is not the owner.
+    /// [`SegmentError::Exists`] when the public name leads to another file by now, [`SegmentError::NotFound`] when
+    /// both names are missing, [`SegmentError::NotOwner`] when this is not the owner.
     pub fn ensure_linked(&self) -> Result<bool, SegmentError> {
         if !self.is_owner() {
             return Err(SegmentError::NotOwner {
@@ -186,7 +186,7 @@ impl Segment {
         self.names.unlink()
     }
 
-    /// Whether `len` bytes at `offset` are exactly one slot, where the segment knows its slots.
+    /// Whether `len` bytes at `offset` are exactly one slot; always in a segment of softs.
     pub fn check_one_slot(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
         match self.layout {
             Some(Layout { slot_size, slot_stride, .. })
@@ -198,20 +198,20 @@ impl Segment {
         }
     }
 
-    /// Whether its client has gone: both names removed, or the place taken by another. A segment of softs has one name, which its
-    /// suppliers may remove while the client lives, so that says nothing.
+    /// Whether its client has ended or closed it: both names were removed, or lead to another file. A segment of
+    /// softs has one name, which its suppliers may remove while the client lives, so its removal does not count.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let unnamed = self.layout.is_some() && fstat(&self.file).is_ok_and(|stat| links(&stat) == 0);
         unnamed || self.seen.is_some_and(|seen| self.check_unchanged(seen).is_err())
     }
 
-    /// Where nobody says how many slots are in use, it is all of them.
+    /// The number of slots in use is not known here, so all of them count.
     fn cache_policy(&self) -> CachePolicy {
         CachePolicy::for_slots(self.slots_len, false)
     }
 
-    /// As [`Self::write`], without a look at the file.
+    /// As [`Self::write`], without a check of the file.
     pub(crate) fn write_without_stat(
         &self,
         offset: u64,
@@ -223,7 +223,7 @@ impl Segment {
         done.map_err(|errno| self.failed("write to", data.len() as u64, errno))
     }
 
-    /// As [`Self::write_from`], without a look at the file.
+    /// As [`Self::write_from`], without a check of the file.
     pub(crate) fn write_from_without_stat(
         &self,
         offset: u64,
@@ -251,10 +251,10 @@ impl Segment {
         SegmentError::Gone { name: self.names.address.clone() }
     }
 
-    /// One `fstat`, and more only when a name was removed. Without it a writer that keeps its segments would go on writing
-    /// to one that its client has long replaced, and report success.
+    /// Checks that the segment was not replaced: one `fstat`, and more only when a name was removed. Without it a
+    /// writer that keeps segments open would write to one that its client has replaced, and report success.
     fn check_unchanged(&self, seen: Seen) -> Result<(), SegmentError> {
-        let stat = fstat(&self.file).map_err(|errno| self.failed("look at", 0, errno))?;
+        let stat = fstat(&self.file).map_err(|errno| self.failed("check", 0, errno))?;
         if stat.st_size as u64 != seen.file_len {
             return Err(self.gone());
         }
@@ -282,7 +282,7 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // A fork holds the lock too, and may live on: the lock must end when its owner closes it, and not when a fork does.
+        // A fork shares the lock and may outlive the owner: closing must release it in the owner, and not in a fork.
         if self.is_owner() && self.pid == std::process::id() {
             // A lock that cannot be released here ends with the last descriptor.
             let _ = flock(&self.file, FlockOperation::Unlock);

@@ -1,4 +1,4 @@
-//! Where things lie in the lane area: offsets that follow from the number of slots. See `docs/segment.md`.
+//! [`LaneLayout`]: offsets in the lane area, which follow from the number of slots. See `docs/segment.md`.
 
 /// Slots that a cell can name.
 pub(crate) const MAX_SLOTS: u32 = 1 << 20;
@@ -21,12 +21,12 @@ pub(crate) const SUPPLIERS_AT: u64 = LANES_AT + N_LANES as u64 * LANE_LEN;
 pub(crate) const ERRORS_AT: u64 = SUPPLIERS_AT + MAX_SUPPLIERS as u64 * SUPPLIER_LEN;
 pub(crate) const CELLS_AT: u64 = ERRORS_AT + N_ERRORS as u64 * ERROR_LEN;
 
-/// A page: what the area begins at, and what its length is a multiple of.
+/// The area begins at a multiple of a page, and its length is one.
 const PAGE: u64 = 4096;
 const MIN_CAPACITY: u32 = 8;
 const MAX_CAPACITY: u32 = 4096;
 
-/// The sizes of a lane area.
+/// Offsets and lengths in a lane area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneLayout {
     pub(crate) n_slots: u32,
@@ -42,8 +42,8 @@ impl LaneLayout {
         Some(Self { n_slots, capacity: capacity.clamp(MIN_CAPACITY, MAX_CAPACITY) })
     }
 
-    /// Orders that may be open in a lane. Some cells stay free, or the client would look at all of them to find the free one: so
-    /// it looks at four on the average.
+    /// The maximum of open orders in a lane. A quarter of the cells stays free, so that the client checks four cells
+    /// on average to find a free one, and not all of them.
     pub(crate) fn max_open(self) -> usize {
         (self.capacity - self.capacity / 4) as usize
     }

@@ -6,12 +6,12 @@ use crate::SegmentError;
 /// Bytes of a control block, and the alignment of its offset.
 pub const BLOCK_LEN: u64 = 4096;
 
-/// Sizes of a segment.
+/// Offsets and lengths in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Bytes of a sample.
     pub(crate) slot_size: u64,
-    /// From one slot to the next.
+    /// Bytes from one slot to the next.
     pub(crate) slot_stride: u64,
     pub(crate) n_slots: u64,
     /// Unused bytes between the slots and the lanes, a multiple of [`BLOCK_LEN`].
@@ -44,7 +44,7 @@ impl Layout {
         self.slot_stride * self.n_slots
     }
 
-    /// The same sizes, for slots of which only the first [`BLOCK_LEN`] bytes are there from the start.
+    /// The same sizes, for slots of which only the first [`BLOCK_LEN`] bytes exist from the start.
     pub(crate) fn of_tickets(self) -> Result<Self, SegmentError> {
         if self.slot_stride.is_multiple_of(BLOCK_LEN) {
             return Ok(self);
@@ -55,7 +55,7 @@ impl Layout {
         )))
     }
 
-    /// The sizes of its lanes, if it has any.
+    /// Layout of the lane area, if there is one.
     pub(crate) fn lanes(self) -> Option<LaneLayout> {
         LaneLayout::new(self.n_slots)
     }
@@ -116,7 +116,7 @@ mod tests {
             (filling.file_len(), filling.gap, filling.slots_len()),
             (1 << 20, (1 << 20) - 196_608, 5000)
         );
-        assert_eq!(filling.filling(4096), layout, "never shorter than it must be");
+        assert_eq!(filling.filling(4096), layout, "never shorter than the segment needs");
         let layout = Layout::new(1, 1, (1 << 20) + 1).unwrap();
         assert_eq!(
             (layout.lanes_at(), layout.block_at()),

@@ -1,4 +1,4 @@
-//! The mapping of a segment. The invariants M1 to M9 are in the crate documentation.
+//! [`Map`]: the mapping of a segment. The invariants M1 to M9 are in the crate documentation.
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -19,8 +19,8 @@ pub(crate) struct Map {
     writer: Option<OneWriter>,
 }
 
-// SAFETY: M3: all access is by raw copies that expect other processes, and so other threads, to write at the same time;
-// M1: the mapping belongs to no thread.
+// SAFETY: M3: all access is by raw copies that expect other processes, and so other threads, to write at the same
+// time; M1: the mapping belongs to no thread.
 unsafe impl Send for Map {}
 // SAFETY: M1, M3: as for Send.
 unsafe impl Sync for Map {}
@@ -28,7 +28,7 @@ unsafe impl Sync for Map {}
 impl Map {
     /// Maps `len` bytes. The caller keeps M4: the file has them, allocated.
     pub(crate) fn new(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
-        // SAFETY: M1: a fresh mapping at an address that the kernel chooses touches no memory of ours.
+        // SAFETY: M1: a new mapping at an address that the kernel chooses touches no memory in use.
         let base = unsafe {
             mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?
         };
@@ -43,7 +43,7 @@ impl Map {
         Ok(map)
     }
 
-    /// Whether this process may write to it; one that may not dies of it.
+    /// Whether this process may write to it; a write by another one raises SIGSEGV.
     pub(crate) fn is_writable(&self) -> bool {
         self.writer.as_ref().is_none_or(OneWriter::is_here)
     }
@@ -63,7 +63,8 @@ impl Map {
         let Some(target) = self.range(at, data.len()) else {
             return false;
         };
-        // SAFETY: M2, M3, M4 as in `write`; M6: `data` is valid for reads of its length; M5: it may overlap the target, as `copy` allows.
+        // SAFETY: M2, M3, M4 as in `write`; M6: `data` is valid for reads of its length; M5: it may overlap the
+        // target, as `copy` allows.
         unsafe { copy(data.as_ptr(), target.as_ptr(), data.len(), policy) };
         true
     }
@@ -83,7 +84,8 @@ impl Map {
         let Some(source) = self.range(at, out.len()) else {
             return false;
         };
-        // SAFETY: M2, M3, M4 as in `read`; M6: `out` is valid for writes of its length; M5: it may overlap the source, as `copy` allows.
+        // SAFETY: M2, M3, M4 as in `read`; M6: `out` is valid for writes of its length; M5: it may overlap the
+        // source, as `copy` allows.
         unsafe { copy(source.as_ptr(), out.as_ptr(), out.len(), policy) };
         true
     }
@@ -98,7 +100,7 @@ impl Map {
         true
     }
 
-    /// Where `len` bytes at `at` are, if all of them are in the mapping. Whoever asks keeps M5.
+    /// The address of `len` bytes at `at`, if all of them are in the mapping. The caller keeps M5.
     pub(crate) fn address(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
         self.range(at, len)
     }
@@ -119,10 +121,10 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // A fork finds the range mapped, or not in the list.
+        // In a fork the range is mapped or not in the list.
         self.writer = None;
-        // SAFETY: M1: this is the mapping that `new` made, unmapped once; M5: who knows its address keeps it alive.
-        // An error would mean that it is not mapped, and there is nobody to tell.
+        // SAFETY: M1: this is the mapping that `new` made, unmapped once; M5: everything that knows its address keeps
+        // it alive. An error would mean that it is not mapped; a destructor cannot report it.
         let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }
 }

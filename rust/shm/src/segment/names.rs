@@ -16,25 +16,25 @@ pub(crate) const SHM_DIR: &str = "/dev/shm";
 /// The directory entries of a segment, and the inode that they must lead to.
 #[derive(Clone, Debug)]
 pub struct Names {
-    /// As the user or the order wrote it.
+    /// As the user or the order gave it.
     pub(crate) address: String,
     pub(crate) public: PathBuf,
-    /// Shared memory has a second link, so that the sweep finds it whatever its public name is, and so that a public name
-    /// that somebody removed can be put back.
+    /// The second link of shared memory: the sweep finds it whatever its public name is, and a public name that was
+    /// removed can be restored from it.
     pub(crate) hidden: Option<PathBuf>,
     pub(crate) dev: u64,
     pub(crate) ino: u64,
 }
 
 impl Names {
-    /// The name or path that peers attach by.
+    /// The name or path by which peers attach.
     pub fn address(&self) -> &str {
         &self.address
     }
 
     /// Removes the names that still lead to the segment.
     pub fn unlink(&self) -> Result<(), SegmentError> {
-        // The public name first: once it is gone nobody attaches any more.
+        // The public name first: no process can attach without it.
         for path in std::iter::once(&self.public).chain(&self.hidden) {
             if self.leads_here(path) != Some(true) {
                 continue;
@@ -47,12 +47,12 @@ impl Names {
         Ok(())
     }
 
-    /// Whether `path` is an entry of this segment; `None` when it is no entry at all.
+    /// Whether `path` is an entry of this segment; `None` when it does not exist.
     pub(crate) fn leads_here(&self, path: &Path) -> Option<bool> {
         match fs::symlink_metadata(path) {
             Ok(found) => Some((found.dev(), found.ino()) == (self.dev, self.ino)),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
-            // What cannot be looked at is not known to be ours.
+            // An entry that cannot be read is not known to be that of this segment.
             Err(_) => Some(false),
         }
     }
@@ -69,7 +69,7 @@ impl Names {
     }
 }
 
-/// The directory entry that a shared-memory name stands for. POSIX names may start with slashes, as in `shm_open`.
+/// The directory entry of a shared-memory name. POSIX names may start with slashes, as in `shm_open`.
 pub(crate) fn shm_entry(name: &str) -> Result<&str, SegmentError> {
     let entry = name.trim_start_matches('/');
     let wrong = match entry {

@@ -1,4 +1,4 @@
-//! Attaching to what somebody else created: which paths may be opened, and what is believed of them.
+//! Attaching to segments of other processes: which files may be opened, and which checks they must pass.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -20,15 +20,15 @@ use crate::SegmentError;
 /// Which files [`Segment::attach_file`] may open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachPolicy {
-    /// Any regular file: the path comes from the user, who may name what he may open. Symbolic links are followed.
+    /// Any regular file: the path comes from the user of this process. Symbolic links are followed.
     Anywhere,
-    /// The path comes from an order: a regular file of our own user, its last component no symbolic link, which lies in one of
-    /// these directories or is a segment of softs-fast.
+    /// The path comes from an order: a regular file of our own user, its last component not a symbolic link, that is
+    /// in one of these directories or is a segment of softs-fast.
     Dirs(Vec<PathBuf>),
 }
 
 impl Segment {
-    /// Attaches to what [`Self::create_tickets`] made, in a process of our own user.
+    /// Attaches to a segment of [`Self::create_tickets`], made by a process of our own user.
     pub fn attach_tickets(name: &str) -> Result<Self, SegmentError> {
         attach_tickets(Path::new(SHM_DIR), name)
     }
@@ -73,10 +73,10 @@ pub(crate) fn attach_file(path: &Path, policy: &AttachPolicy) -> Result<Segment,
     };
     let opened = Opened::new(path, address)?;
     opened.check_user(address)?;
-    // Where the open file lies, not where the path led a moment ago.
+    // The path of the open file, not of the file that the path led to a moment ago.
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.file.as_raw_fd())).map_err(io)?;
     opened.attach(address, path, Slots::Samples, |path, native| {
-        // A directory that does not exist allows nothing.
+        // A directory that does not exist allows no file.
         let mut allowed = dirs.iter().filter_map(|dir| fs::canonicalize(dir).ok());
         if native || allowed.any(|dir| path.starts_with(dir)) {
             return Ok(());
@@ -85,7 +85,7 @@ pub(crate) fn attach_file(path: &Path, policy: &AttachPolicy) -> Result<Segment,
     })
 }
 
-/// What the slots of a segment hold.
+/// Contents of the slots of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slots {
     Samples,
@@ -99,7 +99,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Looks before it opens: opening a device or a pipe may already do something.
+    /// Checks the type before it opens: opening a device or a pipe may have effects.
     fn new(path: &Path, address: &str) -> Result<Self, SegmentError> {
         let io = |errno| SegmentError::io("open", address, errno);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -122,7 +122,7 @@ impl Opened {
         Err(refused(address, &format!("it belongs to user {}", self.stat.st_uid)))
     }
 
-    /// `allow` is asked with the path and whether there is a valid control block.
+    /// `allow` decides by the path and whether there is a valid control block.
     fn attach(
         self,
         address: &str,
@@ -154,12 +154,12 @@ impl Opened {
         };
         let access = match (usize::try_from(file_len), &control) {
             (Ok(len), Some(Control { kind: Kind::Tickets, layout, .. })) => {
-                // Its owner did this, or it is not what it says.
+                // Its owner did the same; in a damaged segment it allocates what is missing.
                 allocate_heads(self.file.as_fd(), *layout)
                     .map_err(|errno| SegmentError::io("allocate", address, errno))?;
                 Access::Sparse(map(len)?)
             }
-            // Only a native owner allocates all of them and keeps them (M4).
+            // Only an owner of softs-fast allocates all blocks and keeps them (M4).
             (Ok(len), Some(_)) if is_whole(&self.stat) => Access::Mapped(map(len)?),
             _ => Access::Direct,
         };

@@ -1,4 +1,4 @@
-//! Files that are overwritten while suppliers of the segment that they held still have it mapped.
+//! Files that are overwritten while suppliers still have the earlier segment mapped.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -9,14 +9,14 @@ use super::layout::BLOCK_LEN;
 use super::tests::Dir;
 use crate::{AttachPolicy, Segment, SegmentError};
 
-/// Too large to be cleared before somebody who sees the first byte go can kill who clears it.
+/// So large that the creator can be killed while it clears the file.
 const LARGE: u64 = 32 << 20;
 
 fn create(path: &Path, slot_size: u64) -> Segment {
     Segment::create_file(path, slot_size, 1).unwrap()
 }
 
-/// A supplier that stays, of a client that has gone.
+/// A supplier that outlives its client.
 fn left_behind(path: &Path, slot_size: u64) -> Segment {
     let owner = create(path, slot_size);
     owner.write(0, &[1]).unwrap();
@@ -33,7 +33,7 @@ fn byte(segment: &Segment, at: u64) -> u8 {
     byte[0]
 }
 
-/// Looks at every page that the supplier has mapped, as lanes do: without asking for the file's length.
+/// Reads every page that the supplier has mapped, as lanes do: without a check of the file's length.
 fn touch_all(segment: &Segment) {
     for at in (0..segment.layout.unwrap().file_len()).step_by(BLOCK_LEN as usize) {
         byte(segment, at);
@@ -41,10 +41,11 @@ fn touch_all(segment: &Segment) {
 }
 
 #[test]
-fn a_file_whose_block_is_not_finished_does_not_shrink() {
+fn a_file_with_an_unfinished_block_does_not_shrink() {
     let dir = Dir::new();
     let path = dir.path("file");
-    // What a creator that is killed leaves: everything cleared, a block without its version, or nothing but the number gone.
+    // States that a killed creator leaves: everything cleared, a block without its version, or only the number
+    // cleared.
     for (at, n) in [(0, BLOCK_LEN), (8, 4), (32, 8)] {
         let supplier = left_behind(&path, 1 << 20);
         let before = len(&path);
@@ -62,12 +63,12 @@ fn a_file_whose_block_is_not_finished_does_not_shrink() {
     }
 }
 
-/// The other process of the test below: creates what it is told to, and waits to be killed.
+/// The other process of the test below: creates a segment and waits to be killed.
 #[test]
 fn other_creator() {
     let Ok(path) = std::env::var("SOFTS_SHM_TEST_FILE") else { return };
     let _owner = create(Path::new(&path), LARGE);
-    // Ends when the pipe closes, should the test die before it kills us.
+    // Ends when the pipe closes, if the test ends before it kills this process.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
@@ -122,7 +123,7 @@ fn a_plain_file_of_any_size_is_overwritten() {
         drop(owner);
         fs::remove_file(&path).unwrap();
     }
-    // As softs makes them: nobody maps what has holes, and all of it would be more than there is room for.
+    // A file with holes, as softs makes them: it is never mapped, and its full length would not fit.
     File::create(&path).unwrap().set_len(1 << 50).unwrap();
     let _owner = create(&path, 8);
     let meta = fs::metadata(&path).unwrap();

@@ -1,8 +1,9 @@
-//! Locks on slots, for writers whose order came through a broker.
+//! Slot locks, for writers of orders that came through a broker.
 //!
-//! A lane's cell says who writes. An order by wire leaves no such trace in memory, so that after a broker was lost nobody could know whether one
-//! of its suppliers still copies. A writer locks its slot, asks whether its order still stands, copies, and unlocks; a client that has lost its broker
-//! gives nothing out anew before it could lock all slots. The kernel drops the lock of whoever dies.
+//! A lane's cell names the writer. An order by wire leaves no such record in memory, so after a broker was lost a
+//! client could not know whether a supplier of that broker still copies. A writer locks its slot, checks that its
+//! order is still valid, copies, and unlocks; a client that has lost its broker places no orders before it has locked
+//! all slots once. The kernel drops the lock of a process that exits or is killed.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use super::handle::Segment;
 use crate::SegmentError;
 
-/// A lock that ends with this value.
+/// A lock, released when this value is dropped.
 #[derive(Debug)]
 struct Locked<'a> {
     file: &'a OwnedFd,
@@ -20,8 +21,8 @@ struct Locked<'a> {
 }
 
 impl Segment {
-    /// Locks `len` bytes at `offset`, does `act`, and unlocks them. `None` where somebody else has locked some of them. Without a lock where the
-    /// file system knows none.
+    /// Locks `len` bytes at `offset`, calls `act`, and unlocks them. `None` where another lock covers some of them.
+    /// Calls `act` without a lock where the file system has no locks.
     ///
     /// # Errors
     /// [`SegmentError::OutOfBounds`], or [`SegmentError::Io`] from the system call.
@@ -40,7 +41,7 @@ impl Segment {
         }
     }
 
-    /// Whether somebody writes to a slot under a lock.
+    /// Whether a slot is locked by a writer.
     ///
     /// # Errors
     /// As [`Self::with_lock`].
@@ -60,12 +61,13 @@ impl<'a> Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Unlocking what is locked cannot fail; if it did, the lock would end with the file.
+        // Unlocking a locked range cannot fail; if it did, closing the file would release the lock.
         let _ = set(self.file, libc::F_UNLCK, self.start, self.len);
     }
 }
 
-/// Locks belong to the open file, not to the process: two segments of one process exclude each other, and closing one ends no lock of another.
+/// Locks belong to the open file, not to the process: two segments of one process exclude each other, and closing one
+/// releases no lock of the other.
 fn set(file: &OwnedFd, kind: libc::c_int, start: i64, len: i64) -> Result<(), Errno> {
     let lock = libc::flock {
         l_type: kind as libc::c_short,
@@ -74,7 +76,8 @@ fn set(file: &OwnedFd, kind: libc::c_int, start: i64, len: i64) -> Result<(), Er
         l_len: len,
         l_pid: 0,
     };
-    // SAFETY: M8: the descriptor is open while `file` is borrowed, and the kernel only reads `lock`, which outlives the call.
+    // SAFETY: M8: the descriptor is open while `file` is borrowed, and the kernel only reads `lock`, which outlives
+    // the call.
     let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     if done == 0 {
         Ok(())
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_writer_per_slot_and_none_while_the_client_looks() {
+    fn one_writer_per_slot_and_none_while_the_client_checks() {
         let owner = Segment::create_shm(None, 8, 4).unwrap();
         let [first, second] = [(); 2].map(|()| Segment::attach_shm(owner.address()).unwrap());
         let in_first = first.with_lock(8, 8, || {

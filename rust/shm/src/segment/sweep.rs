@@ -1,4 +1,4 @@
-//! Removing the shared memory of dead owners.
+//! The sweep: removes the shared memory of dead owners.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -16,9 +16,9 @@ use super::names::{SHM_DIR, shm_entry};
 
 /// Removes the shared memory that dead owners of our own user left, and returns its public names.
 ///
-/// A segment is removed only if it carries our control block and its lock can be taken: the kernel releases the lock of an owner
-/// that dies, and a segment has no name before it is locked. Segments of softs and files are never touched. What cannot be read
-/// or removed is left for the next sweep.
+/// A segment is removed only if it has a control block and its lock can be taken: the kernel releases the lock of an
+/// owner that exits or is killed, and a segment has no name before it is locked. Segments of softs and files are
+/// never touched. A segment that cannot be read or removed is left for the next sweep.
 pub fn sweep() -> Vec<String> {
     sweep_dir(Path::new(SHM_DIR))
 }
@@ -53,7 +53,7 @@ fn sweep_entry(dir: &Path, entry: &Path) -> Option<String> {
     if block[..MAGIC.len()] != MAGIC {
         return None;
     }
-    // From here to the last line no other sweeper gets past this lock, and no owner comes back to life.
+    // From here to the end no other sweep passes this lock, and no owner can take it.
     retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)).ok()?;
 
     let leads_here =

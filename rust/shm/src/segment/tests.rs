@@ -1,4 +1,4 @@
-//! Segments as their users see them: several handles, several processes, hostile neighbours.
+//! Segments through their public interface: several handles, several processes, hostile peers.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -69,7 +69,7 @@ pub(crate) fn read(segment: &Segment, offset: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// Runs `use_it` on a copy of `bytes` as on a buffer of somebody else; returns what is in it then.
+/// Calls `use_it` with a copy of `bytes` as a foreign buffer; returns its result and the buffer.
 fn with_foreign<T>(bytes: &[u8], use_it: impl FnOnce(ForeignBytes<'_>) -> T) -> (T, Vec<u8>) {
     let mut memory = bytes.to_vec();
     let owner = ();
@@ -147,7 +147,7 @@ fn names_that_leave_the_directory_are_refused() {
 }
 
 #[test]
-fn a_name_is_not_stolen() {
+fn a_name_in_use_is_not_replaced() {
     let dir = Dir::new();
     let owner = dir.create(Some("mine"), 8, 1).unwrap();
     owner.write(0, b"precious").unwrap();
@@ -158,7 +158,7 @@ fn a_name_is_not_stolen() {
 }
 
 #[test]
-fn a_lost_name_comes_back() {
+fn a_lost_name_is_restored() {
     let dir = Dir::new();
     let owner = dir.create(Some("mine"), 8, 1).unwrap();
     let peer = dir.attach("mine").unwrap();
@@ -329,7 +329,7 @@ fn a_file_is_not_created_through_a_link_or_over_a_directory() {
 }
 
 #[test]
-fn more_than_there_is_room_for_is_an_error() {
+fn a_segment_larger_than_the_file_system_is_an_error() {
     let dir = Dir::new();
     let error = dir.create(None, 1 << 30, 1 << 20).unwrap_err();
     let SegmentError::Full { need, free, .. } = error else { panic!("{error}") };
@@ -338,14 +338,14 @@ fn more_than_there_is_room_for_is_an_error() {
     assert!(matches!(dir.create(None, 1 << 40, 1 << 40), Err(SegmentError::Invalid(_))));
 }
 
-/// The other process of the tests below: creates what it is told to, says so, and waits to be killed.
+/// The other process of the tests below: creates a segment, reports it, and waits to be killed.
 #[test]
 fn other_process() {
     let Ok(dir) = std::env::var("SOFTS_SHM_TEST_DIR") else { return };
     let owner = create::shm(Path::new(&dir), Some("theirs"), Layout::new(8, 8, 1).unwrap()).unwrap();
     owner.write(0, b"from you").unwrap();
     fs::write(Path::new(&dir).join("ready"), b"").unwrap();
-    // Ends when the pipe closes, should the test die before it kills us.
+    // Ends when the pipe closes, if the test ends before it kills this process.
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line);
 }
@@ -367,7 +367,7 @@ fn other_owner(dir: &Dir) -> Child {
 }
 
 #[test]
-fn the_sweep_removes_what_a_killed_owner_left_and_nothing_else() {
+fn the_sweep_removes_the_segment_of_a_killed_owner_and_nothing_else() {
     let dir = Dir::new();
     let live = dir.create(None, 8, 1).unwrap();
     fs::write(dir.path("sl_of_softs"), vec![0; 8192]).unwrap();
@@ -392,7 +392,7 @@ fn the_sweep_removes_what_a_killed_owner_left_and_nothing_else() {
 }
 
 #[test]
-fn the_sweep_removes_what_a_creator_or_another_sweeper_died_over() {
+fn the_sweep_removes_what_a_killed_creator_or_sweeper_left_half_done() {
     let dir = Dir::new();
     drop(dir.create(Some("mine"), 8, 1).unwrap());
     // A creator makes the hidden name first, a sweeper removes the public one first.

@@ -1,4 +1,4 @@
-//! Segments whose slots hold tickets.
+//! Segments of tickets.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -18,7 +18,7 @@ fn blocks(dir: &Dir, segment: &Segment) -> u64 {
 }
 
 #[test]
-fn slots_of_tickets_exist_as_far_as_they_are_used() {
+fn slots_of_tickets_are_allocated_as_far_as_they_are_used() {
     let dir = Dir::new();
     let owner = Arc::new(create::tickets(dir.root(), None, Layout::new(SLOT, SLOT, 3).unwrap()).unwrap());
     let peer = Arc::new(attach_tickets(dir.root(), owner.address()).unwrap());
@@ -26,7 +26,7 @@ fn slots_of_tickets_exist_as_far_as_they_are_used() {
     let at_first = blocks(&dir, &owner);
     assert!(at_first < SLOT * 3 + owner.layout.unwrap().file_len() - owner.layout.unwrap().lanes_at());
 
-    // What is there: heads, seen in place, of whole slots too.
+    // Heads exist from the start, and are viewed in place, of whole slots too.
     for (offset, len) in [(SLOT, 512), (SLOT, SLOT), (0, 3 * SLOT)] {
         let view = peer.view(offset, len).unwrap();
         assert_eq!(view.len() as u64, len.min(BLOCK_LEN));
@@ -34,7 +34,7 @@ fn slots_of_tickets_exist_as_far_as_they_are_used() {
     assert!(matches!(peer.view(512, 1), Err(SegmentError::Refused { .. })), "not even within a head");
     assert!(matches!(peer.view(3 * SLOT, 1), Err(SegmentError::OutOfBounds { .. })));
 
-    // What is not there reads as zeros and can be written all the same.
+    // The rest reads as zeros and can be written.
     assert_eq!(read(&owner, BLOCK_LEN, 8), [0; 8]);
     assert_eq!(blocks(&dir, &owner), at_first, "reading takes no memory");
     peer.write(2 * SLOT + 8000, b"abc").unwrap();
@@ -44,7 +44,7 @@ fn slots_of_tickets_exist_as_far_as_they_are_used() {
     let payload = peer.view(SLOT, SLOT).unwrap().reserve(512, SLOT - 512).unwrap();
     assert_eq!(payload.len() as u64, SLOT - 512);
     owner.write(2 * SLOT - 3, b"xyz").unwrap();
-    // SAFETY: M5: three bytes of the view, which keeps the segment mapped, and nobody writes to now.
+    // SAFETY: M5: three bytes of the view, which keeps the segment mapped, and which no thread writes to now.
     let end = unsafe { std::slice::from_raw_parts(payload.as_ptr().add(payload.len() - 3), 3) };
     assert_eq!(end, b"xyz");
     let head = peer.view(SLOT, SLOT).unwrap();
@@ -54,7 +54,7 @@ fn slots_of_tickets_exist_as_far_as_they_are_used() {
 }
 
 #[test]
-fn tickets_and_samples_are_not_mistaken_for_each_other() {
+fn segments_of_tickets_and_of_samples_are_told_apart() {
     let dir = Dir::new();
     let tickets = create::tickets(dir.root(), Some("tickets"), Layout::new(SLOT, SLOT, 2).unwrap()).unwrap();
     let samples = dir.create(Some("samples"), SLOT, 2).unwrap();
@@ -75,7 +75,7 @@ fn tickets_and_samples_are_not_mistaken_for_each_other() {
 }
 
 #[test]
-fn a_full_file_system_is_an_error_of_whoever_needs_more() {
+fn a_full_file_system_is_an_error_of_reserve() {
     let dir = Dir::new();
     // More than any memory file system holds.
     let huge = 1 << 40;

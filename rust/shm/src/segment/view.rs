@@ -1,4 +1,4 @@
-//! [`SlotView`]: the memory of a slot, for those who use it without a copy.
+//! [`SlotView`]: the memory of a slot, for use without a copy.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,18 +13,19 @@ use crate::SegmentError;
 
 /// Bytes of a mapped segment, which stay mapped while this lives (M5).
 ///
-/// Other processes may write to them, so Rust makes no reference to them; whoever takes the address copies, or hands it to something
-/// that, like Python, expects memory to change.
+/// Other processes may write to them, so Rust makes no reference to them; code that takes the address copies, or
+/// passes it to code that expects memory to change, such as Python.
 #[derive(Clone, Debug)]
 pub struct SlotView {
     start: NonNull<u8>,
     len: usize,
-    /// Where it begins within the slots.
+    /// Offset within the slots.
     offset: u64,
     segment: Arc<Segment>,
 }
 
-// SAFETY: M1: the mapping belongs to no thread; M5: `segment` keeps it. What is done with the address is up to who asks for it.
+// SAFETY: M1: the mapping belongs to no thread; M5: `segment` keeps it. Use of the address is the responsibility of
+// the caller of `as_ptr`.
 unsafe impl Send for SlotView {}
 // SAFETY: M1, M5: as for Send.
 unsafe impl Sync for SlotView {}
@@ -48,7 +49,8 @@ impl SlotView {
         self.len == 0
     }
 
-    /// As [`Segment::reserve`], for `len` bytes that begin `start` bytes after this view does, and end where its slot does or before.
+    /// As [`Segment::reserve`], for `len` bytes that begin `start` bytes after this view does, and end where its slot
+    /// does or before.
     ///
     /// # Errors
     /// As [`Segment::reserve`].
@@ -58,11 +60,11 @@ impl SlotView {
             let slot_end = (self.offset / segment.slot_stride().max(1) + 1) * segment.slot_stride();
             at.checked_add(len).is_some_and(|end| end <= slot_end)
         });
-        // What leaves the slot leaves the segment for all that this view may do.
+        // A range beyond the slot is refused like one beyond the segment.
         segment.reserve(at.unwrap_or(u64::MAX), len)
     }
 
-    /// The segment that it keeps.
+    /// The segment, which it keeps alive.
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
@@ -70,17 +72,18 @@ impl SlotView {
 }
 
 impl Segment {
-    /// The memory of `len` bytes at `offset` within the slots. Where the slots have tickets, no more than is there from the start: the ticket's
-    /// block of the first slot.
+    /// The memory of `len` bytes at `offset` within the slots. Where the slots have tickets, only the part that
+    /// exists from the start: the ticket's block of the first slot.
     ///
     /// # Errors
-    /// [`SegmentError::OutOfBounds`], [`SegmentError::Gone`], or [`SegmentError::Refused`] where the segment is not mapped.
+    /// [`SegmentError::OutOfBounds`], [`SegmentError::Gone`], or [`SegmentError::Refused`] where the segment is not
+    /// mapped.
     pub fn view(self: &Arc<Self>, offset: u64, len: u64) -> Result<SlotView, SegmentError> {
         self.check(offset, len)?;
         self.view_without_stat(offset, len)
     }
 
-    /// As [`Self::view`], without a look at the file.
+    /// As [`Self::view`], without a check of the file.
     pub(crate) fn view_without_stat(
         self: &Arc<Self>,
         offset: u64,
@@ -106,7 +109,7 @@ impl Segment {
         self.shown(offset, len)
     }
 
-    /// Whether only a part of its slots is there from the start.
+    /// Whether only a part of its slots exists from the start.
     #[must_use]
     pub fn has_tickets(&self) -> bool {
         matches!(self.access, Access::Sparse(_))
