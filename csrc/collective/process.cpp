@@ -67,7 +67,7 @@ std::string in_words(char state) {
 
 // The inode of this process's pid namespace; 0 if it cannot be read.
 std::uint64_t own_namespace() noexcept {
-    struct stat found {};
+    struct stat found{};
     return ::stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
 }
 
@@ -76,14 +76,16 @@ bool is_readable(int descriptor) noexcept {
     return poll(&entry, 1, 0) == 1;
 }
 
-// A descriptor of a process; `ended_already` if it is dead; -1 and the error if there is none of a process that may be alive.
+// A descriptor of a process; `ended_already` if it is dead; -1 and the error if there is none of a process that may
+// be alive.
 int open_process(const Member& process, int& error) {
     error = 0;
     if (process.pid <= 0) return ended_already;  // no process has such a number
     const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
     error = descriptor >= 0 ? 0 : errno;
     if (error == ESRCH) return ended_already;
-    // Read after the descriptor was opened. Also without a descriptor: there is none of a number that a thread has by now.
+    // Read after the descriptor was opened. Also without a descriptor: there is none of a number that a thread has by
+    // now.
     const Status status = status_of(process.pid);
     const bool is_another = status.state != 0 && status.started != process.started;
     if (is_another || (descriptor >= 0 && is_readable(descriptor))) {

@@ -19,12 +19,13 @@ struct Member {
 // This process.
 Member this_process();
 
-// Whether a process runs, by the rule of rust/shm/src/process/liveness.rs; rust/shm/tests/liveness_cases.txt has the cases
-// of both. A process is dead when a descriptor of it (a pidfd) is readable, when no process has its number (ESRCH), or when the
-// process of its number has another start. Everything that cannot be determined counts as alive.
+// Whether a process runs, by the rule of rust/shm/src/process/liveness.rs; rust/shm/tests/liveness_cases.txt has the
+// cases of both. A process is dead when a descriptor of it (a pidfd) is readable, when no process has its number
+// (ESRCH), or when the process of its number has another start. Everything that cannot be determined counts as alive.
 bool is_alive(const Member& process) noexcept;
 
-// The number of forks between the process that loaded this module and this one; a change tells an object that it is in a fork.
+// The number of forks between the process that loaded this module and this one; a change tells an object that it is
+// in a fork.
 unsigned fork_count() noexcept;
 
 // Descriptors of the processes of a group; one becomes readable as soon as its process has ended.
