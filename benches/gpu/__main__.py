@@ -15,7 +15,8 @@ import torch
 
 from benches.gpu import all_reduce, slot_write
 from benches.machine import describe_commit, describe_machine
-from softs_fast import _kernels, cuda
+from softs_fast import _kernels
+from softs_fast.tensors import cuda
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from softs_fast import _kernels, cuda
+from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule
 from softs_fast.collectives.probe import slowest
+from softs_fast.tensors import cuda
 
 SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 26)
 RANKS = (2, 4)

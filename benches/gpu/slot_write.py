@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from softs_fast import BatchConfig, CudaIpcMedium, TensorSpec, _kernels, cuda
+from softs_fast import BatchConfig, CudaIpcMedium, TensorSpec, _kernels
 from softs_fast.market.device_output import DeviceOutput
+from softs_fast.tensors import cuda
 
 #: Bytes of a sample.
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)

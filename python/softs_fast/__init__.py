@@ -118,7 +118,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    from .configs import import_torch
+    from .tensors.dtypes import import_torch
 
     import_torch()
     globals()[name] = value = getattr(importlib.import_module(f".{_NEED_TORCH[name]}", __name__), name)

@@ -23,6 +23,7 @@ __all__ = [
     "TopK",
     "Viewer",
     "__version__",
+    "count_change",
     "is_alive",
     "lane_stats",
     "sweep",
@@ -55,8 +56,15 @@ def is_alive(pid: int, start: int, pid_namespace: int) -> bool:
     What cannot be determined counts as alive, as does a process of another namespace. 0 stands for the own one.
     """
 
+def count_change(memory: Any) -> None:
+    """Add one to the first four bytes, a counter, in one atomic step, and wake all threads that `wake` wakes.
+
+    Raises:
+        ConfigError: there are no four bytes, they are not aligned, or they cannot be written.
+    """
+
 def wake(memory: Any) -> None:
-    """Wake all who sleep by `Client.leave_after` on the same memory, in whatever process.
+    """Wake all threads that sleep in `Client.leave_after` on the same memory, in whatever process.
 
     Raises:
         ConfigError: there are no four bytes, or they are not aligned.

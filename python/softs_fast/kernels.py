@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _kernels
-from ._dtypes import is_tensor
 from .errors import ConfigError
+from .tensors.dtypes import is_tensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ import pytest
 from snapshots import client, counters, maker, segment, snapshot, supplier
 
 from softs_fast.cli.rates import rates_between
-from softs_fast.market.observe import LaneView
+from softs_fast.monitoring.snapshot import LaneView
 
 SECOND = 10**9
 

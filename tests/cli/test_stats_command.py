@@ -14,7 +14,8 @@ from shell import Command
 import softs_fast as sf
 from softs_fast import _core
 from softs_fast.cli.stats import render
-from softs_fast.market.observe import (
+from softs_fast.market.protocol import BrokerStats
+from softs_fast.monitoring.snapshot import (
     ClientCounters,
     ClientView,
     Observer,
@@ -22,7 +23,6 @@ from softs_fast.market.observe import (
     Snapshot,
     SupplierView,
 )
-from softs_fast.market.protocol import BrokerStats
 
 
 def test_who_is_connected(command: Command, busy_market: Market) -> None:

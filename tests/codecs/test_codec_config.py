@@ -133,7 +133,7 @@ def test_dicts_yaml_and_hydra(tmp_path: Path) -> None:
 @pytest.mark.parametrize("staged_bytes", [-1, 16384], ids=["direct", "staged"])
 @pytest.mark.parametrize("n", [0, 1, 5])
 def test_a_batch_is_its_samples(n: int, staged_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("softs_fast.configs._STAGED_BYTES", staged_bytes)
+    monkeypatch.setattr("softs_fast.configs.batch._STAGED_BYTES", staged_bytes)
     batch = batch_of(n)
     samples = [{name: tensor[i] for name, tensor in batch.items()} for i in range(n)]
     slots = [memoryview(bytearray(b"\xee") * CONFIG.nbytes()) for _ in range(n)]

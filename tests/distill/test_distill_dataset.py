@@ -62,7 +62,7 @@ def test_an_iterator_waits_for_the_first_model(school: School) -> None:
 def test_the_error_of_one_model_reaches_its_students(
     school: School, zeros: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("softs_fast.stream._FAILING_S", 0.1)
+    monkeypatch.setattr("softs_fast.loader.wait_policy._FAILING_S", 0.1)
 
     def choosy(model_id: str, model_cfg: Any) -> Any:
         if model_id == "bad":
@@ -85,7 +85,7 @@ def test_the_error_of_one_model_reaches_its_students(
 def test_a_dataset_that_does_not_follow_says_how_to(
     school: School, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr("softs_fast.stream._FAILING_S", 0.1)
+    monkeypatch.setattr("softs_fast.loader.wait_policy._FAILING_S", 0.1)
     school.broker()
     worker = school.worker()
     client = school.student()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from softs_fast import Client, ShmMedium
-from softs_fast.distill.generation_value import GenerationProduct, new_generation_value, set_generation
+from softs_fast.distill.shared_generation import GenerationProduct, new_generation_value, set_generation
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 

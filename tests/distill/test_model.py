@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softs_fast import ConfigError, WireError
-from softs_fast.distill.model import (
-    PATTERN,
-    decode_model_cfg,
-    encode_model_cfg,
-    parse_product,
-    product_of,
-)
+from softs_fast.distill.model import PATTERN, decode_model_cfg, encode_model_cfg, parse_product, product_of
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 65535))

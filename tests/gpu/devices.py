@@ -7,7 +7,8 @@ from unittest import mock
 
 import torch
 
-from softs_fast import _kernels, cuda
+from softs_fast import _kernels
+from softs_fast.tensors import cuda
 
 
 def to_device(tensor: torch.Tensor, device: int = 0) -> torch.Tensor:

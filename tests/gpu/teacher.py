@@ -17,7 +17,7 @@ from devices import to_device
 
 from softs_fast import CudaIpcMedium, ShmMedium, Supplier
 from softs_fast.market.device_output import DeviceOutput
-from softs_fast.market.mediums._remote import RemoteArena
+from softs_fast.market.mediums.cuda.remote_arena import RemoteArena
 
 OPTIONS = json.loads(sys.argv[1])
 _lock = threading.Lock()

@@ -10,9 +10,10 @@ import ranks
 import torch
 from devices import SideStream, to_device
 
-from softs_fast import _kernels, cuda, kernels
+from softs_fast import _kernels, kernels
 from softs_fast.collectives import CudaStrategy, OpMetrics, Schedule
 from softs_fast.errors import ConfigError
+from softs_fast.tensors import cuda
 
 STAGING = 1 << 20
 ONE_SHOT, TWO_SHOT = Schedule(STAGING, STAGING), Schedule(0, STAGING)

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from devices import to_device
 from torch.nn.parallel import DistributedDataParallel
 
-from softs_fast import cuda
 from softs_fast.collectives import CudaStrategy, DDPState, Schedule, ddp_hook
+from softs_fast.tensors import cuda
 
 SCHEDULE = Schedule(1 << 12, 1 << 20)
 Say = Callable[[Any], None]

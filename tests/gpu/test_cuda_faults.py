@@ -14,10 +14,11 @@ import ranks
 import torch
 from devices import SideStream, set_standin, to_device
 
-from softs_fast import _kernels, cuda
+from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule, ShmStrategy
-from softs_fast.collectives.cuda_arena import _checked_card
+from softs_fast.collectives.cuda.arena import _checked_card
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.tensors import cuda
 
 # Long enough that whoever ends by it and not by the kernel's word fails its test by the watchdog.
 NEVER_S = 300.0

@@ -25,8 +25,8 @@ from softs_fast import (
     Supplier,
     TensorSpec,
     _kernels,
-    cuda,
 )
+from softs_fast.tensors import cuda
 
 B = 4
 KINDS = ["sample", "bytes", "batch", "batch of bytes", "fill", "fill bytes"]

@@ -10,7 +10,8 @@ import pytest
 from cuda_market import CudaMarket, serve
 from cuda_samples import LARGE, check
 
-from softs_fast import Client, CudaIpcMedium, PeerLost, SoftDataLoader, cuda
+from softs_fast import Client, CudaIpcMedium, PeerLost, SoftDataLoader
+from softs_fast.tensors import cuda
 
 B = 4
 #: A teacher's work on its device takes seconds.

@@ -21,11 +21,11 @@ from softs_fast import (
     SoftDataLoader,
     WireError,
     _core,
-    cuda,
 )
-from softs_fast.market.mediums._process import this_process
-from softs_fast.market.mediums._ticket import RECEIPT_AT, Place, Receipt, Ticket
-from softs_fast.market.mediums._writers import Writers
+from softs_fast.market.mediums.cuda.peer_process import this_process
+from softs_fast.market.mediums.cuda.slot_ticket import RECEIPT_AT, Place, Receipt, Ticket
+from softs_fast.market.mediums.cuda.writers import Writers
+from softs_fast.tensors import cuda
 
 pytestmark = [
     pytest.mark.skipif(not cuda.is_standin, reason="sets what the stand-in can do"),

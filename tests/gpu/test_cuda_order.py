@@ -11,10 +11,11 @@ import ranks
 import torch
 from devices import SideStream, set_standin, to_device
 
-from softs_fast import _kernels, cuda
+from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule
-from softs_fast.collectives.cuda_steps import Steps
+from softs_fast.collectives.cuda.steps import Steps
 from softs_fast.errors import ConfigError
+from softs_fast.tensors import cuda
 
 STAGING = 1 << 20
 N = 4096

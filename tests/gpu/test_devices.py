@@ -9,7 +9,8 @@ import pytest
 import torch
 from devices import to_device
 
-from softs_fast import _kernels, cuda
+from softs_fast import _kernels
+from softs_fast.tensors import cuda
 
 WATCHDOG_S = 40.0
 N = 1000

@@ -8,7 +8,8 @@ import pytest
 import torch
 from devices import to_device
 
-from softs_fast import _kernels, cuda
+from softs_fast import _kernels
+from softs_fast.tensors import cuda
 
 FLOATS = ["float64", "float32", "float16", "bfloat16"]
 WHOLE = ["int64", "int32", "int16", "int8", "uint8", "bool"]

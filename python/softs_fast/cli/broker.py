@@ -8,8 +8,8 @@ import contextlib
 from .. import setup_logging
 from ..errors import PeerLost
 from ..market import Broker, EndpointConfig
-from ..market.metrics import MetricsServer, parse_address
 from ..market.protocol import ControlEndpoints
+from ..monitoring.prometheus import MetricsServer, parse_address
 from .output import say
 
 __all__ = ["run"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..market.observe import ClientView, Snapshot, SupplierView
+from ..monitoring.snapshot import ClientView, Snapshot, SupplierView
 from .rates import LaneRate, Rates, SupplierRates
 from .table import count, cut, plain, rows_of, share, si
 

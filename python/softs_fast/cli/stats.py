@@ -8,7 +8,7 @@ import sys
 import time
 
 from ..errors import BrokerTimeout
-from ..market.observe import ClientView, Observer, ProductView, Snapshot, SupplierView
+from ..monitoring.snapshot import ClientView, Observer, ProductView, Snapshot, SupplierView
 from .output import say
 from .table import cut, plain, rows_of, si
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 from ..errors import BrokerTimeout
-from ..market.observe import Observer, Snapshot
+from ..monitoring.snapshot import Observer, Snapshot
 from .output import say
 from .rates import rates_between
 from .screen import outage, screen

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import _core
-from .._dtypes import is_tensor, torch_dtype
 from ..errors import ConfigError
+from ..tensors.dtypes import is_tensor, torch_dtype
 from .logits import TopKLogits
 from .parts import Field, Part, host_bytes, read, write
 

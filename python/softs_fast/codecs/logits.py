@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .._dtypes import import_torch
 from ..errors import ConfigError
+from ..tensors.dtypes import import_torch
 
 if TYPE_CHECKING:
     from torch import Tensor

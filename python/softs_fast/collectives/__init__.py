@@ -4,13 +4,13 @@
 `HierarchicalStrategy` puts the first and the last together. `ddp_hook` is one line for users of DistributedDataParallel.
 """
 
-from softs_fast.collectives.buckets import Bucket
-from softs_fast.collectives.cuda_strategy import CudaStrategy
+from softs_fast.collectives.cuda.strategy import CudaStrategy
 from softs_fast.collectives.ddp import DDPState, ddp_hook
 from softs_fast.collectives.hierarchical import AllReduceStrategy, HierarchicalStrategy
+from softs_fast.collectives.host.buckets import Bucket
+from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.probe import Schedule
 from softs_fast.collectives.rendezvous import Rendezvous
-from softs_fast.collectives.shm import ShmStrategy
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.torch_strategy import TorchStrategy
 

@@ -11,9 +11,9 @@ from typing import Self
 import torch
 
 from softs_fast.collectives import agreement
+from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.meter import Lap, Meter
 from softs_fast.collectives.nodes import Topology, join_nodes, learn_topology
-from softs_fast.collectives.shm import ShmStrategy
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import describe, dtype_code, op_code, plain
 from softs_fast.collectives.torch_strategy import TorchStrategy, divide

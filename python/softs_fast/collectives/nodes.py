@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from softs_fast import _kernels
+from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
-from softs_fast.collectives.shm import ShmStrategy
 from softs_fast.collectives.torch_strategy import TorchStrategy
 from softs_fast.errors import ConfigError, SegmentError
 

@@ -10,7 +10,7 @@ from .worker import Worker
 
 if TYPE_CHECKING:
     from .dataset import DistillDataLoader, DistillIterableDataset
-    from .switching import switch_model
+    from .ddp_switch import switch_model
 
 __all__ = [
     "DistillDataLoader",
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    from ..configs import import_torch
+    from ..tensors.dtypes import import_torch
 
     import_torch()
     globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{module}"), name)

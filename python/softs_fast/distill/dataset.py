@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..arguments import check_at_least
 from ..configs import BatchConfig
-from ..data_loader import EndlessDataLoader
 from ..errors import ConfigError
-from ..iterable_dataset import EndlessDataset
+from ..loader.arguments import check_at_least
+from ..loader.endless import EndlessDataset
+from ..loader.soft_loader import EndlessDataLoader
 from ..market import Client, ShmMedium
 from ..market import Medium as MarketMedium
 from ..market.protocol import EndpointConfig
 from ..mediums import Medium, market_medium
-from .generation_value import GenerationProduct
 from .model import check_rank
 from .orders import StudentOrders
+from .shared_generation import GenerationProduct
 
 __all__ = ["DistillDataLoader", "DistillIterableDataset"]
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _core
 from ..configs import BatchConfig
 from ..errors import BrokerTimeout, HelloError, SampleTimeout
-from ..fork_locks import renewed_in_forks
+from ..loader.fork_locks import renewed_in_forks
 from ..market import Medium as MarketMedium
 from ..market import ShmMedium
 from ..market.protocol import ControlEndpoints, EndpointConfig
 from ..mediums import Medium, market_medium
-from .follower import Follower, model_of
-from .generation_value import new_generation_value, set_generation
 from .model import NO_MODEL, Model, check_model_id, check_rank, encode_model_cfg, product_of
+from .model_listener import Follower, model_of
 from .orders import StudentOrders
+from .shared_generation import new_generation_value, set_generation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -289,7 +289,7 @@ class StudentClient:
             ImportError: torch is not installed.
         """
         if self._reader is None:
-            from ..batches import SampleReader
+            from ..loader.readers.copying import SampleReader
 
             self._reader = SampleReader(self.batch_config, self._client.medium)
         self._reader.read(slot_id)

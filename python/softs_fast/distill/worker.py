@@ -11,9 +11,9 @@ from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..market import FilesystemMedium, Medium, ShmMedium, Supplier
 from ..market.protocol import ControlEndpoints, EndpointConfig
-from .follower import Follower
+from .generator_adapters import CurrentModel, OrderRefused, by_product
 from .model import PATTERN, Model
-from .model_functions import CurrentModel, OrderRefused, by_product
+from .model_listener import Follower
 
 __all__ = ["Worker"]
 

@@ -21,7 +21,7 @@ from ..errors import (
     SuppliersBusy,
 )
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
-from .mediums._segment import SegmentMedium
+from .mediums.segment import SegmentMedium
 
 #: `Client.leave_after`.
 LeaveAfter = Callable[[str, Any, int], bool]

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import _core, cuda
-from .._dtypes import ITEM_BYTES, import_numpy, import_torch, is_tensor, torch_dtype
+from .. import _core
 from ..configs import BatchConfig
+from ..configs.spec import TensorSpec, torch_dtype_to_str
 from ..errors import ConfigError
-from ..tensor_spec import TensorSpec, torch_dtype_to_str
+from ..tensors import cuda
+from ..tensors.dtypes import ITEM_BYTES, import_numpy, import_torch, is_tensor, torch_dtype
 from .generators import SlotOutput, flat_bytes, rows_of_bytes
-from .mediums._remote import DeviceSlot, Row
-from .mediums._ticket import RECEIPT_AT, RECEIPT_BYTES, Place
-from .mediums._writers import Writers
+from .mediums.cuda.remote_arena import DeviceSlot, Row
+from .mediums.cuda.slot_ticket import RECEIPT_AT, RECEIPT_BYTES, Place
+from .mediums.cuda.writers import Writers
 
 __all__ = ["DeviceOutput"]
 

@@ -14,7 +14,7 @@ from ..errors import ConfigError, HelloError
 from .device_output import DeviceOutput
 from .generators import Generator, make_generator
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
-from .mediums._segment import SegmentMedium
+from .mediums.segment import SegmentMedium
 
 logger = logging.getLogger(__name__)
 

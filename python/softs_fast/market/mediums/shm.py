@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ... import _core
 from ...errors import ConfigError
-from ._segment import SegmentMedium
+from .segment import SegmentMedium
 
 __all__ = ["ShmMedium"]
 

@@ -1,0 +1,1 @@
+"""All-reduce between CUDA devices of one host, through CUDA IPC."""

@@ -1,0 +1,400 @@
+"""The steps that collectives on CUDA devices consist of, and why nothing in them is read too early or overwritten too soon.
+
+Step k works in half k mod 2 of the memory that every rank shares. In it each rank, in the order of its stream,
+
+1. puts what it brings into `staged`, and records the event `staged`;
+2. after a *host epoch*, which ends when all ranks have published theirs, waits for the event `staged` of all, and reads what they bring;
+3. in two shots: writes its slice to `reduced`, records the event `reduced`, and after one more host epoch waits for that of all, and reads;
+4. records an event of its own, `done`, for which its next step waits: a rank may use another stream in each.
+
+All of this only submits: no host waits for a device, but for other hosts. An event is waited for as it was recorded last *when the wait
+is submitted*, so the first argument is about hosts:
+
+- Who has seen the host epoch knows that all have recorded their event before it. Nobody records the same one again before step k + 2, which
+  needs the epoch of step k + 1 of all, which a rank publishes after it has submitted step k. So a wait in step k means the record of step
+  k, no earlier and no later one.
+
+The second one is about devices:
+
+- A half is read only after the event that was recorded when it was written.
+- A half is written again in step k, after this rank's step k - 1, which has waited for the event `staged` of all in step k - 1. Every
+  rank records that after its own step k - 2. So all are done with reading what belongs to step k - 2, and nothing else was in this half.
+  No event is needed that says that something was read.
+
+A call that does not fit those of others ends at its first epoch: nobody has read anything. The step counts as not taken, but ends with
+`done` all the same; what was staged in it is staged again, and recorded again before the next epoch.
+
+Who is dead never completes an event. No wait is submitted for a rank that has ended with its event undone; but one that was submitted
+before stays in the stream for ever, and all that comes after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from softs_fast import _kernels
+from softs_fast.collectives.cuda.arena import FIRST_EPOCH, Arena, Member
+from softs_fast.collectives.cuda.pieces import Pieces, slice_bounds
+from softs_fast.collectives.probe import Schedule
+from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.tensors import cuda
+
+# Of the second and later host epochs of a call; the first one has the tag of the call.
+_GOES_ON = 1
+# Chunks end at whole words of every dtype.
+_CHUNK_ITEMS = 1024
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 1e-3
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What becomes of what all ranks bring.
+
+    Attributes:
+        op: `sum`, `mean`, `min` or `max`.
+        scale: factor of the result.
+        staged: dtype that is exchanged, by name.
+        staged_bytes: of an element of it.
+    """
+
+    op: str
+    scale: float
+    staged: str
+    staged_bytes: int
+
+
+class Steps:
+    """Submits steps to this rank's streams. Not for several threads at once.
+
+    Args:
+        group: the ranks, on their hosts' side.
+        arena: memory and events of all of them.
+        device: this rank's.
+        timeout_s: seconds to wait for a device.
+        in_kernel: whether all-reduces wait for each other inside one kernel.
+    """
+
+    def __init__(
+        self, group: _kernels.Group, arena: Arena, device: int, timeout_s: float, *, in_kernel: bool
+    ) -> None:
+        self._group = group
+        self._arena = arena
+        self._device = device
+        self._timeout_s = timeout_s
+        self._in_kernel = in_kernel
+        self._taken = 0
+        self._epoch = FIRST_EPOCH
+        self._lost: list[int] = []
+
+    @property
+    def lost(self) -> list[int]:
+        """Ranks that broke the group."""
+        return self._lost or self._group.lost()
+
+    def all_reduce(
+        self, source: Pieces, target: Pieces, what: Reduction, schedule: Schedule, tag: int
+    ) -> bool:
+        """Reduce the elements of all ranks' sources; every target gets the result.
+
+        Returns:
+            False, on all ranks and with nothing changed, where they do not mean the same call.
+
+        Raises:
+            PeerLost: a rank died, stopped or left.
+            CudaError: CUDA refused.
+        """
+        if source.count == 0:
+            return self._group.barrier(tag)
+        largest = max(what.staged_bytes, target.item_bytes)
+        chunk = _chunk_items(schedule.chunk_bytes, largest)
+        one_shot = source.count <= min(schedule.one_shot_bytes // what.staged_bytes, chunk)
+        run = self._reduce_together if self._in_kernel else self._reduce_by_phases
+        for begin in range(0, source.count, chunk):
+            end = min(begin + chunk, source.count)
+            if not run(source, target, begin, end, what, one_shot, tag if begin == 0 else _GOES_ON):
+                return self._differ(begin)
+        return True
+
+    def reduce_scatter(
+        self, source: Pieces, target: Pieces, what: Reduction, chunk_bytes: int, tag: int
+    ) -> bool:
+        """Reduce sources of `size` equal parts; rank r gets part r. Returns and raises as `all_reduce`."""
+        size, n = self._group.size, target.count
+        if n == 0:
+            return self._group.barrier(tag)
+        # Of all parts the same columns at once; each begins at a whole word.
+        chunk = _chunk_items(chunk_bytes // size, max(what.staged_bytes, target.item_bytes))
+        for begin in range(0, n, chunk):
+            end = min(begin + chunk, n)
+            stride = -(-(end - begin) // _CHUNK_ITEMS) * _CHUNK_ITEMS
+            stream, half = self._begin()
+            rows = [
+                (address, count, dtype, at + rank * stride * what.staged_bytes, to)
+                for rank in range(size)
+                for address, count, dtype, at, to in source.gather_rows(
+                    rank * n + begin, rank * n + end, what.staged, what.staged_bytes
+                )
+            ]
+            self._pack(rows, self._arena.own.staged(half), stream)
+            if not self._meet("staged", half, stream, tag if begin == 0 else _GOES_ON):
+                return self._differ(begin)
+            at = self._group.rank * stride * what.staged_bytes
+            inputs = [member.staged(half) + at for member in self._arena.members]
+            self._reduce(inputs, target, begin, end, half, what, stream)
+            self._end(stream)
+        return True
+
+    def all_gather(self, source: Pieces, target: Pieces, chunk_bytes: int, tag: int) -> bool:
+        """Put the source of rank r into part r of `size` of every target. Returns and raises as `all_reduce`."""
+        n = source.count
+        return self._copy(
+            source,
+            range(self._group.size),
+            [(target, r * n) for r in range(self._group.size)],
+            chunk_bytes,
+            tag,
+        )
+
+    def broadcast(self, tensor: Pieces, root: int, chunk_bytes: int, tag: int) -> bool:
+        """Put the elements of one rank into those of all. Returns and raises as `all_reduce`."""
+        return self._copy(tensor, [root], [(tensor, 0)], chunk_bytes, tag)
+
+    def barrier(self, tag: int) -> bool:
+        """Return once every rank is here, with all that it has submitted before done. Returns and raises as `all_reduce`."""
+        self.synchronize()
+        return self._group.barrier(tag)
+
+    def synchronize(self) -> None:
+        """Return once all that this rank has submitted is done.
+
+        Raises:
+            PeerLost: a rank died before it had done its part, or the time is over.
+        """
+        self._await_device(self._timeout_s, self._everything())
+
+    # --- One step ---
+
+    def _reduce_by_phases(
+        self, source: Pieces, target: Pieces, begin: int, end: int, what: Reduction, one_shot: bool, tag: int
+    ) -> bool:
+        stream, half = self._begin()
+        own, members = self._arena.own, self._arena.members
+        rows = source.gather_rows(begin, end, what.staged, what.staged_bytes)
+        self._pack(rows, own.staged(half), stream)
+        if not self._meet("staged", half, stream, tag):
+            return False
+        if one_shot:
+            inputs = [member.staged(half) for member in members]
+            self._reduce(inputs, target, begin, end, half, what, stream)
+        else:
+            bounds = slice_bounds(end - begin, what.staged_bytes, len(members))
+            first, last = bounds[self._group.rank : self._group.rank + 2]
+            inputs = [member.staged(half) + first * what.staged_bytes for member in members]
+            self._launch_reduce(inputs, own.reduced(half), last - first, what, target.dtype, stream)
+            if not self._meet("reduced", half, stream, _GOES_ON):
+                return self._differ(end)
+            parts = [
+                (member.reduced(half), begin + first, begin + last)
+                for member, first, last in zip(members, bounds, bounds[1:], strict=False)
+            ]
+            self._scatter(target, parts, stream)
+        self._end(stream)
+        return True
+
+    def _reduce_together(
+        self, source: Pieces, target: Pieces, begin: int, end: int, what: Reduction, one_shot: bool, tag: int
+    ) -> bool:
+        """One launch for all phases; returns when it is done, since only then it is known who came."""
+        stream, half = self._begin()
+        own = self._arena.own
+        rows = source.gather_rows(begin, end, what.staged, what.staged_bytes)
+        self._pack(rows, own.staged(half), stream)
+        if not self._agree(stream, tag):
+            return False
+        to = target.together(begin, end)
+        scratch = None
+        if to is None:
+            scratch = cuda.empty([(end - begin) * target.item_bytes], "uint8", self._device)
+            to = scratch.data_ptr()
+        self._epoch = (self._epoch + 1) & 0xFFFFFFFF
+        _kernels.cuda_reduce_together(
+            [(member.staged(half), member.reduced(half), member.flags) for member in self._arena.members],
+            self._group.rank,
+            to,
+            own.missing,
+            end - begin,
+            in_dtype=what.staged,
+            out_dtype=target.dtype,
+            op=what.op,
+            scale=what.scale,
+            one_shot=one_shot,
+            epoch=self._epoch,
+            deadline_s=self._timeout_s,
+            stream=stream,
+        )
+        if scratch is not None:
+            self._scatter(target, [(scratch.data_ptr(), begin, end)], stream)
+        self._end(stream)
+        # It ends by itself: it waits twice at most.
+        self._await_device(3 * self._timeout_s, [])
+        if missing := self._arena.missing_ranks():
+            self._lose(missing, f"waited {self._timeout_s:g} s inside a kernel")
+        return True
+
+    def _copy(
+        self,
+        source: Pieces,
+        roots: Iterable[int],
+        targets: list[tuple[Pieces, int]],
+        chunk_bytes: int,
+        tag: int,
+    ) -> bool:
+        """Bring what the roots have to all ranks; that of the n-th root goes to the n-th target, from an element of it on."""
+        if source.count == 0:
+            return self._group.barrier(tag)
+        roots = list(roots)
+        chunk = _chunk_items(chunk_bytes, source.item_bytes)
+        for begin in range(0, source.count, chunk):
+            end = min(begin + chunk, source.count)
+            stream, half = self._begin()
+            if self._group.rank in roots:
+                rows = source.gather_rows(begin, end, source.dtype, source.item_bytes)
+                self._pack(rows, self._arena.own.staged(half), stream)
+            if not self._meet("staged", half, stream, tag if begin == 0 else _GOES_ON):
+                return self._differ(begin)
+            parts = [
+                (self._arena.members[root].staged(half), first + begin, first + end)
+                for root, (_, first) in zip(roots, targets, strict=True)
+            ]
+            self._scatter(targets[0][0], parts, stream)
+            self._end(stream)
+        return True
+
+    # --- Halves, events, epochs ---
+
+    def _begin(self) -> tuple[int, int]:
+        """Make the next half this rank's to write, in the order of the current stream; returns the stream and the half."""
+        if broken := self._group.broken():
+            raise PeerLost(broken)
+        half = self._taken & 1
+        stream = cuda.current_stream(self._device)
+        self._arena.done.wait(stream)
+        return stream, half
+
+    def _agree(self, stream: int, tag: int) -> bool:
+        """Pass a host epoch; False if the ranks differ. What this rank has staged then comes before what it stages next."""
+        agreed = self._group.barrier(tag)
+        if not agreed:
+            self._arena.done.record(stream)
+        return agreed
+
+    def _meet(self, phase: str, half: int, stream: int, tag: int) -> bool:
+        """Tell all ranks that this one's stream has come to a phase, and have it wait until theirs have; False if they differ."""
+        self._arena.own.events[phase][half].record(stream)
+        if not self._agree(stream, tag):
+            return False
+        events = [(rank, member.events[phase][half]) for rank, member in self._others()]
+        self._refuse_the_dead(events)
+        for _, event in events:
+            event.wait(stream)
+        return True
+
+    def _end(self, stream: int) -> None:
+        self._arena.done.record(stream)
+        self._taken += 1
+
+    def _await_device(self, timeout_s: float, events: list[tuple[int, _kernels.CudaEvent]]) -> None:
+        """Return once the last step is done; raise PeerLost if one of the events is of a rank that has ended."""
+        done = self._arena.done
+        deadline = time.monotonic() + timeout_s
+        pause = _FIRST_PAUSE_S
+        while not done.is_done():
+            self._refuse_the_dead(events)
+            if time.monotonic() > deadline:
+                late = dict.fromkeys(rank for rank, event in self._everything() if not event.is_done())
+                self._lose(late, f"device {self._device} was not done after {timeout_s:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _others(self) -> list[tuple[int, Member]]:
+        return [(rank, member) for rank, member in enumerate(self._arena.members) if rank != self._group.rank]
+
+    def _everything(self) -> list[tuple[int, _kernels.CudaEvent]]:
+        return [
+            (rank, event)
+            for rank, member in self._others()
+            for events in member.events.values()
+            for event in events
+        ]
+
+    def _refuse_the_dead(self, events: Iterable[tuple[int, _kernels.CudaEvent]]) -> None:
+        """Raise PeerLost if one of the events will never be done, because its rank has ended."""
+        ended = self._group.ended()
+        if not ended:
+            return
+        undone = dict.fromkeys(rank for rank, event in events if rank in ended and not event.is_done())
+        if undone:
+            self._lose(undone, "the work of a rank that has ended is undone")
+
+    def _lose(self, ranks: Iterable[int], why: str) -> NoReturn:
+        self._lost = list(ranks)
+        who = ", ".join(self._group.describe(rank) for rank in self._lost)
+        text = f"{why}: {who}" if who else why
+        with suppress(PeerLost, ConfigError, ForkedError):
+            self._group.give_up(text)
+        raise PeerLost(f"{text}; the group of {self._group.size} is broken")
+
+    def _differ(self, begun: int) -> bool:
+        if begun:
+            raise ConfigError("the ranks of a group do different things; start it again")
+        return False
+
+    # --- Launches ---
+
+    def _pack(self, rows: list[tuple[int, int, str, int, str]], slot: int, stream: int) -> None:
+        _kernels.cuda_pack(rows, slot=slot, slot_bytes=self._arena.own.staging_bytes, stream=stream)
+
+    def _scatter(self, target: Pieces, parts: list[tuple[int, int, int]], stream: int) -> None:
+        rows, lowest, n_bytes = target.scatter_rows(parts)
+        if rows:
+            _kernels.cuda_pack(rows, slot=lowest, slot_bytes=n_bytes, stream=stream)
+
+    def _reduce(
+        self,
+        inputs: list[int],
+        target: Pieces,
+        begin: int,
+        end: int,
+        half: int,
+        what: Reduction,
+        stream: int,
+    ) -> None:
+        """Reduce into elements `begin` to `end` of the target, by way of this rank's memory if they do not lie together."""
+        output = target.together(begin, end)
+        to = self._arena.own.reduced(half) if output is None else output
+        self._launch_reduce(inputs, to, end - begin, what, target.dtype, stream)
+        if output is None:
+            self._scatter(target, [(to, begin, end)], stream)
+
+    def _launch_reduce(
+        self, inputs: list[int], to: int, count: int, what: Reduction, out: str, stream: int
+    ) -> None:
+        if count:
+            _kernels.cuda_reduce(
+                inputs,
+                to,
+                count,
+                in_dtype=what.staged,
+                out_dtype=out,
+                op=what.op,
+                scale=what.scale,
+                stream=stream,
+            )
+
+
+def _chunk_items(chunk_bytes: int, item_bytes: int) -> int:
+    return max(1, chunk_bytes // item_bytes // _CHUNK_ITEMS) * _CHUNK_ITEMS

@@ -1,0 +1,502 @@
+"""Collectives among processes of one host, each with a CUDA device."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Self
+
+import torch
+
+from softs_fast import _kernels
+from softs_fast.collectives import agreement
+from softs_fast.collectives.cuda.arena import Arena
+from softs_fast.collectives.cuda.pieces import Pieces
+from softs_fast.collectives.cuda.steps import Reduction, Steps
+from softs_fast.collectives.host.group import check_timeout, join_host_group
+from softs_fast.collectives.meter import Meter
+from softs_fast.collectives.probe import Schedule, choose_device_schedule
+from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
+from softs_fast.collectives.tensors import check_casts, describe, dtype_code, name_of
+from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.tensors import cuda
+
+_VERSION = 1
+_SMALLEST_STAGING = 1 << 20
+_LARGEST_STAGING = 1 << 30
+# What the hosts say to each other is small.
+_HOST_STAGING = 1 << 16
+# Tags of calls without tensors; those of others have 56 bits.
+_BARRIER, _CLOSING = 0, 2
+
+logger = logging.getLogger(__name__)
+
+
+class CudaStrategy(Strategy):
+    """Collectives on CUDA devices, among processes of one host that have opened each other's memory (CUDA IPC).
+
+    Several ranks may share a device. All ranks end with the same bits, those of `softs_fast.kernels.reduce`: every element is summed in
+    the order of the ranks, 16-bit floats in float32, with one rounding.
+
+    Calls return when their work is submitted to torch's current stream, in the order of which tensors may be used. The hosts wait for
+    each other in every call, not for devices. So a call raises PeerLost at once if a rank has died, stopped, or come too late. A rank that
+    is killed after a call, before its device has done its part of it, leaves work in the streams of the others that never ends: their next
+    call, `synchronize` and `barrier` raise PeerLost, but `torch.cuda.synchronize()` would hang, and `rebuild` refuses. End such a process.
+
+    With `in_kernel` the blocks of an all-reduce wait for each other inside one kernel, up to `timeout_s`. Its calls return when it is done,
+    and raise PeerLost with the ranks that did not come. It is meant for one rank per device.
+
+    Args:
+        device: number of this rank's device; None for torch's current one at `init`.
+        timeout_s: seconds to wait for the slowest rank, in any one step of an operation.
+        staging_bytes: of device memory for each rank, four times: the largest piece that is exchanged at once.
+        schedule: sizes at which the way of working changes; None measures them when the group starts.
+        in_kernel: whether ranks wait for each other inside a kernel, instead of by events between kernels.
+        name: tells groups apart that meet at the same place.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: int | None = None,
+        timeout_s: float = 30.0,
+        staging_bytes: int = 8 << 20,
+        schedule: Schedule | None = None,
+        in_kernel: bool = False,
+        name: str = "cuda",
+    ) -> None:
+        if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 4096:
+            raise ConfigError(
+                f"staging_bytes is {staging_bytes}; it must be a multiple of 4096 from {_SMALLEST_STAGING} to {_LARGEST_STAGING}"
+            )
+        self._device = device
+        self._timeout_s = check_timeout(timeout_s)
+        self._staging_bytes = staging_bytes
+        self._schedule = schedule
+        self._in_kernel = in_kernel
+        self._name = name
+        self._pid = 0
+        self._joined: _kernels.Group | None = None
+        self._arena: Arena | None = None
+        self._steps: Steps | None = None
+        self._meter = Meter()
+        # Hooks call from threads of their own.
+        self._lock = threading.Lock()
+
+    def init(self, rank: int, size: int, rendezvous: object) -> Self:
+        """Meet the other ranks, and open each other's memory; returns itself.
+
+        Args:
+            rank: this process's number.
+            size: number of ranks, at most 64.
+            rendezvous: as for `ShmStrategy.init`.
+
+        Raises:
+            ConfigError: an argument is wrong, ranks have different ones, a rank is not on this host or has no device, or one device cannot
+                reach another's memory; the text names ranks and devices.
+            PeerLost: somebody did not come in time.
+            SegmentError: no shared memory on the host.
+        """
+        if self._joined is not None:
+            raise ConfigError("this strategy is in a group already; make another one")
+        group = join_host_group(
+            rank, size, rendezvous, name=self._name, staging_bytes=_HOST_STAGING, timeout_s=self._timeout_s
+        )
+        if self._device is None:
+            self._device = cuda.current_device() if cuda.n_devices() else 0
+        self._pid = os.getpid()
+        self._joined = group
+        try:
+            self._settle(group)
+            self._schedule = self._schedule or self._measured(self._work)
+        except BaseException:
+            if self._arena is not None:
+                self._arena.abandon()
+            self._arena = self._steps = self._joined = None
+            group.close()
+            raise
+        return self
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the group."""
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._group.size
+
+    @property
+    def device(self) -> int:
+        """Number of this rank's device."""
+        if self._device is None:
+            raise ConfigError("this strategy has no device yet; call init first")
+        return self._device
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds to wait for the slowest rank."""
+        return self._timeout_s
+
+    @property
+    def schedule(self) -> Schedule:
+        """Sizes at which the way of working changes, as given or measured."""
+        if self._schedule is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        return self._schedule
+
+    @property
+    def metrics(self) -> dict[str, OpMetrics]:
+        """What was done so far, by the name of the operation: time of this host, until work was submitted."""
+        return self._meter.metrics
+
+    @property
+    def lost(self) -> list[int]:
+        """Ranks that broke the group; empty while it works."""
+        if self._steps is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        return self._steps.lost
+
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        op: ReduceOp | str = ReduceOp.SUM,
+        *,
+        output: torch.Tensor | None = None,
+        scale: float = 1.0,
+        staged: torch.dtype | None = None,
+    ) -> None:
+        """Reduce a tensor over all ranks; scale and casts are part of the same pass.
+
+        Args:
+            tensor: on this rank's device; any shape, the same on every rank, of float64, float32, float16, bfloat16, int64, int32, int16,
+                int8, uint8 or bool.
+            op: what to do.
+            output: gets the result, on the same device and of the same shape; floats for floats, integers or floats for integers, bool for
+                bool. None is `tensor` itself.
+            scale: multiplies the result before it is rounded to the dtype of `output`.
+            staged: float dtype in which floats travel; None is that of `tensor`. Sums are made as for tensors of this dtype.
+
+        Raises:
+            ConfigError: a dtype, operation or device other than said, ranks differ (nothing was moved, the group goes on), or the
+                group is closed.
+            PeerLost: a rank died, stopped or left; the contents of `output` are undefined.
+            ForkedError: called in a fork of the process that made the group.
+            CudaError: CUDA refused.
+
+        Source: own, see docs/collectives.md; one-shot and two-shot as in vLLM's custom all-reduce, by events instead of flags.
+        """
+        out = tensor if output is None else output
+        by = tensor.dtype if staged is None else staged
+        check_casts(tensor.dtype, by, out.dtype, op)
+        if out.shape != tensor.shape:
+            raise ConfigError(f"all_reduce of {describe(tensor)} into {describe(out)}: need the same shape")
+        what = f"all_reduce {op} of {describe(tensor)}"
+        if output is not None or scale != 1.0 or staged is not None:
+            what += f" by {name_of(by)} times {scale!r} into {name_of(out.dtype)}"
+        reduction = Reduction(ReduceOp(op), scale, name_of(by), by.itemsize)
+        with self._call("all_reduce", tensor) as steps, self._lent([tensor], [out]) as (source, target):
+            agreed = steps.all_reduce(source, target, reduction, self.schedule, _tag(what))
+            if not agreed:
+                self._explain(what)
+
+    def all_reduce_gradients(
+        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+    ) -> None:
+        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
+
+        Those of one dtype travel together, whatever their sizes.
+
+        Raises:
+            ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group goes on), or as for
+                `all_reduce`.
+            PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
+            ForkedError: called in a fork of the process that made the group.
+            CudaError: CUDA refused.
+        """
+        ordered = sorted(gradients.items())
+        manifest = {name: describe(tensor) for name, tensor in ordered}
+        what = f"all_reduce_gradients {op}"
+        tag = agreement.tag_of({"": what, **manifest})
+        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
+        for _, tensor in ordered:
+            check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
+            by_dtype.setdefault(tensor.dtype, []).append(tensor)
+        with self._call("all_reduce", *gradients.values()) as steps:
+            agreed = bool(by_dtype) or self._group.barrier(tag)
+            for dtype, tensors in by_dtype.items():
+                reduction = Reduction(ReduceOp(op), 1.0, name_of(dtype), dtype.itemsize)
+                with self._lent(tensors, tensors) as (source, target):
+                    agreed = steps.all_reduce(source, target, reduction, self.schedule, tag)
+                    if not agreed:
+                        break
+            if not agreed:
+                self._explain(what, manifest)
+
+    def reduce_scatter(
+        self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
+    ) -> None:
+        """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n].
+
+        Raises:
+            ConfigError: sizes do not fit, or as for `all_reduce`.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+            CudaError: CUDA refused.
+        """
+        if output.dtype != tensor.dtype or tensor.numel() != self.size * output.numel():
+            raise ConfigError(
+                f"reduce_scatter of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
+                "need the same dtype, and one part of equal size per rank"
+            )
+        check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
+        what = f"reduce_scatter {op} of {describe(tensor)}"
+        reduction = Reduction(ReduceOp(op), 1.0, name_of(tensor.dtype), tensor.itemsize)
+        with (
+            self._call("reduce_scatter", tensor) as steps,
+            self._lent([tensor], [output]) as (source, target),
+        ):
+            if not steps.reduce_scatter(source, target, reduction, self.schedule.chunk_bytes, _tag(what)):
+                self._explain(what)
+
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n]; it may be this rank's part of it.
+
+        Raises:
+            ConfigError: sizes do not fit, or as for `all_reduce`.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+            CudaError: CUDA refused.
+        """
+        if output.dtype != tensor.dtype or output.numel() != self.size * tensor.numel():
+            raise ConfigError(
+                f"all_gather of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
+                "need the same dtype, and room for every rank's"
+            )
+        dtype_code(tensor.dtype)
+        what = f"all_gather of {describe(tensor)}"
+        with self._call("all_gather", output) as steps, self._lent([tensor], [output]) as (source, target):
+            if not steps.all_gather(source, target, self.schedule.chunk_bytes, _tag(what)):
+                self._explain(what)
+
+    def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
+        """Make `tensor` on every rank what it is on rank `root`.
+
+        Raises:
+            ConfigError: there is no such rank, or as for `all_reduce`.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+            CudaError: CUDA refused.
+        """
+        if not 0 <= root < self.size:
+            raise ConfigError(f"root is {root} in a group of {self.size}")
+        dtype_code(tensor.dtype)
+        what = f"broadcast of {describe(tensor)} from rank {root}"
+        with self._call("broadcast", tensor) as steps, self._lent([tensor], [tensor]) as (_, target):
+            if not steps.broadcast(target, root, self.schedule.chunk_bytes, _tag(what)):
+                self._explain(what)
+
+    def barrier(self) -> None:
+        """Return once every rank has called it, and what all have submitted before is done on their devices.
+
+        Raises:
+            ConfigError: another rank does something else, or the group is closed.
+            PeerLost: a rank died, stopped or left, or the device has not come to an end in `timeout_s`.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        with self._call("barrier") as steps:
+            if not steps.barrier(_BARRIER):
+                self._explain("barrier")
+
+    def synchronize(self) -> None:
+        """Return once all that this rank has submitted here is done on its device.
+
+        Raises:
+            PeerLost: a rank died before it had done its part, or `timeout_s` is over.
+            ConfigError: the group is closed.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        with self._call("synchronize") as steps:
+            steps.synchronize()
+
+    def rebuild(self) -> None:
+        """Go on with the ranks that are left, after PeerLost. They keep their order; `rank` and `size` are new.
+
+        Every rank that is left must call it. It waits for all that live, at most `timeout_s`.
+
+        Raises:
+            PeerLost: the others went on without this rank, the first of them is lost, too, or this rank's stream waits for what a dead
+                rank has not done; start a new group, in the last case in a new process.
+            ConfigError: the group is closed, or those who are left cannot reach each other's memory.
+            SegmentError: no shared memory for the new group.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        with self._call("rebuild") as steps:
+            old, arena = self._group, self._arena
+            steps.synchronize()
+            if arena is not None:
+                arena.close_others()
+            group = old.rebuild()
+            try:
+                # Whoever is left has closed what belongs to this rank.
+                group.barrier(_CLOSING)
+                old.close()
+                if arena is not None:
+                    arena.close()
+                self._joined, self._arena = group, None
+                self._settle(group)
+            except BaseException:
+                group.close()
+                raise
+
+    def give_up(self, why: str) -> None:
+        """Tell the other ranks, now, that this one cannot go on; they raise PeerLost with `why`. The group is broken.
+
+        Raises:
+            ConfigError: the group is closed.
+            PeerLost: it is broken already.
+        """
+        self._group.give_up(why)
+
+    def close(self) -> None:
+        """Leave the group; a second call does nothing. Ranks that make another call get PeerLost.
+
+        It waits until the others close theirs, make another call or die, at most `timeout_s`: memory that they read must not go before.
+        Where that cannot be known, it stays until the process ends.
+        """
+        if self._joined is None or self._pid != os.getpid():
+            return
+        with self._lock:
+            arena, self._arena = self._arena, None
+            group, steps = self._joined, self._steps
+            if arena is None or steps is None:
+                return
+            free = False
+            with suppress(PeerLost, ConfigError, _kernels.CudaError):
+                steps.synchronize()
+                arena.close_others()
+                free = group.barrier(_CLOSING)
+            if free:
+                arena.close()
+            else:
+                arena.abandon()
+                logger.warning(
+                    "%d bytes on CUDA device %d stay until this process ends: other ranks, or streams of this one, may still use them",
+                    4 * self._staging_bytes,
+                    self.device,
+                )
+            group.close()
+
+    @property
+    def _group(self) -> _kernels.Group:
+        if self._joined is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        return self._joined
+
+    @property
+    def _work(self) -> Steps:
+        if self._steps is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        if self._arena is None:
+            raise ConfigError("the group is closed")
+        return self._steps
+
+    def _settle(self, group: _kernels.Group) -> None:
+        """Make the memory that the ranks of a group share."""
+        settings = {
+            "version": _VERSION,
+            "in_kernel": self._in_kernel,
+            "schedule": list(self._schedule) if self._schedule else None,
+        }
+        self._arena = Arena.meet(group, self.device, self._staging_bytes, settings)
+        self._steps = Steps(group, self._arena, self.device, self._timeout_s, in_kernel=self._in_kernel)
+
+    def _measured(self, steps: Steps) -> Schedule:
+        tensor = cuda.empty([self._staging_bytes // 4], "float32", self.device).zero_()
+        reduction = Reduction(ReduceOp.MAX, 1.0, "float32", 4)
+
+        def reduce(n_bytes: int, schedule: Schedule) -> None:
+            row = Pieces([(tensor.data_ptr(), n_bytes // 4)], "float32", 4)
+            steps.all_reduce(row, row, reduction, schedule, _BARRIER)
+            steps.synchronize()
+
+        return choose_device_schedule(self._group, self._staging_bytes, reduce)
+
+    @contextmanager
+    def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Steps]:
+        """Count a call, one at a time. What fails here in the middle is told to the others, who would wait till their deadline."""
+        if self._joined is not None and self._pid != os.getpid():
+            raise ForkedError(
+                "this group belongs to the process that made it; make one of the forked process's own"
+            )
+        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        with self._lock, self._meter.lap(name, n_bytes) as lap:
+            steps, group = self._work, self._group
+            waiting = _waiting(group)
+            try:
+                yield steps
+            except (ConfigError, PeerLost, ForkedError):
+                raise
+            except BaseException as error:
+                with suppress(PeerLost, ConfigError):
+                    group.give_up(f"{type(error).__name__}: {error}")
+                raise
+            finally:
+                lap.waiting_s += _waiting(group) - waiting
+
+    @contextmanager
+    def _lent(
+        self, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
+    ) -> Iterator[tuple[Pieces, Pieces]]:
+        """Lend tensors as rows of elements; those that are not contiguous go there and back through a copy on the device.
+
+        Nothing is copied back if the block raises.
+        """
+        lent = {id(tensor): self._plain(tensor) for tensor in (*sources, *targets)}
+        yield _row([lent[id(tensor)] for tensor in sources]), _row([lent[id(tensor)] for tensor in targets])
+        with torch.no_grad():
+            for tensor in targets:
+                copy = lent[id(tensor)]
+                if copy is not tensor:
+                    tensor.copy_(copy)
+
+    def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is not torch.strided:
+            raise ConfigError(
+                f"collectives work on dense tensors; this one is {tensor.layout}: call to_dense()"
+            )
+        if tensor.numel() and (device := cuda.device_of(tensor)) != self.device:
+            where = "in the host's memory" if device is None else f"on CUDA device {device}"
+            raise ConfigError(
+                f"a tensor, {describe(tensor)}, is {where}; need CUDA device {self.device}, or ShmStrategy for the host's memory"
+            )
+        if tensor.is_contiguous():
+            return tensor
+        copy = cuda.empty(tensor.shape, name_of(tensor.dtype), self.device)
+        return copy.copy_(tensor.detach())
+
+    def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
+        """Say how the calls of the ranks differ; every rank comes here, having moved nothing."""
+        raise ConfigError(agreement.difference(self._group, what, manifest or {}))
+
+
+def _tag(what: str) -> int:
+    return agreement.tag_of({"": what})
+
+
+def _row(tensors: Sequence[torch.Tensor]) -> Pieces:
+    first = tensors[0]
+    pieces = [(tensor.data_ptr(), tensor.numel()) for tensor in tensors]
+    return Pieces(pieces, name_of(first.dtype), first.element_size())
+
+
+def _waiting(group: _kernels.Group) -> float:
+    """Return seconds that the host has waited for other ranks."""
+    return sum(waiting for _, _, _, waiting in group.metrics())

@@ -1,0 +1,1 @@
+"""All-reduce between the processes of one host, through shared memory."""

@@ -1,0 +1,403 @@
+"""Collectives among processes of one host, through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import torch
+
+from softs_fast import _kernels
+from softs_fast.collectives import agreement
+from softs_fast.collectives.host.buckets import Bucket, Spec
+from softs_fast.collectives.host.group import check_timeout, join_host_group
+from softs_fast.collectives.probe import Schedule, choose_schedule
+from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
+from softs_fast.collectives.tensors import describe, dtype_code, is_plain, op_code, plain, shape_tag
+from softs_fast.errors import ConfigError
+
+# Rows of `_kernels.Group.metrics`, in the order of csrc/collective/group.hpp.
+_KINDS = ("barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange", "share")
+_SMALLEST_STAGING = 1 << 16
+_LARGEST_STAGING = 1 << 30
+
+
+class ShmStrategy(Strategy):
+    """Collectives among processes of one host, any subgroup of them, through memory that all have mapped.
+
+    Tensors may lie anywhere: they are copied through the caches piece by piece. Gradients that live in a `bucket` are not copied at
+    all. All ranks end with the same bits, and runs repeat: every element is summed in the order of the ranks.
+
+    A rank that dies, stops, comes too late or leaves gives the others a PeerLost that names it: at once where the kernel
+    reports its end, else when `timeout_s` is over. The group is then broken, until those who are left call `rebuild`.
+
+    Args:
+        timeout_s: seconds to wait for the slowest rank, in any one step of an operation.
+        staging_bytes: of shared memory for each rank, twice: the largest piece that is staged at once.
+        schedule: sizes at which the way of working changes; None measures them when the group starts, in some 50 ms.
+        name: tells groups apart that meet at the same place.
+
+    Raises:
+        ConfigError: an argument is out of range.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from softs_fast.collectives import ShmStrategy
+        >>> with tempfile.TemporaryDirectory() as folder, ShmStrategy().init(0, 1, folder) as strategy:
+        ...     gradient = torch.ones(3)
+        ...     strategy.all_reduce(gradient, "mean")
+        >>> gradient
+        tensor([1., 1., 1.])
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 30.0,
+        staging_bytes: int = 1 << 20,
+        schedule: Schedule | None = None,
+        name: str = "shm",
+    ) -> None:
+        check_timeout(timeout_s)
+        if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 128:
+            raise ConfigError(
+                f"staging_bytes is {staging_bytes}; it must be a multiple of 128 from {_SMALLEST_STAGING} to {_LARGEST_STAGING}"
+            )
+        self._timeout_s = timeout_s
+        self._staging_bytes = staging_bytes
+        self._schedule = schedule
+        self._name = name
+        self._joined: _kernels.Group | None = None
+        self._n_buckets = 0
+
+    def init(self, rank: int, size: int, rendezvous: object) -> Self:
+        """Meet the other ranks; returns itself.
+
+        Args:
+            rank: this process's number.
+            size: number of ranks, at most 64.
+            rendezvous: a Store or ProcessGroup of torch.distributed, a folder of this host, "tcp://HOST:PORT" (rank 0 listens there),
+                or any `Rendezvous`.
+
+        Raises:
+            ConfigError: an argument is wrong, ranks have different ones, or a rank is not on this host (its memory cannot be read from
+                here, or this rank's from there; the text says which).
+            PeerLost: somebody did not come in time.
+            SegmentError: no shared memory: the text says why.
+        """
+        if self._joined is not None:
+            raise ConfigError("this strategy is in a group already; make another one")
+        group = join_host_group(
+            rank,
+            size,
+            rendezvous,
+            name=self._name,
+            staging_bytes=self._staging_bytes,
+            timeout_s=self._timeout_s,
+        )
+        try:
+            self._schedule = self._schedule or choose_schedule(group, self._staging_bytes)
+            group.set_schedule(*self._schedule)
+        except BaseException:
+            group.close()
+            raise
+        self._joined = group
+        return self
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the group."""
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._group.size
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds to wait for the slowest rank."""
+        return self._timeout_s
+
+    @property
+    def schedule(self) -> Schedule:
+        """Sizes at which the way of working changes, as given or measured."""
+        if self._schedule is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        return self._schedule
+
+    @property
+    def metrics(self) -> dict[str, OpMetrics]:
+        """What was done so far in this group, by the name of the operation."""
+        rows = zip(_KINDS, self._group.metrics(), strict=True)
+        return {kind: OpMetrics(*row) for kind, row in rows if kind not in ("exchange", "share")}
+
+    @property
+    def lost(self) -> list[int]:
+        """Ranks that broke the group; empty while it works."""
+        return self._group.lost()
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
+        """Reduce a tensor over all ranks, in place.
+
+        Args:
+            tensor: any shape, the same on every rank, of float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8 or bool;
+                sums of 16-bit floats are made in float32.
+            op: what to do.
+
+        Raises:
+            ConfigError: dtype or operation is unknown, ranks differ in shape, dtype or operation (nothing was moved, the group goes
+                on), or the group is closed.
+            PeerLost: a rank died, stopped or left; the contents of `tensor` are undefined.
+            ForkedError: called in a fork of the process that made the group.
+
+        Source: own, see docs/collectives.md; reduce-scatter and all-gather over memory, in pieces that stay in the caches.
+        """
+        dtype, code = dtype_code(tensor.dtype), op_code(op, tensor.dtype)
+        group = self._group
+        tag = shape_tag(tensor)
+        if is_plain(tensor):
+            agreed = group.all_reduce([(tensor.data_ptr(), tensor.numel())], dtype, code, 1.0, tag)
+        else:
+            with plain([tensor]) as (lent,):
+                agreed = group.all_reduce([(lent.data_ptr(), lent.numel())], dtype, code, 1.0, tag)
+        if not agreed:
+            self._explain(f"all_reduce {op} of {describe(tensor)}")
+
+    def all_reduce_gradients(
+        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+    ) -> None:
+        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
+
+        Args:
+            gradients: tensors by name; the same names, shapes and dtypes on every rank.
+            op: what to do.
+
+        Raises:
+            ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group goes on), or as for
+                `all_reduce`.
+            PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        ordered = sorted(gradients.items())
+        manifest = {name: describe(tensor) for name, tensor in ordered}
+        tag = agreement.tag_of(manifest)
+        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
+        for _, tensor in ordered:
+            by_dtype.setdefault(tensor.dtype, []).append(tensor)
+        codes = [(dtype_code(dtype), op_code(op, dtype)) for dtype in by_dtype]
+        group = self._group
+        agreed = bool(codes) or group.barrier(tag)
+        for (dtype, code), tensors in zip(codes, by_dtype.values(), strict=True):
+            with plain(tensors) as lent:
+                pieces = [(tensor.data_ptr(), tensor.numel()) for tensor in lent]
+                agreed = group.all_reduce(pieces, dtype, code, 1.0, tag)
+            if not agreed:
+                break
+        if not agreed:
+            self._explain(f"all_reduce_gradients {op}", manifest)
+
+    def reduce_scatter(
+        self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
+    ) -> None:
+        """Reduce a tensor over all ranks; each rank gets one of `size` equal parts of the result.
+
+        Args:
+            output: n elements; must not overlap `tensor`.
+            tensor: size * n elements, of the same dtype.
+            op: what to do.
+
+        Raises:
+            ConfigError: sizes do not fit, or as for `all_reduce`.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        group = self._group
+        if output.dtype != tensor.dtype or tensor.numel() != group.size * output.numel():
+            raise ConfigError(
+                f"reduce_scatter of {describe(tensor)} into {describe(output)} among {group.size} ranks: "
+                "need the same dtype, and one part of equal size per rank"
+            )
+        bounds = [rank * output.numel() for rank in range(group.size + 1)]
+        self.reduce_scatter_slices(output, tensor, bounds, op)
+
+    def reduce_scatter_slices(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        bounds: Sequence[int],
+        op: ReduceOp | str = ReduceOp.SUM,
+        *,
+        scale: float = 1.0,
+    ) -> None:
+        """Reduce a tensor over all ranks; rank r gets elements `bounds[r]` to `bounds[r + 1]` of the result.
+
+        Args:
+            output: as many elements as this rank's slice has; must not overlap `tensor`.
+            tensor: `bounds[-1]` elements, of the same dtype.
+            bounds: from 0 to the number of elements, rising; the same on every rank.
+            op: what to do.
+            scale: multiplies the result before it is rounded to the dtype.
+
+        Raises:
+            ConfigError: sizes do not fit, or as for `all_reduce`.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        group = self._group
+        self._check_slices(bounds, tensor, output)
+        dtype, code = dtype_code(tensor.dtype), op_code(op, tensor.dtype)
+        source = tensor if is_plain(tensor) else tensor.detach().cpu().contiguous()
+        with plain([output]) as (target,):
+            agreed = group.reduce_scatter(
+                source.data_ptr(), bounds, target.data_ptr(), dtype, code, scale, shape_tag(tensor)
+            )
+        if not agreed:
+            self._explain(f"reduce_scatter {op} of {describe(tensor)} at {list(bounds)}")
+
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Put the tensor of every rank, one after another, into `output`.
+
+        Args:
+            output: size * n elements.
+            tensor: n elements of the same dtype; may be this rank's part of `output`.
+
+        Raises:
+            ConfigError: sizes do not fit, or as for `all_reduce`.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        group = self._group
+        if output.dtype != tensor.dtype or output.numel() != group.size * tensor.numel():
+            raise ConfigError(
+                f"all_gather of {describe(tensor)} into {describe(output)} among {group.size} ranks: "
+                "need the same dtype, and room for every rank's"
+            )
+        self.all_gather_slices(output, tensor, [rank * tensor.numel() for rank in range(group.size + 1)])
+
+    def all_gather_slices(self, output: torch.Tensor, tensor: torch.Tensor, bounds: Sequence[int]) -> None:
+        """Put the tensor of rank r into elements `bounds[r]` to `bounds[r + 1]` of `output`.
+
+        Args:
+            output: `bounds[-1]` elements.
+            tensor: as many elements as this rank's slice has, of the same dtype; may be that very slice of `output`.
+            bounds: from 0 to the number of elements, rising; the same on every rank.
+
+        Raises:
+            ConfigError: sizes do not fit, or as for `all_reduce`.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        group = self._group
+        self._check_slices(bounds, output, tensor)
+        dtype_code(tensor.dtype)
+        item = tensor.element_size()
+        source = tensor if is_plain(tensor) else tensor.detach().cpu().contiguous()
+        in_bytes = [bound * item for bound in bounds]
+        tag = agreement.tag_of({"": describe(output)})
+        with plain([output]) as (target,):
+            agreed = group.all_gather(source.data_ptr(), in_bytes, target.data_ptr(), tag)
+        if not agreed:
+            self._explain(f"all_gather into {describe(output)} at {list(bounds)}")
+
+    def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
+        """Make a tensor on every rank what it is on one.
+
+        Args:
+            tensor: any shape, the same on every rank, of a dtype that `all_reduce` knows.
+            root: the rank to take it from.
+
+        Raises:
+            ConfigError: there is no such rank, or as for `all_reduce`.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        dtype_code(tensor.dtype)
+        tag = agreement.tag_of({"": describe(tensor)})
+        with plain([tensor]) as (lent,):
+            n_bytes = lent.numel() * lent.element_size()
+            agreed = self._group.broadcast(lent.data_ptr(), n_bytes, root, tag)
+        if not agreed:
+            self._explain(f"broadcast of {describe(tensor)} from rank {root}")
+
+    def barrier(self) -> None:
+        """Return once every rank has called it.
+
+        Raises:
+            ConfigError: another rank does something else, or the group is closed.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        if not self._group.barrier(0):
+            self._explain("barrier")
+
+    def bucket(self, specs: Mapping[str, Spec], *, private: bool = True) -> Bucket:
+        """Make tensors in memory that all ranks share; reducing them copies nothing. Every rank must call it.
+
+        Args:
+            specs: by name, a tensor whose shape and dtype to take, or a pair of shape and dtype; the same on every rank.
+            private: whether each rank's tensors end up with the result, as with `all_reduce`; else there is one result that all
+                ranks read, which costs the least memory traffic.
+
+        Returns:
+            The bucket; its memory goes back when the last view of it does.
+
+        Raises:
+            ConfigError: ranks ask for different things, or a dtype is unknown.
+            SegmentError: no memory; no rank has got any.
+            PeerLost: a rank died, stopped or left.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        self._n_buckets += 1
+        return Bucket.create(self._group, specs, private=private, number=self._n_buckets)
+
+    def rebuild(self) -> None:
+        """Go on with the ranks that are left, after PeerLost. They keep their order; `rank` and `size` are new.
+
+        Every rank that is left must call it. It waits for all that live, at most `timeout_s`. Buckets of the group before are
+        dead: make new ones.
+
+        Raises:
+            PeerLost: the others went on without this rank, or the first of them is lost, too; start a new group.
+            ConfigError: the group is closed.
+            SegmentError: no shared memory for the new group.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        old = self._group
+        group = old.rebuild()
+        old.close()
+        self._joined = group
+        self._n_buckets = 0
+        group.barrier(0)
+
+    def give_up(self, why: str) -> None:
+        """Tell the other ranks, now, that this one cannot go on; they raise PeerLost with `why`. The group is broken.
+
+        Raises:
+            ConfigError: the group is closed.
+            PeerLost: it is broken already.
+        """
+        self._group.give_up(why)
+
+    def close(self) -> None:
+        """Leave the group; a second call does nothing. Ranks that make another call get PeerLost."""
+        if self._joined is not None:
+            self._joined.close()
+
+    @property
+    def _group(self) -> _kernels.Group:
+        if self._joined is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        return self._joined
+
+    def _check_slices(self, bounds: Sequence[int], whole: torch.Tensor, own: torch.Tensor) -> None:
+        group = self._group
+        mine = bounds[group.rank + 1] - bounds[group.rank] if len(bounds) == group.size + 1 else -1
+        if mine != own.numel() or bounds[-1] != whole.numel() or own.dtype != whole.dtype:
+            raise ConfigError(
+                f"slices at {list(bounds)} do not fit {describe(whole)} and rank {group.rank}'s {describe(own)}"
+            )
+
+    def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
+        """Say how the calls of the ranks differ; every rank comes here, having moved nothing."""
+        raise ConfigError(agreement.difference(self._group, what, manifest or {}))

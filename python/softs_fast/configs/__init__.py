@@ -1,0 +1,6 @@
+"""What one sample is made of: named tensors of fixed shape and dtype, and how they become bytes and back."""
+
+from .batch import BatchConfig, make_xy_config
+from .spec import TensorSpec, dtype_to_torch, torch_dtype_to_str
+
+__all__ = ["BatchConfig", "TensorSpec", "dtype_to_torch", "make_xy_config", "torch_dtype_to_str"]

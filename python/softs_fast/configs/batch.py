@@ -1,0 +1,342 @@
+"""What one sample is made of: named tensors of fixed shape and dtype, laid end to end without padding.
+
+Sizes and offsets need no torch, so a broker or a relay can use this module without it; torch is imported when
+a tensor is encoded or decoded as such, or asked for its dtype. Arrays are written into slots without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..codecs.encodings import decode
+from ..errors import ConfigError
+from ..tensors.dtypes import (
+    STAND_INS,
+    array_dtype,
+    copy_into,
+    import_numpy,
+    import_torch,
+    on_host,
+    tensor_over,
+    torch_dtype,
+)
+from .spec import TensorSpec, array_at, check_length
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Buffer = bytes | bytearray | memoryview
+
+__all__ = ["BatchConfig", "make_xy_config"]
+
+
+@dataclass
+class BatchConfig:
+    """The tensors of one sample, in order.
+
+    Args:
+        specs: `TensorSpec`s, or mappings with the keys name, shape, dtype and, if need be, codec (keys that start
+            with `_`, such as Hydra's `_target_`, are ignored). `specs` is a list of `TensorSpec` afterwards.
+
+    Raises:
+        ConfigError: two tensors have one name, or a spec is invalid.
+        TypeError: a spec is neither a TensorSpec nor a mapping, or a mapping lacks a key or has an unknown
+            one.
+
+    Example:
+        >>> config = BatchConfig([TensorSpec("x", (3, 2), "float32"), TensorSpec("y", (), "int64")])
+        >>> config.nbytes(), config.get_offset("y")
+        (32, 24)
+    """
+
+    specs: list[TensorSpec]
+
+    def __post_init__(self) -> None:
+        """Convert mappings to specs and lay the tensors out."""
+        self.specs = [_to_spec(spec) for spec in self.specs]
+        names = self.tensor_names
+        if len(names) != len(set(names)):
+            raise ConfigError(f"Duplicate tensor names: {names}")
+        self._layout: dict[str, tuple[TensorSpec, int]] = {}
+        offset = 0
+        for spec in self.specs:
+            self._layout[spec.name] = (spec, offset)
+            offset += spec.nbytes
+        self._nbytes = offset
+        self._has_codecs = any(spec.codec is not None for spec in self.specs)
+
+    @property
+    def tensor_names(self) -> list[str]:
+        """Names in the order in which the tensors are laid out."""
+        return [spec.name for spec in self.specs]
+
+    @property
+    def has_codecs(self) -> bool:
+        """Whether a tensor is stored in another way than it is decoded to."""
+        return self._has_codecs
+
+    def nbytes(self) -> int:
+        """Return the size of one encoded sample in bytes."""
+        return self._nbytes
+
+    def get_spec(self, name: str) -> TensorSpec:
+        """Return the spec of a tensor.
+
+        Raises:
+            KeyError: no tensor has this name.
+        """
+        return self._find(name)[0]
+
+    def get_offset(self, name: str) -> int:
+        """Return where a tensor starts within a sample, in bytes.
+
+        Raises:
+            KeyError: no tensor has this name.
+        """
+        return self._find(name)[1]
+
+    def encode(self, **tensors: Tensor) -> bytes:
+        """Return one sample: all tensors end to end, each copied once.
+
+        Args:
+            **tensors: one tensor per spec, by name, with the spec's dtype and shape; see `TensorSpec.encode`.
+
+        Raises:
+            ConfigError: a tensor is missing, extra, or has another shape or dtype, or its codec cannot hold it.
+            ImportError: torch is not installed.
+        """
+        self._check_names(tensors)
+        if self._has_codecs:
+            data = bytearray(self._nbytes)
+            if data:
+                self.encode_into(tensors, data)
+            return bytes(data)
+        contiguous = import_numpy().ascontiguousarray
+        return b"".join([contiguous(spec._host_array(tensors[spec.name])).data for spec in self.specs])
+
+    def encode_into(self, sample: Mapping[str, Any], out: Any) -> None:
+        """Write one sample to where it is wanted, one copy per tensor; on an error, part of it may be written.
+
+        Args:
+            sample: {name: dtype [*shape]}, each a numpy array, a torch tensor on any device or, for the shape
+                (), a number; any strides. Nothing is cast, except by a codec.
+            out: `nbytes()` writable bytes, contiguous, at any address.
+
+        Raises:
+            ConfigError: a tensor is missing, extra, or has another shape or dtype, or its codec cannot hold it; `out`
+                is read-only or has another length.
+            ImportError: a number for bfloat16 or float8, and torch is not installed.
+        """
+        self._check_names(sample)
+        memory = self._writable(out)
+        for name, (spec, offset) in self._layout.items():
+            if spec.codec is None:
+                copy_into(array_at(spec, memory, offset), spec._checked(sample[name]))
+            else:
+                spec._encode_into(sample[name], (), [memory], offset)
+
+    def encode_batch_into(self, batch: Mapping[str, Any], outs: Sequence[Any]) -> None:
+        """Write `len(outs)` samples to where each is wanted; on an error, part of them may be written.
+
+        Args:
+            batch: {name: dtype [len(outs), *shape]}, each a numpy array or a torch tensor as for
+                `encode_into`.
+            outs: for each sample, what `encode_into` takes.
+
+        Raises:
+            ConfigError, ImportError: as for `encode_into`.
+        """
+        self._check_names(batch)
+        memories = [self._writable(out) for out in outs]
+        n, n_bytes = len(memories), self._nbytes
+        plain = {name: at for name, at in self._layout.items() if at[0].codec is None}
+        values = {name: spec._checked(batch[name], rows=(n,)) for name, (spec, _) in plain.items()}
+        if n_bytes > _STAGED_BYTES:
+            for i, memory in enumerate(memories):
+                for name, (spec, offset) in plain.items():
+                    copy_into(array_at(spec, memory, offset), values[name][i, ...])
+        elif plain:
+            # A call of numpy costs more than copying a small tensor, so there is one for all rows.
+            np = import_numpy()
+            staged = np.empty((n, n_bytes), np.uint8)
+            for name, (spec, offset) in plain.items():
+                if spec.nbytes and n:
+                    column = staged[:, offset : offset + spec.nbytes].view(array_dtype(spec.dtype))
+                    np.copyto(column.reshape(n, *spec.shape), on_host(values[name]))
+            staged_bytes = staged.reshape(-1).data
+            for i, memory in enumerate(memories):
+                memory[:] = staged_bytes[i * n_bytes : (i + 1) * n_bytes]
+        for name, (spec, offset) in self._layout.items():
+            if spec.codec is not None:
+                spec._encode_into(batch[name], (n,), memories, offset)
+
+    def views(self, out: Any) -> dict[str, Any]:
+        """Return the tensors of one sample on the memory of `out`, to be filled in place; no copy.
+
+        Args:
+            out: as for `encode_into`.
+
+        Returns:
+            {name: dtype [*shape]}: numpy arrays, and torch tensors for bfloat16 and float8, which numpy
+            lacks. They keep `out` alive. Tensors are laid out without padding, so an array may be unaligned:
+            numpy works with such arrays, if slower.
+
+        Raises:
+            ConfigError: `out` is read-only or has another length; a bfloat16 tensor would be unaligned, which
+                torch does not support; a tensor has a codec, so there is nothing in the sample to be shown.
+            ImportError: there is a bfloat16 or float8 tensor, and torch is not installed.
+        """
+        memory = self._writable(out)
+        views: dict[str, Any] = {}
+        for name, (spec, offset) in self._layout.items():
+            if spec.codec is not None:
+                raise ConfigError(
+                    f'tensor "{name}" is stored as {spec.codec}, so it cannot be filled in place; use a function that '
+                    f"returns tensors, or no codec"
+                )
+            array = array_at(spec, memory, offset)
+            if spec.dtype in STAND_INS:
+                # Slots lie end to end: where a sample has an odd length, every other one starts unaligned.
+                if spec.numel and (not array.flags.aligned or self._nbytes % array.itemsize):
+                    raise ConfigError(
+                        f'tensor "{name}" ({spec.dtype}) would be unaligned at byte {offset} of samples of '
+                        f"{self._nbytes} bytes; order the tensors by item size, largest first, and make the "
+                        f"sample a multiple of {array.itemsize} bytes"
+                    )
+                views[name] = tensor_over(spec.dtype, array)
+            else:
+                views[name] = array
+        return views
+
+    def decode(self, data: Buffer) -> dict[str, Any]:
+        """Return the tensors of one sample, each with memory of its own; the sample's bytes are copied once.
+
+        A tensor with the codec TopK comes as `TopKLogits`.
+
+        Raises:
+            ConfigError: `data` is not exactly `nbytes()` long.
+            WireError: `data` is not what a codec writes.
+            ImportError: torch is not installed.
+        """
+        check_length(data, self._nbytes)
+        return {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
+
+    def decode_single(self, data: Buffer, name: str) -> Any:
+        """Return one tensor of a sample, as `decode` does; the rest of `data` is neither read nor checked.
+
+        Raises:
+            KeyError: no tensor has this name.
+            ConfigError: `data` ends before the tensor does.
+            WireError: `data` is not what the codec writes.
+            ImportError: torch is not installed.
+        """
+        spec, offset = self._find(name)
+        return spec.decode(memoryview(data).cast("B")[offset : offset + spec.nbytes])
+
+    def decode_batch(self, samples: Sequence[Buffer]) -> dict[str, Any]:
+        """Decode samples straight into stacked tensors, dtype [len(samples), *shape]: one copy.
+
+        Raises:
+            ConfigError: there are no samples, or one is not exactly `nbytes()` long.
+            WireError: a sample is not what a codec writes.
+            ImportError: torch is not installed.
+        """
+        if not samples:
+            raise ConfigError("cannot stack 0 samples; need at least 1")
+        torch = import_torch()
+        for sample in samples:
+            check_length(sample, self._nbytes)
+        batch: dict[str, Any] = {}
+        for name, (spec, offset) in self._layout.items():
+            if spec.codec is not None:
+                batch[name] = decode(spec._coder, spec._field, samples, offset, (len(samples),))
+                continue
+            stacked = torch.empty((len(samples), *spec.shape), dtype=spec.torch_dtype)
+            rows = stacked.view(torch_dtype(array_dtype(spec.dtype))).numpy()
+            for i, sample in enumerate(samples):
+                rows[i] = array_at(spec, sample, offset)
+            batch[name] = stacked
+        return batch
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> BatchConfig:
+        """Build from `{"specs": [{"name": ..., "shape": [...], "dtype": ..., "codec": ...}, ...]}`.
+
+        Raises:
+            ConfigError: `config` is not a mapping, or a spec is invalid.
+            TypeError: as for the class.
+        """
+        if not hasattr(config, "get"):
+            raise ConfigError(
+                f'batch config must be a mapping with the key "specs", got {type(config).__name__}'
+            )
+        return cls(config.get("specs", []))
+
+    @classmethod
+    def from_yaml(cls, path: str) -> BatchConfig:
+        """Build from a YAML file with the content of `from_dict`.
+
+        Raises:
+            OSError: the file cannot be read.
+            ConfigError, TypeError: as for `from_dict`.
+        """
+        import yaml
+
+        with open(path, encoding="utf-8") as file:
+            return cls.from_dict(yaml.safe_load(file))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `from_dict` takes, made of dicts, lists, strings and ints only."""
+        return {
+            "specs": [
+                {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype}
+                | ({} if spec.codec is None else {"codec": spec.codec})
+                for spec in self.specs
+            ]
+        }
+
+    def _check_names(self, tensors: Mapping[str, Any]) -> None:
+        if tensors.keys() != self._layout.keys():
+            missing, extra = self._layout.keys() - tensors.keys(), tensors.keys() - self._layout.keys()
+            raise ConfigError(f"Tensor mismatch: missing={sorted(missing)}, extra={sorted(extra, key=str)}")
+
+    def _writable(self, out: Any) -> memoryview:
+        """Return the bytes of `out`, which must be those of one sample."""
+        memory = memoryview(out)
+        if memory.readonly or not memory.c_contiguous or memory.nbytes != self._nbytes:
+            raise ConfigError(
+                f"cannot write a sample of {self._nbytes} bytes to memory of {memory.nbytes} bytes "
+                f"(read-only: {memory.readonly}, contiguous: {memory.c_contiguous})"
+            )
+        return memory.cast("B") if memory.nbytes else memory
+
+    def _find(self, name: str) -> tuple[TensorSpec, int]:
+        try:
+            return self._layout[name]
+        except KeyError:
+            raise KeyError(f"Unknown tensor '{name}'. Available: {self.tensor_names}") from None
+
+
+def make_xy_config(
+    x_shape: tuple[int, ...], x_dtype: str, y_shape: tuple[int, ...], y_dtype: str
+) -> BatchConfig:
+    """Return the config of samples with two tensors, `x` and `y`.
+
+    Raises:
+        ConfigError: a shape or dtype is invalid; see `TensorSpec`.
+    """
+    return BatchConfig([TensorSpec("x", x_shape, x_dtype), TensorSpec("y", y_shape, y_dtype)])
+
+
+def _to_spec(spec: Any) -> TensorSpec:
+    if isinstance(spec, TensorSpec):
+        return spec
+    if not hasattr(spec, "items"):
+        raise TypeError(f"Expected TensorSpec or dict-like, got {type(spec)}")
+    return TensorSpec(**{key: value for key, value in spec.items() if not str(key).startswith("_")})
+
+
+#: Up to this many bytes per sample, the rows of a batch are laid out side by side before they are written.
+_STAGED_BYTES = 16384

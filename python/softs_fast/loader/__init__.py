@@ -1,0 +1,1 @@
+"""Endless datasets of the samples of a product, and their DataLoader. Needs torch."""

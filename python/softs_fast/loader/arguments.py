@@ -1,0 +1,48 @@
+"""Checks of arguments, and the arguments of an older softs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+from ..errors import ConfigError
+
+__all__ = ["accepts_0_1_0", "check_at_least"]
+
+P = ParamSpec("P")
+
+
+def check_at_least(name: str, value: float, least: int) -> None:
+    """Check the range of a number.
+
+    Raises:
+        ConfigError: it is below `least`, or not a number.
+    """
+    if not value >= least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
+def accepts_0_1_0(
+    init: Callable[Concatenate[Any, P], None],
+) -> Callable[Concatenate[Any, P], None]:
+    """Let a constructor with the arguments of softs 0.1.2 also take those of 0.1.0.
+
+    0.1.0 had `max_retries` (a whole number, 10 by default) where 0.1.2 has `retry_delay` (seconds), and
+    `retry_delay` after it, where 0.1.2 has `request_timeout`. It never gave up, so `max_retries` without
+    `request_timeout` means no timeout.
+    """
+
+    @functools.wraps(init)
+    def accept(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        if len(args) in (6, 7) and type(args[5]) is int and args[5] >= 1:
+            by_place = dict(zip(("max_retries", "retry_delay"), args[5:], strict=False))
+            twice = by_place.keys() & kwargs.keys()
+            if twice:
+                raise TypeError(f"given both by position and by name: {', '.join(sorted(twice))}")
+            args, kwargs = args[:5], {**kwargs, **by_place}
+        if kwargs.get("max_retries") is not None and len(args) < 7:
+            kwargs.setdefault("request_timeout", None)
+        init(self, *args, **kwargs)
+
+    return accept

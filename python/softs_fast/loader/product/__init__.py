@@ -1,0 +1,1 @@
+"""Which product is wanted, and how a client follows it."""

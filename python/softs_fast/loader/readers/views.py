@@ -1,0 +1,159 @@
+"""Tensors on the slots themselves: a block of slots is a batch, and comes back when its last tensor is gone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ... import _core
+from ...configs import BatchConfig, TensorSpec
+from ...errors import ConfigError
+from ...market import Client, Medium
+from ...market.client import slot_stride
+from ...market.mediums.segment import SegmentMedium
+from ...tensors.dtypes import ITEM_BYTES, torch_dtype
+from .blocks import Blocks, Tensors
+from .copying import has_rows
+
+__all__ = ["BlockReader", "check_zero_copy"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Where the tensor of a batch lies: its offset in bytes, everything else in items; `n_items` is what it spans."""
+
+    name: str
+    dtype: torch.dtype
+    offset: int
+    n_items: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> None:
+    """Check that tensors can lie on the slots of such a medium.
+
+    Raises:
+        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, the medium is not in memory that the
+            process shares, or a tensor would be unaligned; the text says what to do.
+    """
+    if not has_rows(config):
+        raise ConfigError(
+            f"zero_copy hands out what is in the slots, but {type(config).__name__}.decode makes something else of it"
+        )
+    own_read = isinstance(medium_cls, type) and issubclass(medium_cls, SegmentMedium)
+    if not own_read or any(
+        getattr(medium_cls, name) is not getattr(SegmentMedium, name) for name in ("read", "read_into")
+    ):
+        raise ConfigError(
+            f"zero_copy needs slots that can be mapped: ShmMedium or FilesystemMedium, not {medium_cls!r}"
+        )
+    n_bytes, stride = config.nbytes(), slot_stride(medium_cls, config.nbytes())
+    for spec in config.specs:
+        if spec.codec is not None:
+            raise ConfigError(
+                f'zero_copy hands out what is in the slots, but tensor "{spec.name}" is stored as {spec.codec} and must '
+                f"be decoded, which is a copy by itself; leave out one of the two"
+            )
+        item, offset = ITEM_BYTES[spec.dtype], config.get_offset(spec.name)
+        if spec.numel and (offset % item or stride % item):
+            raise ConfigError(
+                f'zero_copy: tensor "{spec.name}" ({spec.dtype}) would be unaligned at byte {offset} of samples '
+                f"of {n_bytes} bytes; order the tensors by item size, largest first, and make the sample a "
+                f"multiple of {item} bytes, if need be by another tensor of uint8 [{-n_bytes % item or item}] "
+                f"at its end"
+            )
+
+
+class BlockReader(Blocks):
+    """Makes a batch of tensors of a block of slots, without a copy.
+
+    Each tensor has a torch storage of its own, for torch.save refuses tensors of several dtypes on one.
+
+    Args:
+        config: what a slot holds; one that `check_zero_copy` accepts.
+        client: who has the slots, in blocks of `n_rows`.
+        n_rows: slots per block.
+        n_blocks: how many blocks there are.
+        pin: called with the address of the first slot, before the first batch; returns whether torch takes the
+            slots for pinned memory, otherwise batches are copied to pinned memory. None: not needed.
+        one_storage: all tensors of a batch share a torch storage, so that they are sent to another process together.
+    """
+
+    def __init__(
+        self,
+        config: BatchConfig,
+        client: Client,
+        n_rows: int,
+        n_blocks: int,
+        pin: Callable[[int], bool] | None = None,
+        one_storage: bool = False,
+    ) -> None:
+        super().__init__(client, n_rows, n_blocks)
+        assert isinstance(client.medium, SegmentMedium)
+        self._stride = client.medium.slot_stride
+        self._pin = pin
+        self._copy_to_pinned = False
+        self._one_storage = one_storage
+        self._fields = [self._field(spec, config.get_offset(spec.name)) for spec in config.specs]
+
+    def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
+        """Take a block, waiting up to timeout_ms for it.
+
+        Returns:
+            How many rows there are now: all or `done`.
+        """
+        # A block that was not handed out goes back first: the model has changed.
+        self._batch = None
+        lease = self._client.lease(product_id, timeout_ms)
+        if lease is None:
+            return done
+        if self._pin is not None:
+            pin, self._pin = self._pin, None
+            address = torch.frombuffer(lease, dtype=torch.uint8).data_ptr()
+            self._copy_to_pinned = not pin(address - lease.first_slot * self._stride)
+        views = self._views_of_one if self._one_storage else self._views
+        self._batch = views(lease)
+        return self.n_rows
+
+    def take(self) -> Tensors:
+        """As `Blocks.take`; a copy in pinned memory where the slots cannot be pinned."""
+        batch = super().take()
+        if self._copy_to_pinned:
+            return {name: tensor.pin_memory() for name, tensor in batch.items()}
+        return batch
+
+    def _views(self, lease: _core.Lease) -> Tensors:
+        return {
+            field.name: torch.frombuffer(
+                lease, dtype=field.dtype, offset=field.offset, count=field.n_items
+            ).as_strided_(field.shape, field.strides)
+            if field.n_items
+            else torch.empty(field.shape, dtype=field.dtype)
+            for field in self._fields
+        }
+
+    def _views_of_one(self, lease: _core.Lease) -> Tensors:
+        storage = torch.frombuffer(lease, dtype=torch.uint8).untyped_storage()
+        return {
+            field.name: torch.empty(0, dtype=field.dtype).set_(
+                storage, field.offset // field.dtype.itemsize, field.shape, field.strides
+            )
+            for field in self._fields
+        }
+
+    def _field(self, spec: TensorSpec, offset: int) -> _Field:
+        item = ITEM_BYTES[spec.dtype]
+        stride = self._stride // item
+        strides = [math.prod(spec.shape[i + 1 :]) for i in range(len(spec.shape))]
+        return _Field(
+            spec.name,
+            torch_dtype(spec.dtype),
+            offset,
+            (self.n_rows - 1) * stride + spec.numel if spec.numel else 0,
+            (self.n_rows, *spec.shape),
+            (stride, *strides),
+        )

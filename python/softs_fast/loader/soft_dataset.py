@@ -1,0 +1,99 @@
+"""The endless dataset of the samples of one product, which `set_model` changes."""
+
+from __future__ import annotations
+
+from ..configs import BatchConfig
+from ..market import Medium
+from .arguments import accepts_0_1_0
+from .endless import EndlessDataset
+from .product.shared_id import SharedModelId
+
+__all__ = ["SoftIterableDataset"]
+
+
+class SoftIterableDataset(EndlessDataset):
+    """Endless dataset of samples, decoded to `{name: tensor}`.
+
+    The client is opened by the process that iterates, so each DataLoader worker has its own, with `num_slots`
+    slots.
+
+    Args:
+        model_id: product to order; at most 256 bytes of UTF-8. `set_model` changes it for all workers.
+        endpoint: frontend of the broker.
+        batch_config: what one sample holds.
+        medium_cls: how samples get here. With `CudaIpcMedium` they are tensors on its device.
+        num_slots: samples on order or finished, per worker.
+        retry_delay: seconds, the shortest time between two requests that got nothing.
+        request_timeout: seconds without a sample after which iteration raises; None waits for ever.
+        max_retries: softs 0.1.0's argument. It never gave up: with `max_retries` alone, `request_timeout` is
+            None. A whole number >= 1 as the sixth positional argument is taken for it, and a seventh for
+            `retry_delay`.
+        zero_copy: tensors lie on the slots; otherwise each has memory of its own. A slot is used again when the
+            last tensor, view or array on it is gone, in whatever thread; if the user keeps them all, iteration
+            raises. What a DataLoader worker sends to its trainer is copied once on the way. To save or send a
+            tensor, `clone()` it first: torch writes with it what lies between its rows.
+        ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them.
+            DataLoader workers take turns: with a `SoftDataLoader` batch by batch, with another one sample by
+            sample, and each of them begins at 0, with `persistent_workers` for each iterator of the DataLoader.
+            Iterators in one process go on where the last one stopped, and if several of them live, in whatever
+            threads, each sample goes to one of them.
+        prefetch: samples that are ordered ahead at most; default: all slots.
+        debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
+
+    Raises:
+        ConfigError: `model_id` is no string or too long, a number is out of range, or `zero_copy` is impossible:
+            the text says why.
+    """
+
+    @accepts_0_1_0
+    def __init__(
+        self,
+        model_id: str,
+        endpoint: str,
+        batch_config: BatchConfig,
+        medium_cls: type[Medium],
+        num_slots: int = 8,
+        retry_delay: float = 0.01,
+        request_timeout: float | None = 60.0,
+        *,
+        max_retries: int | None = None,
+        zero_copy: bool = False,
+        ordered: bool = False,
+        prefetch: int | None = None,
+        debug: bool = False,
+    ) -> None:
+        self._shared_model_id = SharedModelId(model_id)
+        super().__init__(
+            self._shared_model_id,
+            endpoint,
+            batch_config,
+            medium_cls,
+            num_slots=num_slots,
+            retry_delay=retry_delay,
+            request_timeout=request_timeout,
+            zero_copy=zero_copy,
+            ordered=ordered,
+            prefetch=prefetch,
+            debug=debug,
+        )
+        self.max_retries = max_retries
+
+    @property
+    def model_id(self) -> str:
+        """The product that is ordered now."""
+        return self._shared_model_id.read()
+
+    def set_model(self, model_id: str) -> None:
+        """Order another product from now on, in every process that iterates over this dataset.
+
+        In this process, orders that no supplier has begun are taken back, and samples of the new product ordered, before
+        this returns, in whatever thread; other processes are woken to do it. Nobody yields a sample of the
+        old product once this has returned, but who is about to at that moment, and no batch of a `SoftDataLoader` has samples of
+        both. Batches that a DataLoader of torch has fetched ahead are not taken back; a `SoftDataLoader` drops
+        them. In an ordered dataset, each product has a stream of its own, which goes on where it was left.
+
+        Raises:
+            ConfigError: `model_id` is no string or longer than 256 bytes.
+        """
+        self._shared_model_id.write(model_id)
+        self._change_course()

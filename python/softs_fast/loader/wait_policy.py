@@ -1,0 +1,107 @@
+"""How long an iterator waits for a sample, and when it gives up."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+
+from ..errors import SampleTimeout
+from ..market import Client
+from .backlog import trainer_died
+
+__all__ = ["WAIT_MS", "WaitPolicy"]
+
+#: A wait is never longer than this before it looks whether the model has changed, or the trainer has died.
+WAIT_MS = 100
+
+
+class WaitPolicy:
+    """How long an iterator waits for a sample, and what it does when it waits no longer.
+
+    Attributes:
+        wait_ms: how long to wait before looking again whether the model has changed.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        retry_delay: float,
+        request_timeout: float | None,
+        max_failures: int | None,
+        shortest_ms: int,
+    ) -> None:
+        self._client = client
+        self._max_failures = max_failures
+        self._shortest_ms = shortest_ms
+        self._retry_delay = retry_delay
+        self._request_timeout = request_timeout
+        self._first_wait_ms = self._wait_ms(0.0)
+        self._starved_s = _STARVED_S if request_timeout is None else min(request_timeout, _STARVED_S)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin to wait."""
+        self._asked_at = self._waiting_since = time.monotonic()
+        self._starved_since: float | None = None
+        self.wait_ms = self._first_wait_ms
+
+    def goes_on(self, product: str, is_starved: bool = False) -> bool:
+        """Return whether to ask again after a request that got nothing.
+
+        Args:
+            product: what was asked for.
+            is_starved: nothing can come, because the user holds everything.
+
+        Raises:
+            SampleTimeout: request_timeout has passed, or the user lets nothing go; subclass and text name the
+                cause.
+        """
+        if trainer_died():
+            return False
+        now = time.monotonic()
+        if is_starved:
+            self._starve(product, now)
+            return True
+        self._starved_since = None
+        waited_s = now - self._waiting_since
+        if self._request_timeout is not None and waited_s >= self._request_timeout:
+            raise self._client.diagnose(product, waited_s)
+        if self._max_failures is not None and waited_s >= _FAILING_S:
+            n_failures = self._client.n_failures(product)
+            if n_failures and n_failures >= self._max_failures:
+                raise self._client.diagnose(product, waited_s)
+        # The client waits by itself; this keeps one that comes back at once from spinning.
+        asked_s = now - self._asked_at
+        if self._shortest_ms == WAIT_MS or asked_s * 1000 < self.wait_ms:
+            time.sleep(max(0.0, self._retry_delay - asked_s))
+        self._asked_at = time.monotonic()
+        self.wait_ms = self._wait_ms(self._asked_at - self._waiting_since)
+        return True
+
+    def _starve(self, product: str, now: float) -> None:
+        """Give other threads, and cycles of garbage, a moment to let a block go."""
+        if self._starved_since is None:
+            self._starved_since = now
+            gc.collect()
+        elif now - self._starved_since >= self._starved_s:
+            raise SampleTimeout(
+                f"no sample of product {product!r}: all {self._client.slot_count} slots are held, as "
+                f"{self._client.n_blocks_held} batches whose tensors are still in use; let them go, keep copies "
+                f"(tensor.clone()), or raise num_slots"
+            )
+        self.wait_ms = _STARVED_WAIT_MS
+
+    def _wait_ms(self, waited_s: float) -> int:
+        wait_ms = min(max(self._shortest_ms, int(waited_s * 1000 * _LATE)), WAIT_MS)
+        if self._request_timeout is None:
+            return wait_ms
+        return max(1, min(wait_ms, math.ceil((self._request_timeout - waited_s) * 1000)))
+
+
+_STARVED_S = 1.0
+#: Orders that fail while a model switch makes its way to everybody are no reason to give up.
+_FAILING_S = 1.0
+_STARVED_WAIT_MS = 10
+#: A switch in another process is seen this much too late, as a part of the time that was waited.
+_LATE = 1 / 8

@@ -1,0 +1,114 @@
+"""A client's slots on its device, and waiting for what other processes do there.
+
+No stream ever waits for an event of another process: should that one be killed, the event is never done, and a stream that waits for it can
+neither be taken back nor outlived. So it is always a thread that waits, and looks whether the other process lives.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import weakref
+
+from .... import _kernels
+from ....errors import PeerLost
+from .peer_process import is_alive, this_process
+from .slot_ticket import Process, Ticket
+
+__all__ = ["Arena", "await_event", "local_arena"]
+
+
+class Arena:
+    """Memory for the slots of one client on a device, with two events per slot. It is freed when nobody refers to it any more.
+
+    Args:
+        n_slots: how many slots.
+        payload_bytes: of a sample.
+        device: number of the device.
+
+    Raises:
+        CudaError: there is no such device, or not enough memory on it, or its memory cannot be shared.
+    """
+
+    def __init__(self, n_slots: int, payload_bytes: int, device: int) -> None:
+        self.device = device
+        self.payload_bytes = payload_bytes
+        #: From one slot to the next, bytes.
+        self.stride = -(-payload_bytes // _ALIGNMENT) * _ALIGNMENT
+        self.generation = secrets.randbits(64)
+        self.memory = _kernels.CudaMemory(n_slots * self.stride, device)
+        self.filled = [_kernels.CudaEvent(device) for _ in range(n_slots)]
+        self.drained = [_kernels.CudaEvent(device) for _ in range(n_slots)]
+        self._pid = os.getpid()
+        _arenas[self.generation] = self
+
+    def address(self, slot_id: int) -> int:
+        """Return where a slot begins."""
+        return self.memory.address + slot_id * self.stride
+
+    def ticket(self, slot_id: int) -> Ticket:
+        """Return what another process needs to know of a slot."""
+        return Ticket(
+            self.generation,
+            slot_id,
+            self.payload_bytes,
+            this_process(),
+            _kernels.cuda_device_id(self.device),
+            slot_id * self.stride,
+            self.memory.n_bytes,
+            self.memory.handle,
+            self.filled[slot_id].handle,
+            self.drained[slot_id].handle,
+        )
+
+    def __del__(self) -> None:
+        """In a fork the memory is the parent's, and CUDA does not work."""
+        if hasattr(self, "_pid") and self._pid != os.getpid():
+            _of_parents.append((self.memory, self.filled, self.drained))
+
+
+def local_arena(ticket: Ticket) -> Arena | None:
+    """Return the arena of a ticket if it is one of this very process: CUDA opens no handles of its own process."""
+    arena = _arenas.get(ticket.generation)
+    return arena if arena is not None and arena._pid == os.getpid() == ticket.owner.pid else None
+
+
+def await_event(event: _kernels.CudaEvent, recorder: Process, what: str) -> None:
+    """Wait until the last record of an event is done.
+
+    Args:
+        event: recorded by another process.
+        recorder: that process.
+        what: what it means that it is not done, for the error.
+
+    Raises:
+        PeerLost: the process has ended, or half a minute has passed, and it is not done.
+    """
+    if event.is_done():
+        return
+    began = looked = time.monotonic()
+    pause_s = 0.0
+    while not event.is_done():
+        now = time.monotonic()
+        if now - looked >= _LOOK_S:
+            looked = now
+            # It may have done it before it ended.
+            if not is_alive(recorder) and not event.is_done():
+                raise PeerLost(f"{what}: process {recorder.pid} has ended")
+            if now - began >= _PATIENCE_S:
+                raise PeerLost(f"{what}: not within {_PATIENCE_S:.0f} s, and process {recorder.pid} lives")
+        time.sleep(pause_s)
+        pause_s = min(_LONGEST_S, pause_s + _STEP_S)
+
+
+#: What the widest loads of a device are aligned to, and tensors of all dtypes.
+_ALIGNMENT = 256
+_PATIENCE_S = 30.0
+#: How often to look whether the other process lives, and how long to sleep at most; a kernel takes some microseconds.
+_LOOK_S = 0.01
+_LONGEST_S = 0.001
+_STEP_S = 0.00001
+_arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()
+#: What a fork must not free.
+_of_parents: list[object] = []

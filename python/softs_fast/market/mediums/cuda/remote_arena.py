@@ -1,0 +1,229 @@
+"""The arena of a client as one of its suppliers sees it: memory on a device, a stream to work in, and what that work still needs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .... import _core, _kernels
+from ....errors import SegmentError
+from ....tensors import cuda
+from ....tensors.dtypes import import_numpy
+from .arena import Arena, await_event, local_arena
+from .peer_process import is_alive, this_process
+from .slot_ticket import PAYLOAD_AT, Place, Ticket
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["DeviceSlot", "RemoteArena", "Row", "device_for"]
+
+#: Of a tensor on the device its address, items and dtype; offset in the slot in bytes, and dtype there: as `_kernels.cuda_pack` takes it.
+Row = tuple[int, int, str, int, str]
+
+
+class RemoteArena:
+    """The arena of one client, opened for work on one device of this process.
+
+    Where it cannot be, there is a `refusal`, and samples go through the segment instead.
+
+    Args:
+        ticket: one of the client's.
+        device: on which work is done.
+    """
+
+    def __init__(self, ticket: Ticket, device: int) -> None:
+        self.owner = ticket.owner
+        #: Why it cannot be opened; empty if it was, or if the client has no device.
+        self.refusal = ""
+        self.is_open = False
+        self.local: Arena | None = None
+        self._mapping: _kernels.CudaMapping | None = None
+        #: Of its slots in the segment any one, which knows whether the client has closed it.
+        self.head: _core.Lease | None = None
+        self._in_flight: deque[tuple[_kernels.CudaEvent, object]] = deque()
+        self._idle_events: list[_kernels.CudaEvent] = []
+        if not ticket.device_id:
+            return
+        try:
+            self._open(ticket, device)
+        except (_Refused, _kernels.CudaError) as error:
+            self.refusal = str(error)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody will read what is written there: the client has ended or closed it."""
+        gone = self.head is not None and self.head.is_gone
+        return gone or not is_alive(self.owner)
+
+    def write(
+        self,
+        slots: Sequence[DeviceSlot],
+        rows: Sequence[Sequence[Row]],
+        copies: Sequence[Sequence[tuple[int, int, int]]],
+        keep: object,
+    ) -> Place:
+        """Write samples, one into each slot, after what torch's current stream has been given so far.
+
+        Args:
+            slots: of this arena, drained.
+            rows: for each slot, tensors on this device.
+            copies: for each slot, what lies on the host: offset in the slot, address, bytes.
+            keep: what keeps the memory of all these; it is kept until the work is done.
+
+        Returns:
+            Where the samples are, for their receipts.
+        """
+        stream, ready = self.stream.handle, self._ready
+        ready.record(cuda.current_stream(self.device))
+        ready.wait(stream)
+        if self.is_near:
+            base, n_bytes, starts = self._base, self._n_bytes, [slot.ticket.offset for slot in slots]
+        else:
+            # Work of one device in memory of another is slow where it goes by single loads, so it gets there in one copy.
+            stride = -(-slots[0].ticket.payload_bytes // _ALIGNMENT) * _ALIGNMENT
+            scratch = cuda.empty((stride * len(slots),), "uint8", self.device)
+            keep = (keep, scratch)
+            base, n_bytes, starts = (
+                scratch.data_ptr(),
+                stride * len(slots),
+                [i * stride for i in range(len(slots))],
+            )
+        table = [
+            (address, count, dtype, start + offset, out)
+            for start, of_slot in zip(starts, rows, strict=True)
+            for address, count, dtype, offset, out in of_slot
+        ]
+        if table:
+            _kernels.cuda_pack(table, slot=base, slot_bytes=n_bytes, stream=stream)
+        for start, of_slot in zip(starts, copies, strict=True):
+            for offset, address, size in of_slot:
+                _kernels.cuda_copy(base + start + offset, address, size, stream)
+        if self.is_near:
+            for slot in slots:
+                slot.filled.record(stream)
+            self._keep_until_done(keep)
+            return Place.AFTER_EVENT
+        for slot, start in zip(slots, starts, strict=True):
+            _kernels.cuda_copy(slot.address, base + start, slot.ticket.payload_bytes, stream)
+        # An event belongs to one device, and this is another.
+        self.stream.synchronize()
+        return Place.IN_ARENA
+
+    def close(self) -> None:
+        """Wait for the work that is under way and let go of the memory."""
+        if self.is_open:
+            self.stream.synchronize()
+            self.stream.close()
+            self._in_flight.clear()
+            if self._mapping is not None:
+                self._mapping.close()
+            self.local = None
+            self.is_open = False
+
+    def address(self, ticket: Ticket) -> int:
+        """Return where a slot begins."""
+        return self._base + ticket.offset
+
+    def open_event(self, handle: bytes) -> _kernels.CudaEvent:
+        """Open an event of the client."""
+        return _kernels.CudaEvent.open(handle, self.device)
+
+    def _open(self, ticket: Ticket, device: int) -> None:
+        if cuda.n_devices() == 0:
+            raise _Refused("this process has no CUDA device")
+        if ticket.owner.pid_namespace != this_process().pid_namespace:
+            raise _Refused("the client lives in another pid namespace")
+        theirs = _visible(ticket.device_id)
+        if theirs is not None and not _kernels.cuda_can_access(device, theirs):
+            raise _Refused(
+                f"CUDA device {device} cannot reach the client's, {theirs}: there is no peer access"
+            )
+        self.device = device
+        self.is_near = device == theirs
+        self._n_bytes = ticket.arena_bytes
+        arena = local_arena(ticket)
+        if arena is None:
+            self._mapping = _kernels.CudaMapping(ticket.arena, device)
+            self._base = self._mapping.address
+        else:
+            #: The arena itself, where it is one of this process.
+            self.local = arena
+            self._base = arena.memory.address
+        self.stream = _kernels.CudaStream(device)
+        self._ready = _kernels.CudaEvent(device)
+        self.is_open = True
+
+    def _keep_until_done(self, keep: object) -> None:
+        """Keep something until the stream has come as far as it is filled now."""
+        in_flight = self._in_flight
+        while in_flight and in_flight[0][0].is_done():
+            self._idle_events.append(in_flight.popleft()[0])
+        event = self._idle_events.pop() if self._idle_events else _kernels.CudaEvent(self.device)
+        event.record(self.stream.handle)
+        in_flight.append((event, keep))
+
+
+class DeviceSlot:
+    """A slot of a client, and how to get at it.
+
+    Args:
+        arena: that of the client.
+        head: the slot in the segment.
+        ticket: what it begins with.
+    """
+
+    def __init__(self, arena: RemoteArena, head: _core.Lease, ticket: Ticket) -> None:
+        self.arena = arena
+        self.ticket = ticket
+        self._head = head
+        self._payload: np.ndarray[Any, Any] | None = None
+        if arena.is_open:
+            self.address = arena.address(ticket)
+            local = arena.local
+            if local is None:
+                self.filled = arena.open_event(ticket.filled)
+                self._drained = arena.open_event(ticket.drained)
+            else:
+                self.filled, self._drained = local.filled[ticket.slot_id], local.drained[ticket.slot_id]
+
+    def await_drained(self) -> None:
+        """Wait until the client has read the last sample.
+
+        Raises:
+            PeerLost: it has died, or its device has been at other work for half a minute.
+        """
+        await_event(self._drained, self.arena.owner, "the client has not read the last sample of this slot")
+
+    def payload(self) -> np.ndarray[Any, Any]:
+        """Return the memory of a sample in the segment, uint8 [payload_bytes].
+
+        Raises:
+            SegmentError: there is no room for it.
+        """
+        if self._payload is None:
+            memory: Any = self._head.reserve(PAYLOAD_AT, self.ticket.payload_bytes)
+            self._payload = import_numpy().frombuffer(memory, "uint8")
+        return self._payload
+
+
+def device_for(ticket: Ticket) -> int:
+    """Return on which device to work for a client: its own if that is visible here, else the current one."""
+    if cuda.n_devices() == 0:
+        return 0
+    theirs = _visible(ticket.device_id)
+    return cuda.current_device() if theirs is None else theirs
+
+
+def _visible(device_id: str) -> int | None:
+    """Return which of the devices of this process has an id."""
+    ids = [_kernels.cuda_device_id(i) for i in range(cuda.n_devices())]
+    return ids.index(device_id) if device_id in ids else None
+
+
+class _Refused(SegmentError):
+    """An arena cannot be opened."""
+
+
+_ALIGNMENT = 256

@@ -1,0 +1,283 @@
+"""Looking at a market from outside: who is connected to a broker, and what the counters in the clients' segments say."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from .. import _core
+from ..errors import BrokerTimeout, SegmentError, SoftsError, WireError
+from ..market.protocol import BrokerStats
+
+__all__ = [
+    "ClientCounters",
+    "ClientView",
+    "LaneSupplierView",
+    "LaneView",
+    "Observer",
+    "ProductView",
+    "SegmentView",
+    "Snapshot",
+    "SupplierCounters",
+    "SupplierView",
+]
+
+
+@dataclass(frozen=True)
+class ClientCounters:
+    """What a client counts in its segment; the fields are in the order of the counters there."""
+
+    #: Samples delivered.
+    samples: int
+    #: Nanoseconds spent waiting for samples, and how often.
+    waited_ns: int
+    waits: int
+    #: Slots in the hands of the user now.
+    held: int
+    #: Orders that were placed again.
+    retries: int
+    #: Orders that failed for good.
+    failed: int
+    #: Orders whose supplier died.
+    lost: int
+    #: Slots that are finished and not taken, and slots on order, now.
+    finished: int
+    on_order: int
+    #: When it began, nanoseconds since 1970.
+    started_ns: int
+
+
+@dataclass(frozen=True)
+class SupplierCounters:
+    """What a supplier counts in the segment of one client; the fields are in the order of the counters there."""
+
+    #: Samples made, and calls that failed.
+    samples: int
+    failed: int
+    #: Nanoseconds in calls of the generator.
+    busy_ns: int
+    #: How often it went to sleep.
+    sleeps: int
+    #: Claims that it gave back.
+    given_back: int
+
+
+@dataclass(frozen=True)
+class LaneSupplierView:
+    """A supplier that is attached to a client's segment."""
+
+    #: Its bit in `LaneView.attached`.
+    index: int
+    pid: int
+    counters: SupplierCounters
+
+
+@dataclass(frozen=True)
+class LaneView:
+    """One lane of a client's segment."""
+
+    index: int
+    generation: int
+    #: Suppliers that serve it, one bit each.
+    attached: int
+    #: Orders ever placed, and positions that were passed over.
+    tail: int
+
+
+@dataclass(frozen=True)
+class SegmentView:
+    """What a client's segment says; there is none for softs clients, TCP mediums and other machines."""
+
+    segment_id: int
+    counters: ClientCounters
+    suppliers: tuple[LaneSupplierView, ...]
+    lanes: tuple[LaneView, ...]
+
+
+@dataclass(frozen=True)
+class ClientView:
+    """A client, as its broker sees it, and its segment if it lies on this machine."""
+
+    peer_id: int
+    #: Of its medium; None if it has not announced one.
+    address: str | None
+    #: Of the segment there, as announced.
+    segment_id: int | None
+    #: Open orders at the broker, and those of them that suppliers have.
+    orders: int
+    leased: int
+    #: (product id, lane or None, generation), as announced.
+    products: tuple[tuple[str, int | None, int], ...]
+    segment: SegmentView | None
+
+
+@dataclass(frozen=True)
+class SupplierView:
+    """A supplier, as its broker sees it."""
+
+    peer_id: int
+    name: str
+    patterns: tuple[str, ...]
+    dialect: str
+    #: Orders that it has from the broker, and seconds since it got the oldest.
+    leases: int
+    busy_s: float
+    #: Lanes that it serves.
+    attached: int
+
+
+@dataclass(frozen=True)
+class ProductView:
+    """A product that has orders or is announced."""
+
+    product_id: str
+    #: Orders at the broker that no supplier has, and those that suppliers have.
+    queued: int
+    leased: int
+    #: Suppliers that could make it.
+    suppliers: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A market at one moment; the observer itself is not in it."""
+
+    endpoint: str
+    #: `time.monotonic()` when it was taken.
+    at_s: float
+    stats: BrokerStats
+    #: At most 256 of each; None if the broker cannot tell (softs).
+    clients: tuple[ClientView, ...] | None
+    suppliers: tuple[SupplierView, ...] | None
+    products: tuple[ProductView, ...] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as dicts and lists, ready for JSON."""
+        content = dataclasses.asdict(self)
+        del content["at_s"]
+        return content
+
+
+class Observer:
+    """Watches one broker; connects at the first `snapshot`, and again whenever the broker is back.
+
+    Args:
+        endpoint: the broker's frontend.
+
+    Raises:
+        ConfigError: the endpoint is malformed.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self._viewer = _core.Viewer(endpoint)
+        #: The segments of clients on this machine, by address.
+        self._segments: dict[str, _core.Segment] = {}
+
+    def snapshot(self, timeout_s: float = 2.0) -> Snapshot:
+        """Ask the broker who is connected, and read the counters of the clients on this machine.
+
+        Args:
+            timeout_s: seconds to wait for the broker.
+
+        Raises:
+            BrokerTimeout: no answer within timeout_s (a RuntimeError).
+            WireError: the endpoint belongs to a broker, but is not its frontend.
+        """
+        try:
+            answer = self._viewer.detail(int(timeout_s * 1000))
+        except WireError as error:
+            # Every frontend answers STATS, that of softs too, and every backend calls it an unknown command.
+            is_backend = "unknown command" in str(error).lower()
+            which = "a broker's backend, for suppliers" if is_backend else "no broker's frontend"
+            raise WireError(f"{self.endpoint} is {which}; use the frontend, for clients ({error})") from None
+        if answer is None:
+            cause = self._viewer.connection_error or "it is connected but does not answer"
+            raise BrokerTimeout(f"no statistics from {self.endpoint} within {timeout_s:g} s: {cause}")
+        clients, suppliers = answer.pop("clients", None), answer.pop("suppliers", None)
+        products = answer.pop("products", None)
+        answer["connected_clients"] = max(answer["connected_clients"] - 1, 0)
+        if clients is not None:
+            me = self._viewer.peer_id
+            clients = [client for client in clients if client["peer_id"] != me]
+            self._forget_others({client["address"] for client in clients})
+        return Snapshot(
+            endpoint=self.endpoint,
+            at_s=time.monotonic(),
+            stats=BrokerStats(**answer),
+            clients=None if clients is None else tuple(map(self._client, clients)),
+            suppliers=None if suppliers is None else tuple(map(_supplier, suppliers)),
+            products=None if products is None else tuple(ProductView(**product) for product in products),
+        )
+
+    def close(self) -> None:
+        """Leave the broker and all segments. Idempotent."""
+        self._viewer.close()
+        self._forget_others(set())
+
+    def _client(self, client: dict[str, Any]) -> ClientView:
+        return ClientView(
+            peer_id=client["peer_id"],
+            address=client["address"],
+            segment_id=client["segment_id"],
+            orders=client["orders"],
+            leased=client["leased"],
+            products=tuple(client["lanes"]),
+            segment=self._look_into(client["address"], client["segment_id"]),
+        )
+
+    def _look_into(self, address: str | None, segment_id: int | None) -> SegmentView | None:
+        """Read the counters at an address that came over the wire; None if that segment is not on this machine."""
+        if not address:
+            return None
+        try:
+            stats = _core.lane_stats(self._segment(address))
+        except SoftsError:  # another machine's, a TCP medium's, or gone by now
+            return None
+        if stats is None or stats["segment_id"] != segment_id:
+            return None
+        suppliers = (
+            LaneSupplierView(s["index"], s["pid"], SupplierCounters(*s["counters"][:5]))
+            for s in stats["suppliers"]
+        )
+        return SegmentView(
+            segment_id=stats["segment_id"],
+            counters=ClientCounters(*stats["client"][:10]),
+            suppliers=tuple(suppliers),
+            lanes=tuple(LaneView(**lane) for lane in stats["lanes"]),
+        )
+
+    def _segment(self, address: str) -> _core.Segment:
+        segment = self._segments.get(address)
+        if segment is not None:
+            if not segment.is_gone:
+                return segment
+            self._segments.pop(address).close()
+        if address.startswith("/"):
+            # No directory is allowed as such: only files that a client of softs-fast has made.
+            segment = _core.Segment.attach_file(address, [])
+        elif ":" in address:
+            raise SegmentError(f"{address!r} is a TCP medium")
+        else:
+            try:
+                segment = _core.Segment.attach_shm(address)
+            except SegmentError:
+                segment = _core.Segment.attach_tickets(address)
+        self._segments[address] = segment
+        return segment
+
+    def _forget_others(self, addresses: set[str]) -> None:
+        for address in self._segments.keys() - addresses:
+            self._segments.pop(address).close()
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+
+def _supplier(supplier: dict[str, Any]) -> SupplierView:
+    return SupplierView(**{**supplier, "patterns": tuple(supplier["patterns"])})

@@ -1,0 +1,83 @@
+"""Tensors on CUDA devices, and the streams that work on them, for who goes by addresses.
+
+A build against the stand-in for CUDA has "devices" whose memory is that of the host: their tensors are CPU tensors for torch, which works
+on them at once, as in stream 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .. import _kernels
+from .dtypes import ITEM_BYTES, STAND_INS, import_torch, torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["current_device", "current_stream", "device_of", "empty", "is_standin", "n_devices", "tensor_over"]
+
+#: Whether this build stands in for one with CUDA, in tests.
+is_standin: bool = (_kernels.cuda_build() or (None, ""))[1] == "stand-in"
+
+
+def n_devices() -> int:
+    """Return how many CUDA devices this build can use here; 0 without a driver, or without CUDA in the build or in torch."""
+    if _kernels.cuda_build() is None or not (is_standin or import_torch().cuda.is_available()):
+        return 0
+    return max(0, _kernels.cuda_devices())
+
+
+def current_device() -> int:
+    """Return the number of the device that torch works on unless told otherwise. There must be one."""
+    return 0 if is_standin else import_torch().cuda.current_device()
+
+
+def current_stream(device: int) -> int:
+    """Return the handle of the stream that torch works in, on a device; 0 is the default one."""
+    return 0 if is_standin else int(import_torch().cuda.current_stream(device).cuda_stream)
+
+
+def device_of(tensor: Tensor) -> int | None:
+    """Return the number of the device that a tensor lies on; None if it lies in the host's memory."""
+    if not is_standin:
+        return int(tensor.get_device()) if tensor.is_cuda else None
+    return _kernels.cuda_device_of(tensor.data_ptr()) if n_devices() and tensor.numel() else None
+
+
+def tensor_over(
+    address: int,
+    dtype: str,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    device: int,
+    keep: object,
+) -> Tensor:
+    """Return a tensor on device memory that is there already.
+
+    Args:
+        address: of its first item, aligned to it.
+        dtype: by name.
+        shape: of the tensor.
+        strides: in items, one per dimension.
+        device: whose memory it is.
+        keep: what nobody may let go of while the memory is in use; the last tensor that lies on it does.
+    """
+    torch = import_torch()
+    bits = STAND_INS.get(dtype, dtype) if ITEM_BYTES[dtype] == 1 else dtype
+    capsule = _kernels.cuda_tensor(address, list(shape), list(strides), bits, device, keep)
+    tensor: Tensor = torch.from_dlpack(capsule)
+    if bits != dtype:
+        tensor = tensor.view(torch_dtype(dtype))
+    return tensor
+
+
+def empty(shape: Sequence[int], dtype: str, device: int) -> Tensor:
+    """Return a new contiguous tensor on a device, of any contents."""
+    if not is_standin:
+        tensor: Tensor = import_torch().empty(tuple(shape), dtype=torch_dtype(dtype), device=f"cuda:{device}")
+        return tensor
+    memory = _kernels.CudaMemory(max(1, math.prod(shape) * ITEM_BYTES[dtype]), device)
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return tensor_over(memory.address, dtype, shape, strides, device, memory)

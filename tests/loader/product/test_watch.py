@@ -1,0 +1,203 @@
+"""A switch reaches other processes while they sleep: nobody there has to ask for a sample first."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+
+import softs_fast
+from softs_fast import (
+    Broker,
+    ConfigError,
+    EndpointConfig,
+    ShmMedium,
+    SoftDataLoader,
+    SoftIterableDataset,
+    Supplier,
+    _core,
+)
+from softs_fast.loader.product.shared_id import SharedModelId
+from softs_fast.loader.product.subscription import Course
+from softs_fast.market.client import LeaveAfter
+
+CONFIG = softs_fast.make_xy_config((8,), "float32", (), "int64")
+
+# Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+@pytest.fixture
+def calls(frontend: str, backend: str) -> Iterator[list[str]]:
+    """The products that a supplier was called for."""
+    called: list[str] = []
+
+    def generate(product_id: str) -> bytes:
+        called.append(product_id)
+        return CONFIG.encode(x=torch.zeros(8), y=torch.tensor(int(product_id)))
+
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(generate, [r"\d"], backend, ShmMedium, CONFIG.nbytes()),
+    ):
+        yield called
+
+
+def take_one_and_idle(data: SoftIterableDataset, pipe: Connection) -> None:
+    samples = iter(data)
+    pipe.send(int(next(samples)["y"]))
+    pipe.recv()
+    pipe.send(int(next(samples)["y"]))
+    data.close()
+    pipe.send([thread.name for thread in threading.enumerate() if thread.name == "softs-watch"])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_that_asks_for_nothing_follows(
+    calls: list[str], frontend: str, method: str, eventually: Callable[..., None]
+) -> None:
+    data = SoftIterableDataset("1", frontend, CONFIG, ShmMedium, num_slots=4)
+    context: Any = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=take_one_and_idle, args=(data, there), daemon=True)
+    process.start()
+    assert here.recv() == 1
+    # What a supplier has begun keeps its slot until somebody asks for samples.
+    eventually(lambda: len(calls) == 5, "samples in all slots")
+    data.set_model("2")
+    eventually(lambda: "2" in calls, "an order for the new model")
+    here.send(None)
+    assert here.recv() == 2
+    assert here.recv() == [], "threads that were left"
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_workers_of_a_loader_follow(calls: list[str], frontend: str, eventually: Callable[..., None]) -> None:
+    loader = SoftDataLoader(
+        "1", frontend, CONFIG, ShmMedium, 8, batch_size=2, num_workers=2, multiprocessing_context="fork"
+    )
+    batches = iter(loader)
+    assert next(batches)["y"].tolist() == [1, 1]
+    # torch has asked for five batches of two by now, and each worker has eight slots.
+    eventually(lambda: len(calls) == 5 * 2 + 2 * 8, "samples in all slots")
+    for model in ("2", "3"):
+        loader.set_model(model)
+        # Sixteen, but for a slot whose sample was not published yet.
+        eventually(lambda: calls.count(model) >= 15, "orders of both workers")  # noqa: B023
+    assert "QueueFeederThread" not in {thread.name for thread in threading.enumerate()}, "queues are direct"
+    del batches
+
+
+def test_who_hears_of_switches_has_no_thread(calls: list[str], frontend: str) -> None:
+    data = SoftIterableDataset("1", frontend, CONFIG, ShmMedium)
+    next(iter(data))
+    assert "softs-watch" not in {thread.name for thread in threading.enumerate()}
+    data.close()
+
+
+def test_a_sleeper_wakes_up_for_another_name(frontend: str, eventually: Callable[..., None]) -> None:
+    model, seen = SharedModelId("a"), []
+
+    def watch() -> None:
+        product = "a"
+        with softs_fast.Client(frontend, ShmMedium, 64, 1) as client:
+            model.sleep_while("another one than it is", client.leave_after)
+            while product != "end":
+                model.sleep_while(product, client.leave_after)
+                product = model.read()
+                seen.append(product)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    time.sleep(0.05)
+    assert seen == []
+    for name in ("b", "c", "end"):
+        process = multiprocessing.get_context("fork").Process(target=model.write, args=(name,))
+        process.start()
+        process.join()
+        eventually(lambda: name in seen, name)  # noqa: B023
+    thread.join()
+
+
+def test_a_product_that_is_wanted_no_more_is_left_without_the_interpreter(
+    calls: list[str], frontend: str
+) -> None:
+    memory, word = bytearray(4), 0
+    with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 4) as client:
+        client.hello()
+        client.follow("1")
+        assert client.request_sample("1", 5_000) is not None
+        # Another product than the one that is followed is none of its business.
+        memory[0] = 1
+        assert not client.leave_after("2", memory, word)
+        assert client.request_sample("1", 5_000) is not None
+        assert client.leave_after("1", memory, word)
+        for product in "12":
+            assert client.request_sample(product, 50) is None
+        assert not client.leave_after("1", memory, word), "it was left before"
+        client.follow("1")
+        assert client.request_sample("1", 5_000) is not None
+    assert set(calls) == {"1"}
+
+
+def test_who_follows_a_product_already_keeps_what_was_ordered(calls: list[str], frontend: str) -> None:
+    with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 4) as client:
+        client.hello()
+        client.follow("1")
+        for _ in range(8):
+            slot = client.request_sample("1", 5_000)
+            assert slot is not None
+            client.release_slot(slot)
+            client.follow("1")
+    assert len(calls) <= 8 + 4
+
+
+def test_a_model_that_comes_back_at_once_is_ordered_again(calls: list[str], frontend: str) -> None:
+    model = SharedModelId("1")
+    with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 4) as client:
+        client.hello()
+        course = Course(client, model)
+        course.change()
+        assert client.request_sample("1", 5_000) is not None
+
+        class Flipping:
+            """A model that is another one for the moment in which it is looked at."""
+
+            def sleep_while(self, product: str, leave_after: LeaveAfter) -> None:
+                leave_after(product, bytearray(4), 1)
+
+            def read(self) -> str:
+                return "1"
+
+            def wake(self) -> None:
+                raise AssertionError
+
+        course._model = Flipping()
+        course.sleep_while("1")
+        assert client.request_sample("1", 50) is None
+        course.change()
+        assert client.request_sample("1", 5_000) is not None
+
+
+def test_memory_without_a_word(frontend: str) -> None:
+    for memory in (bytearray(3), memoryview(bytearray(8))[1:]):
+        with (
+            softs_fast.Client(frontend, ShmMedium, 64, 1) as client,
+            pytest.raises(ConfigError, match="four aligned bytes"),
+        ):
+            client.leave_after("a", memory, 0)
+        with pytest.raises(ConfigError, match="four aligned bytes"):
+            _core.wake(memory)
+
+
+@pytest.mark.parametrize(
+    ("options", "in_order"), [({}, False), ({"ordered": True}, False), ({"in_order": True}, True)]
+)
+def test_batches_come_as_they_are_there(options: dict[str, Any], in_order: bool) -> None:
+    loader = SoftDataLoader("1", "ipc:///tmp/nobody", CONFIG, ShmMedium, **options)
+    assert loader.in_order is in_order

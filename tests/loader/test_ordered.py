@@ -1,0 +1,201 @@
+"""Ordered streams: which samples come, in which batch, through switches and workers."""
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from numbered_client import CONFIG, NumberedClient, numbers_of
+
+from softs_fast import NoSupplier, ShmMedium, SoftDataLoader, SoftIterableDataset
+from softs_fast.loader import endless as iterable_dataset
+
+# Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+KINDS = pytest.mark.parametrize("zero_copy", [False, True], ids=["gathered", "zero_copy"])
+FIRST = ("0", "ipc:///unused", CONFIG, ShmMedium)
+
+
+@pytest.fixture(autouse=True)
+def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets open clients that number their samples."""
+    monkeypatch.setattr(iterable_dataset, "Client", NumberedClient)
+
+
+def loader(**arguments: Any) -> SoftDataLoader:
+    arguments = {"num_slots": 64, "batch_size": 4, "ordered": True, **arguments}
+    return SoftDataLoader(*FIRST, **arguments)
+
+
+def client_of(loader: SoftDataLoader) -> Any:
+    return loader.soft_dataset._open_client()
+
+
+@KINDS
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_batches_are_in_order_for_any_number_of_workers(zero_copy: bool, num_workers: int) -> None:
+    context = "fork" if num_workers else None
+    with_workers = loader(zero_copy=zero_copy, num_workers=num_workers, multiprocessing_context=context)
+    batches = iter(with_workers)
+    for first in range(0, 80, 4):
+        assert numbers_of(next(batches)) == list(range(first, first + 4))
+    del batches
+    with_workers.soft_dataset.close()
+
+
+@KINDS
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_each_iterator_of_workers_that_live_on_begins_at_0(zero_copy: bool, num_workers: int) -> None:
+    data = loader(
+        zero_copy=zero_copy, num_workers=num_workers, persistent_workers=True, multiprocessing_context="fork"
+    )
+    for n_batches in (3, 1, 5):
+        numbers = [numbers_of(batch) for batch in islice(data, n_batches)]
+        assert numbers == [list(range(4 * i, 4 * i + 4)) for i in range(n_batches)]
+
+
+class Bites(torch.utils.data.IterableDataset[Any]):
+    """Takes three samples with one iterator after the other."""
+
+    def __init__(self, data: SoftIterableDataset) -> None:
+        self.data = data
+
+    def __iter__(self) -> Any:
+        while True:
+            yield from islice(self.data, 3)
+
+
+def test_iterators_that_a_worker_makes_by_itself_go_on() -> None:
+    data = Bites(SoftIterableDataset(*FIRST, ordered=True))
+    one_by_one = torch.utils.data.DataLoader(data, None, num_workers=1, multiprocessing_context="fork")
+    assert [int(sample["y"]) for sample in islice(one_by_one, 10)] == list(range(10))
+
+
+@KINDS
+def test_samples_one_by_one_in_workers_that_take_turns(zero_copy: bool) -> None:
+    data = SoftIterableDataset(*FIRST, ordered=True, zero_copy=zero_copy)
+    one_by_one = torch.utils.data.DataLoader(data, None, num_workers=2, multiprocessing_context="fork")
+    assert [int(sample["y"]) for sample in islice(one_by_one, 12)] == list(range(12))
+
+
+@KINDS
+def test_an_iterator_goes_on_where_the_last_one_stopped(zero_copy: bool) -> None:
+    data = loader(zero_copy=zero_copy)
+    assert [numbers_of(batch)[0] for batch in islice(data, 3)] == [0, 4, 8]
+    assert numbers_of(next(iter(data))) == [12, 13, 14, 15]
+    samples = iter(data.soft_dataset)
+    assert [int(next(samples)["y"]) for _ in range(3)] == [16, 17, 18]
+    assert numbers_of(next(iter(data))) == [19, 20, 21, 22], "the rest of a block is not lost"
+    data.soft_dataset.close()
+
+
+@KINDS
+def test_each_product_goes_on_where_it_was_left(zero_copy: bool) -> None:
+    data = loader(zero_copy=zero_copy)
+    batches = iter(data)
+    for product, first in [("0", 0), ("7", 0), ("0", 4), ("7", 4)]:
+        data.set_model(product)
+        assert numbers_of(next(batches), int(product)) == list(range(first, first + 4))
+    assert client_of(data).followed == ["0", "7", "0", "7"]
+    data.soft_dataset.close()
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+@KINDS
+def test_a_switch_within_a_batch_loses_nothing(
+    zero_copy: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NumberedClient, "at_once", at_once)
+    data = loader(zero_copy=zero_copy)
+    batches = iter(data)
+    next(batches)
+    made = 0
+
+    def switch_at_the_third() -> None:
+        nonlocal made
+        made += 1
+        if made == 3:
+            data.set_model("5")
+
+    client_of(data).before_each = switch_at_the_third
+    assert numbers_of(next(batches), 5) == [0, 1, 2, 3]
+    data.set_model("0")
+    assert numbers_of(next(batches)) == [4, 5, 6, 7], "what was dropped comes again"
+    data.soft_dataset.close()
+
+
+def test_a_block_that_is_dropped_comes_back_before_the_next_is_taken() -> None:
+    data = loader(zero_copy=True, num_slots=8, request_timeout=0.0)
+    batches = iter(data)
+    kept = next(batches)
+    client_of(data).before_each = lambda: data.set_model("5")
+    assert numbers_of(next(batches), 5) == [0, 1, 2, 3]
+    assert numbers_of(kept) == [0, 1, 2, 3]
+    data.soft_dataset.close()
+
+
+@KINDS
+def test_no_sample_of_an_old_model_from_a_block(zero_copy: bool) -> None:
+    data = loader(zero_copy=zero_copy).soft_dataset
+    samples = iter(data)
+    assert [int(next(samples)["y"]) for _ in range(2)] == [0, 1]
+    data.set_model("3")
+    sample = next(samples)
+    assert sample["x"].tolist() == [0, 3]
+    data.set_model("0")
+    assert int(next(samples)["y"]) == 2
+    data.close()
+
+
+def test_a_batch_that_was_given_up_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NumberedClient, "at_once", 3)
+    data = loader(request_timeout=0.0)
+    next(iter(data))
+    client = client_of(data)
+    gather, calls = client.gather, []
+
+    def stall_after_one(*arguments: Any) -> int:
+        calls.append(arguments)
+        return int(gather(*arguments)) if len(calls) == 1 else arguments[2]
+
+    client.gather = stall_after_one
+    with pytest.raises(NoSupplier):
+        next(iter(data))
+    assert data.state_dict() == {"positions": {"0": 4}}
+    client.gather = gather
+    assert numbers_of(next(iter(data))) == [4, 5, 6, 7]
+    data.soft_dataset.close()
+
+
+def test_what_workers_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Worker:
+        id, num_workers = 2, 3
+
+    data = loader()
+    monkeypatch.setattr("softs_fast.loader.product.subscription.get_worker_info", lambda: Worker)
+    next(iter(data))
+    assert client_of(data).seeks == [("0", 8, 4, 12, 0)]
+    assert client_of(data).options["ordered"] is True
+    data.soft_dataset.close()
+
+
+def test_streams_without_order_are_not_sought() -> None:
+    data = loader(ordered=False)
+    batches = iter(data)
+    next(batches)
+    data.set_model("1")
+    next(batches)
+    assert client_of(data).seeks == []
+    assert data.state_dict() == {"positions": {"0": 4, "1": 4}}
+    data.soft_dataset.close()
+
+
+def test_few_positions_are_remembered() -> None:
+    data = loader()
+    batches = iter(data)
+    for product in range(100):
+        data.set_model(str(product))
+        next(batches)
+    assert list(data.state_dict()["positions"]) == [str(product) for product in range(36, 100)]
+    data.soft_dataset.close()

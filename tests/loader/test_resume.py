@@ -1,0 +1,164 @@
+"""`state_dict` and `load_state_dict`: a stream goes on with the sample after the last one that was handed out."""
+
+import copy
+import pickle
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from numbered_client import CONFIG, NumberedClient, numbers_of
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from softs_fast import ConfigError, ShmMedium, SoftDataLoader, SoftIterableDataset
+from softs_fast.loader import endless as iterable_dataset
+from softs_fast.loader.endless import _MAX_POSITION
+
+# Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
+# torchdata calls what torch 2.15 warns about.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+]
+
+FIRST = ("0", "ipc:///unused", CONFIG, ShmMedium)
+
+
+@pytest.fixture(autouse=True)
+def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets open clients that number their samples."""
+    monkeypatch.setattr(iterable_dataset, "Client", NumberedClient)
+
+
+def new(**arguments: Any) -> SoftDataLoader:
+    return SoftDataLoader(*FIRST, **{"num_slots": 64, "batch_size": 4, "ordered": True, **arguments})
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+@pytest.mark.parametrize("n_before", [0, 1, 5])
+def test_a_loader_goes_on_exactly(zero_copy: bool, n_before: int) -> None:
+    first, second = new(zero_copy=zero_copy), new(zero_copy=zero_copy)
+    batches = iter(first)
+    for _ in range(n_before):
+        next(batches)
+    state = pickle.loads(pickle.dumps(first.state_dict()))
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    for batch, expected in islice(zip(second, batches, strict=True), 10):
+        assert numbers_of(batch) == numbers_of(expected)
+    first.soft_dataset.close()
+    second.soft_dataset.close()
+
+
+def test_a_state_is_a_copy_and_the_iterator_that_lives_is_left_alone() -> None:
+    data = new()
+    batches = iter(data)
+    next(batches)
+    state = data.state_dict()
+    next(batches)
+    assert state == {"positions": {"0": 4}}
+    data.load_state_dict(state)
+    assert numbers_of(next(batches)) == [8, 9, 10, 11]
+    assert numbers_of(next(iter(data))) == [4, 5, 6, 7]
+    assert state == {"positions": {"0": 4}}
+    data.soft_dataset.close()
+
+
+def test_products_are_resumed_each_at_its_place() -> None:
+    data, later = new(), new()
+    later.load_state_dict({"positions": {"0": 8, "1": 20}})
+    batches = iter(later)
+    assert numbers_of(next(batches))[0] == 8
+    later.set_model("1")
+    assert numbers_of(next(batches), 1)[0] == 20
+    data.soft_dataset.close()
+    later.soft_dataset.close()
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("n_before", [1, 5])
+def test_stateful_data_loader(zero_copy: bool, num_workers: int, n_before: int) -> None:
+    def stateful() -> Any:
+        data = new(zero_copy=zero_copy).soft_dataset
+        return StatefulDataLoader(
+            data,
+            batch_size=4,
+            num_workers=num_workers,
+            multiprocessing_context="fork" if num_workers else None,
+        )
+
+    first = stateful()
+    batches = iter(first)
+    numbers = [numbers_of(next(batches)) for _ in range(n_before)]
+    assert numbers == [list(range(4 * i, 4 * i + 4)) for i in range(n_before)]
+    state = copy.deepcopy(first.state_dict())
+    del batches
+    first.dataset.close()
+    second = stateful()
+    second.load_state_dict(state)
+    numbers = [numbers_of(batch) for batch in islice(second, 7)]
+    assert numbers == [list(range(4 * i, 4 * i + 4)) for i in range(n_before, n_before + 7)]
+    second.dataset.close()
+
+
+def test_a_position_of_the_trainer_is_not_that_of_its_workers() -> None:
+    data = SoftIterableDataset(*FIRST, ordered=True)
+    data.load_state_dict({"positions": {"0": 100}})
+    workers = torch.utils.data.DataLoader(data, 2, num_workers=2, multiprocessing_context="fork")
+    assert [sorted(numbers_of(batch)) for batch in islice(workers, 2)] == [[0, 2], [1, 3]]
+    assert data.state_dict() == {"positions": {"0": 100}}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {},
+        [],
+        {"positions": [1]},
+        {"positions": {"0": -1}},
+        {"positions": {"0": 1.0}},
+        {"positions": {"0": True}},
+        {"positions": {0: 1}},
+        {"positions": {"0": _MAX_POSITION}},
+        {"positions": {str(i): 0 for i in range(65)}},
+    ],
+)
+def test_what_is_no_state(state: Any) -> None:
+    data = new()
+    with pytest.raises(ConfigError, match="the state is none of a SoftIterableDataset"):
+        data.load_state_dict(state)
+    assert data.state_dict() == {"positions": {}}
+
+
+def test_without_order_there_is_nothing_to_resume() -> None:
+    with pytest.raises(ConfigError, match="use ordered=True"):
+        new(ordered=False).load_state_dict({"positions": {"0": 1}})
+
+
+def test_a_loader_with_workers_has_no_state_of_its_own() -> None:
+    data = new(num_workers=2)
+    with pytest.raises(ConfigError, match="StatefulDataLoader"):
+        data.state_dict()
+    with pytest.raises(ConfigError, match="StatefulDataLoader"):
+        data.load_state_dict({"positions": {"0": 1}})
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+@pytest.mark.parametrize("as_batches", [False, True])
+@pytest.mark.parametrize("look", range(2, 10))
+def test_nothing_is_lost_where_the_model_is_the_same_again_at_the_next_look(
+    zero_copy: bool, as_batches: bool, look: int
+) -> None:
+    looks = iter(range(1, 1000))
+    loader = new(zero_copy=zero_copy)
+    data = loader.soft_dataset
+    data._model = SimpleNamespace(read=lambda: "1" if next(looks) == look else "0")
+    if as_batches:
+        numbers = [number for batch in islice(loader, 4) for number in numbers_of(batch)]
+    else:
+        numbers = [int(sample["y"]) for sample in islice(data, 16)]
+    assert numbers == [*range(16)]
+    data.close()
