@@ -24,8 +24,10 @@ __all__ = [
     "Viewer",
     "__version__",
     "count_change",
+    "is_alive",
     "lane_stats",
     "sweep",
+    "this_process",
     "wake",
 ]
 
@@ -39,6 +41,19 @@ def lane_stats(segment: Segment) -> dict[str, Any] | None:
 
     `segment_id`; `client`: 16 counters; `suppliers`: `{index, pid, counters: 8 of them}` each; `lanes`: `{index, generation,
     attached, tail}` of each that was ever used.
+    """
+
+def this_process() -> tuple[int, int, int]:
+    """The number of this process, its start in ticks since the boot, and the inode of its pid namespace.
+
+    Raises:
+        SegmentError: `/proc` cannot be read.
+    """
+
+def is_alive(pid: int, start: int, pid_namespace: int) -> bool:
+    """Whether the process of that number and start runs. A zombie does not.
+
+    What cannot be determined counts as alive, as does a process of another namespace. 0 stands for the own one.
     """
 
 def count_change(memory: Any) -> None:

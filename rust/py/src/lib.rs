@@ -38,6 +38,8 @@ mod _core {
     #[pymodule_export]
     use crate::lane_stats::lane_stats;
     #[pymodule_export]
+    use crate::process::{is_alive, this_process};
+    #[pymodule_export]
     use crate::segment::{Segment, sweep};
     #[pymodule_export]
     use crate::supplier::Supplier;

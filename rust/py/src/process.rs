@@ -1,12 +1,28 @@
-//! Handles belong to the process that made them.
+//! Processes: handles belong to the process that made them; identity and liveness of other processes.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use softs_shm::ProcessToken;
+use softs_shm::{Identity, ProcessToken, is_process_alive, start_of};
 
 use crate::errors::raise;
+
+/// The number, start and pid namespace of this process.
+#[pyfunction]
+pub(crate) fn this_process(py: Python<'_>) -> PyResult<(u32, u64, u64)> {
+    let Identity { pid, pid_ns, .. } =
+        Identity::current().map_err(|error| raise(py, "SegmentError", error.to_string()))?;
+    let start = start_of(pid).ok_or_else(|| {
+        raise(py, "SegmentError", format!("/proc/{pid}/stat does not tell when this process started"))
+    })?;
+    Ok((pid, start, pid_ns))
+}
+
+#[pyfunction]
+pub(crate) fn is_alive(pid: u32, start: u64, pid_namespace: u64) -> bool {
+    is_process_alive(pid, start, pid_namespace)
+}
 
 /// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to the socket: there the handle
 /// refuses to work and is never dropped.
