@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use softs_proto::client::{ReleaseError, SlotId};
 use softs_shm::{Rows, Segment, SegmentError};
 
-use super::{Client, SLICE, Waited};
+use super::driver::Client;
+use super::state::SLICE;
+use crate::waited::Waited;
 
 /// Bytes that are taken at once: so few that suppliers have the slots back while caches still know them.
 const AT_ONCE: usize = 1 << 20;

@@ -1,0 +1,15 @@
+//! Waking who sleeps until memory that processes share has changed.
+
+use pyo3::prelude::*;
+
+use crate::errors::raise;
+use crate::memory::buffer::Buffer;
+
+#[pyfunction]
+pub(crate) fn wake(py: Python<'_>, memory: &Bound<'_, PyAny>) -> PyResult<()> {
+    Buffer::new(memory)?.foreign().wake().map_err(|error| not_a_futex(py, error))
+}
+
+pub(crate) fn not_a_futex(py: Python<'_>, error: impl std::fmt::Display) -> PyErr {
+    raise(py, "ConfigError", format!("memory must begin with four aligned bytes: {error}"))
+}
