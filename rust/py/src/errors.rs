@@ -73,5 +73,6 @@ pub(crate) fn gather_error(py: Python<'_>, error: &GatherError) -> PyErr {
     match error {
         GatherError::Copy(error) => segment_error(py, error),
         GatherError::Release(error) => release_error(py, *error),
+        GatherError::Panic => raise(py, "SegmentError", "a thread that gathers batches panicked".to_owned()),
     }
 }

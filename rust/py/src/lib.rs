@@ -19,7 +19,7 @@ mod _core {
     #[pymodule_export]
     use crate::broker::{Broker, Viewer};
     #[pymodule_export]
-    use crate::client::{Ahead, Client};
+    use crate::client::{Ahead, Client, GatherPipeline};
     #[pymodule_export]
     use crate::control::{ControlServer, ControlStudent, ControlSubscriber};
     #[pymodule_export]

@@ -22,6 +22,11 @@ impl<T> Owned<T> {
         Self { value: Arc::new(value), process: ProcessToken::current(), pid: std::process::id() }
     }
 
+    /// The handle for a thread of this process. A fork has no such thread, so the reference is never dropped there.
+    pub(crate) fn share(&self) -> Arc<T> {
+        Arc::clone(&self.value)
+    }
+
     pub(crate) fn is_forked(&self) -> bool {
         !self.process.is_current()
     }

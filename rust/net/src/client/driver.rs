@@ -76,6 +76,11 @@ impl Client {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Wakes the calls that wait in other threads, so that each asks its `interrupted` again.
+    pub(super) fn wake_waiting(&self) {
+        self.lock().link.machine.lanes().wake_own();
+    }
+
     /// Does what can be done at once.
     pub(super) fn attempt<T>(&self, act: impl FnOnce(&mut Machine, Instant) -> Option<T>) -> Option<T> {
         let now = Instant::now();

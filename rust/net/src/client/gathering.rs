@@ -12,7 +12,7 @@ use super::state::SLICE;
 use crate::waited::Waited;
 
 /// Bytes that are taken at once: so few that suppliers have the slots back while caches still know them.
-const AT_ONCE: usize = 1 << 20;
+pub(super) const AT_ONCE: usize = 1 << 20;
 /// What one more thread copies at least; starting it takes as long as copying a few hundred KiB.
 const WORTH_A_THREAD: usize = 2 << 20;
 /// More of them do not copy faster: memory is as fast as it is.
@@ -38,6 +38,8 @@ pub enum GatherError {
     Copy(SegmentError),
     /// A slot could not be given back.
     Release(ReleaseError),
+    /// A thread that copied samples panicked.
+    Panic,
 }
 
 /// Takes up to so many samples; whether there are any.

@@ -1,7 +1,9 @@
 //! The client's driver: no thread of its own, every call runs the event loop in the caller's thread.
 
+mod batch_queue;
 mod driver;
 mod gathering;
+mod pipeline;
 mod requests;
 mod slots;
 mod state;
@@ -10,4 +12,5 @@ pub use crate::transport::nonce::nonce;
 pub use crate::waited::Waited;
 pub use driver::Client;
 pub use gathering::{Batch, GatherError};
+pub use pipeline::{GatherPipeline, OwnedRows, PipelineBatch, SubmitError};
 pub use slots::Slots;

@@ -11,13 +11,14 @@ use softs_proto::client::{Config, Outcome, Plan};
 use softs_shm::{self as shm, Decode, Rows};
 
 use super::ahead::Ahead;
+use super::pipeline::GatherPipeline;
+use super::targets::to_targets;
 use crate::broker;
 use crate::errors::{closed, gather_error, net_error, raise, release_error, segment_error};
 use crate::log::{Record, to_python};
 use crate::mediums::segment::Segment;
 use crate::mediums::tcp_medium::TcpMediumServer;
 use crate::memory::buffer::{Buffer, Helper, Lease};
-use crate::memory::codec::Codec;
 use crate::memory::futex::not_a_futex;
 use crate::process::{Owned, blocking};
 
@@ -141,29 +142,16 @@ impl Client {
     ) -> PyResult<usize> {
         let client = self.open(py)?;
         let segment = self.samples(py)?;
-        let buffers = targets
-            .iter()
-            .map(|target| {
-                let coded: (u64, Bound<'_, PyAny>, Option<PyRef<'_, Codec>>) = match target.len() {
-                    2 => target.extract().map(|(start, target)| (start, target, None)),
-                    _ => target.extract(),
-                }?;
-                Ok((coded.0, Buffer::writable(&coded.1)?, coded.2))
-            })
-            .collect::<PyResult<Vec<_>>>()?;
-        let mut rows = Vec::with_capacity(buffers.len());
-        for (start, buffer, codec) in &buffers {
+        let targets = to_targets(py, n, &targets)?;
+        let rows = targets.iter().map(|(start, buffer, decoder)| {
             let out = buffer.foreign();
-            if n == 0 || !out.len().is_multiple_of(n) {
-                let text = format!("a target has {} bytes, which are not {n} rows", out.len());
-                return Err(raise(py, "ConfigError", text));
-            }
-            let decoder = codec.as_ref().map(|codec| &**codec as &dyn Decode);
-            rows.push(Rows { start: *start, row_len: out.len() / n, out, decoder });
-        }
+            let decoder = decoder.as_deref().map(|decoder| decoder as &dyn Decode);
+            Rows { start: *start, row_len: out.len() / n, out, decoder }
+        });
+        let rows: Vec<_> = rows.collect();
         let batch = Batch { segment, product: product_id, rows: &rows, n };
         let mut done = done;
-        if buffers.iter().map(|(_, buffer, _)| buffer.foreign().len()).sum::<usize>() < DETACH_LEN {
+        if rows.iter().map(|rows| rows.out.len()).sum::<usize>() < DETACH_LEN {
             done = client.gather_ready(batch, done).map_err(|error| gather_error(py, &error))?;
             if done >= n {
                 return Ok(done);
@@ -205,6 +193,12 @@ impl Client {
             }
         };
         Ok(Ahead::start(helper, client, segment, product_id, n, targets))
+    }
+
+    /// A queue of batches that `n_threads` native threads fill.
+    fn gather_pipeline(&self, py: Python<'_>, n_threads: usize) -> PyResult<GatherPipeline> {
+        self.open(py)?;
+        Ok(GatherPipeline::new(&self.client, self.samples(py)?, n_threads))
     }
 
     /// A block of slots with consecutive samples, held until the lease is garbage.

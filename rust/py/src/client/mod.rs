@@ -2,6 +2,9 @@
 
 mod ahead;
 mod handle;
+mod pipeline;
+mod targets;
 
 pub(crate) use ahead::Ahead;
 pub(crate) use handle::Client;
+pub(crate) use pipeline::GatherPipeline;

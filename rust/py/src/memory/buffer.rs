@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use pyo3::buffer::PyBuffer;
@@ -10,7 +11,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use softs_codec::{Codec, CodecError, Scratch, TopK};
-use softs_shm::{ForeignBytes, ProcessToken, SlotView};
+use softs_net::client::{OwnedRows, PipelineBatch};
+use softs_shm::{Decode, ForeignBytes, ProcessToken, SlotView};
 
 use crate::errors::raise;
 use crate::errors::segment_error;
@@ -125,6 +127,21 @@ impl Buffer {
         // SAFETY: M6: as in `foreign`; the caller promises the rest.
         unsafe { ForeignBytes::new(self.bytes.as_slice_ptr().unwrap_or(nothing), &()) }
     }
+}
+
+/// A part of the samples of a batch: where it begins in a slot, the memory of its rows, and what decodes them.
+pub(crate) type Target = (u64, Buffer, Option<Arc<dyn Decode + Send + Sync>>);
+
+/// A batch for threads of ours that write to buffers of Python, which must be `writable` and have `n_rows` rows each. It keeps them.
+pub(crate) fn pipeline_batch(product: String, n_rows: usize, targets: Vec<Target>) -> PipelineBatch {
+    let (mut rows, mut buffers) = (Vec::new(), Vec::new());
+    for (start, buffer, decoder) in targets {
+        // SAFETY: M6: the batch keeps the buffer next to its memory, and drops it last.
+        let out = unsafe { buffer.foreign_for_long() };
+        rows.push(OwnedRows { start, row_len: out.len() / n_rows.max(1), out, decoder });
+        buffers.push(buffer);
+    }
+    PipelineBatch::new(product, n_rows, rows, Box::new(buffers))
 }
 
 /// A thread of ours that writes to buffers of Python, one job after the other. It ends soon after this is dropped.

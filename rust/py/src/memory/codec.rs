@@ -1,5 +1,7 @@
 //! `_core.Codec` and `_core.TopK`: encodings, applied to the memory of Python.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use softs_codec::{Cast, CodecError, Float, Indices, Int8, Scratch};
 use softs_shm::{Decode, DecodeError, ForeignBytes, decode_row};
@@ -106,6 +108,13 @@ impl Codec {
                 raise(py, "WireError", format!("a sample cannot be decoded from byte {offset} on: {why}"))
             }
         })
+    }
+}
+
+impl Codec {
+    /// For a thread that decodes without Python.
+    pub(crate) fn decoder(&self) -> Arc<dyn Decode + Send + Sync> {
+        Arc::new(Self { codec: self.codec })
     }
 }
 
