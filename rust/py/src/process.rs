@@ -38,6 +38,11 @@ impl<T> Owned<T> {
         Self { value: Arc::new(value), process: ProcessToken::current(), pid: std::process::id() }
     }
 
+    /// The handle for a thread of this process. A fork has no such thread, so the reference is never dropped there.
+    pub(crate) fn share(&self) -> Arc<T> {
+        Arc::clone(&self.value)
+    }
+
     pub(crate) fn is_forked(&self) -> bool {
         !self.process.is_current()
     }
@@ -76,22 +81,34 @@ impl<T> Drop for Owned<T> {
 }
 
 /// Looks for signals during a blocking call; keeps what their handlers raised.
-pub(crate) struct Signals(Option<PyErr>);
+struct Signals(Option<PyErr>);
 
 impl Signals {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self(None)
     }
 
     /// Whether a handler raised.
-    pub(crate) fn look(&mut self) -> bool {
+    fn interrupted(&mut self) -> bool {
         if let Err(error) = Python::attach(|py| py.check_signals()) {
             self.0 = Some(error);
         }
         self.0.is_some()
     }
 
-    pub(crate) fn raised(self) -> PyResult<()> {
+    fn raised(self) -> PyResult<()> {
         self.0.map_or(Ok(()), Err)
     }
+}
+
+/// Runs a blocking call without the GIL; raises what a signal handler raised meanwhile.
+pub(crate) fn blocking<H: Sync, T: Send>(
+    py: Python<'_>,
+    handle: &H,
+    call: impl FnOnce(&H, &mut dyn FnMut() -> bool) -> T + Send,
+) -> PyResult<T> {
+    let mut signals = Signals::new();
+    let done = py.detach(|| call(handle, &mut || signals.interrupted()));
+    signals.raised()?;
+    Ok(done)
 }
