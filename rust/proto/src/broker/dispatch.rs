@@ -5,14 +5,14 @@
 
 use std::time::Instant;
 
-use super::catalogue::Product;
-use super::guards::{Address, MAX_WAITERS_PER_SLOT};
+use super::backend::{Lease, Supplier};
 use super::journal::Kind;
-use super::lanes::Lane;
+use super::lane_matching::Lane;
 use super::orders::{Order, OrderId, Place};
 use super::outbox::{ENTRY_BYTES, Item, NUMBER_BYTES, Outcome, Party, Work};
+use super::product_index::Product;
 use super::slab::{Key, List};
-use super::suppliers::{Lease, Supplier};
+use super::slot_guards::{Address, MAX_WAITERS_PER_SLOT};
 use super::{Broker, cost, cut};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;

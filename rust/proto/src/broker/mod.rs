@@ -13,25 +13,25 @@
 //! Everything that an event causes has happened when its call returns; only messages wait to be fetched. There is nothing to do when time
 //! passes: a lease ends when its supplier answers or its connection ends, never by a clock (W1).
 //!
-//! Read on in `catalogue` (who can make what), `dispatch` (who gets what), `lanes` (who needs no broker for it), `absent` (what waits for those
-//! who come back), `clients` and `suppliers` (who says what).
+//! Read on in `product_index` (who can make what), `dispatch` (who gets what), `lane_matching` (who needs no broker for it), `reconnects` (what waits for those
+//! who come back), `frontend` and `backend` (who says what).
 
-mod absent;
-mod catalogue;
-mod clients;
+mod backend;
 mod cost;
 #[cfg(test)]
 mod cost_tests;
 mod dispatch;
-mod guards;
+mod frontend;
 mod journal;
-mod lanes;
+mod lane_matching;
 mod orders;
 mod outbox;
 pub(crate) mod patterns;
+mod product_index;
+mod reconnects;
 mod slab;
+mod slot_guards;
 mod statistics;
-mod suppliers;
 
 use std::time::Instant;
 
@@ -39,16 +39,16 @@ use rustc_hash::FxHashMap;
 
 use crate::Dialect;
 use crate::log::LogRecord;
-use absent::Absent;
-use catalogue::{Catalogue, Product};
-use clients::Client;
-use guards::{Addresses, Guards};
+use backend::Supplier;
+use frontend::Client;
 use journal::Journal;
-use lanes::Lanes;
+use lane_matching::Lanes;
 use orders::Order;
 use outbox::{Outbox, Party};
+use product_index::{Catalogue, Product};
+use reconnects::Absent;
 use slab::{Key, Slab};
-use suppliers::Supplier;
+use slot_guards::{Addresses, Guards};
 
 /// A connection, to either side; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

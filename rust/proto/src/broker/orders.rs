@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::absent::Absentee;
-use super::catalogue::Product;
-use super::clients::Client;
-use super::guards::Address;
+use super::backend::Supplier;
+use super::frontend::Client;
+use super::product_index::Product;
+use super::reconnects::Absentee;
 use super::slab::{Key, Linked, Links};
-use super::suppliers::Supplier;
+use super::slot_guards::Address;
 
 /// What a client calls its order; unique within the client only.
 #[derive(Clone)]

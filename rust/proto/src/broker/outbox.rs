@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::clients::Client;
+use super::backend::Supplier;
+use super::frontend::Client;
 use super::slab::Key;
-use super::suppliers::Supplier;
 use super::{Broker, PeerId};
 use crate::limits::MAX_MESSAGE_BYTES;
 use crate::wire::{Detail, Diagnosis, EndCode, Message, Reply, Stats, ToClient, ToSupplier, WorkGroup};

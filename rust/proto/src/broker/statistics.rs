@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::catalogue::Product;
-use super::clients::Client;
+use super::backend::Supplier;
+use super::frontend::Client;
 use super::outbox::{ENTRY_BYTES, MAX_CONTENT_BYTES, NUMBER_BYTES};
+use super::product_index::Product;
 use super::slab::Key;
-use super::suppliers::Supplier;
 use super::{Broker, cut};
 use crate::limits::{MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS, MAX_DETAIL_PRODUCTS};
 use crate::wire::{ClientDetail, Detail, Diagnosis, LaneDetail, ProductDetail, Stats, SupplierDetail};

@@ -11,19 +11,19 @@
 //!
 //! Slots are ordered, finished, handed out and released in *blocks* of [`Config::block`] neighbours, usually 1.
 
-mod blocks;
+mod completion;
 mod connection;
-mod ending;
 mod failures;
-mod following;
-mod lanes;
-mod placing;
+mod lane_port;
 mod prefetch;
 mod products;
 mod quarantine;
 mod requests;
+mod routing;
 mod sending;
-mod stream;
+mod sequence;
+mod slots;
+mod subscription;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -33,19 +33,19 @@ use rustc_hash::FxHashMap;
 use crate::Dialect;
 use crate::log::{Level, LogRecord};
 
-pub use blocks::{BlockId, SlotCounts};
 pub use failures::Failure;
-pub use lanes::{Ending, LaneEvent, LaneRef, Lanes, NoLanes};
+pub use lane_port::{Ending, LaneEvent, LaneRef, Lanes, NoLanes};
 pub use products::MAX_REMEMBERED;
 pub use requests::{Outcome, RequestId};
-pub use stream::Plan;
+pub use sequence::Plan;
+pub use slots::{BlockId, SlotCounts};
 
-use blocks::{Block, Slot, State};
 use failures::Failures;
 use products::{ProductKey, Products};
 use quarantine::{Owed, Quarantine};
 use requests::Requests;
-use stream::Stream;
+use sequence::Stream;
+use slots::{Block, Slot, State};
 
 /// Failed attempts after which an order is given up, until the broker says another number.
 const MAX_ORDER_ATTEMPTS: u64 = 5;
@@ -143,7 +143,7 @@ pub struct Client<L: Lanes = NoLanes> {
     /// Blocks on order or finished.
     n_live: usize,
     products: Products,
-    course: following::Course,
+    course: subscription::Course,
     recent: prefetch::Recent,
     failures: Failures,
     /// Slots whose orders failed, in blocks that wait for them.
@@ -197,7 +197,7 @@ impl<L: Lanes> Client<L> {
             n_blocks_held: 0,
             n_live: 0,
             products: Products::new(unit),
-            course: following::Course::Any,
+            course: subscription::Course::Any,
             recent: prefetch::Recent::default(),
             failures: Failures::default(),
             failed: Vec::new(),
@@ -458,7 +458,7 @@ impl<L: Lanes> Client<L> {
         if let Some(key) = self.products.find(name) {
             return key;
         }
-        let is_followed = |key| self.course == following::Course::One(key);
+        let is_followed = |key| self.course == subscription::Course::One(key);
         let is_needed = |key| is_followed(key) || self.owed.iter().any(|owed| owed.product == key);
         let forgotten = self.products.forgettable(is_needed);
         if let Some(key) = forgotten {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::lanes::LaneRef;
-use super::stream::{Plan, Stream};
+use super::lane_port::LaneRef;
+use super::sequence::{Plan, Stream};
 use super::{OrderNumber, SlotId};
 
 /// Names a product within one client.

@@ -7,11 +7,11 @@
 //! now at once. A seat is held by a connection, so it is free the moment that its student dies. A broker that was restarted knows nothing: the
 //! students tell it the newest model that they know, the highest generation wins, and the word of a leader wins over what is remembered.
 
-mod audience;
 mod model;
-mod seats;
+mod rank_registry;
 mod student;
 mod subscriber;
+mod subscriptions;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ use crate::broker::PeerId;
 use crate::limits::MAX_GENERATION;
 use crate::log::{Level, LogRecord};
 use crate::wire::{ControlReply, ControlRequest, ControlStats, Message, ModelRef, Publication};
-use audience::{Audience, Topic};
-use seats::{LEADER, Seats};
+use rank_registry::{LEADER, Seats};
+use subscriptions::{Audience, Topic};
 
 pub use model::Model;
 pub use student::{Outcome, Request, Student};

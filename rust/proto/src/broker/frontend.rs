@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::catalogue::Product;
-use super::guards::Address;
 use super::journal::Kind;
-use super::lanes::Announcement;
+use super::lane_matching::Announcement;
 use super::orders::{Order, OrderId, Place};
 use super::outbox::{Answer, ENTRY_BYTES, Item, MAX_CONTENT_BYTES, Outcome, Party, PeerOut, StatsAnswer};
+use super::product_index::Product;
 use super::slab::{Key, Links};
+use super::slot_guards::Address;
 use super::{Broker, PeerId, foreign};
 use crate::Dialect;
 use crate::limits::MAX_ORDERS_PER_CLIENT;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::lanes::Lanes;
+use super::lane_port::Lanes;
 use super::products::ProductKey;
 use super::requests::{Outcome, RequestId};
 use super::{Block, BlockId, Client};

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use super::clients::Client;
+use super::frontend::Client;
 use super::orders::{OrderId, parse_for_softs};
 use super::outbox::Party;
 use super::slab::{Key, Slab};

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::catalogue::PatternSet;
 use super::dispatch::Ending;
 use super::journal::Kind;
-use super::lanes::Attachments;
+use super::lane_matching::Attachments;
 use super::orders::Order;
 use super::outbox::{Answer, Item, Party, PeerOut, Work};
+use super::product_index::PatternSet;
 use super::slab::{Key, Linked, Links};
 use super::{Broker, PeerId, cut, foreign};
 use crate::Dialect;

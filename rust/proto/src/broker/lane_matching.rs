@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::catalogue::{PatternSet, Product};
-use super::clients::Client;
-use super::guards::{Address, Addresses};
+use super::backend::Supplier;
+use super::frontend::Client;
 use super::outbox::{ENTRY_BYTES, MAX_CONTENT_BYTES, NUMBER_BYTES, Party};
+use super::product_index::{PatternSet, Product};
 use super::slab::{Key, Slab};
-use super::suppliers::Supplier;
+use super::slot_guards::{Address, Addresses};
 use super::{Broker, cost};
 use crate::Dialect;
 use crate::wire::{AnnouncedLane, LaneName, LaneOffer, Message, NO_LANE, Supply, ToClient, ToSupplier};

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use regex::RegexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::backend::Supplier;
 use super::cost;
 use super::orders::Order;
 use super::patterns;
 use super::slab::{Key, Linked, Links, List, Slab};
-use super::suppliers::Supplier;
 
 /// Products without orders that stay in the table, so that ordering one at a time does not match each of them again.
 const MAX_IDLE_PRODUCTS: usize = 16_384;

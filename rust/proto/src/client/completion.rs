@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::blocks::Slot;
 use super::products::ProductKey;
+use super::slots::Slot;
 use super::{Client, Ending, Lanes, OrderNumber, SlotId, State};
 use crate::log::{Level, LogRecord};
 use crate::wire::REFUSED;
