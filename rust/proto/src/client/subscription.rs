@@ -2,18 +2,12 @@
 
 use std::time::Instant;
 
-use super::lanes::Lanes;
-use super::products::ProductKey;
+use super::demand::Subscription;
+use super::ids::BlockId;
+use super::lane_port::Lanes;
 use super::requests::{Outcome, RequestId};
-use super::{Block, BlockId, Client};
-
-/// Of which products samples are handed out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Course {
-    Any,
-    One(ProductKey),
-    None,
-}
+use super::slots::Block;
+use super::state::Client;
 
 impl<L: Lanes> Client<L> {
     /// Makes everything ordered so far stale, and takes back what no supplier has started (C2): at once in lanes, on the wire by asking the
@@ -52,7 +46,7 @@ impl<L: Lanes> Client<L> {
         let request = self.discard();
         let key = self.product_key(product);
         self.products.touch(key);
-        self.course = Course::One(key);
+        self.subscription = Subscription::One(key);
         request
     }
 
@@ -63,7 +57,7 @@ impl<L: Lanes> Client<L> {
         if is_followed {
             let request = self.discard();
             self.requests.abandon(request);
-            self.course = Course::None;
+            self.subscription = Subscription::None;
         }
         is_followed
     }
@@ -71,16 +65,16 @@ impl<L: Lanes> Client<L> {
     /// Whether requests for `product` get nothing, since it is not followed.
     #[must_use]
     pub fn is_over(&self, product: &str) -> bool {
-        self.course != Course::Any && !self.follows(product)
+        self.subscription != Subscription::Any && !self.follows(product)
     }
 
     fn follows(&self, product: &str) -> bool {
-        matches!(self.course, Course::One(key) if &*self.products.get(key).name == product)
+        matches!(self.subscription, Subscription::One(key) if &*self.products.get(key).name == product)
     }
 
     /// Puts free blocks on order for the product that is followed, ahead of the first request for it.
     pub fn order_followed(&mut self, now: Instant) {
-        if let Course::One(key) = self.course {
+        if let Subscription::One(key) = self.subscription {
             // Slots of what ended in lanes since the last call are free then.
             self.handle_lanes(now);
             self.ensure_lane(key);

@@ -15,10 +15,11 @@ use regex::RegexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cost;
-use super::orders::Order;
-use super::patterns;
-use super::slab::{Key, Linked, Links, List, Slab};
-use super::suppliers::Supplier;
+use super::ids::{InterestKey, InterestTag, OrderKey, OrderTag, ProductKey, ProductTag};
+use super::ids::{SetKey, SetTag, SupplierKey, SupplierTag};
+use super::orders::OrderTable;
+use super::slab::{Linked, Links, List, Slab};
+use crate::patterns;
 
 /// Products without orders that stay in the table, so that ordering one at a time does not match each of them again.
 const MAX_IDLE_PRODUCTS: usize = 16_384;
@@ -32,22 +33,22 @@ pub(super) struct Product {
     announced: bool,
     /// Orders that no supplier has: those in the queue, and those that wait for their slot.
     pub(super) unleased: u32,
-    queue: List<Order>,
-    interests: Vec<Key<Interest>>,
+    queue: List<OrderTag>,
+    interests: Vec<InterestKey>,
 }
 
 /// A product that matches a set; in the set's `waiting` exactly while the product's queue has orders.
 pub(super) struct Interest {
-    product: Key<Product>,
-    set: Key<PatternSet>,
-    links: Links<Interest>,
+    product: ProductKey,
+    set: SetKey,
+    links: Links<InterestTag>,
 }
 
-impl Linked for Interest {
-    fn links(&self) -> &Links<Self> {
+impl Linked<InterestTag> for Interest {
+    fn links(&self) -> &Links<InterestTag> {
         &self.links
     }
-    fn links_mut(&mut self) -> &mut Links<Self> {
+    fn links_mut(&mut self) -> &mut Links<InterestTag> {
         &mut self.links
     }
 }
@@ -59,29 +60,29 @@ pub(super) struct PatternSet {
     regexes: Option<RegexSet>,
     pub(super) suppliers: u32,
     /// The native ones of them.
-    pub(super) natives: FxHashSet<Key<Supplier>>,
+    pub(super) natives: FxHashSet<SupplierKey>,
     /// Announced products that match.
-    pub(super) announced: FxHashSet<Key<Product>>,
+    pub(super) announced: FxHashSet<ProductKey>,
     /// Suppliers with free credit that serve every lane they match, and the others; the first one of each is next.
-    pub(super) ready: [List<Supplier>; 2],
+    pub(super) ready: [List<SupplierTag>; 2],
     /// Products with queued orders; the first one is next.
-    waiting: List<Interest>,
+    waiting: List<InterestTag>,
 }
 
 /// All products, sets and interests.
-pub(super) struct Catalogue {
-    products: Slab<Product>,
-    by_id: FxHashMap<Arc<str>, Key<Product>>,
+pub(super) struct ProductIndex {
+    products: Slab<ProductTag, Product>,
+    by_id: FxHashMap<Arc<str>, ProductKey>,
     idle: usize,
-    interests: Slab<Interest>,
-    pub(super) sets: Slab<PatternSet>,
-    by_patterns: FxHashMap<Arc<[Box<str>]>, Key<PatternSet>>,
+    interests: Slab<InterestTag, Interest>,
+    pub(super) sets: Slab<SetTag, PatternSet>,
+    by_patterns: FxHashMap<Arc<[Box<str>]>, SetKey>,
     /// Each pattern taken literally: softs 0.1.0 registers plain ids, and a name needs no engine.
-    by_literal: FxHashMap<Box<str>, Vec<Key<PatternSet>>>,
-    with_regexes: Vec<Key<PatternSet>>,
+    by_literal: FxHashMap<Box<str>, Vec<SetKey>>,
+    with_regexes: Vec<SetKey>,
 }
 
-impl Catalogue {
+impl ProductIndex {
     pub(super) fn new() -> Self {
         Self {
             products: Slab::new(),
@@ -110,16 +111,16 @@ impl Catalogue {
 
     // -- products and their queues --
 
-    pub(super) fn product(&self, key: Key<Product>) -> &Product {
+    pub(super) fn product(&self, key: ProductKey) -> &Product {
         &self.products[key]
     }
 
-    pub(super) fn product_mut(&mut self, key: Key<Product>) -> &mut Product {
+    pub(super) fn product_mut(&mut self, key: ProductKey) -> &mut Product {
         &mut self.products[key]
     }
 
     /// Those that have orders or are announced.
-    pub(super) fn in_use(&self) -> impl Iterator<Item = (Key<Product>, &Product)> {
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (ProductKey, &Product)> {
         self.products.iter().filter(|(_, product)| product.holders > 0)
     }
 
@@ -128,7 +129,7 @@ impl Catalogue {
     }
 
     /// One more order, or client, names the product.
-    pub(super) fn acquire(&mut self, id: &str) -> Key<Product> {
+    pub(super) fn acquire(&mut self, id: &str) -> ProductKey {
         if let Some(&key) = self.by_id.get(id) {
             let product = &mut self.products[key];
             if product.holders == 0 {
@@ -155,12 +156,12 @@ impl Catalogue {
     }
 
     /// The same for a product that is held already.
-    pub(super) fn hold(&mut self, key: Key<Product>) {
+    pub(super) fn hold(&mut self, key: ProductKey) {
         self.products[key].holders += 1;
     }
 
     /// One holder less. The product may go, or be kept for a while.
-    pub(super) fn release(&mut self, key: Key<Product>) {
+    pub(super) fn release(&mut self, key: ProductKey) {
         let product = &mut self.products[key];
         product.holders -= 1;
         if product.holders == 0 {
@@ -190,7 +191,7 @@ impl Catalogue {
     }
 
     /// A client announces a product that is held already.
-    pub(super) fn announce(&mut self, key: Key<Product>) {
+    pub(super) fn announce(&mut self, key: ProductKey) {
         let product = &mut self.products[key];
         if !std::mem::replace(&mut product.announced, true) {
             for &interest in &product.interests {
@@ -201,7 +202,7 @@ impl Catalogue {
     }
 
     /// No client announces the product any more; it is still held.
-    pub(super) fn unannounce(&mut self, key: Key<Product>) {
+    pub(super) fn unannounce(&mut self, key: ProductKey) {
         let product = &mut self.products[key];
         product.announced = false;
         for &interest in &product.interests {
@@ -211,12 +212,12 @@ impl Catalogue {
     }
 
     /// The order that is next; `None` also for a product that is gone.
-    pub(super) fn front(&self, key: Key<Product>) -> Option<Key<Order>> {
+    pub(super) fn front(&self, key: ProductKey) -> Option<OrderKey> {
         self.products.get(key)?.queue.front()
     }
 
     /// Puts an order into the queue of its product, at the front or at the back.
-    pub(super) fn enqueue(&mut self, orders: &mut Slab<Order>, order: Key<Order>, first: bool) {
+    pub(super) fn enqueue(&mut self, orders: &mut OrderTable, order: OrderKey, first: bool) {
         let key = orders[order].product;
         let product = &mut self.products[key];
         if first {
@@ -234,7 +235,7 @@ impl Catalogue {
     }
 
     /// Takes an order out of the queue of its product.
-    pub(super) fn unqueue(&mut self, orders: &mut Slab<Order>, order: Key<Order>) {
+    pub(super) fn unqueue(&mut self, orders: &mut OrderTable, order: OrderKey) {
         let key = orders[order].product;
         let product = &mut self.products[key];
         product.queue.remove(orders, order);
@@ -248,7 +249,7 @@ impl Catalogue {
     }
 
     /// The sets that match a product of the table.
-    pub(super) fn sets_of(&self, key: Key<Product>) -> impl Iterator<Item = &PatternSet> {
+    pub(super) fn sets_of(&self, key: ProductKey) -> impl Iterator<Item = &PatternSet> {
         self.products[key].interests.iter().map(|&interest| {
             cost::step();
             &self.sets[self.interests[interest].set]
@@ -256,7 +257,7 @@ impl Catalogue {
     }
 
     /// The order that a supplier of this set should get next. Its product goes to the end of the ring, so that no product starves.
-    pub(super) fn next_for(&mut self, set: Key<PatternSet>) -> Option<Key<Order>> {
+    pub(super) fn next_for(&mut self, set: SetKey) -> Option<OrderKey> {
         cost::step();
         let waiting = &mut self.sets[set].waiting;
         let interest = waiting.front()?;
@@ -271,7 +272,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// The text for the supplier.
-    pub(super) fn join(&mut self, product_ids: &[&str]) -> Result<Key<PatternSet>, String> {
+    pub(super) fn join(&mut self, product_ids: &[&str]) -> Result<SetKey, String> {
         let list = patterns::normalized(product_ids);
         if let Some(&key) = self.by_patterns.get(list.as_slice()) {
             self.sets[key].suppliers += 1;
@@ -312,7 +313,7 @@ impl Catalogue {
     }
 
     /// One supplier less has these patterns; the last one takes the set away.
-    pub(super) fn leave(&mut self, key: Key<PatternSet>) {
+    pub(super) fn leave(&mut self, key: SetKey) {
         self.sets[key].suppliers -= 1;
         if self.sets[key].suppliers > 0 {
             return;
@@ -342,7 +343,7 @@ impl Catalogue {
     }
 
     /// The sets that match a product, which need not be in the table.
-    pub(super) fn matching(&self, id: &str) -> Vec<Key<PatternSet>> {
+    pub(super) fn matching(&self, id: &str) -> Vec<SetKey> {
         let mut matching = self.by_literal.get(id).cloned().unwrap_or_default();
         for &set in &self.with_regexes {
             if self.set_matches(set, id) && !matching.contains(&set) {
@@ -352,13 +353,13 @@ impl Catalogue {
         matching
     }
 
-    fn set_matches(&self, set: Key<PatternSet>, id: &str) -> bool {
+    fn set_matches(&self, set: SetKey, id: &str) -> bool {
         cost::step();
         self.sets[set].regexes.as_ref().is_some_and(|regexes| regexes.is_match(id))
     }
 
     /// Connects the two, unless they are already.
-    fn add_interest(&mut self, key: Key<Product>, set: Key<PatternSet>) {
+    fn add_interest(&mut self, key: ProductKey, set: SetKey) {
         let product = &mut self.products[key];
         if product.interests.iter().any(|&other| self.interests[other].set == set) {
             return;
@@ -374,7 +375,7 @@ impl Catalogue {
     }
 
     /// Disconnects the two. The set is gone already, and its ring of waiting products with it.
-    fn drop_interest(&mut self, key: Key<Product>, set: Key<PatternSet>) {
+    fn drop_interest(&mut self, key: ProductKey, set: SetKey) {
         let product = &mut self.products[key];
         let found = product.interests.iter().position(|&interest| self.interests[interest].set == set);
         if let Some(found) = found {

@@ -1,7 +1,10 @@
 //! Where an order goes: into a lane, or to the broker.
 
-use super::products::ProductKey;
-use super::{Block, BlockId, Client, LaneRef, Lanes, OrderNumber, Owed, SlotId, State};
+use super::ids::{BlockId, OrderNumber, ProductKey, SlotId};
+use super::lane_port::{LaneRef, Lanes};
+use super::quarantine::Owed;
+use super::slots::{Block, State};
+use super::state::Client;
 use crate::Dialect;
 
 /// A native supplier asks for this many leases at most when its calls are short.
@@ -34,7 +37,7 @@ impl<L: Lanes> Client<L> {
 
     /// Slots that may be on order by wire while suppliers are attached to the lane: two for each supplier that only the broker reaches, since it
     /// takes one while it works on the other, but never most of the slots.
-    fn wire_share(&self, key: ProductKey) -> u32 {
+    pub(super) fn wire_share(&self, key: ProductKey) -> u32 {
         let wire = self.products.get(key).supply.map_or(0, |supply| supply.wire);
         let half = self.blocks.len() as u32 / 2 * self.config.block;
         wire.saturating_mul(2).min(half)
@@ -57,16 +60,6 @@ impl<L: Lanes> Client<L> {
                 limit.saturating_sub(product.sent) as usize
             }
             _ => usize::MAX,
-        }
-    }
-
-    /// The share of those whom only the broker reaches has grown: gives them what waits in the lane unclaimed.
-    pub(super) fn rebalance(&mut self, key: ProductKey) {
-        if self.has_lane_suppliers(key) {
-            let room = self.wire_share(key).saturating_sub(self.products.get(key).on_wire);
-            if room > 0 {
-                self.take_back_from_lane(key, room as usize);
-            }
         }
     }
 

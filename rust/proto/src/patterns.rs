@@ -9,6 +9,7 @@ use std::str::Chars;
 use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
 
 use crate::limits::{MAX_ID_BYTES, MAX_PATTERN_PROGRAM_BYTES, MAX_PATTERNS};
+use crate::text::cut;
 
 /// Compiled bytes of all patterns of one list together: 4,096 patterns of 1 MiB each would be 4 GiB.
 const MAX_LIST_PROGRAM_BYTES: usize = 16 << 20;
@@ -18,7 +19,7 @@ const NEST_LIMIT: u32 = 64;
 const MAX_REASON_BYTES: usize = 512;
 
 /// What identifies a pattern list: sorted, each pattern once.
-pub(super) fn normalized(product_ids: &[&str]) -> Vec<Box<str>> {
+pub(crate) fn normalized(product_ids: &[&str]) -> Vec<Box<str>> {
     let mut patterns: Vec<Box<str>> = product_ids.iter().map(|&p| p.into()).collect();
     patterns.sort_unstable();
     patterns.dedup();
@@ -69,7 +70,7 @@ pub(crate) fn compile(patterns: &[Box<str>]) -> Result<Option<RegexSet>, String>
 }
 
 fn invalid(why: &str) -> String {
-    let why = super::cut(why, MAX_REASON_BYTES);
+    let why = cut(why, MAX_REASON_BYTES);
     format!("Invalid product_id pattern: {why}")
 }
 

@@ -3,16 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustc_hash::FxHashMap;
-
-use super::catalogue::Product;
-use super::guards::Address;
+use super::client::Orders;
+use super::ids::{AddressKey, ClientKey, ProductKey};
 use super::journal::Kind;
-use super::lanes::Announcement;
 use super::orders::{Order, OrderId, Place};
-use super::outbox::{Answer, ENTRY_BYTES, Item, MAX_CONTENT_BYTES, Outcome, Party, PeerOut, StatsAnswer};
-use super::slab::{Key, Links};
-use super::{Broker, PeerId, foreign};
+use super::outbox::{Answer, ENTRY_BYTES, Item, MAX_CONTENT_BYTES, Party, StatsAnswer};
+use super::slab::Links;
+use super::state::Broker;
 use crate::Dialect;
 use crate::limits::MAX_ORDERS_PER_CLIENT;
 use crate::log::Level;
@@ -24,111 +21,16 @@ const NOT_OWNED: &str = "Order not owned by this client";
 const DISPATCHED: &str = "Order already dispatched";
 const REPLACED: &str = "this client has come back on another connection";
 
-/// A connection to the frontend.
-pub(super) struct Client {
-    pub(super) peer: PeerId,
-    /// Its number, once it said HELLO.
-    number: Option<u64>,
-    /// Whether it said HELLO or ordered.
-    active: bool,
-    /// Native only.
-    nonce: Option<u64>,
-    /// Whether the client has come back on another connection.
-    replaced: bool,
-    pub(super) announcement: Announcement,
-    orders: Orders,
-    pub(super) out: PeerOut<Outcome>,
-}
-
-/// The live orders of one client. Which of the two says which dialect it speaks.
-enum Orders {
-    Native(FxHashMap<u64, Key<Order>>),
-    Softs(FxHashMap<Arc<str>, Key<Order>>),
-}
-
-impl Client {
-    pub(super) fn new(peer: PeerId, dialect: Dialect) -> Self {
-        Self {
-            peer,
-            number: None,
-            active: false,
-            nonce: None,
-            replaced: false,
-            announcement: Announcement::default(),
-            orders: match dialect {
-                Dialect::Native => Orders::Native(FxHashMap::default()),
-                Dialect::Softs => Orders::Softs(FxHashMap::default()),
-            },
-            out: PeerOut::new(),
-        }
-    }
-
-    pub(super) fn dialect(&self) -> Dialect {
-        match self.orders {
-            Orders::Native(_) => Dialect::Native,
-            Orders::Softs(_) => Dialect::Softs,
-        }
-    }
-
-    /// The order has ended.
-    pub(super) fn forget(&mut self, id: &OrderId) {
-        match (&mut self.orders, id) {
-            (Orders::Native(orders), OrderId::Native(number)) => orders.remove(number),
-            (Orders::Softs(orders), OrderId::Softs(id)) => orders.remove(id),
-            _ => None,
-        };
-    }
-
-    /// Its number, once it said HELLO.
-    pub(super) fn number(&self) -> Option<u64> {
-        self.number
-    }
-
-    /// What it calls itself in orders to softs suppliers, over all its connections.
-    pub(super) fn nonce(&self) -> Option<u64> {
-        self.nonce
-    }
-
-    pub(super) fn len(&self) -> usize {
-        match &self.orders {
-            Orders::Native(orders) => orders.len(),
-            Orders::Softs(orders) => orders.len(),
-        }
-    }
-
-    fn find(&self, id: &str) -> Option<Key<Order>> {
-        match &self.orders {
-            Orders::Softs(orders) => orders.get(id).copied(),
-            Orders::Native(_) => None,
-        }
-    }
-
-    pub(super) fn find_number(&self, number: u64) -> Option<Key<Order>> {
-        match &self.orders {
-            Orders::Native(orders) => orders.get(&number).copied(),
-            Orders::Softs(_) => None,
-        }
-    }
-
-    /// Its orders, which are then nobody's.
-    pub(super) fn take_orders(&mut self) -> Vec<Key<Order>> {
-        match &mut self.orders {
-            Orders::Native(orders) => std::mem::take(orders).into_values().collect(),
-            Orders::Softs(orders) => std::mem::take(orders).into_values().collect(),
-        }
-    }
-}
-
 /// Where the slots of some orders are.
 #[derive(Clone, Copy)]
 struct Medium {
-    product: Key<Product>,
-    address: Key<Address>,
+    product: ProductKey,
+    address: AddressKey,
     slot_size: u64,
 }
 
 impl Broker {
-    pub(super) fn handle_client(&mut self, now: Instant, key: Key<Client>, frames: &[&[u8]]) {
+    pub(super) fn handle_client(&mut self, now: Instant, key: ClientKey, frames: &[&[u8]]) {
         if self.clients[key].replaced {
             // It has let go of what it orders here.
             return self.refuse_client(now, key, REPLACED.into());
@@ -181,13 +83,13 @@ impl Broker {
                 | ClientRequest::Lanes { .. },
                 dialect,
             ) => {
-                self.refuse_client(now, key, foreign(dialect));
+                self.refuse_client(now, key, dialect.foreign_message());
             }
         }
     }
 
     /// The connection is gone, and its orders with it.
-    pub(super) fn lose_client(&mut self, now: Instant, key: Key<Client>) {
+    pub(super) fn lose_client(&mut self, now: Instant, key: ClientKey) {
         let client = &self.clients[key];
         let nonce = client.nonce;
         if client.active {
@@ -202,11 +104,11 @@ impl Broker {
         self.abandon_orders(key, nonce);
         self.withdraw_announcement(key);
         self.clients.remove(key);
-        self.forget_products_of_nobody();
+        self.drop_unused_products();
     }
 
     /// The newest connection with a nonce is the client's; an older one may not have been found dead yet, and is over all the same.
-    fn name_client(&mut self, key: Key<Client>, nonce: Option<u64>) {
+    fn name_client(&mut self, key: ClientKey, nonce: Option<u64>) {
         let before = std::mem::replace(&mut self.clients[key].nonce, nonce);
         if let Some(before) = before
             && self.by_nonce.get(&before) == Some(&key)
@@ -222,7 +124,7 @@ impl Broker {
         }
     }
 
-    fn hello_client(&mut self, now: Instant, key: Key<Client>, max_order_attempts: Option<u32>) {
+    fn hello_client(&mut self, now: Instant, key: ClientKey, max_order_attempts: Option<u32>) {
         self.activate(key);
         let number = match self.clients[key].number {
             Some(number) => number,
@@ -243,7 +145,7 @@ impl Broker {
     fn order(
         &mut self,
         now: Instant,
-        key: Key<Client>,
+        key: ClientKey,
         order_id: &str,
         (product_id, address, offset): (&str, &str, u64),
     ) {
@@ -270,7 +172,7 @@ impl Broker {
     fn order_many(
         &mut self,
         now: Instant,
-        key: Key<Client>,
+        key: ClientKey,
         (address, slot_size, product_id): (&str, u64, &str),
         orders: &[(u64, u64, u64)],
     ) {
@@ -299,22 +201,22 @@ impl Broker {
     /// Queues an order that has room there, or that `dispatch_product` will lease at once; `false` if it is neither.
     fn accept(
         &mut self,
-        client: Key<Client>,
+        client: ClientKey,
         id: OrderId,
         medium: Medium,
         (offset, sequence): (u64, u64),
     ) -> bool {
         let Medium { product, address, slot_size } = medium;
-        let full = self.catalogue.product(product).unleased as usize >= self.config.max_queue_per_product;
+        let full = self.index.product(product).unleased as usize >= self.config.max_queue_per_product;
         if full && !self.can_lease(product, address, offset) {
             return false;
         }
-        self.catalogue.hold(product);
+        self.index.hold(product);
         self.addresses.hold(address);
         let order = self.orders.insert(Order {
             id: id.clone(),
             client: Some(client),
-            absentee: None,
+            lost_client: None,
             product,
             address,
             avoid: None,
@@ -331,12 +233,12 @@ impl Broker {
             (Orders::Softs(orders), OrderId::Softs(id)) => orders.insert(id, order),
             _ => None,
         };
-        self.catalogue.product_mut(product).unleased += 1;
-        self.catalogue.enqueue(&mut self.orders, order, false);
+        self.index.product_mut(product).unleased += 1;
+        self.index.enqueue(&mut self.orders, order, false);
         true
     }
 
-    fn cancel(&mut self, key: Key<Client>, order_id: &str) {
+    fn cancel(&mut self, key: ClientKey, order_id: &str) {
         let answer = match self.clients[key].find(order_id) {
             None => Answer::Error(NOT_OWNED.into()),
             Some(order) if !self.withdraw(order) => Answer::Error(DISPATCHED.into()),
@@ -346,7 +248,7 @@ impl Broker {
     }
 
     /// Cancels what is queued, as far as the answer has room; the rest is as if it had been leased already.
-    fn discard(&mut self, key: Key<Client>) {
+    fn discard(&mut self, key: ClientKey) {
         let mut ids = match &self.clients[key].orders {
             Orders::Softs(orders) => orders.iter().map(|(id, &o)| (Arc::clone(id), o)).collect(),
             Orders::Native(_) => Vec::new(),
@@ -363,7 +265,7 @@ impl Broker {
         self.answer_client(key, Answer::Discarded(ids));
     }
 
-    fn cancel_many(&mut self, key: Key<Client>, request_id: u64, mut numbers: Vec<u64>) {
+    fn cancel_many(&mut self, key: ClientKey, request_id: u64, mut numbers: Vec<u64>) {
         if numbers.is_empty()
             && let Orders::Native(orders) = &self.clients[key].orders
         {
@@ -377,7 +279,7 @@ impl Broker {
         self.answer_client(key, Answer::Cancelled(request_id, numbers));
     }
 
-    fn activate(&mut self, key: Key<Client>) {
+    fn activate(&mut self, key: ClientKey) {
         let client = &mut self.clients[key];
         if !client.active {
             client.active = true;
@@ -388,18 +290,18 @@ impl Broker {
     /// Holds product and address while orders for them are accepted.
     fn open_medium(&mut self, product_id: &str, address: &str, slot_size: u64) -> Medium {
         Medium {
-            product: self.catalogue.acquire(product_id),
+            product: self.index.acquire(product_id),
             address: self.addresses.acquire(address),
             slot_size,
         }
     }
 
     fn close_medium(&mut self, medium: Medium) {
-        self.catalogue.release(medium.product);
+        self.index.release(medium.product);
         self.addresses.release(medium.address);
     }
 
-    fn refuse_client(&mut self, now: Instant, key: Key<Client>, error: String) {
+    fn refuse_client(&mut self, now: Instant, key: ClientKey, error: String) {
         let peer = self.clients[key].peer;
         self.journal.say(now, Kind::BadRequest, Level::Warning, || {
             format!("bad request of a client ({peer:?}): {error}")
@@ -407,7 +309,7 @@ impl Broker {
         self.answer_client(key, Answer::Error(error.into()));
     }
 
-    fn answer_client(&mut self, key: Key<Client>, answer: Answer) {
+    fn answer_client(&mut self, key: ClientKey, answer: Answer) {
         let out = &mut self.clients[key].out;
         self.outbox.push(Party::Client(key), out, Item::Answer(answer));
     }

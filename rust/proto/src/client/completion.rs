@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::blocks::Slot;
-use super::products::ProductKey;
-use super::{Client, Ending, Lanes, OrderNumber, SlotId, State};
+use super::ids::{OrderNumber, ProductKey, SlotId};
+use super::lane_port::{Ending, LaneEvent, Lanes};
+use super::slots::{Slot, State};
+use super::state::Client;
 use crate::log::{Level, LogRecord};
 use crate::wire::REFUSED;
 
@@ -14,7 +15,31 @@ const RETRY_REFUSED: Duration = Duration::from_millis(10);
 impl<L: Lanes> Client<L> {
     // -- in lanes ------------------------------------------------------------------------------------------------------------
 
-    pub(super) fn lane_order_ended(&mut self, now: Instant, slot: SlotId, ending: Ending) {
+    /// Takes in what happened in the lanes: orders that ended, suppliers that came or went. To be called when the client's bell rang and
+    /// before looking for completions; [`Client::request_sample`] and [`Client::request_block`] do it themselves when they find nothing.
+    pub fn handle_lanes(&mut self, now: Instant) {
+        self.poll_lanes(now);
+        for position in 0..self.announced.len() {
+            let key = self.announced[position];
+            let product = self.products.get(key);
+            if product.on_lane > 0 && !self.has_lane_suppliers(key) {
+                self.take_back_from_lane(key, usize::MAX);
+            } else if self.dialect.is_none() && product.on_wire > 0 && self.has_lane_suppliers(key) {
+                self.move_waiting_to_lane(key);
+            }
+        }
+        self.place_owed();
+    }
+
+    fn poll_lanes(&mut self, now: Instant) {
+        while let Some(LaneEvent { slot, ending }) = self.lanes.poll() {
+            if self.slots.get(slot as usize).is_some_and(|slot| slot.state == State::Lane) {
+                self.lane_order_ended(now, slot, ending);
+            }
+        }
+    }
+
+    fn lane_order_ended(&mut self, now: Instant, slot: SlotId, ending: Ending) {
         if ending == Ending::Lost {
             self.counters.lost += 1;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::BlockId;
+use super::ids::BlockId;
 
 /// Which samples of a product this client takes: the i-th has the sequence number `start + (i / run) * stride + i % run`.
 ///
