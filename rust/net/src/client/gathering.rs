@@ -58,7 +58,7 @@ struct Gathering<'a> {
 struct State {
     /// Rows for which samples were taken.
     n_taken: usize,
-    /// Somebody takes samples, or waits for some.
+    /// A thread takes samples, or waits for some.
     is_taking: bool,
     is_over: bool,
     failed: Option<GatherError>,

@@ -24,7 +24,13 @@ impl Client {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<SlotId> {
-        self.starve(product, timeout, interrupted, |_| 1, |machine, now| machine.request_sample(now, product))
+        self.wait_for_samples(
+            product,
+            timeout,
+            interrupted,
+            |_| 1,
+            |machine, now| machine.request_sample(now, product),
+        )
     }
 
     /// A block of finished slots if there is one; never blocks.
@@ -40,7 +46,7 @@ impl Client {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<BlockId> {
         let missing = |machine: &Machine| machine.n_missing(product);
-        self.starve(product, timeout, interrupted, missing, |machine, now| {
+        self.wait_for_samples(product, timeout, interrupted, missing, |machine, now| {
             machine.request_block(now, product)
         })
     }
@@ -64,7 +70,7 @@ impl Client {
         };
         match self.attempt(&mut take) {
             Some(()) => Waited::Ready(()),
-            None => self.starve(product, timeout, interrupted, |_| 1, take),
+            None => self.wait_for_samples(product, timeout, interrupted, |_| 1, take),
         }
     }
 
@@ -263,7 +269,7 @@ impl Client {
         self.ask(timeout, interrupted, |machine| machine.request_stats(product))
     }
 
-    /// The broker's statistics and who is connected, if the broker can tell.
+    /// The broker's statistics and its connected peers, if the broker can report them.
     pub fn detail(&self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Waited<Outcome> {
         self.ask(timeout, interrupted, Machine::request_detail)
     }

@@ -11,7 +11,7 @@ use softs_shm::{AttachPolicy, Identity, LaneSupplier, Segment};
 
 use super::doorbell::{Doorbell, RemoteDoorbell};
 
-/// Where a supplier looks for the lanes that it is told to serve.
+/// Where a supplier opens the lanes that the broker offers it.
 #[derive(Clone, Debug, Default)]
 pub enum LanePolicy {
     /// Nowhere: it refuses all.
@@ -25,7 +25,7 @@ pub enum LanePolicy {
     File(AttachPolicy),
 }
 
-/// A segment whose lanes we serve.
+/// A segment that this supplier serves lanes of.
 #[derive(Debug)]
 pub(crate) struct AttachedSegment {
     pub(crate) address: Arc<str>,

@@ -1,4 +1,4 @@
-//! How a supplier waits: it looks for a moment, then sleeps until its broker, a client or the end of one calls.
+//! How a supplier waits: it spins for a moment, then blocks until its broker or a client wakes it, or a client ends.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, MutexGuard};
@@ -14,11 +14,11 @@ use crate::lanes::doorbell::Doorbell;
 use crate::lanes::supplier::AttachedSegment;
 use crate::transport::broker_link::Waitable;
 
-/// At first it looks at nothing but memory for so long.
+/// At first it polls nothing but memory, for so long.
 const MEMORY_ONLY: Duration = Duration::from_micros(2);
 
 impl Supplier {
-    /// Waits until there is something to do; orders that came are in hand then.
+    /// Waits until there is something to do; orders that came are claimed then.
     pub(super) fn rest<'a>(
         &'a self,
         mut scheduler: MutexGuard<'a, LaneScheduler>,
@@ -29,7 +29,7 @@ impl Supplier {
         let started = Instant::now();
         scheduler.now = started;
         if !budget.is_zero() {
-            let found = self.look(&mut scheduler, waitable, max, started, budget);
+            let found = self.spin(&mut scheduler, waitable, max, started, budget);
             scheduler.spin.note(found);
             if found {
                 scheduler.now = Instant::now();
@@ -38,7 +38,7 @@ impl Supplier {
         }
         let sleepers = Sleepers::of(&scheduler);
         sleepers.set_sleeping(true);
-        // An order that was placed before its client saw that we sleep rings no doorbell (L6).
+        // For an order that was placed before its client saw the flag, the doorbell is not rung (L6).
         if scheduler.take(max) == Turn::Lane {
             sleepers.set_sleeping(false);
             scheduler.now = Instant::now();
@@ -61,7 +61,7 @@ impl Supplier {
         scheduler
     }
 
-    /// Adds orders to those in batch, until they are as many as one call serves, the time for that is over, or a lease waits too: what is
+    /// Claims more orders, until they are as many as one call serves, the time for that is over, or a lease waits too: what is
     /// still missing may have gone that way.
     pub(super) fn gather<'a>(
         &'a self,
@@ -100,7 +100,7 @@ impl Supplier {
         }
     }
 
-    fn look(
+    fn spin(
         &self,
         scheduler: &mut LaneScheduler,
         waitable: &Waitable,

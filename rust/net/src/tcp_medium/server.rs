@@ -126,7 +126,7 @@ impl TcpMediumServer {
         let _ended = thread.join();
     }
 
-    /// Whether there is a thread that hears it.
+    /// Whether there is a thread that receives it.
     fn tell(&self, command: Command) -> bool {
         let is_heard = self.commands.send(command).is_ok();
         // It fails only when the counter is full, which wakes the thread as well.
