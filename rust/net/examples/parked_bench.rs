@@ -20,7 +20,7 @@ use softs_shm::Segment;
 
 const ROUNDS: u32 = 2000;
 const SLOT_SIZE: u64 = 64;
-/// Nobody looks before it sleeps, and everybody sleeps when a round begins.
+/// No end spins before it blocks, and both are blocked when a round begins.
 const NO_SPIN: Duration = Duration::ZERO;
 const PAUSE: Duration = Duration::from_micros(300);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -90,7 +90,7 @@ fn measure(folder: &Path, client_cpu: usize, supplier_cpu: usize) -> Result<[(f6
     Ok([quantiles(futexes), quantiles(lanes)])
 }
 
-/// Two words; who waits for one sleeps.
+/// Two words; a thread that waits for one is blocked.
 #[derive(Default)]
 struct Echo {
     there: AtomicU32,
@@ -124,7 +124,7 @@ fn wait_for_change(word: &AtomicU32, old: u32) -> u32 {
         if value != old {
             return value;
         }
-        // Whatever ends it, the word says whether it is over.
+        // Whatever ends it, the word shows whether it is over.
         let _ = futex::wait(word, futex::Flags::PRIVATE, old, None);
     }
 }

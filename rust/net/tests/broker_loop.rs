@@ -1,4 +1,4 @@
-//! The broker's loop with real sockets: orders go round, the hostile and the dying are dealt with, and nobody holds the others up.
+//! The broker's loop with real sockets: orders are served, hostile and ended peers are dealt with, and no peer holds up the others.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -104,7 +104,7 @@ fn a_dead_suppliers_orders_go_to_the_next_one() {
     client.order(&[(1, 0), (2, 64), (3, 128)]);
     let work = leases(&mut first, 3);
     let mut second = Peer::supplier(&broker, "p", 8);
-    // It finishes one, and dies before the broker has read that: the data comes before the end.
+    // It finishes one, and ends before the broker has read that: the data comes before the end.
     first.say(&done(&work[..1]));
     drop(first);
     let again = leases(&mut second, 2);
@@ -122,7 +122,7 @@ fn a_dead_clients_orders_are_forgotten() {
     client.order(&[(1, 0), (2, 64)]);
     eventually("the orders are queued", || broker.stats().pending_orders == 2);
     drop(client);
-    eventually("the orders are forgotten", || broker.stats().pending_orders == 0);
+    eventually("the orders are dropped", || broker.stats().pending_orders == 0);
     assert_eq!(broker.stats().connected_clients, 0);
 }
 
@@ -283,7 +283,7 @@ fn two_hundred_peers_are_served() {
     }
     drop(suppliers);
     drop(clients);
-    eventually("all are forgotten", || {
+    eventually("all are dropped", || {
         let stats = broker.stats();
         stats.connected_clients == 0 && stats.connected_suppliers == 0
     });

@@ -1,4 +1,4 @@
-//! The control channel with real sockets: seats go from hand to batch, and the hostile hold up nobody.
+//! The control channel with real sockets: ranks are taken over, and hostile peers hold up no other.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -228,7 +228,7 @@ fn a_hundred_thousand_subscriptions_cost_nothing_and_one_model() {
     }
     all.extend_from_slice(b"\x00\x06\x01MODEL");
     stream.write_all(&all).unwrap();
-    eventually("the last one was heard", || channel.stats().subscribers == 1);
+    eventually("the last one was received", || channel.stats().subscribers == 1);
     (2..40).for_each(|generation| assert_eq!(set(&leader, "large", &large), Outcome::Done(generation)));
     check_others(&channel, &leader);
     // What was on its way, and then the newest.

@@ -1,4 +1,4 @@
-//! Another user gets in on neither end of an ipc endpoint, whatever the file modes say. Needs root, to be somebody else.
+//! Another user connects at neither end of an ipc endpoint, whatever the file modes are. Needs root, to run as another user.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use harness::{Peer, Scratch, WATCHDOG, eventually};
 use softs_net::{BrokerHandle, Connection, NetError, wait};
 
-/// The kernel's `nobody`.
+/// The user id of `nobody`.
 const NOBODY: u32 = 65_534;
 
 #[test]
@@ -61,7 +61,7 @@ fn a_peer_does_not_trust_another_users_broker() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Not a test of its own: connects as somebody else, and must see the connection end before any READY.
+/// Not a test of its own: connects as another user, and must see the connection end before any READY.
 #[test]
 fn child_connects() {
     let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };
@@ -79,7 +79,7 @@ fn child_connects() {
     assert!(matches!(error, NetError::Lost { .. }), "{error}");
 }
 
-/// Not a test of its own: listens as somebody else until its standard input ends.
+/// Not a test of its own: listens as another user until its standard input ends.
 #[test]
 fn child_listens() {
     let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };

@@ -1,4 +1,4 @@
-//! Who owns an endpoint: takeover of what the dead left, refusal of what the living hold, and exactly one winner in a race.
+//! Ownership of an endpoint: takeover of what an ended broker left, refusal of what a running one holds, and exactly one winner in a race.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -181,7 +181,7 @@ fn of_many_threads_exactly_one_gets_the_endpoint() {
                     scope.spawn(|| {
                         start.wait();
                         let outcome = BrokerHandle::start(scratch.options());
-                        // Nobody lets go before everybody has tried.
+                        // No thread releases it before all have tried.
                         decided.wait();
                         match outcome {
                             Ok(broker) => {

@@ -64,7 +64,7 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-/// Looks for signals during a blocking call; keeps what their handlers raised.
+/// Checks for signals during a blocking call; keeps what their handlers raised.
 struct Signals(Option<PyErr>);
 
 impl Signals {

@@ -1,4 +1,4 @@
-//! Many peers at once: clients that keep a window of orders in flight, suppliers that say "done" to everything.
+//! Many peers at once: clients that keep a window of orders in flight, suppliers that answer everything with "done".
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -54,7 +54,7 @@ impl Load<'_> {
                 dealer: Dealer::client(&self.endpoints.0, self.clients.dialect)?,
                 number: n,
                 address: format!("sl_{n:016x}"),
-                // softs' own broker knows orders by their id alone, whoever they are from.
+                // softs' own broker knows orders by their id alone, from whichever client.
                 last_order: NEXT_CLIENT.fetch_add(1, Relaxed) << 32,
                 window: self.window as usize,
                 slots: HashMap::new(),
@@ -201,7 +201,7 @@ fn readable<'a>(peers: impl Iterator<Item = &'a Dealer>) -> Outcome<Vec<usize>> 
     Ok((0..fds.len()).filter(|n| !fds[*n].revents().is_empty()).collect())
 }
 
-/// Clients whose orders nobody can fulfil, and which are there all the same.
+/// Clients with orders that no supplier can fulfil.
 pub(crate) struct Background {
     _clients: Vec<Dealer>,
 }
@@ -217,7 +217,7 @@ impl Background {
                 client.ask(&ClientRequest::Orders {
                     address: &address,
                     slot_size: SLOT_BYTES,
-                    product_id: &format!("nobody's {}", order % products),
+                    product_id: &format!("unserved {}", order % products),
                     orders: vec![(order + 1, order * SLOT_BYTES, 0)],
                 });
             }
@@ -235,7 +235,7 @@ impl Background {
             client.ask(&ClientRequest::Orders {
                 address: &format!("sl_{n:016x}"),
                 slot_size: SLOT_BYTES,
-                product_id: "nobody's",
+                product_id: "unserved",
                 orders: (0..orders).map(|order| (order + 1, order * SLOT_BYTES, 0)).collect(),
             });
             client.flush()?;

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Round trips (`round_trip_*`) are made between processes that are bound to a core each, or all to one where this process is bound
-//! to one (`taskset -c 3 broker_bench`); their `added_to_raw` is what [`sync::report`] says.
+//! to one (`taskset -c 3 broker_bench`); their `added_to_raw` is defined at [`sync::report`].
 
 mod child;
 mod dealer;

@@ -101,7 +101,7 @@ pub(crate) fn hop_out(socket: &OwnedFd, bytes: &[u8; RAW_BYTES]) -> Outcome<()> 
     }
 }
 
-/// Says and hears what a supplier of its dialect does: that of softs waits for the answer to DONE before it is READY again.
+/// Exchanges what a supplier of its dialect does: that of softs waits for the answer to DONE before it is READY again.
 fn serve_one(supplier: &mut Dealer) -> Outcome<()> {
     let (mut lease, mut order) = (None, None);
     while lease.is_none() && order.is_none() {

@@ -1,4 +1,4 @@
-//! `_core.Ahead`: a batch that is put together while nobody waits for it.
+//! `_core.Ahead`: a batch that is filled while no call waits for it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

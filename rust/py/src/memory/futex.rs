@@ -1,4 +1,4 @@
-//! Waking who sleeps until memory that processes share has changed.
+//! Waking threads that wait for a change of memory that processes share.
 
 use pyo3::prelude::*;
 

@@ -30,7 +30,7 @@ impl LaneCalls {
         Self { slot_size, has_warned: AtomicBool::new(false) }
     }
 
-    /// Makes the samples in hand. What the generator does wrong goes to the client; what ends this thread is returned, and the orders are given back.
+    /// Makes the claimed samples. What the generator does wrong goes to the client; what ends this thread is returned, and the orders are given back.
     pub(super) fn make<'py>(
         &self,
         supplier: &NetSupplier,
@@ -66,7 +66,7 @@ impl LaneCalls {
         Ok(())
     }
 
-    /// Copies what a plain generator returned into the slot, and ends the order; or says what is wrong with it.
+    /// Copies what a plain generator returned into the slot, and ends the order; or returns what is wrong with it.
     fn write<'py>(
         &self,
         supplier: &NetSupplier,
@@ -175,7 +175,7 @@ impl LaneCalls {
                 return Ok(());
             }
         };
-        // Each lease has a share in it for as long as somebody has a view of its slot.
+        // Each lease has a share in it for as long as there is a view of its slot.
         let share = Arc::new(());
         let slots = views.into_iter().map(|view| {
             let share = Arc::clone(&share);
@@ -189,7 +189,7 @@ impl LaneCalls {
             Err(error) => Some(explain(error_fn, product, raised(py, error)?)?),
         };
         for slot in slots.iter() {
-            // Refused where somebody has a view of the view.
+            // Refused where there is a view of the view.
             let _ = slot.call_method0("release");
         }
         let is_kept = Arc::strong_count(&share) > 1;
