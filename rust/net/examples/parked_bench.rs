@@ -1,6 +1,8 @@
-//! What it takes to wake a peer that sleeps: an order there and its sample back through a lane whose two ends sleep, in turns with a word and a futex.
+//! What it takes to wake a peer that sleeps: an order there and its sample back through a lane whose two ends sleep, in
+//! turns with a word and a futex.
 //!
-//! `parked_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON: microseconds there and back. `python -m benches --only lane` runs it.
+//! `parked_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON: microseconds there and back. `python -m benches
+//! --only lane` runs it.
 
 use std::error::Error;
 use std::io::Write;

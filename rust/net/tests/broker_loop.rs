@@ -1,4 +1,5 @@
-//! The broker's loop with real sockets: orders are served, hostile and ended peers are dealt with, and no peer holds up the others.
+//! The broker's loop with real sockets: orders are served, hostile and ended peers are dealt with, and no peer holds up
+//! the others.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;

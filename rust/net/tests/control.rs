@@ -219,7 +219,8 @@ fn a_hundred_thousand_subscriptions_cost_nothing_and_one_model() {
     let large = [&[0xc6, 0, 0x0f, 0, 0][..], &[7; 0x0f_0000]].concat();
     assert_eq!(set(&leader, "large", &large), Outcome::Done(1));
     let (mut stream, mut codec) = shaken(&channel.endpoints().1, Role::Subscriber);
-    // Every prefix but the last is another one; in between it is subscribed and unsubscribed to everything, and nothing is read.
+    // Every prefix but the last is another one; in between it is subscribed and unsubscribed to everything, and nothing
+    // is read.
     let mut all = Vec::new();
     for n in 0..100_000_u32 {
         all.extend_from_slice(b"\x04\x0e\x09SUBSCRIBE");

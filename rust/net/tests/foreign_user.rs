@@ -1,4 +1,5 @@
-//! Another user connects at neither end of an ipc endpoint, whatever the file modes are. Needs root, to run as another user.
+//! Another user connects at neither end of an ipc endpoint, whatever the file modes are. Needs root, to run as another
+//! user.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;

@@ -1,5 +1,5 @@
-//! Suppliers that kill themselves between two steps of an order, each step in turn, and a client that checks what comes of it: no sample is lost,
-//! comes twice or is torn, and all slots come back.
+//! Suppliers that kill themselves between two steps of an order, each step in turn, and a client that checks what comes
+//! of it: no sample is lost, comes twice or is torn, and all slots come back.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;

@@ -369,7 +369,8 @@ fn a_batch_waits_for_more_orders_as_long_as_it_may() {
     let _broker = scratch.broker();
     let for_ever = Batch { max: 4, wait: WATCHDOG * 10 };
     let (student, teacher) = (Student::new(&scratch, 4), Teacher::new(&scratch, SLOT, for_ever));
-    // Orders come one by one, and all four slots are on order before the client waits. A batch that is not full ends for a lease only.
+    // Orders come one by one, and all four slots are on order before the client waits. A batch that is not full ends
+    // for a lease only.
     eventually("many samples", || {
         student.take_if_there();
         teacher.made().0 >= 100

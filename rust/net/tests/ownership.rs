@@ -1,4 +1,5 @@
-//! Ownership of an endpoint: takeover of what an ended broker left, refusal of what a running one holds, and exactly one winner in a race.
+//! Ownership of an endpoint: takeover of what an ended broker left, refusal of what a running one holds, and exactly
+//! one winner in a race.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -203,7 +204,8 @@ fn of_many_threads_exactly_one_gets_the_endpoint() {
 
 #[test]
 fn brokers_that_come_and_go_hand_the_endpoint_on() {
-    // Each wins sooner or later: a lock on a removed file, or an unlinked successor, would show as an error or a client left alone.
+    // Each wins sooner or later: a lock on a removed file, or an unlinked successor, would show as an error or a client
+    // left alone.
     let scratch = Scratch::new();
     std::thread::scope(|scope| {
         for _ in 0..6 {

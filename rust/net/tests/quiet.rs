@@ -1,5 +1,5 @@
-//! What a broker and a control channel do when nothing happens, and what is left of them afterwards: nothing. One test alone in its process, as
-//! it counts threads.
+//! What a broker and a control channel do when nothing happens, and what is left of them afterwards: nothing. One test
+//! alone in its process, as it counts threads.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;

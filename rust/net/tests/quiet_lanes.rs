@@ -1,4 +1,5 @@
-//! What the two ends of a lane do while nothing happens in it. One test alone in its process, as it finds threads by their names.
+//! What the two ends of a lane do while nothing happens in it. One test alone in its process, as it finds threads by
+//! their names.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;

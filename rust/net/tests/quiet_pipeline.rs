@@ -1,4 +1,5 @@
-//! The threads of a pipeline while nothing is submitted. One test alone in its process, as it finds threads by their names.
+//! The threads of a pipeline while nothing is submitted. One test alone in its process, as it finds threads by their
+//! names.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;

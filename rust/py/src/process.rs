@@ -8,8 +8,8 @@ use softs_shm::ProcessToken;
 
 use crate::errors::raise;
 
-/// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to the socket: there the handle
-/// refuses to work and is never dropped.
+/// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to
+/// the socket: there the handle refuses to work and is never dropped.
 #[derive(Debug)]
 pub(crate) struct Owned<T> {
     value: Arc<T>,
@@ -58,7 +58,8 @@ impl<T> Deref for Owned<T> {
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         if self.is_forked() {
-            // One reference too many, so that the value's own Drop, which would speak on the parent's socket, never runs.
+            // One reference too many, so that the value's own Drop, which would speak on the parent's socket, never
+            // runs.
             std::mem::forget(Arc::clone(&self.value));
         }
     }

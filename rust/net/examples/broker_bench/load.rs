@@ -41,7 +41,8 @@ pub(crate) struct Load<'a> {
 impl Load<'_> {
     /// Orders fulfilled per second, after a fifth of the time for warming up.
     ///
-    /// All clients live in one thread and all suppliers in another, which leaves the broker a core of its own on a machine of four.
+    /// All clients live in one thread and all suppliers in another, which leaves the broker a core of its own on a
+    /// machine of four.
     pub(crate) fn orders_per_s(&self) -> Outcome<f64> {
         let (completed, stop, drained) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
         let mut suppliers = Vec::new();
@@ -245,7 +246,8 @@ impl Background {
     }
 }
 
-/// Answers keep the order of requests: with this answer everything before it has been dealt with, and nothing was refused.
+/// Answers keep the order of requests: with this answer everything before it has been dealt with, and nothing was
+/// refused.
 fn settled(mut client: Dealer) -> Outcome<Dealer> {
     client.ask(&ClientRequest::Stats { request_id: None, product_id: None, detail: false });
     client.flush()?;

@@ -1,4 +1,5 @@
-//! The other side of a round trip, in a process of its own: an echo without a broker, or a supplier of one order at a time.
+//! The other side of a round trip, in a process of its own: an echo without a broker, or a supplier of one order at a
+//! time.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};

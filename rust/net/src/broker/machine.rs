@@ -28,7 +28,8 @@ impl ServerMachine for Broker {
         }
     }
 
-    /// A client must know of a supplier of softs before that one has its order: SUPPLY is sent first, and written first.
+    /// A client must know of a supplier of softs before that one has its order: SUPPLY is sent first, and written
+    /// first.
     fn is_urgent(message: &Message) -> bool {
         message.frames().next() == Some(&b"SUPPLY"[..])
     }

@@ -29,7 +29,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that will connect on its first call. A call that waits spins for up to `spin` before it blocks, as long as that pays off.
+    /// A client that will connect on its first call. A call that waits spins for up to `spin` before it blocks, as long
+    /// as that pays off.
     #[must_use]
     pub fn new(endpoint: Endpoint, config: Config, slots: Slots, spin: Duration) -> Self {
         let now = Instant::now();
@@ -58,7 +59,8 @@ impl Client {
         self.lock().link.take_log()
     }
 
-    /// Ends the connection, and gives up the lanes: the broker drops this client at once. What the user holds stays as it is.
+    /// Ends the connection, and gives up the lanes: the broker drops this client at once. What the user holds stays as
+    /// it is.
     pub fn close(&self) {
         let mut inner = self.lock();
         self.closed.store(true, Relaxed);
@@ -90,8 +92,8 @@ impl Client {
         found
     }
 
-    /// As [`Self::wait_for`], for calls that wait for samples of `product`: the time is counted for monitoring, and the wait is over when
-    /// the client follows another product.
+    /// As [`Self::wait_for`], for calls that wait for samples of `product`: the time is counted for monitoring, and the
+    /// wait is over when the client follows another product.
     pub(super) fn wait_for_samples<T>(
         &self,
         product: &str,
@@ -129,8 +131,8 @@ impl Client {
         self.wait_for(timeout, interrupted, |_| 1, check)
     }
 
-    /// Runs steps of the event loop until `check` has what it wants, for which so many orders as are `missing` must end at the least. The lock is not held
-    /// while waiting.
+    /// Runs steps of the event loop until `check` has what it wants, for which so many orders as are `missing` must end
+    /// at the least. The lock is not held while waiting.
     pub(super) fn wait_for<T>(
         &self,
         timeout: Duration,

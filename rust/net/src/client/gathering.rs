@@ -1,4 +1,5 @@
-//! How a batch is put together: one thread at a time takes samples, and each copies what it has taken and gives the slots back.
+//! How a batch is put together: one thread at a time takes samples, and each copies what it has taken and gives the
+//! slots back.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;

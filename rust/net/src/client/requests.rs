@@ -51,7 +51,8 @@ impl Client {
         })
     }
 
-    /// As many finished slots of `product` as there are, `most` at most, held by the caller, appended to `slots`; waits until there is one.
+    /// As many finished slots of `product` as there are, `most` at most, held by the caller, appended to `slots`; waits
+    /// until there is one.
     pub fn request_samples(
         &self,
         product: &str,
@@ -209,8 +210,9 @@ impl Client {
         self.outcome(request, timeout, interrupted)
     }
 
-    /// Takes samples of `product` alone from now on, and orders some `ahead`; what else was ordered is discarded. Waits for other products end.
-    /// What no supplier has started is taken back at once in lanes; a broker is given `timeout` to answer.
+    /// Takes samples of `product` alone from now on, and orders some `ahead`; what else was ordered is discarded. Waits
+    /// for other products end. What no supplier has started is taken back at once in lanes; a broker is given `timeout`
+    /// to answer.
     pub fn follow(
         &self,
         product: &str,
@@ -247,8 +249,8 @@ impl Client {
         waited
     }
 
-    /// The product that is followed is not wanted any more: what was ordered of it is discarded, and all requests get nothing until one is followed.
-    /// Whether it was `product`; nothing happens if not.
+    /// The product that is followed is not wanted any more: what was ordered of it is discarded, and all requests get
+    /// nothing until one is followed. Whether it was `product`; nothing happens if not.
     pub fn leave(&self, product: &str) -> bool {
         let mut inner = self.lock();
         let is_left = !self.is_closed() && inner.link.machine.leave(product);

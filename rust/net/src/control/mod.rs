@@ -1,5 +1,5 @@
-//! The control channel with real sockets: [`ControlHandle`] is the broker's end, [`ControlStudent`] and [`ControlSubscriber`] are those of its
-//! peers. What they decide is `softs_proto::control`.
+//! The control channel with real sockets: [`ControlHandle`] is the broker's end, [`ControlStudent`] and
+//! [`ControlSubscriber`] are those of its peers. What they decide is `softs_proto::control`.
 
 mod handle;
 mod machine;

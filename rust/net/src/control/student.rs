@@ -1,5 +1,5 @@
-//! A student's connection to the control channel. Its rank is registered for as long as the connection is up, so a thread keeps that up; it is
-//! blocked while nothing happens.
+//! A student's connection to the control channel. Its rank is registered for as long as the connection is up, so a
+//! thread keeps that up; it is blocked while nothing happens.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,8 +98,8 @@ impl ControlStudent {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits until a broker has registered the rank: the student's number there, and the newest model that is known. Or why it refused; a further
-    /// call asks again.
+    /// Waits until a broker has registered the rank: the student's number there, and the newest model that is known. Or
+    /// why it refused; a further call asks again.
     pub fn hello(
         &self,
         timeout: Duration,
@@ -112,8 +112,8 @@ impl ControlStudent {
         })
     }
 
-    /// Makes the workers run this model. Carried over to the next broker if this one is lost meanwhile; after a time-out it is not known whether it
-    /// was carried out.
+    /// Makes the workers run this model. Carried over to the next broker if this one is lost meanwhile; after a
+    /// time-out it is not known whether it was carried out.
     pub fn set_model(
         &self,
         model_id: &str,

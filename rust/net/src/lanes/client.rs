@@ -123,8 +123,8 @@ impl ClientLanes {
         open.wake_for_returned();
     }
 
-    /// Orders were placed: wakes a supplier of each lane where all sleep, at once if `is_waited_for`, else once there are `bunch` orders.
-    /// For every `bunch`, also wakes as many as will not have made their samples soon.
+    /// Orders were placed: wakes a supplier of each lane where all sleep, at once if `is_waited_for`, else once there
+    /// are `bunch` orders. For every `bunch`, also wakes as many as will not have made their samples soon.
     pub(crate) fn ring(&mut self, is_waited_for: bool, bunch: usize) {
         let Some(open) = &mut self.open else { return };
         let is_bunch = open.n_placed >= bunch.max(1);
@@ -152,8 +152,9 @@ impl ClientLanes {
         }
     }
 
-    /// The caller waits, and did so some time ago: wakes one more supplier of each lane whose oldest order was not claimed since. The one that was
-    /// woken for it may have been stopped, or be busy elsewhere, and counts as awake all the same.
+    /// The caller waits, and did so some time ago: wakes one more supplier of each lane whose oldest order was not
+    /// claimed since. The one that was woken for it may have been stopped, or be busy elsewhere, and counts as awake
+    /// all the same.
     pub(crate) fn remind(&mut self) {
         let Some(open) = &mut self.open else { return };
         for index in 0..open.lanes.len() {
@@ -166,8 +167,8 @@ impl ClientLanes {
         }
     }
 
-    /// Records that the client is about to block until so many more orders have ended, after which it must poll its lanes once more; 0: it is
-    /// awake.
+    /// Records that the client is about to block until so many more orders have ended, after which it must poll its
+    /// lanes once more; 0: it is awake.
     pub(crate) fn sleep_for(&self, n_ended: u32) {
         if let Some(open) = &self.open {
             open.owner.sleep_for(n_ended);
@@ -274,7 +275,8 @@ impl Open {
         }
         self.version = version;
         let registered = self.owner.suppliers();
-        // Of a supplier that was known before only the entry of that time counts: the table may be damaged now, and it may be writing (L4).
+        // Of a supplier that was known before only the entry of that time counts: the table may be damaged now, and it
+        // may be writing (L4).
         self.suppliers.retain(|known| registered.iter().any(|now| now.is_same(&known.supplier)));
         for supplier in registered {
             if !self.suppliers.iter().any(|known| known.supplier.is_same(&supplier)) {

@@ -1,8 +1,9 @@
-//! The event loop of a server's one thread. A step: wait, read every socket that has something, let the state machine decide, write once per
-//! peer.
+//! The event loop of a server's one thread. A step: wait, read every socket that has something, let the state machine
+//! decide, write once per peer.
 //!
-//! No peer can hold up the others: it is read for [`STEP_BYTES`] per step at most, and what it does not read waits, up to a limit. The only timers
-//! are the handshake deadlines, the pause after running out of descriptors and those of the state machine, so an idle server makes no wake-ups.
+//! No peer can hold up the others: it is read for [`STEP_BYTES`] per step at most, and what it does not read waits, up
+//! to a limit. The only timers are the handshake deadlines, the pause after running out of descriptors and those of the
+//! state machine, so an idle server makes no wake-ups.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -257,7 +258,8 @@ impl<M: ServerMachine> EventLoop<M> {
                 break;
             }
             let mut dirty = std::mem::take(&mut self.dirty);
-            // Last in, first written: an answer is sent before what it causes, and it is the latter that a peer waits for.
+            // Last in, first written: an answer is sent before what it causes, and it is the latter that a peer waits
+            // for.
             for id in dirty.drain(..).rev() {
                 self.flush(now, id);
             }
@@ -267,7 +269,8 @@ impl<M: ServerMachine> EventLoop<M> {
         }
     }
 
-    /// Hands what the state machine has to send to the connections; one that has much waiting is written to at once, or ended.
+    /// Hands what the state machine has to send to the connections; one that has much waiting is written to at once, or
+    /// ended.
     fn collect(&mut self, now: Instant) {
         while let Some(id) = self.next_message() {
             let Some(peer) = self.peers.get_mut(id) else { continue };
@@ -358,7 +361,8 @@ fn poll_events(epoll: &OwnedFd, events: &mut Vec<Event>) -> bool {
     epoll::wait(epoll, spare_capacity(events), Some(&at_once)).is_ok_and(|n| n > 0)
 }
 
-/// Writes what the socket takes. What a peer that has ended sent before is still in its socket, and so is its end: the next step reads both.
+/// Writes what the socket takes. What a peer that has ended sent before is still in its socket, and so is its end: the
+/// next step reads both.
 fn write_output<S>(peer: &mut Peer<S>) {
     while !peer.codec.output().is_empty() {
         match socket::write(&peer.fd, peer.codec.output()) {

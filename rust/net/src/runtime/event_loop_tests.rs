@@ -1,4 +1,5 @@
-//! Which peer is served first in a step. The test runs the steps itself, so that nothing depends on the speed of a peer.
+//! Which peer is served first in a step. The test runs the steps itself, so that nothing depends on the speed of a
+//! peer.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use softs_proto::control::Control;

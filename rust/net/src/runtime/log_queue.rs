@@ -1,4 +1,5 @@
-//! Log records on their way out of the loop: bounded, so that neither a flood of them nor a reader that has gone costs memory.
+//! Log records on their way out of the loop: bounded, so that neither a flood of them nor a reader that has gone costs
+//! memory.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -17,8 +17,8 @@ pub(crate) trait ServerMachine: Send + 'static {
 
     /// The first and the second endpoint.
     const SIDES: [Self::Side; 2];
-    /// Messages of one peer after which their answers are collected, so that a flood of short questions with long answers meets the limit on
-    /// what waits for a peer before it meets that of the memory.
+    /// Messages of one peer after which their answers are collected, so that a flood of short questions with long
+    /// answers meets the limit on what waits for a peer before it meets that of the memory.
     const COLLECT_MESSAGES: usize;
 
     /// What the server is to a peer.

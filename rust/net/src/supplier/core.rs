@@ -22,7 +22,8 @@ const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Records about lanes that wait to be taken; more are dropped.
 const MAX_RECORDS: usize = 256;
 
-/// A supplier of one broker. One thread calls [`Supplier::next`] and what ends its tasks; any thread may call [`Supplier::stop`].
+/// A supplier of one broker. One thread calls [`Supplier::next`] and what ends its tasks; any thread may call
+/// [`Supplier::stop`].
 #[derive(Debug)]
 pub struct Supplier {
     pub(super) shared: Arc<Shared>,

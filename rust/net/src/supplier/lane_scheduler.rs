@@ -1,7 +1,7 @@
 //! The lane scheduler of a supplier: the lanes that it serves, and which of them is next.
 //!
-//! Turns are given by deficit round robin, counted in samples: at its turn a lane gets credit by its weight, and keeps the turn while it has credit and
-//! orders. Leases of the broker count as one lane more.
+//! Turns are given by deficit round robin, counted in samples: at its turn a lane gets credit by its weight, and keeps
+//! the turn while it has credit and orders. Leases of the broker count as one lane more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -123,7 +123,8 @@ impl LaneScheduler {
 
 /// Which lanes are served.
 impl LaneScheduler {
-    /// Attaches and detaches lanes as the broker requested. `refused` is called with the reason for each segment that is not served.
+    /// Attaches and detaches lanes as the broker requested. `refused` is called with the reason for each segment that
+    /// is not served.
     pub(super) fn follow(&mut self, machine: &mut Machine, mut refused: impl FnMut(&LaneId, &str)) {
         let mut last: Option<LaneId> = None;
         while let Some(change) = machine.poll_lane() {
@@ -235,7 +236,8 @@ impl LaneScheduler {
     /// Claims orders of the lane that is next, at most `max`, or returns that it is the wire's turn.
     pub(super) fn take(&mut self, max: usize) -> Turn {
         let quantum = self.quantum(max);
-        // Once around, and the one that has the turn once more: each is seen with credit, for debts are smaller than what a turn brings.
+        // Once around, and the one that has the turn once more: each is seen with credit, for debts are smaller than
+        // what a turn brings.
         for _ in 0..self.lanes.len() + 2 {
             self.begin_with_earliest();
             match self.lanes.get_mut(self.turn) {
@@ -267,7 +269,8 @@ impl LaneScheduler {
         Turn::Nobody
     }
 
-    /// Of lanes that begin one stream together, such as those of the workers of a loader, the one that is earliest in the stream has the first turn.
+    /// Of lanes that begin one stream together, such as those of the workers of a loader, the one that is earliest in
+    /// the stream has the first turn.
     fn begin_with_earliest(&mut self) {
         let Some(new) = self.lanes.get(self.turn).filter(|lane| lane.is_new) else { return };
         let (mut earliest, mut first) = (self.turn, new.next_sequence());
@@ -283,7 +286,8 @@ impl LaneScheduler {
         self.lanes.swap(self.turn, earliest);
     }
 
-    /// A client has rung: until all lanes have had a turn, nothing is left to other suppliers, which may be awake but busy elsewhere.
+    /// A client has rung: until all lanes have had a turn, nothing is left to other suppliers, which may be awake but
+    /// busy elsewhere.
     pub(super) fn called(&mut self) {
         self.n_called = self.lanes.len() + 1;
     }

@@ -1,7 +1,9 @@
-//! The supplier's driver: the thread that runs the generator runs the event loop, and a watchdog does while a call takes long.
+//! The supplier's driver: the thread that runs the generator runs the event loop, and a watchdog does while a call
+//! takes long.
 //!
-//! Work comes two ways: as leases of the broker, and as orders in the lanes of clients on this machine. [`Supplier::next`] returns whichever is
-//! next by weight; lanes need neither the broker nor, while there are orders, a system call.
+//! Work comes two ways: as leases of the broker, and as orders in the lanes of clients on this machine.
+//! [`Supplier::next`] returns whichever is next by weight; lanes need neither the broker nor, while there are orders, a
+//! system call.
 
 mod claimed_batch;
 mod core;

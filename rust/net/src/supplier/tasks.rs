@@ -107,7 +107,8 @@ impl Supplier {
         }
     }
 
-    /// As [`Self::next`], if it is the turn of a lane with orders, and the socket need not be polled yet. Never waits, and makes no system call.
+    /// As [`Self::next`], if it is the turn of a lane with orders, and the socket need not be polled yet. Never waits,
+    /// and makes no system call.
     pub fn try_next(&self, max: usize) -> Option<LaneTask> {
         if self.shared.is_stopping() {
             return None;
@@ -144,13 +145,15 @@ impl Supplier {
         self.scheduler().batch.show()
     }
 
-    /// Ends all claimed orders: their slots are written, or why they are not. Nothing happens to orders that [`Self::close`] gave back.
+    /// Ends all claimed orders: their slots are written, or why they are not. Nothing happens to orders that
+    /// [`Self::close`] gave back.
     pub fn publish(&self, outcome: Result<(), &str>) {
         self.scheduler().end(outcome);
         self.shared.lane_call.store(0, Ordering::SeqCst);
     }
 
-    /// Writes the samples of the claimed orders, one each, and ends them. What is wrong with a sample, or with the segment, goes to the client.
+    /// Writes the samples of the claimed orders, one each, and ends them. What is wrong with a sample, or with the
+    /// segment, goes to the client.
     pub fn publish_samples<'a>(&self, samples: impl IntoIterator<Item = Sample<'a>>) {
         let mut scheduler = self.scheduler();
         match scheduler.batch.write(samples) {
@@ -186,8 +189,8 @@ impl Supplier {
         self.shared.lock().link.error().cloned()
     }
 
-    /// Sends GOODBYE, leaves all lanes, and makes [`Supplier::next`] return `None`. The connection stays up until [`Supplier::close`], so that
-    /// the present task can be finished.
+    /// Sends GOODBYE, leaves all lanes, and makes [`Supplier::next`] return `None`. The connection stays up until
+    /// [`Supplier::close`], so that the present task can be finished.
     pub fn stop(&self) {
         {
             let now = Instant::now();
@@ -208,8 +211,9 @@ impl Supplier {
         self.scheduler().close();
     }
 
-    /// Ends the connection: the broker leases what this supplier holds to another one, and claimed orders of lanes are returned unless their slots
-    /// may be being written. After [`Supplier::stop`], leases that crossed our GOODBYE are given back first, if the broker is quick to answer it.
+    /// Ends the connection: the broker leases what this supplier holds to another one, and claimed orders of lanes are
+    /// returned unless their slots may be being written. After [`Supplier::stop`], leases that crossed our GOODBYE are
+    /// given back first, if the broker is quick to answer it.
     pub fn close(&self) {
         {
             let mut scheduler = self.scheduler();

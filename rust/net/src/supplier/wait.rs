@@ -61,8 +61,8 @@ impl Supplier {
         scheduler
     }
 
-    /// Claims more orders, until they are as many as one call serves, the time for that is over, or a lease waits too: what is
-    /// still missing may have gone that way.
+    /// Claims more orders, until they are as many as one call serves, the time for that is over, or a lease waits too:
+    /// what is still missing may have gone that way.
     pub(super) fn gather<'a>(
         &'a self,
         mut scheduler: MutexGuard<'a, LaneScheduler>,

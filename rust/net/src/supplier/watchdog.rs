@@ -1,4 +1,5 @@
-//! The watchdog: sleeps while calls are short; during a long one gives back what waits behind it and keeps the connection alive.
+//! The watchdog: sleeps while calls are short; during a long one gives back what waits behind it and keeps the
+//! connection alive.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;

@@ -104,7 +104,8 @@ impl Receiver {
 
     /// Does what the owner wants; whether it is to stop.
     fn obey(&mut self) -> bool {
-        // Before the commands, so that one that comes later wakes us again. It holds a number, or nothing after a wake-up too many.
+        // Before the commands, so that one that comes later wakes us again. It holds a number, or nothing after a
+        // wake-up too many.
         let _count = rustix::io::read(&*self.wake, &mut [0; 8]);
         loop {
             match self.commands.try_recv() {

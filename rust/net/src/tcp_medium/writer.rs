@@ -134,8 +134,9 @@ impl TcpMediumWriter {
         self.store(&mut state, connection, &header, data, give_up)
     }
 
-    /// Makes sure that a connection is open that the owner has accepted, so that its next fence ends it; the number of that
-    /// connection, for [`write_prepared`](Self::write_prepared). Whether a write is still allowed is to be checked between the two.
+    /// Makes sure that a connection is open that the owner has accepted, so that its next fence ends it; the number of
+    /// that connection, for [`write_prepared`](Self::write_prepared). Whether a write is still allowed is to be checked
+    /// between the two.
     ///
     /// `give_up` is asked every 100 ms of waiting.
     ///
@@ -145,8 +146,8 @@ impl TcpMediumWriter {
         self.connected(&mut self.lock(), give_up)
     }
 
-    /// Sends a sample over a connection of [`prepare`](Self::prepare) and waits until the owner has stored it; `false` when the
-    /// owner refused it or is gone, and when that connection has ended. It never makes another one.
+    /// Sends a sample over a connection of [`prepare`](Self::prepare) and waits until the owner has stored it; `false`
+    /// when the owner refused it or is gone, and when that connection has ended. It never makes another one.
     ///
     /// `give_up` is asked every 100 ms of waiting.
     ///

@@ -98,7 +98,8 @@ impl<M: PeerMachine> BrokerLink<M> {
         }
     }
 
-    /// Sets what must succeed after each lost connection before the next one is used; where it fails, that one is given up too.
+    /// Sets what must succeed after each lost connection before the next one is used; where it fails, that one is given
+    /// up too.
     pub(crate) fn set_fence(&mut self, fence: Option<Fence>) {
         self.fence = fence;
     }
@@ -148,8 +149,8 @@ impl<M: PeerMachine> BrokerLink<M> {
         Waitable { socket, until, spin: Duration::ZERO }
     }
 
-    /// As [`Self::waitable`], for a thread that has nothing else to do: it spins for a moment before it blocks, if that has paid off lately.
-    /// What [`Waitable::wait`] returns goes to [`Self::waited`].
+    /// As [`Self::waitable`], for a thread that has nothing else to do: it spins for a moment before it blocks, if that
+    /// has paid off lately. What [`Waitable::wait`] returns goes to [`Self::waited`].
     pub(crate) fn spinning_waitable(&mut self) -> Waitable {
         let spin = if self.connection.is_some() { self.spin.budget() } else { Duration::ZERO };
         Waitable { spin, ..self.waitable() }
@@ -254,8 +255,8 @@ impl<M: PeerMachine> BrokerLink<M> {
 }
 
 impl Waitable {
-    /// Blocks until the socket is ready, `wake` is, `limit` is over, or the moment has come. Returns whether the spin before that found
-    /// something; `None` without a spin.
+    /// Blocks until the socket is ready, `wake` is, `limit` is over, or the moment has come. Returns whether the spin
+    /// before that found something; `None` without a spin.
     pub(crate) fn wait(&self, now: Instant, limit: Option<Duration>, wake: Option<&OwnedFd>) -> Option<bool> {
         let until_moment = self.until.map(|at| at.saturating_duration_since(now));
         let timeout = [limit, until_moment].into_iter().flatten().min();
@@ -281,7 +282,8 @@ impl Waitable {
         !fds.is_empty() && poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Blocks until the socket is ready, one of `also` is readable, `limit` is over, or the moment has come. Whether one of `also` was.
+    /// Blocks until the socket is ready, one of `also` is readable, `limit` is over, or the moment has come. Whether
+    /// one of `also` was.
     pub(crate) fn sleep<'a>(
         &'a self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! A broker's listening sockets: bound so that exactly one broker owns an endpoint, and that only our own user gets in by ipc.
+//! A broker's listening sockets: bound so that exactly one broker owns an endpoint, and that only our own user gets in
+//! by ipc.
 
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
@@ -60,8 +61,9 @@ impl Listener {
     /// Binds and listens.
     ///
     /// # Errors
-    /// [`NetError::EndpointInUse`], [`NetError::RemoteNotAllowed`] when other machines could reach it and `allow_remote` is false,
-    /// [`NetError::PathTaken`] when the path is no socket, [`NetError::BadEndpoint`], [`NetError::Os`].
+    /// [`NetError::EndpointInUse`], [`NetError::RemoteNotAllowed`] when other machines could reach it and
+    /// `allow_remote` is false, [`NetError::PathTaken`] when the path is no socket, [`NetError::BadEndpoint`],
+    /// [`NetError::Os`].
     pub(crate) fn bind(
         endpoint: &Endpoint,
         allow_remote: bool,
@@ -145,7 +147,8 @@ fn bind_tcp(
     let listen = || {
         let fd =
             socket::stream_socket(socket::tcp_family(address), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        // Without it a restarted broker could not bind for a minute, until the kernel has dropped the connections of the old one.
+        // Without it a restarted broker could not bind for a minute, until the kernel has dropped the connections of
+        // the old one.
         sockopt::set_socket_reuseaddr(&fd, true)?;
         rustix::net::bind(&fd, &address)?;
         rustix::net::listen(&fd, BACKLOG)?;
@@ -211,7 +214,8 @@ fn remove_dead_socket(endpoint: &Endpoint, path: &Path) -> Result<(), NetError> 
     }
 }
 
-/// The process that listens at an ipc endpoint (`None` where it is in another pid namespace); [`Errno::CONNREFUSED`] when none does.
+/// The process that listens at an ipc endpoint (`None` where it is in another pid namespace); [`Errno::CONNREFUSED`]
+/// when none does.
 fn listener_pid(endpoint: &Endpoint) -> Result<Option<i32>, Errno> {
     match socket::connect_unix(endpoint, Duration::from_millis(100)) {
         Ok(fd) => {
@@ -227,7 +231,8 @@ fn listen_unix(endpoint: &Endpoint) -> Result<OwnedFd, NetError> {
     let text = endpoint.as_str();
     let listen = || {
         let fd = socket::stream_socket(AddressFamily::UNIX, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        // The node in the file system takes its mode from the socket's own inode, so it is private from its first moment.
+        // The node in the file system takes its mode from the socket's own inode, so it is private from its first
+        // moment.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         rustix::net::bind(&fd, &socket::unix_address(endpoint)?)?;
         rustix::net::listen(&fd, BACKLOG)?;

@@ -1,4 +1,5 @@
-//! Ownership of an ipc path: the kernel's lock on the file beside it. The lock ends with its owner, the file may outlive it.
+//! Ownership of an ipc path: the kernel's lock on the file beside it. The lock ends with its owner, the file may
+//! outlive it.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,8 @@ impl PathLock {
 impl Drop for PathLock {
     fn drop(&mut self) {
         // The file goes while the lock is held, so that no process can hold a lock on a file that is being removed.
-        // Both fail only when the file was removed before. Unlocking, because a forked child may hold the descriptor too.
+        // Both fail only when the file was removed before. Unlocking, because a forked child may hold the descriptor
+        // too.
         if is_same_file(&self.fd, &self.path) == Ok(true) {
             let _gone = rustix::fs::unlinkat(CWD, &self.path, rustix::fs::AtFlags::empty());
         }

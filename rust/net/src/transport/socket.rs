@@ -50,7 +50,8 @@ impl KeepAlive {
 
 /// Waits until `fd` can be read or written, its peer is gone, or `timeout` is over; `true` unless the time is over.
 ///
-/// A signal ends the wait early with `false`, so that the caller can handle it; callers wait until a deadline, in a loop.
+/// A signal ends the wait early with `false`, so that the caller can handle it; callers wait until a deadline, in a
+/// loop.
 ///
 /// # Errors
 /// [`NetError::Os`] when `fd` is not open or the kernel has no memory.
@@ -227,7 +228,8 @@ fn outcome(mut read: impl FnMut() -> Result<usize, Errno>) -> Result<Option<usiz
     }
 }
 
-/// Writes what the kernel takes, without waiting; 0 when it takes nothing now. A closed peer is an error, never a signal.
+/// Writes what the kernel takes, without waiting; 0 when it takes nothing now. A closed peer is an error, never a
+/// signal.
 pub(crate) fn write(fd: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
         match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
@@ -239,7 +241,8 @@ pub(crate) fn write(fd: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     }
 }
 
-/// Whether the peer still holds its end. Asks poll() rather than peeking: unread bytes do not hide that the peer is gone.
+/// Whether the peer still holds its end. Asks poll() rather than peeking: unread bytes do not hide that the peer is
+/// gone.
 pub(crate) fn is_open(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::RDHUP)];
     loop {

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// Default for the longest spin. Between two processes that answer at once a hop takes a few microseconds while they spin, and several times
-/// that if they block.
+/// Default for the longest spin. Between two processes that answer at once a hop takes a few microseconds while they
+/// spin, and several times that if they block.
 pub const SPIN: Duration = Duration::from_micros(20);
 /// After this many vain spins in a row, all but one in 2^6 waits block at once.
 const MAX_VAIN: u32 = 6;
 
-/// Decides for one waiting thread, from how its last spins went: peers that are slow cost next to nothing, idle ones nothing at all.
+/// Decides for one waiting thread, from how its last spins went: peers that are slow cost next to nothing, idle ones
+/// nothing at all.
 #[derive(Debug)]
 pub(crate) struct Spin {
     limit: Duration,

@@ -287,7 +287,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sleeps while `memory` begins with `word`. If it does not then, `product` is left; whether it was followed until now.
+    /// Sleeps while `memory` begins with `word`. If it does not then, `product` is left; whether it was followed until
+    /// now.
     fn leave_after(
         &self,
         py: Python<'_>,

@@ -61,17 +61,17 @@ impl<'a, 'py> Source<'a, 'py> {
     }
 }
 
-/// New `bytes` of `n` bytes that `fill` writes all of. Unlike [`PyBytes::new_with`], it does not clear them first, which for a large
-/// sample takes as long as the copy.
+/// New `bytes` of `n` bytes that `fill` writes all of. Unlike [`PyBytes::new_with`], it does not clear them first,
+/// which for a large sample takes as long as the copy.
 pub(crate) fn bytes_filled_by<'py>(
     py: Python<'py>,
     n: usize,
     fill: impl FnOnce(ForeignBytes<'_>) -> PyResult<()>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let len = ffi::Py_ssize_t::try_from(n)?;
-    // SAFETY: M6: Python allocates `n` bytes that nothing else refers to before this function returns; they stay in place while
-    // `bytes` lives. They are not initialized yet: `fill` gives them only to a function that writes all of them, or fails, and then
-    // `bytes` is dropped unseen.
+    // SAFETY: M6: Python allocates `n` bytes that nothing else refers to before this function returns; they stay in
+    // place while `bytes` lives. They are not initialized yet: `fill` gives them only to a function that writes all of
+    // them, or fails, and then `bytes` is dropped unseen.
     unsafe {
         let bytes = ffi::PyBytes_FromStringAndSize(std::ptr::null(), len);
         let bytes = Bound::from_owned_ptr_or_err(py, bytes)?.cast_into_unchecked::<PyBytes>();
@@ -113,8 +113,8 @@ impl Buffer {
         // An empty buffer may have no address.
         let nothing = NonNull::slice_from_raw_parts(NonNull::dangling(), 0);
         let bytes = self.bytes.as_slice_ptr().unwrap_or(nothing);
-        // SAFETY: M6: an exported buffer keeps its memory in place until the `PyBuffer` is released, which the borrow prevents.
-        // Python has no Rust references to it.
+        // SAFETY: M6: an exported buffer keeps its memory in place until the `PyBuffer` is released, which the borrow
+        // prevents. Python has no Rust references to it.
         unsafe { ForeignBytes::new(bytes, self) }
     }
 
@@ -132,7 +132,8 @@ impl Buffer {
 /// A part of the samples of a batch: where it begins in a slot, the memory of its rows, and what decodes them.
 pub(crate) type Target = (u64, Buffer, Option<Arc<dyn Decode + Send + Sync>>);
 
-/// A batch for native threads that write to buffers of Python, which must be `writable` and have `n_rows` rows each. It keeps them.
+/// A batch for native threads that write to buffers of Python, which must be `writable` and have `n_rows` rows each. It
+/// keeps them.
 pub(crate) fn pipeline_batch(product: String, n_rows: usize, targets: Vec<Target>) -> PipelineBatch {
     let (mut rows, mut buffers) = (Vec::new(), Vec::new());
     for (start, buffer, decoder) in targets {
@@ -144,7 +145,8 @@ pub(crate) fn pipeline_batch(product: String, n_rows: usize, targets: Vec<Target
     PipelineBatch::new(product, n_rows, rows, Box::new(buffers))
 }
 
-/// A thread of this library that writes to buffers of Python, one job after the other. It ends soon after this is dropped.
+/// A thread of this library that writes to buffers of Python, one job after the other. It ends soon after this is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Helper {
     jobs: Sender<Box<dyn FnOnce() + Send>>,
@@ -248,8 +250,8 @@ impl Lease {
     unsafe fn __getbuffer__(slf: PyRef<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let len = ffi::Py_ssize_t::try_from(slf.view.len())?;
         let start = slf.view.as_ptr().cast();
-        // SAFETY: the memory stays mapped while `slf` lives (M5), and `view` keeps `slf` until it is released. Python is used to memory that
-        // others write to.
+        // SAFETY: the memory stays mapped while `slf` lives (M5), and `view` keeps `slf` until it is released. Python
+        // is used to memory that others write to.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 0, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

@@ -30,7 +30,8 @@ impl LaneCalls {
         Self { slot_size, has_warned: AtomicBool::new(false) }
     }
 
-    /// Makes the claimed samples. What the generator does wrong goes to the client; what ends this thread is returned, and the orders are given back.
+    /// Makes the claimed samples. What the generator does wrong goes to the client; what ends this thread is returned,
+    /// and the orders are given back.
     pub(super) fn make<'py>(
         &self,
         supplier: &NetSupplier,
@@ -129,7 +130,8 @@ impl LaneCalls {
         }
     }
 
-    /// Writes and publishes samples that are a list of `bytes` of the right sizes, or all in one; `false` if they are anything else.
+    /// Writes and publishes samples that are a list of `bytes` of the right sizes, or all in one; `false` if they are
+    /// anything else.
     fn publish_bytes(&self, supplier: &NetSupplier, samples: &Bound<'_, PyAny>, n: usize) -> bool {
         let size = self.slot_size;
         let is_large = n.saturating_mul(size) >= DETACH_LEN;
@@ -158,8 +160,8 @@ impl LaneCalls {
         }
     }
 
-    /// Lets the generator write into the slots. Views that it keeps cannot be taken from it: what is written through them later damages whatever
-    /// sample is in the slot by then. Python is told.
+    /// Lets the generator write into the slots. Views that it keeps cannot be taken from it: what is written through
+    /// them later damages whatever sample is in the slot by then. Python is told.
     fn fill<'py>(
         &self,
         supplier: &NetSupplier,

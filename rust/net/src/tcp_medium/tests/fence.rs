@@ -154,8 +154,8 @@ impl Drop for EndOfTime<'_> {
     }
 }
 
-/// Writers read the clock between `prepare` and `write_prepared`, as a supplier checks whether it may still write. The owner lets the
-/// clock go on, fences, and clears the slots: then nothing from before may come.
+/// Writers read the clock between `prepare` and `write_prepared`, as a supplier checks whether it may still write. The
+/// owner lets the clock go on, fences, and clears the slots: then nothing from before may come.
 #[test]
 fn under_load_no_sample_passes_a_fence() {
     const SLOT: usize = 64 << 10;
