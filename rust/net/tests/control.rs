@@ -123,7 +123,7 @@ fn junk_is_shown_the_door_and_the_others_go_on() {
 }
 
 #[test]
-fn wrong_socket_types_are_told_whom_this_end_talks_to() {
+fn wrong_socket_types_are_told_the_types_that_this_end_accepts() {
     let scratch = Scratch::new();
     let channel = start(&scratch);
     let (control, publication) = channel.endpoints();
@@ -146,7 +146,7 @@ fn wrong_socket_types_are_told_whom_this_end_talks_to() {
 }
 
 #[test]
-fn who_dribbles_its_greeting_is_closed_at_the_deadline() {
+fn a_peer_with_a_slow_greeting_is_closed_at_the_deadline() {
     let scratch = Scratch::new();
     let mut options = options(&scratch);
     options.handshake_timeout = Duration::from_millis(50);

@@ -11,7 +11,7 @@ use harness::{Scratch, WATCHDOG};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
-fn who_waits_is_accepted_once_a_descriptor_is_free() {
+fn a_connection_that_waits_is_accepted_once_a_descriptor_is_free() {
     let scratch = Scratch::new();
     let broker = scratch.broker();
     let limit = getrlimit(Resource::Nofile);

@@ -30,7 +30,7 @@ fn a_broker_turns_other_users_away() {
     open_to_all(&scratch.path("front"));
     let (frontend, backend) = broker.endpoints();
     for endpoint in [&frontend, &backend] {
-        let mut child = as_nobody(&scratch, "child_connects", endpoint);
+        let mut child = as_other_user(&scratch, "child_connects", endpoint);
         assert!(child.wait().unwrap().success());
         let record = broker.next_log(WATCHDOG).unwrap();
         assert!(record.text.contains(endpoint) && record.text.contains("user 65534"), "{record:?}");
@@ -47,7 +47,7 @@ fn a_peer_does_not_trust_another_users_broker() {
     let scratch = Scratch::new();
     open_to_all(&scratch.0);
     let endpoint = scratch.endpoint("theirs");
-    let mut child = as_nobody(&scratch, "child_listens", endpoint.as_str());
+    let mut child = as_other_user(&scratch, "child_listens", endpoint.as_str());
     eventually("the child listens", || scratch.path("theirs").exists());
     let expected = NetError::ForeignOwner { endpoint: endpoint.to_string(), theirs: NOBODY, ours: 0 };
     // Between bind() and listen() it is there and refuses.
@@ -90,7 +90,7 @@ fn child_listens() {
 }
 
 /// Runs one of the children above as `nobody`, from a copy of this program that `nobody` can reach.
-fn as_nobody(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
+fn as_other_user(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
     let program = scratch.path("program");
     if !program.exists() {
         std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();

@@ -188,7 +188,7 @@ fn a_seek_goes_on_at_another_place_and_blocks_are_consecutive() {
 }
 
 #[test]
-fn who_waits_for_a_block_is_woken_once() {
+fn waiting_for_a_block_is_woken_once() {
     let student = Student::new(8, |config| config.block = 4, Duration::ZERO);
     let (_heard, doorbell) = pipe().unwrap();
     let segment = Arc::new(Segment::attach_shm(student.segment.address()).unwrap());

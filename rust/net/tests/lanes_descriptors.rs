@@ -19,7 +19,7 @@ const WATCHDOG: Duration = Duration::from_secs(20);
 const N_SAMPLES: u32 = 20;
 
 #[test]
-fn who_could_not_be_woken_at_first_is_woken_once_a_descriptor_is_free() {
+fn a_supplier_that_could_not_be_woken_is_woken_once_a_descriptor_is_free() {
     let segment = Arc::new(Segment::create_shm(None, 8, 1).unwrap());
     let config = Config {
         address: segment.address().to_owned(),

@@ -315,7 +315,7 @@ fn a_supplier_of_another_slot_size_is_asked_by_wire() {
 }
 
 #[test]
-fn who_stops_leaves_at_once_and_may_still_end_its_call() {
+fn stopping_leaves_at_once_and_the_present_call_may_still_end() {
     let scratch = Scratch::new();
     let _broker = scratch.broker();
     let (student, mut teacher) = (Student::new(&scratch, 4), Teacher::new(&scratch, SLOT, ONE));

@@ -113,7 +113,7 @@ fn a_living_listener_without_a_lock_is_refused_too() {
 }
 
 #[test]
-fn what_a_dead_broker_left_is_taken_over() {
+fn what_an_ended_broker_left_is_taken_over() {
     let scratch = Scratch::new();
     drop(UnixListener::bind(scratch.path("front")).unwrap());
     std::fs::write(scratch.path("front.lock"), b"").unwrap();
@@ -159,7 +159,7 @@ fn a_lock_that_is_a_link_is_not_followed() {
 }
 
 #[test]
-fn a_socket_that_somebody_put_in_our_place_is_not_removed_at_the_stop() {
+fn a_socket_that_has_replaced_ours_is_not_removed_at_the_stop() {
     let scratch = Scratch::new();
     let broker = scratch.broker();
     std::fs::remove_file(scratch.path("front")).unwrap();
@@ -307,7 +307,7 @@ fn a_tcp_port_has_one_owner_and_is_free_at_once_after_a_stop() {
 }
 
 #[test]
-fn other_machines_get_in_only_when_somebody_said_so() {
+fn other_machines_are_admitted_only_when_that_was_allowed() {
     for endpoint in ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:*"] {
         let refused = BrokerHandle::start(options("ipc://*", endpoint)).unwrap_err();
         assert_eq!(refused, NetError::RemoteNotAllowed { endpoint: endpoint.to_owned() });
@@ -323,7 +323,7 @@ fn other_machines_get_in_only_when_somebody_said_so() {
 }
 
 #[test]
-fn nobody_there_is_said_with_the_endpoint() {
+fn the_error_for_a_missing_broker_names_the_endpoint() {
     let scratch = Scratch::new();
     drop(UnixListener::bind(scratch.path("dead")).unwrap());
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -344,7 +344,7 @@ fn nobody_there_is_said_with_the_endpoint() {
 }
 
 #[test]
-fn a_listener_that_accepts_nobody_is_given_up() {
+fn a_listener_that_accepts_no_connection_is_given_up() {
     let scratch = Scratch::new();
     let listener =
         rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();

@@ -132,7 +132,7 @@ fn everything_goes_on_after_the_broker_was_replaced() {
 }
 
 #[test]
-fn a_long_call_holds_up_nobody_elses_orders() {
+fn a_long_call_does_not_hold_up_the_orders_of_others() {
     let market = Market::new("long");
     let client = market.client(8);
     let slow = market.supplier(Duration::ZERO);

@@ -13,7 +13,7 @@ use softs_net::wait;
 use softs_proto::control::Outcome;
 
 #[test]
-fn who_is_idle_sleeps_and_leaves_no_thread_and_no_descriptor() {
+fn an_idle_broker_sleeps_and_leaves_no_thread_and_no_descriptor() {
     an_idle_broker();
     an_idle_control_channel();
 }

@@ -102,7 +102,7 @@ fn sleeper(segment: &Arc<Segment>, lane: LaneRef, doorbell: &Doorbell) -> LaneSu
 }
 
 #[test]
-fn one_that_has_come_since_the_last_look_is_woken_too() {
+fn a_supplier_that_has_come_since_the_table_was_read_is_woken_too() {
     let mut room = Room::new(1);
     let segment = Arc::clone(room.workers[0].segment());
     room.workers.clear();
@@ -115,7 +115,7 @@ fn one_that_has_come_since_the_last_look_is_woken_too() {
 }
 
 #[test]
-fn orders_wake_somebody_in_bunches_and_at_once_if_they_are_waited_for() {
+fn orders_wake_a_supplier_in_bunches_and_at_once_if_they_are_waited_for() {
     for is_waited_for in [false, true] {
         let mut room = Room::new(4);
         room.place(3);
@@ -127,7 +127,7 @@ fn orders_wake_somebody_in_bunches_and_at_once_if_they_are_waited_for() {
 }
 
 #[test]
-fn more_are_woken_only_where_those_who_are_awake_take_long() {
+fn more_are_woken_only_where_those_that_are_awake_take_long() {
     for (sample_ns, n_expected) in [(300, 1), (5_000, 3), (1_000_000, 8)] {
         let mut room = Room::new(8);
         room.place(1);
@@ -145,7 +145,7 @@ fn more_are_woken_only_where_those_who_are_awake_take_long() {
 }
 
 #[test]
-fn one_who_is_awake_and_makes_nothing_is_helped() {
+fn a_supplier_that_is_awake_and_makes_nothing_is_helped() {
     let mut room = Room::new(4);
     room.place(1);
     room.lanes.ring(true, 4);
@@ -159,7 +159,7 @@ fn one_who_is_awake_and_makes_nothing_is_helped() {
 }
 
 #[test]
-fn an_order_that_nobody_takes_wakes_one_after_the_other() {
+fn an_order_that_is_not_claimed_wakes_one_supplier_after_the_other() {
     let mut room = Room::new(3);
     room.place(1);
     room.lanes.ring(true, 4);
@@ -175,7 +175,7 @@ fn an_order_that_nobody_takes_wakes_one_after_the_other() {
 }
 
 #[test]
-fn who_waits_for_orders_that_are_taken_wakes_nobody_else() {
+fn waiting_for_orders_that_are_claimed_wakes_no_other_supplier() {
     let mut room = Room::new(2);
     room.place(4);
     room.lanes.ring(true, 8);
@@ -193,7 +193,7 @@ fn who_waits_for_orders_that_are_taken_wakes_nobody_else() {
 }
 
 #[test]
-fn one_whose_bell_cannot_be_opened_is_passed_over_until_it_can() {
+fn a_supplier_with_a_doorbell_that_cannot_be_opened_is_passed_over_until_it_can() {
     let mut room = Room::new(1);
     // No descriptor has this number yet.
     let number = 789;
@@ -224,7 +224,7 @@ fn one_whose_bell_cannot_be_opened_is_passed_over_until_it_can() {
 }
 
 #[test]
-fn who_is_known_and_alive_keeps_its_claims_whatever_the_table_says() {
+fn a_known_supplier_that_is_alive_keeps_its_claims_whatever_the_table_holds() {
     let mut room = Room::new(1);
     room.place(1);
     let claim = room.claim(0);

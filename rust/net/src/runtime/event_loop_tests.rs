@@ -53,7 +53,7 @@ fn is_seated(student: &mut Connection) -> bool {
 }
 
 #[test]
-fn the_dead_leave_their_seats_before_anybody_asks_for_one() {
+fn ended_students_leave_their_ranks_before_others_ask_for_them() {
     let name = |end| format!("softs-net-{}-{end}", std::process::id());
     for kind in ["ipc://@", "tcp"] {
         let [control, publication] = ["control", "publication"].map(|end| {

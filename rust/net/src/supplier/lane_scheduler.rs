@@ -48,7 +48,7 @@ pub(super) struct LaneScheduler {
     /// Moving average of the time of one sample, nanoseconds.
     mean_ns: u64,
     /// Turns that are taken although others could do the work: a client has rung.
-    n_called: usize,
+    n_urgent: usize,
     pub(super) batch: ClaimedBatch,
     /// No lane is taken on any more.
     is_closed: bool,
@@ -98,7 +98,7 @@ impl LaneScheduler {
             wire_credit: 0,
             wire_waits: false,
             mean_ns: 0,
-            n_called: 0,
+            n_urgent: 0,
             batch: ClaimedBatch::default(),
             is_closed: false,
             now,
@@ -241,7 +241,7 @@ impl LaneScheduler {
         for _ in 0..self.lanes.len() + 2 {
             self.begin_with_earliest();
             match self.lanes.get_mut(self.turn) {
-                Some(lane) if lane.credit > 0 && self.n_called == 0 && is_surplus(lane, self.mean_ns) => {
+                Some(lane) if lane.credit > 0 && self.n_urgent == 0 && is_surplus(lane, self.mean_ns) => {
                     lane.is_new = false;
                     lane.credit = 0;
                 }
@@ -260,7 +260,7 @@ impl LaneScheduler {
                 Some(_) => {}
             }
             self.turn = if self.turn >= self.lanes.len() { 0 } else { self.turn + 1 };
-            self.n_called = self.n_called.saturating_sub(1);
+            self.n_urgent = self.n_urgent.saturating_sub(1);
             match self.lanes.get_mut(self.turn) {
                 Some(lane) => lane.credit += i64::from(lane.weight) * quantum,
                 None => self.wire_credit += quantum,
@@ -288,8 +288,8 @@ impl LaneScheduler {
 
     /// A client has rung: until all lanes have had a turn, nothing is left to other suppliers, which may be awake but
     /// busy elsewhere.
-    pub(super) fn called(&mut self) {
-        self.n_called = self.lanes.len() + 1;
+    pub(super) fn woken(&mut self) {
+        self.n_urgent = self.lanes.len() + 1;
     }
 
     /// Claims more orders of the same lane; whether there were any.

@@ -117,7 +117,7 @@ fn share(scheduler: &mut LaneScheduler, n: usize, max: usize) -> Vec<(Option<Arc
 }
 
 #[test]
-fn quick_samples_are_left_to_one_who_came_before_and_is_awake_until_somebody_calls() {
+fn quick_samples_are_left_to_an_earlier_supplier_that_is_awake_until_a_client_rings() {
     let (mut machine, mut student) = (machine(), Student::new());
     let (mut senior, mut junior) = (scheduler(&[]), scheduler(&[]));
     let lane = student.lane();
@@ -136,13 +136,13 @@ fn quick_samples_are_left_to_one_who_came_before_and_is_awake_until_somebody_cal
     senior.mean_ns = 300;
     assert_eq!(share(&mut senior, 10, 1).len(), 1, "the first one never leaves them");
     // The senior may be awake and yet have no time: the supplier that is woken takes a turn.
-    junior.called();
+    junior.woken();
     let n_made: usize = share(&mut junior, 1000, 1).iter().map(|(_, n)| n).sum();
     assert!((1..1000).contains(&n_made), "{n_made}");
     assert_eq!(junior.take(1), Turn::Nobody);
     // Nor will it ever, if it has been stopped: the supplier that is woken as long as orders wait makes them all.
     while student.owner.oldest_waiting(lane).is_some() {
-        junior.called();
+        junior.woken();
         assert_eq!(share(&mut junior, 1000, 1).len(), 1, "each call counts");
     }
     while student.owner.poll().is_some() {}
@@ -283,7 +283,7 @@ fn a_lane_that_is_used_for_something_else_is_given_up_without_a_broker() {
 }
 
 #[test]
-fn who_closes_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
+fn closing_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
     for is_shown in [false, true] {
         let (mut scheduler, mut machine, mut student) = (scheduler(&[]), machine(), Student::new());
         let lane = student.lane();
@@ -352,7 +352,7 @@ fn a_sample_of_another_size_never_reaches_the_slot() {
 }
 
 #[test]
-fn of_those_who_begin_one_stream_together_the_earliest_place_comes_first() {
+fn of_lanes_that_begin_one_stream_together_the_earliest_place_comes_first() {
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let (mut scheduler, mut machine) = (scheduler(&[]), machine());
         let mut students = [Student::new(), Student::new(), Student::new()];

@@ -6,7 +6,7 @@
 //! system call.
 
 mod claimed_batch;
-mod core;
+mod driver;
 mod lane_scheduler;
 mod shared;
 mod task;
@@ -16,5 +16,5 @@ mod watchdog;
 
 pub use crate::lanes::supplier::LanePolicy;
 pub use claimed_batch::{LaneTask, Sample};
-pub use core::Supplier;
+pub use driver::Supplier;
 pub use task::{Batch, Options, Task};

@@ -8,7 +8,7 @@ use softs_proto::log::LogRecord;
 use softs_shm::{SegmentError, SlotView};
 
 use super::claimed_batch::{LaneTask, Sample};
-use super::core::Supplier;
+use super::driver::Supplier;
 use super::lane_scheduler::{LaneScheduler, Turn};
 use super::task::{Batch, Task};
 use crate::error::NetError;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::core::Supplier;
+use super::driver::Supplier;
 use super::lane_scheduler::{LaneScheduler, Turn};
 use super::task::Batch;
 use crate::lanes::counters::supplier as counter;
@@ -45,15 +45,15 @@ impl Supplier {
             return scheduler;
         }
         drop(scheduler);
-        let also = sleepers.calls(self.shared.stopping.as_fd());
-        let was_called = waitable.sleep(Instant::now(), Duration::MAX, also);
+        let also = sleepers.wake_ups(self.shared.stopping.as_fd());
+        let was_woken = waitable.sleep(Instant::now(), Duration::MAX, also);
         let mut scheduler = self.scheduler();
         scheduler.now = Instant::now();
         sleepers.awake();
-        if was_called {
+        if was_woken {
             sleepers.drain();
-            scheduler.called();
-            if sleepers.has_lost_one() {
+            scheduler.woken();
+            if sleepers.has_lost_a_client() {
                 let mut state = self.shared.lock();
                 scheduler.check(&mut state.link.machine);
             }
@@ -87,10 +87,10 @@ impl Supplier {
                 let now = scheduler.now;
                 drop(scheduler);
                 let doorbell = sleepers.doorbell.iter().map(|doorbell| doorbell.readable());
-                let was_called = waitable.sleep(now, left, doorbell.chain([self.shared.stopping.as_fd()]));
+                let was_woken = waitable.sleep(now, left, doorbell.chain([self.shared.stopping.as_fd()]));
                 scheduler = self.scheduler();
                 sleepers.awake();
-                if was_called {
+                if was_woken {
                     sleepers.drain();
                 }
                 scheduler.take_more(batch.max);
@@ -153,14 +153,14 @@ impl Sleepers {
         }
     }
 
-    /// Readable when we are called, or a client has ended.
-    fn calls<'a>(&'a self, stopping: BorrowedFd<'a>) -> impl Iterator<Item = BorrowedFd<'a>> {
+    /// Readable when this supplier is woken, or a client has ended.
+    fn wake_ups<'a>(&'a self, stopping: BorrowedFd<'a>) -> impl Iterator<Item = BorrowedFd<'a>> {
         let clients = self.segments.iter().map(|segment| segment.client());
         self.doorbell.iter().map(|doorbell| doorbell.readable()).chain(clients).chain([stopping])
     }
 
     /// Whether the process of a client has ended.
-    fn has_lost_one(&self) -> bool {
+    fn has_lost_a_client(&self) -> bool {
         let clients = self.segments.iter().map(|segment| segment.client());
         let mut fds: Vec<_> = clients.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_sends_at_once_and_notices_a_dead_host() {
+    fn tcp_sends_at_once_and_detects_the_end_of_a_host() {
         let fd = stream_socket(AddressFamily::INET, SocketFlags::CLOEXEC).unwrap();
         let keep_alive = KeepAlive {
             idle: Duration::from_secs(7),
