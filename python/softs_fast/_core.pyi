@@ -1,7 +1,7 @@
 """The native half of softs-fast. Private: use the classes of `softs_fast`.
 
 Every handle belongs to the process that made it; in a fork its methods raise `softs_fast.ForkedError`. Blocking calls drop the GIL
-and look for signals every 50 ms.
+and check for signals every 50 ms.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def count_change(memory: Any) -> None:
     """
 
 def wake(memory: Any) -> None:
-    """Wake all threads that sleep in `Client.leave_after` on the same memory, in whatever process.
+    """Wake all threads that wait in `Client.leave_after` on the same memory, in any process.
 
     Raises:
         ConfigError: there are no four bytes, or they are not aligned.
@@ -173,7 +173,7 @@ class Client:
     `segment`: the slots, where they are memory or a file of this host; suppliers then serve it through lanes. `server`: the TCP medium,
     to be fenced after a broker was lost. `ordered`: samples of a product come in the order of their sequence numbers. `prefetch`: samples
     ordered ahead at most. `block`: neighbouring slots that are handed out together. `scribble`: free slots are overwritten. `spin_us`: how
-    long a call looks before it sleeps, as long as that pays off.
+    long a call spins before it blocks, as long as that pays off.
     """
 
     def __new__(
@@ -266,7 +266,7 @@ class Client:
         """Make all orders stale; how many could be taken back."""
 
     def follow(self, product_id: str, ahead: bool, timeout_ms: int) -> None:
-        """Hand out samples of this product alone; everything else is discarded, and waits for it end."""
+        """Hand out samples of this product alone; everything else is discarded, and calls that wait for it return."""
 
     def leave_after(self, product_id: str, memory: Any, word: int) -> bool:
         """Sleep while `memory` begins with `word`; may come back early.
@@ -385,7 +385,7 @@ class ControlStudent:
         """
 
     def note_model(self, generation: int, model_id: str, model_cfg: bytes) -> None:
-        """A model was heard of elsewhere: a broker that was restarted is told of it.
+        """A model is known from elsewhere: a broker that was restarted is told of it.
 
         Raises:
             ConfigError: as in `set_model`.
@@ -404,7 +404,7 @@ class ControlStudent:
 
 @final
 class ControlSubscriber:
-    """Hears what the control channel publishes, from whichever broker serves the endpoint; connects while news are waited for.
+    """Receives what the broker of the endpoint publishes on the control channel; connects while news are waited for.
 
     Raises:
         ConfigError: the endpoint is malformed.
@@ -477,7 +477,7 @@ class Codec:
 
 @final
 class Lease:
-    """Slots as a writable row of bytes, through the buffer protocol; they go back when nobody uses it any more."""
+    """Slots as a writable row of bytes, through the buffer protocol; they are released when it is not used any more."""
 
     @property
     def first_slot(self) -> int:
@@ -527,14 +527,14 @@ class Supplier:
             max_wait_ms: how long a batch that is not full waits for more orders.
 
         Raises:
-            BaseException: what the generator raises and is no Exception; the orders in hand are given back.
+            BaseException: what the generator raises and is no Exception; the claimed orders are given back.
         """
 
     def renew(self) -> None:
         """Make `serve` ask for its generator before the next call of it."""
 
     def may_write(self) -> bool:
-        """Whether the work in hand may still be written."""
+        """Whether the slot of the present lease may still be written."""
 
     @property
     def connection_error(self) -> str | None:
@@ -547,7 +547,7 @@ class Supplier:
         """Say GOODBYE and make `next` return None. Idempotent."""
 
     def close(self) -> None:
-        """Disconnect: the broker gives what we hold to somebody else."""
+        """Disconnect: the broker leases what this supplier holds to another one."""
 
 @final
 class Segment:
@@ -603,7 +603,7 @@ class Segment:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the owner has removed it, so that nobody will read what is written."""
+        """Whether the owner has removed it, so that what is written will not be read."""
 
     def write(self, offset: int, data: Any) -> None:
         """Write any C-contiguous buffer at a byte offset."""
@@ -612,7 +612,7 @@ class Segment:
         """As `write`, but exactly one slot, where slot_size is known."""
 
     def write_locked(self, offset: int, data: Any, may_write: Callable[[], bool]) -> bool:
-        """Lock the place, ask may_write, and write if it says yes; what it said."""
+        """Lock the place, call may_write, and write if it returns true; what it returned."""
 
     def read(self, offset: int, n: int) -> bytes:
         """Copy n bytes out."""
@@ -624,7 +624,7 @@ class Segment:
         """Return memory of the slots, which exists from now on. Raises SegmentError where there is no room for it."""
 
     def ensure_linked(self) -> bool:
-        """Put a name back that somebody removed; whether one was missing."""
+        """Put a name back that was removed; whether one was missing."""
 
     def close(self) -> None:
         """Unmap and unlock. Idempotent."""
@@ -687,7 +687,7 @@ class TopK:
 
 @final
 class Viewer:
-    """A client that only looks: it has no slots and orders nothing."""
+    """A client that only reads statistics: it has no slots and orders nothing."""
 
     def __new__(cls, endpoint: str) -> Viewer: ...
     @property

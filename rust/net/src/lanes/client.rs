@@ -1,4 +1,4 @@
-//! The client's lanes: orders through its own memory, whom to wake for them, and who has died with some.
+//! The client's lanes: orders through its own memory, which suppliers to wake for them, and which have ended with some.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::counters as counter;
 use super::doorbell::{Doorbell, RemoteDoorbell};
 use crate::error::NetError;
 
-/// What those who are awake make within this time is no reason to wake another one.
+/// What the suppliers that are awake make within this time is no reason to wake another one.
 const SOON: Duration = Duration::from_micros(20);
 
 /// The lanes of a client, or none where its medium has none.
@@ -31,12 +31,12 @@ struct Open {
     suppliers: Vec<AttachedSupplier>,
     /// The state of the table that `suppliers` shows.
     version: u64,
-    /// Orders of each lane for which nobody was woken.
+    /// Orders of each lane for which no supplier was woken.
     unsignalled: [usize; N_LANES as usize],
     n_unsignalled: usize,
     /// Orders that were placed since it was last considered how many suppliers should be awake.
     n_placed: usize,
-    /// The oldest order of each lane that nobody had claimed at the last [`ClientLanes::remind`].
+    /// The oldest order of each lane that was not claimed at the last [`ClientLanes::remind`].
     waiting: [Option<u64>; N_LANES as usize],
     paces: [Pace; N_LANES as usize],
 }
@@ -72,7 +72,7 @@ impl ClientLanes {
     /// The lanes of a segment that this process owns; none where it has no room for them.
     ///
     /// # Errors
-    /// The system is out of file descriptors, or does not tell who this process is.
+    /// The system is out of file descriptors, or does not report the identity of this process.
     pub(crate) fn open(segment: &Arc<Segment>) -> Result<Self, NetError> {
         let failed = |what: &str, why: String| NetError::Os {
             endpoint: segment.address().to_owned(),
@@ -114,7 +114,7 @@ impl ClientLanes {
         self.open.is_some()
     }
 
-    /// Takes note of suppliers that came, left or died. What the dead had claimed is polled as lost.
+    /// Reads which suppliers came, left or ended. What the latter had claimed is polled as lost.
     pub(crate) fn update_suppliers(&mut self) {
         let Some(open) = &mut self.open else { return };
         open.refresh();
@@ -123,8 +123,8 @@ impl ClientLanes {
         open.wake_for_returned();
     }
 
-    /// Orders were placed: wakes a supplier of each lane where all are asleep, at once if `is_waited_for`, else once there are `bunch` orders.
-    /// For every `bunch`, also wakes as many as will not have made their samples soon.
+    /// Orders were placed: wakes a supplier of each lane where all sleep, at once if `is_waited_for`, else once there
+    /// are `bunch` orders. For every `bunch`, also wakes as many as will not have made their samples soon.
     pub(crate) fn ring(&mut self, is_waited_for: bool, bunch: usize) {
         let Some(open) = &mut self.open else { return };
         let is_bunch = open.n_placed >= bunch.max(1);
@@ -136,7 +136,7 @@ impl ClientLanes {
         }
     }
 
-    /// The caller is about to sleep: wakes a supplier for each order for which nobody was woken.
+    /// The caller is about to block: wakes a supplier for each order for which none was woken.
     pub(crate) fn wake_for_all(&mut self) {
         let Some(open) = &mut self.open else { return };
         if std::mem::take(&mut open.n_unsignalled) == 0 {
@@ -152,8 +152,9 @@ impl ClientLanes {
         }
     }
 
-    /// The caller waits, and did so some time ago: wakes one more supplier of each lane whose oldest order nobody has claimed since. Whoever was
-    /// woken for it may have been stopped, or be busy elsewhere, and counts as awake all the same.
+    /// The caller waits, and did so some time ago: wakes one more supplier of each lane whose oldest order was not
+    /// claimed since. The one that was woken for it may have been stopped, or be busy elsewhere, and counts as awake
+    /// all the same.
     pub(crate) fn remind(&mut self) {
         let Some(open) = &mut self.open else { return };
         for index in 0..open.lanes.len() {
@@ -166,8 +167,8 @@ impl ClientLanes {
         }
     }
 
-    /// Says that the client is about to sleep until so many more orders have ended, after which it must look at its lanes once more; 0: it is
-    /// awake.
+    /// Records that the client is about to block until so many more orders have ended, after which it must poll its
+    /// lanes once more; 0: it is awake.
     pub(crate) fn sleep_for(&self, n_ended: u32) {
         if let Some(open) = &self.open {
             open.owner.sleep_for(n_ended);
@@ -181,7 +182,7 @@ impl ClientLanes {
         }
     }
 
-    /// The doorbell has been heard.
+    /// Drains the doorbell, so that the next wait blocks.
     pub(crate) fn drain(&self) {
         if let Some(open) = &self.open {
             open.doorbell.drain();
@@ -211,7 +212,7 @@ impl ClientLanes {
         }
     }
 
-    /// Sets the counters for people who look.
+    /// Sets the counters that monitoring reads.
     pub(crate) fn show(&self, done: Counters, held: usize, slots: impl FnOnce() -> SlotCounts) {
         let Some(open) = &self.open else { return };
         let (counters, slots) = (open.owner.counters(), slots());
@@ -258,7 +259,7 @@ impl AttachedSupplier {
         }
         self.process = self.process.take().or(process.map(Arc::new));
         if let Some(doorbell) = doorbell {
-            // Nobody could wake it for what was ordered before.
+            // It could not be woken for what was ordered before.
             doorbell.ring();
             self.doorbell = Some(doorbell);
         }
@@ -274,7 +275,8 @@ impl Open {
         }
         self.version = version;
         let registered = self.owner.suppliers();
-        // Of who was seen before only that counts which was seen then: what the table says now may be damaged, and it may be writing (L4).
+        // Of a supplier that was known before only the entry of that time counts: the table may be damaged now, and it
+        // may be writing (L4).
         self.suppliers.retain(|known| registered.iter().any(|now| now.is_same(&known.supplier)));
         for supplier in registered {
             if !self.suppliers.iter().any(|known| known.supplier.is_same(&supplier)) {
@@ -306,7 +308,7 @@ impl Open {
     /// How many suppliers make the open orders of a lane soon.
     fn needed(&mut self, lane: shm::LaneRef, attached: u64, awake: u64) -> usize {
         let pace = &mut self.paces[lane.index as usize];
-        // The one that was asked last, or whoever comes first.
+        // The one that was asked last, or the first of the lane.
         let supplier =
             if attached & 1 << pace.supplier == 0 { attached.trailing_zeros() } else { pace.supplier };
         let Some(counters) = self.owner.supplier_counters(supplier) else { return 0 };
@@ -363,7 +365,7 @@ impl Open {
 
     fn remove_dead(&mut self, supplier: &shm::Supplier) {
         self.owner.owner_died(supplier);
-        // It may have been woken for orders that others should have now.
+        // It may have been woken for orders that other suppliers should have now.
         for lane in self.lanes.into_iter().flatten() {
             self.wake(lane, usize::MAX);
         }
@@ -378,7 +380,7 @@ impl Open {
     }
 
     fn wake(&mut self, lane: shm::LaneRef, n_new: usize) {
-        // One that has just come may be asleep already, and nobody may look at the table again for long.
+        // One that has just come may sleep already, and the table may not be read again for long.
         self.refresh();
         let reachable = self.suppliers.iter().filter(|known| known.doorbell.is_some());
         let reachable = reachable.fold(0, |bits, known| bits | 1 << known.supplier.index);

@@ -11,7 +11,7 @@ use softs_shm::{AttachPolicy, Identity, LaneSupplier, Segment};
 
 use super::doorbell::{Doorbell, RemoteDoorbell};
 
-/// Where a supplier looks for the lanes that it is told to serve.
+/// Where a supplier opens the lanes that the broker offers it.
 #[derive(Clone, Debug, Default)]
 pub enum LanePolicy {
     /// Nowhere: it refuses all.
@@ -25,7 +25,7 @@ pub enum LanePolicy {
     File(AttachPolicy),
 }
 
-/// A segment whose lanes we serve.
+/// A segment that this supplier serves lanes of.
 #[derive(Debug)]
 pub(crate) struct AttachedSegment {
     pub(crate) address: Arc<str>,
@@ -37,7 +37,8 @@ pub(crate) struct AttachedSegment {
 }
 
 impl AttachedSegment {
-    /// Opens the segment of an offered lane; why not, otherwise. That it has the segment id of the offer proves that the client and we see the same memory.
+    /// Opens the segment of an offered lane; why not, otherwise. That it has the segment id of the offer proves that
+    /// the client and we see the same memory.
     pub(crate) fn open(
         policy: &LanePolicy,
         id: &LaneId,
@@ -103,7 +104,8 @@ impl AttachedSegment {
     }
 }
 
-/// The number of a process may be used again: what is opened here is the process that was meant, if it was alive afterwards.
+/// The number of a process may be used again: what is opened here is the process that was meant, if it was alive
+/// afterwards.
 fn open_process(client: Identity) -> Result<OwnedFd, String> {
     let pid = i32::try_from(client.pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| format!("its client has the impossible process number {}", client.pid))?;

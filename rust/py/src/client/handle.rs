@@ -35,7 +35,7 @@ pub(crate) struct Client {
     block: u32,
     /// Free slots are overwritten.
     scribble: bool,
-    /// Puts batches together ahead, once somebody wants that.
+    /// Fills batches ahead, from the first call that wants that.
     helper: OnceLock<Helper>,
 }
 
@@ -287,7 +287,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sleeps while `memory` begins with `word`. If it does not then, `product` is left; whether it was followed until now.
+    /// Sleeps while `memory` begins with `word`. If it does not then, `product` is left; whether it was followed until
+    /// now.
     fn leave_after(
         &self,
         py: Python<'_>,
@@ -347,7 +348,7 @@ impl Client {
     }
 
     fn close(&self) {
-        // A fork must not say good-bye on its parent's socket.
+        // A fork must not send GOODBYE on its parent's socket.
         if !self.client.is_forked() {
             self.client.close();
         }

@@ -1,6 +1,8 @@
-//! Who is heard first in a turn: turned by batch, so that nothing depends on who is how fast.
+//! Which peer is served first in a step. The test runs the steps itself, so that nothing depends on the speed of a
+//! peer.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use softs_proto::control::Control;
 use softs_proto::wire::{ControlReply, ControlRequest};
 
 use super::*;
@@ -10,20 +12,19 @@ use crate::{Connection, Endpoint, wait};
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// What epoll has, without waiting.
-fn glance(event_loop: &EventLoop) -> Vec<Event> {
-    let mut events = Vec::with_capacity(TURN_EVENTS);
-    let at_once = socket::timespec(Duration::ZERO);
-    epoll::wait(&event_loop.epoll, spare_capacity(&mut events), Some(&at_once)).unwrap();
+fn glance(event_loop: &EventLoop<Control>) -> Vec<Event> {
+    let mut events = Vec::with_capacity(STEP_EVENTS);
+    poll_events(&event_loop.epoll, &mut events);
     events
 }
 
-fn turn(event_loop: &mut EventLoop) {
+fn turn(event_loop: &mut EventLoop<Control>) {
     let mut events = glance(event_loop);
-    event_loop.turn(Instant::now(), &mut events);
+    event_loop.step(Instant::now(), &mut events);
 }
 
 /// A student that has shaken hands.
-fn student(event_loop: &mut EventLoop, endpoint: &Endpoint) -> Connection {
+fn student(event_loop: &mut EventLoop<Control>, endpoint: &Endpoint) -> Connection {
     let mut student = Connection::connect(endpoint, WATCHDOG).unwrap();
     let started = Instant::now();
     while student.dialect().is_none() {
@@ -52,7 +53,7 @@ fn is_seated(student: &mut Connection) -> bool {
 }
 
 #[test]
-fn the_dead_leave_their_seats_before_anybody_asks_for_one() {
+fn ended_students_leave_their_ranks_before_others_ask_for_them() {
     let name = |end| format!("softs-net-{}-{end}", std::process::id());
     for kind in ["ipc://@", "tcp"] {
         let [control, publication] = ["control", "publication"].map(|end| {
@@ -61,8 +62,9 @@ fn the_dead_leave_their_seats_before_anybody_asks_for_one() {
             Listener::bind(&endpoint.parse().unwrap(), false, KeepAlive::default()).unwrap()
         });
         let endpoint = control.local_endpoint().parse().unwrap();
-        let shared = Arc::new(Shared::new("control").unwrap());
-        let mut event_loop = EventLoop::new(control, publication, WATCHDOG, shared).unwrap();
+        let state = Arc::new(ServerState::new("control").unwrap());
+        let limits = Limits { handshake_timeout: WATCHDOG, max_unsent_bytes: 1 << 20, spin: Duration::ZERO };
+        let mut event_loop = EventLoop::new(Control::new(), [control, publication], limits, state).unwrap();
         let (mut first, mut second) =
             (student(&mut event_loop, &endpoint), student(&mut event_loop, &endpoint));
         turn(&mut event_loop);

@@ -17,12 +17,13 @@ use crate::error::NetError;
 use crate::transport::broker_link::BrokerLink;
 use crate::transport::endpoint::Endpoint;
 
-/// A supplier that is busy with lanes looks this often whether their clients are alive.
+/// A supplier that is busy with lanes checks this often whether their clients are alive.
 const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Records about lanes that wait to be taken; more are dropped.
 const MAX_RECORDS: usize = 256;
 
-/// A supplier of one broker. One thread calls [`Supplier::next`] and what ends its tasks; any thread may call [`Supplier::stop`].
+/// A supplier of one broker. One thread calls [`Supplier::next`] and what ends its tasks; any thread may call
+/// [`Supplier::stop`].
 #[derive(Debug)]
 pub struct Supplier {
     pub(super) shared: Arc<Shared>,
@@ -67,7 +68,7 @@ impl Supplier {
         Ok(Self { shared, scheduler, watchdog: Mutex::new(Some(watchdog)) })
     }
 
-    /// Looks at the socket, and does what the broker says about lanes.
+    /// Runs one step of the link to the broker, and attaches and detaches lanes as it requests.
     pub(super) fn turn(&self, scheduler: &mut LaneScheduler, state: &mut State) {
         let now = scheduler.now;
         let State { link, log } = state;
@@ -85,7 +86,7 @@ impl Supplier {
         if scheduler.has_lanes() && now.saturating_duration_since(scheduler.checked_at) >= LIVENESS_INTERVAL {
             scheduler.check(&mut link.machine);
         }
-        // Lanes that it does not serve: their clients wait to hear that.
+        // Reports the lanes that it does not serve: their clients wait for that.
         link.transmit(now);
         scheduler.wire_waits = link.machine.has_work();
     }
