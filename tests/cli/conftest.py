@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from market import Market
-from process import Zygote
-from segments import remove_abandoned, segments
+from market import Market, zygote
 from shell import Command
 
 
@@ -26,18 +24,17 @@ def command() -> Iterator[Command]:
 
 @pytest.fixture(scope="session", autouse=True)
 def zygotes() -> None:
-    """The process that forks softs' peers lives as long as the test run."""
-    Zygote.of("softs", None)
+    """The processes that fork peers live as long as the test run."""
+    zygote()
+    zygote("softs")
 
 
 @pytest.fixture
 def market(short_path: Path) -> Iterator[Market]:
-    """A market whose processes end with the test; softs' peers leave segments, so those are removed."""
-    before = segments()
+    """A market whose processes end with the test."""
     market = Market(short_path)
     yield market
     market.end()
-    remove_abandoned(before)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Runs a function in several processes at once, one per rank, and collects what they return or raise.
 
-The processes are forks of a server that has torch loaded, so a rank starts in some milliseconds.
+The processes are forks of a server that has torch loaded (tests/conftest.py), so a rank starts in some milliseconds.
 """
 
 import multiprocessing
@@ -14,7 +14,6 @@ from typing import Any
 WATCHDOG_S = 40.0
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "softs_fast.collectives"])
 
 
 @dataclass

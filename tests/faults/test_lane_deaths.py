@@ -15,79 +15,41 @@ from typing import Any
 import pytest
 import stamp
 from market import Market, eventually
-from process import HERE, environment
+from process import HERE, Process, Zygote, environment
 
 import softs_fast
 from softs_fast import _core
 
 SLOT_SIZE = 4096
 KILLS = 5
+MORTAL = HERE / "mortal.py"
 
-Start = Callable[..., "Mortal"]
+Start = Callable[..., Process]
 
 
-class Mortal:
-    """A peer of mortal.py."""
+def stop(process: Process) -> None:
+    """Have all threads of a process stand still."""
+    os.kill(process.pid, signal.SIGSTOP)
 
-    def __init__(self, role: str, options: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "mortal.py"), role, json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(None),
-            text=True,
-        )
-        self.ready = self.event()
-        self.pid = self._process.pid
+    def stands_still() -> bool:
+        threads = Path(f"/proc/{process.pid}/task").glob("*/stat")
+        # The state follows the name, which is in parentheses.
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
-    def event(self) -> dict[str, Any]:
-        """The next thing it says."""
-        assert self._process.stdout is not None
-        event: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return event
-
-    def tell(self) -> None:
-        """Say a line to it."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-
-    def is_dead(self) -> bool:
-        return self._process.poll() is not None
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self.bury()
-
-    def stop(self) -> None:
-        """Have all its threads stand still."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-        def stands_still() -> bool:
-            threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
-            # The state follows the name, which is in parentheses.
-            return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
-
-        # The thread that gets the signal tells the others when it runs.
-        eventually(stands_still, "the process has stopped")
-
-    def bury(self) -> None:
-        """Wait for its end."""
-        self._process.wait(timeout=45)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+    # The thread that gets the signal tells the others when it runs.
+    eventually(stands_still, "the process has stopped")
 
 
 @pytest.fixture
 def start(market: Market) -> Iterator[Start]:
     """Starts peers that end with the test."""
-    mortals = []
+    mortals: list[Process] = []
 
-    def start(role: str, **options: Any) -> Mortal:
+    def start(role: str, **options: Any) -> Process:
         endpoint = market.frontend if role == "holder" else market.backend
         defaults = {"endpoint": endpoint, "slot_size": SLOT_SIZE, "point": None, "call": 0}
-        mortals.append(Mortal(role, defaults | options))
+        mortals.append(Zygote.of(MORTAL).fork(role, defaults | options))
+        mortals[-1].ready = mortals[-1].event("ready")
         return mortals[-1]
 
     yield start
@@ -213,7 +175,7 @@ def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:
         for _ in range(KILLS):
             victim = start("supplier")
             stream.await_attached(1)
-            victim.stop()
+            stop(victim)
             # The orders that follow what was finished wait for somebody who has stopped.
             while (slot := stream.client.request_sample("p1", timeout_ms=50)) is not None:
                 assert stamp.number_of(stream.client.medium.read(slot)) == stream.n_taken
@@ -235,7 +197,7 @@ def test_a_supplier_that_was_stopped_before_it_claims_is_replaced(
         stream.await_attached(2)
         for victim in 2 * suppliers:
             stream.await_finished()
-            victim.stop()
+            stop(victim)
             # Each is the only one to be woken for some of these.
             for _ in range(2 * len(suppliers) * n_slots):
                 stream.take()

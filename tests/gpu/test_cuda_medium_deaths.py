@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def test_killed_before_it_said_so(cuda_market: CudaMarket) -> None:
         check(LARGE, got, list(range(i * B, (i + 1) * B)))
         del got
     for mortal in mortals:
-        mortal.await_death()
+        assert mortal.wait() == -signal.SIGKILL
 
 
 @needs_standin
@@ -62,7 +63,7 @@ def test_killed_after_it_said_so_ordered(cuda_market: CudaMarket, zero_copy: boo
     loader = new_loader(cuda_market, zero_copy=zero_copy)
     with pytest.raises(PeerLost, match=f"is lost: process {mortal.pid} has ended"):
         next(iter(loader))
-    mortal.await_death()
+    assert mortal.wait() == -signal.SIGKILL
     cuda_market.teacher(serve("large"))
     for i, got in zip(range(10), loader, strict=False):
         check(LARGE, got, list(range(i * B, (i + 1) * B)))

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from market import Market
-from process import Zygote
-from segments import remove_abandoned, segments
+from market import Market, zygote
 
 #: Python path of each peer: the installed one, or a folder.
 PATHS = {
@@ -28,16 +26,14 @@ class Fleet(Market):
 
 @pytest.fixture(scope="session", autouse=True)
 def zygotes() -> None:
-    """The processes that fork softs' peers live as long as the test run."""
-    for version in ("softs-0.1.2", "softs-0.1.0"):
-        Zygote.of("softs", PATHS[version])
+    """The processes that fork peers live as long as the test run."""
+    for version, path in PATHS.items():
+        zygote(version.partition("-")[0], path)
 
 
 @pytest.fixture
 def fleet(short_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """A fleet whose processes end with the test; softs' peers leave segments, so those are removed."""
-    before = segments()
+    """A fleet whose processes end with the test."""
     fleet = Fleet(short_path, medium=getattr(request, "param", "shm"))
     yield fleet
     fleet.end()
-    remove_abandoned(before)

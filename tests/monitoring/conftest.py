@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from market import Market
+from market import Market, zygote
+
+
+@pytest.fixture(scope="session", autouse=True)
+def zygotes() -> None:
+    """The process that forks peers lives as long as the test run."""
+    zygote()
 
 
 @pytest.fixture

@@ -1,12 +1,7 @@
-"""Peers that kill themselves, or wait to be killed: ``python mortal.py ROLE '{"option": value}'``.
+"""Peers that kill themselves, or wait to be killed: forks of zygote.py that call `run`. They report what they do as role.py does."""
 
-They tell what they do as role.py does.
-"""
-
-import json
 import os
 import signal
-import sys
 import threading
 from typing import Any
 
@@ -134,5 +129,7 @@ RUN = {
     "sweeper": run_sweeper,
 }
 
-if __name__ == "__main__":
-    RUN[sys.argv[1]](json.loads(sys.argv[2]))
+
+def run(role: str, options: dict[str, Any]) -> None:
+    """Do what a role does."""
+    RUN[role](options)

@@ -1,7 +1,7 @@
-"""One peer in a process of its own: ``python role.py ROLE PACKAGE '{"option": value}'``.
+"""One peer in a process of its own: a fork of zygote.py that calls `run`.
 
-Works with softs 0.1.0, softs 0.1.2 and softs_fast (PACKAGE is the module name; which softs is a matter of the Python path). Prints one JSON
-object per line; ends when its standard input does.
+Works with softs 0.1.0, softs 0.1.2 and softs_fast (the option `package` is the module name; which softs is a matter of the Python path).
+Prints one JSON object per line; ends when its standard input does.
 """
 
 import ctypes
@@ -125,6 +125,7 @@ def run_client(package: Any, options: dict[str, Any]) -> None:
 
 RUN = {"broker": run_broker, "supplier": run_supplier, "client": run_client}
 
-if __name__ == "__main__":
-    role, package_name, options_text = sys.argv[1:]
-    RUN[role](importlib.import_module(package_name), json.loads(options_text))
+
+def run(role: str, options: dict[str, Any]) -> None:
+    """Do what a role does, in the package that the options name."""
+    RUN[role](importlib.import_module(options["package"]), options)

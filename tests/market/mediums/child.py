@@ -1,36 +1,38 @@
-"""A process with one medium, which does what it reads from its standard input.
+"""A process with one medium, a fork of zygote.py that calls `run`; it does what it reads from its standard input.
 
-Arguments: package, class, `own` or `attach`, address (`-`: none), slot size, number of slots. It says its
-address, then answers each line: `write OFFSET HEX`, `prepare`, `write_prepared OFFSET HEX`, `read SLOT`,
-`close`. It ends, without closing anything, when its input does.
+It reports the address, then the answer to each line: `write OFFSET HEX`, `prepare`, `write_prepared OFFSET HEX`, `read SLOT`, `close`.
+It ends, without closing anything, when its input does.
 """
 
 import importlib
+import json
 import sys
+from typing import Any
 
 
-def main(package: str, name: str, role: str, address: str, slot_size: str, num_slots: str) -> None:
-    medium_cls = getattr(importlib.import_module(f"{package}.market.mediums"), name)
+def answer(value: object) -> None:
+    """Report a value."""
+    print(json.dumps({"event": "answer", "value": value}), flush=True)
+
+
+def run(role: str, options: dict[str, Any]) -> None:
+    """Own a medium or attach to one, as the role says."""
+    medium_cls = getattr(importlib.import_module(f"{options['package']}.market.mediums"), options["medium"])
     if role == "own":
-        where = None if address == "-" else address
-        medium = medium_cls(where, int(slot_size), int(num_slots), create=True)
+        medium = medium_cls(options["address"], options["slot_size"], options["n_slots"], create=True)
     else:
-        medium = medium_cls.attach(address)
-    print(medium.address, flush=True)
+        medium = medium_cls.attach(options["address"])
+    answer(medium.address)
     for line in sys.stdin:
         match line.split():
             case ["write", offset, data]:
-                print(medium.write(int(offset), bytes.fromhex(data)), flush=True)
+                answer(medium.write(int(offset), bytes.fromhex(data)))
             case ["prepare"]:
-                print(medium.prepare(), flush=True)
+                answer(medium.prepare())
             case ["write_prepared", offset, data]:
-                print(medium.write_prepared(int(offset), bytes.fromhex(data)), flush=True)
+                answer(medium.write_prepared(int(offset), bytes.fromhex(data)))
             case ["read", slot]:
-                print(medium.read(int(slot)).hex(), flush=True)
+                answer(medium.read(int(slot)).hex())
             case ["close"]:
                 medium.close()
-                print("closed", flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+                answer("closed")
