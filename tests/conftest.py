@@ -43,7 +43,11 @@ WATCHDOG_S = 30.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Threads of the real softs may die of its own bugs, in whichever test they happen to."""
+    """Tests that may take minutes come first, so that no worker of pytest-xdist ends with one of them.
+
+    Threads of the real softs may fail by bugs of its own, in any test.
+    """
+    items.sort(key=_time_limit, reverse=True)
     ignore = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     for item in items:
         callspec = getattr(item, "callspec", None)
@@ -61,6 +65,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
     ]
     return report
+
+
+def _time_limit(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark else 0.0
 
 
 def pytest_sessionfinish() -> None:
@@ -174,6 +183,7 @@ def _descriptors() -> set[str]:
     helpers = {
         resource_tracker._resource_tracker._fd,  # type: ignore[attr-defined]
         forkserver._forkserver._forkserver_alive_fd,  # type: ignore[attr-defined]
+        *Zygote.descriptors(),
     }
     found = set()
     for name in os.listdir("/proc/self/fd"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from market import Market, zygote
+from market import Market
 from shell import Command
 
 
@@ -20,13 +20,6 @@ def command() -> Iterator[Command]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def zygotes() -> None:
-    """The processes that fork peers live as long as the test run."""
-    zygote()
-    zygote("softs")
 
 
 @pytest.fixture

@@ -10,12 +10,6 @@ from process import Process, Zygote
 PART = Path(__file__).with_name("part.py")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def zygotes() -> None:
-    """The process that forks the parts lives as long as the test run."""
-    Zygote.of(PART)
-
-
 class Training:
     """A broker, workers, a leader and a follower, each in a process of its own."""
 

@@ -4,15 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from market import Market, zygote
-from process import HERE, Zygote
-
-
-@pytest.fixture(scope="session", autouse=True)
-def zygotes() -> None:
-    """The processes that fork peers live as long as the test run."""
-    zygote()
-    Zygote.of(HERE / "mortal.py")
+from market import Market
 
 
 @pytest.fixture

@@ -27,19 +27,6 @@ MORTAL = HERE / "mortal.py"
 Start = Callable[..., Process]
 
 
-def stop(process: Process) -> None:
-    """Have all threads of a process stand still."""
-    os.kill(process.pid, signal.SIGSTOP)
-
-    def stands_still() -> bool:
-        threads = Path(f"/proc/{process.pid}/task").glob("*/stat")
-        # The state follows the name, which is in parentheses.
-        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
-
-    # The thread that gets the signal tells the others when it runs.
-    eventually(stands_still, "the process has stopped")
-
-
 @pytest.fixture
 def start(market: Market) -> Iterator[Start]:
     """Starts peers that end with the test."""
@@ -175,7 +162,7 @@ def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:
         for _ in range(KILLS):
             victim = start("supplier")
             stream.await_attached(1)
-            stop(victim)
+            victim.stop()
             # The orders that follow what was finished wait for somebody who has stopped.
             while (slot := stream.client.request_sample("p1", timeout_ms=50)) is not None:
                 assert stamp.number_of(stream.client.medium.read(slot)) == stream.n_taken
@@ -197,7 +184,7 @@ def test_a_supplier_that_was_stopped_before_it_claims_is_replaced(
         stream.await_attached(2)
         for victim in 2 * suppliers:
             stream.await_finished()
-            stop(victim)
+            victim.stop()
             # Each is the only one to be woken for some of these.
             for _ in range(2 * len(suppliers) * n_slots):
                 stream.take()

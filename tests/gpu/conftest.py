@@ -5,18 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cuda_market import CudaMarket, serve, zygote
+from cuda_market import CudaMarket, serve
 
 from softs_fast.tensors import cuda
 
 # Not skipped but left out: `make test` runs them on the stand-in.
 collect_ignore_glob = [] if cuda.n_devices() else ["test_*.py"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def zygotes() -> None:
-    """The process that forks teachers and students lives as long as the test run."""
-    zygote()
 
 
 @pytest.fixture(scope="session")

@@ -1,34 +1,11 @@
-"""Markets of mixed fleets. softs 0.1.0 stands in a folder of its own beside the environment (`make setup` puts it there)."""
+"""Markets of mixed fleets."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from market import Market, zygote
 
-#: Python path of each peer: the installed one, or a folder.
-PATHS = {
-    "softs_fast": None,
-    "softs-0.1.2": None,
-    "softs-0.1.0": str(Path(sys.prefix) / "peers" / "softs-0.1.0"),
-}
-
-
-class Fleet(Market):
-    """A market whose peers are named by package and version."""
-
-    def peer(self, role: str, version: str, **options: object) -> object:
-        """Start a peer: `softs_fast`, `softs-0.1.2` or `softs-0.1.0`."""
-        package = version.partition("-")[0]
-        return getattr(self, role)(package, PATHS[version], **options)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def zygotes() -> None:
-    """The processes that fork peers live as long as the test run."""
-    for version, path in PATHS.items():
-        zygote(version.partition("-")[0], path)
+from fleet import Fleet
 
 
 @pytest.fixture

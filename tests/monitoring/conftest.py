@@ -4,13 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from market import Market, zygote
-
-
-@pytest.fixture(scope="session", autouse=True)
-def zygotes() -> None:
-    """The process that forks peers lives as long as the test run."""
-    zygote()
+from market import Market
 
 
 @pytest.fixture

@@ -74,6 +74,15 @@ class Process:
         """Write a line to its standard input."""
         self._connection.sendall(f"{line}\n".encode())
 
+    def stop(self) -> None:
+        """Have all its threads stand still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        give_up = time.monotonic() + WATCHDOG_S
+        # The thread that gets the signal tells the others when it runs.
+        while not self._stands_still():
+            assert time.monotonic() < give_up, f"{self} has not stopped within {WATCHDOG_S} s"
+            time.sleep(0.002)
+
     def is_dead(self) -> bool:
         """Whether the process has ended."""
         return self._has_ended.is_set()
@@ -106,6 +115,11 @@ class Process:
 
     def __str__(self) -> str:
         return f"{self.role} {getattr(self, 'pid', '')}"
+
+    def _stands_still(self) -> bool:
+        threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        # The state follows the name, which is in parentheses.
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
     def _check(self, event: dict[str, Any]) -> None:
         assert event["event"] != "problem", f"{self}: {event['problem']}"
@@ -158,10 +172,7 @@ class Zygote:
 
     @classmethod
     def of(cls, script: Path, package: str | None = None, path: str | None = None) -> Zygote:
-        """The zygote of a script; started when it is first asked for, ends with the test run.
-
-        Session fixtures ask for it first, so that no test is taken to have left it behind.
-        """
+        """The zygote of a script; started when it is first asked for, ends with the test run."""
         key = (script, package, path)
         if key not in cls._all:
             cls._all[key] = cls(*key)
@@ -171,6 +182,14 @@ class Zygote:
     def pids(cls) -> set[int]:
         """The zygotes that run."""
         return {zygote._process.pid for zygote in cls._all.values()}
+
+    @classmethod
+    def descriptors(cls) -> set[int]:
+        """What is open for the zygotes that run."""
+        pipes = (
+            pipe for zygote in cls._all.values() for pipe in (zygote._process.stdin, zygote._process.stdout)
+        )
+        return {pipe.fileno() for pipe in pipes if pipe is not None}
 
     def fork(self, role: str, options: dict[str, Any], variables: dict[str, str] | None = None) -> Process:
         """A new peer; `variables` are put into its environment."""

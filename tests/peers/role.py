@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import stamp
+from medium import run_medium
 
 
 def say(**event: Any) -> None:
@@ -123,9 +124,11 @@ def run_client(package: Any, options: dict[str, Any]) -> None:
     client.close()
 
 
-RUN = {"broker": run_broker, "supplier": run_supplier, "client": run_client}
+RUN = {"broker": run_broker, "supplier": run_supplier, "client": run_client, "medium": run_medium}
 
 
 def run(role: str, options: dict[str, Any]) -> None:
     """Do what a role does, in the package that the options name."""
     RUN[role](importlib.import_module(options["package"]), options)
+    if options["package"] == "softs":
+        os._exit(0)  # it leaves threads that do not end

@@ -1,42 +1,29 @@
 """Mediums in other processes."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from process import Zygote
+from market import zygote
 from segments import remove
 
 SLOT_BYTES = 16
 N_SLOTS = 3
-PACKAGES = ["softs", "softs_fast"]
-
-
-def zygote(package: str) -> Zygote:
-    """The process that forks those with a medium of a package."""
-    return Zygote.of(Path(__file__).with_name("child.py"), package)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def zygotes() -> None:
-    """The processes that fork others live as long as the test run."""
-    for package in PACKAGES:
-        zygote(package)
 
 
 class Child:
-    """The other end of `child.py`."""
+    """The other end of the role in `medium.py`."""
 
     def __init__(self, package: str, medium: str, role: str, address: str | None) -> None:
         options = {
             "package": package,
             "medium": medium,
+            "owns": role == "own",
             "address": address,
             "slot_size": SLOT_BYTES,
             "n_slots": N_SLOTS,
         }
-        self.process = zygote(package).fork(role, options)
+        self.process = zygote(package).fork("medium", options)
         self.address: str = self.answer()
 
     def ask(self, line: str) -> Any:

@@ -1,10 +1,9 @@
-"""A process with one medium, a fork of zygote.py that calls `run`; it does what it reads from its standard input.
+"""The role of a process with one medium, which does what it reads from its standard input.
 
 It reports the address, then the answer to each line: `write OFFSET HEX`, `prepare`, `write_prepared OFFSET HEX`, `read SLOT`, `close`.
 It ends, without closing anything, when its input does.
 """
 
-import importlib
 import json
 import sys
 from typing import Any
@@ -15,10 +14,10 @@ def answer(value: object) -> None:
     print(json.dumps({"event": "answer", "value": value}), flush=True)
 
 
-def run(role: str, options: dict[str, Any]) -> None:
-    """Own a medium or attach to one, as the role says."""
-    medium_cls = getattr(importlib.import_module(f"{options['package']}.market.mediums"), options["medium"])
-    if role == "own":
+def run_medium(package: Any, options: dict[str, Any]) -> None:
+    """Own a medium or attach to one."""
+    medium_cls = getattr(package, options["medium"])
+    if options["owns"]:
         medium = medium_cls(options["address"], options["slot_size"], options["n_slots"], create=True)
     else:
         medium = medium_cls.attach(options["address"])
