@@ -99,7 +99,7 @@ def backend(short_path: Path) -> str:
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """Wait until a condition holds; fail with `what` if the watchdog bites."""
+    """Wait until a condition holds; fail with `what` after the time of the watchdog."""
 
     def wait(condition: Callable[[], object], what: str = "condition") -> None:
         give_up = time.monotonic() + WATCHDOG_S
@@ -122,7 +122,7 @@ def leaves_nothing_behind(request: pytest.FixtureRequest, caplog: pytest.LogCapt
         yield
         return
     gc.collect()
-    # What is here stays for long, torch above all: no collection need look at it again, which takes half a second otherwise.
+    # What is here stays for long, torch above all: later collections leave it out, which saves half a second each.
     gc.freeze()
     before = _belongings()
     yield

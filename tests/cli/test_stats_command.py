@@ -20,7 +20,7 @@ from softs_fast.monitoring.snapshot import (
 )
 
 
-def test_who_is_connected(command: Command, busy_market: Market) -> None:
+def test_the_peers_that_are_connected(command: Command, busy_market: Market) -> None:
     status, out, errors = command.run("stats", busy_market.frontend)
     assert (status, errors) == (0, "")
     lines = out.splitlines()

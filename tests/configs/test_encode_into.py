@@ -109,7 +109,7 @@ def test_samples_of_no_bytes() -> None:
 
 
 class Elsewhere(torch.Tensor):
-    """A tensor that says that it is on a device."""
+    """A tensor that claims to be on a device."""
 
     is_cpu = False  # type: ignore[assignment]
 

@@ -82,7 +82,7 @@ class Stream:
         return sum(lane["attached"].bit_count() for lane in self.stats()["lanes"])
 
     def await_attached(self, n: int) -> None:
-        """Wait until n suppliers serve the lane; only the client's own calls take note of the dead."""
+        """Wait until n suppliers serve the lane; only the client's own calls detect the dead."""
 
         def looked() -> bool:
             self.take()
@@ -101,7 +101,7 @@ class Stream:
         eventually(rests, "the suppliers have nothing left to do")
 
     def await_finished(self) -> None:
-        """Wait until all slots are finished, so that no supplier has an order in hand."""
+        """Wait until all slots are finished, so that no supplier has claimed an order."""
 
         def is_finished() -> bool:
             self.client.poll_completions(1)
@@ -127,7 +127,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("point", ["claimed", "half written", "written"])
-def test_a_supplier_dies_with_an_order_in_hand(market: Market, start: Start, point: str) -> None:
+def test_a_supplier_dies_with_a_claimed_order(market: Market, start: Start, point: str) -> None:
     market.broker()
     start("supplier")
     with Stream(market) as stream:
@@ -163,7 +163,7 @@ def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:
             victim = start("supplier")
             stream.await_attached(1)
             victim.stop()
-            # The orders that follow what was finished wait for somebody who has stopped.
+            # The orders that follow what was finished wait for the supplier that has stopped.
             while (slot := stream.client.request_sample("p1", timeout_ms=50)) is not None:
                 assert stamp.number_of(stream.client.medium.read(slot)) == stream.n_taken
                 stream.client.release_slot(slot)
@@ -193,7 +193,7 @@ def test_a_supplier_that_was_stopped_before_it_claims_is_replaced(
         stream.check_slots()
 
 
-def test_samples_of_a_dead_supplier_that_nobody_has_taken_are_good(market: Market, start: Start) -> None:
+def test_finished_samples_of_a_dead_supplier_are_good(market: Market, start: Start) -> None:
     market.broker()
     with Stream(market) as stream:
         for _ in range(KILLS):
@@ -222,7 +222,7 @@ def test_a_client_dies_with_slots_in_use(market: Market, start: Start) -> None:
         victim.kill()
         with Stream(market) as stream:
             stream.take(50)
-            eventually(lambda: mapped() <= {stream.client.medium.address}, "the victim's memory is let go")
+            eventually(lambda: mapped() <= {stream.client.medium.address}, "the victim's memory is unmapped")
             assert not Path("/dev/shm", victim.ready["address"]).exists()
 
 
@@ -240,7 +240,7 @@ def test_lanes_outlive_the_broker(market: Market, start: Start) -> None:
 
 
 def is_abandoned(segment: Path) -> bool:
-    """Whether it is a segment of ours, which softs' are not, that nobody owns."""
+    """Whether it is a segment of ours, which softs' are not, that no process owns."""
     try:
         with segment.open("rb") as file:
             block_at = max(0, os.fstat(file.fileno()).st_size - 4096)

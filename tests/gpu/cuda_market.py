@@ -18,7 +18,7 @@ def zygote() -> Zygote:
 
 
 class CudaMarket:
-    """A broker, and who trades there."""
+    """A broker, and the teachers and students that use it."""
 
     def __init__(self, folder: Path) -> None:
         self.endpoints = EndpointConfig(f"ipc://{folder}/f", f"ipc://{folder}/b")

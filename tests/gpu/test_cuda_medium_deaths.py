@@ -1,4 +1,4 @@
-"""kill -9 at the steps of a sample's way onto a device: the stream stays whole, or says what is lost."""
+"""kill -9 at the steps of a sample's way onto a device: the stream stays whole, or the error names what is lost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_killed_after_it_said_so(cuda_market: CudaMarket, zero_copy: bool) -> No
     """The lost sample is left out, and its slot is used again."""
     mortal = cuda_market.teacher(serve("large"), point="published", environment=STALLED)
     batches = batches_of(cuda_market, ordered=False, zero_copy=zero_copy)
-    # The others come when there is nobody else.
+    # The others come when there is no other teacher.
     helper = cuda_market.helper_after(mortal, serve("large"))
     seen: set[int] = set()
     for _ in range(20):
@@ -125,7 +125,7 @@ def arenas_of(pid: int) -> int:
 def test_student_killed_and_restarted(
     cuda_market: CudaMarket, zero_copy: bool, eventually: Callable[..., None]
 ) -> None:
-    """A teacher that has the old one's arena open writes to the new one's, and lets go of the old one."""
+    """A teacher that has the old one's arena open writes to the new one's, and closes the old one."""
     teacher = cuda_market.teacher(serve("large", "batch"))
     options = {"config": "large", "batch_size": B, "n_batches": 6, "zero_copy": zero_copy}
     for _ in range(2):
@@ -147,7 +147,7 @@ def test_student_killed_and_restarted(
 
 @needs_standin
 def test_student_killed_while_it_reads(cuda_market: CudaMarket) -> None:
-    """Its events are never done; nobody waits for them for long."""
+    """Its events are never done; no call waits for them for long."""
     cuda_market.teacher(serve("large", "batch"))
     options = {"config": "large", "batch_size": B, "n_batches": 2, "zero_copy": False}
     student = cuda_market.student(environment=STALLED, stalled=True, **options)

@@ -10,7 +10,7 @@ from fleet import Fleet
 
 @pytest.fixture
 def fleet(short_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """A fleet whose processes end with the test."""
+    """A fleet; its processes end with the test."""
     fleet = Fleet(short_path, medium=getattr(request, "param", "shm"))
     yield fleet
     fleet.end()

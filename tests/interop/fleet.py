@@ -14,7 +14,7 @@ PATHS = {
 
 
 class Fleet(Market):
-    """A market whose peers are named by package and version."""
+    """A market; its peers are named by package and version."""
 
     def peer(self, role: str, version: str, **options: object) -> object:
         """Start a peer: `softs_fast`, `softs-0.1.2` or `softs-0.1.0`."""

@@ -1,4 +1,4 @@
-"""Snapshots of real markets: what the counters in the clients' segments say."""
+"""Snapshots of real markets: what the counters in the clients' segments mean."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_files_are_looked_into_only_if_a_client_made_them(market: Market, tmp_pa
         made.unlink()
 
 
-def test_segments_of_clients_that_left_are_let_go(market: Market) -> None:
+def test_segments_of_clients_that_left_are_closed(market: Market) -> None:
     market.broker()
     with Observer(market.frontend) as observer:
         with sf.Client(market.frontend, sf.ShmMedium, 64, 2) as client:

@@ -19,7 +19,7 @@ def die() -> None:
 
 
 def leave_writer(out: memoryview) -> None:
-    """Fork a process that writes to the slot when the test says a line, and another one that tells how that went."""
+    """Fork a process that writes to the slot when the test sends a line, and another one that reports how that went."""
     if os.fork():
         return
     writer = os.fork()

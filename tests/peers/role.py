@@ -18,7 +18,7 @@ from medium import run_medium
 
 
 def say(**event: Any) -> None:
-    """Tell the test something."""
+    """Report an event to the test."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
@@ -94,7 +94,7 @@ def run_supplier(package: Any, options: dict[str, Any]) -> None:
 
 
 def run_client(package: Any, options: dict[str, Any]) -> None:
-    """A client that takes samples one by one, checks each, and tells; then does what `then` says."""
+    """A client that takes samples one by one, checks each, and reports."""
     settings = options.get("settings", {})
     time.sleep(options.get("pause", 0.0))
     client = package.Client(

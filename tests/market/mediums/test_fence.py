@@ -126,7 +126,7 @@ def test_each_thread_writes_to_what_it_has_prepared(
         assert owner.read(0) == bytes(SLOT_BYTES)
 
 
-def test_who_can_fence_and_prepare(owner: TCPMedium) -> None:
+def test_which_mediums_can_fence_and_prepare(owner: TCPMedium) -> None:
     writer = TCPMedium.attach(owner.address or "")
     with pytest.raises(SegmentError, match="owner"):
         writer.fence()
