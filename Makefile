@@ -11,6 +11,8 @@ SHELL := bash
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
 # Passed on to the program behind demo, test, bench and stress: `make test ARGS="-k loader"`.
 ARGS ?=
+# Most tests wait for other processes, so three at a time keep two cores busy; on any machine, so that none runs another suite.
+SIDE_BY_SIDE := -n 3 --dist loadgroup
 # How long `make fuzz` runs.
 SECONDS := 600
 
@@ -37,8 +39,8 @@ demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) #
 test: $(VENV)/.installed-dev ## all tests but the slow ones: cargo test, pytest, and those of the CUDA side on a stand-in
 	cargo test
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib loom_tests
-	$(RUN) -m pytest $(ARGS)
-	$(RUN) tests/gpu/standin $(ARGS)
+	$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
+	$(RUN) tests/gpu/standin $(SIDE_BY_SIDE) $(ARGS)
 
 lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stubs, the arrows between rooms
 	@cargo fmt --version >/dev/null 2>&1 || { echo 'rustfmt is missing: rustup component add rustfmt, or install the package rustfmt' >&2; exit 1; }

@@ -1,4 +1,4 @@
-"""How ranks meet: every kind of place, what earlier meetings left, and who does not belong."""
+"""How ranks meet: every kind of place, what earlier meetings left, and processes that do not belong."""
 
 import json
 import os

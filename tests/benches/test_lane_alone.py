@@ -1,21 +1,16 @@
-"""What `python -m benches` runs, and what becomes of its results; the measurements themselves are not run."""
+"""What `python -m benches` runs to measure a lane alone; the measurements themselves are not run."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from benches import __main__ as command
-from benches import beside, lane_alone, report, rust_examples
+from benches import lane_alone, report, rust_examples
 
-RESULTS = sorted(command.RESULTS.glob("*.json"))
 LANE = {
     "bare_word_ns": 50,
     "bare_word_after_ns": 52,
@@ -115,20 +110,3 @@ def test_list_names_it_and_only_selects_it(
     assert "| close (1 run) | 50 | 60 / 81 | 1.20x | 65 / 86 | 11,550,914 | 13,469,857 |" in text
     assert "| far (1 run) | 240 | " in text
     assert "| an order and its sample | 10.4 | 30.0 |\n\nThe lane takes 1.30 times" in text
-
-
-@pytest.mark.parametrize("results", RESULTS, ids=lambda path: path.stem)
-def test_committed_results_can_still_be_shown(results: Path) -> None:
-    result = json.loads(results.read_text())
-    assert report.tables(result, results.name)
-    assert bool(beside.lane_alone(result)) == ("lane_alone" in result)
-    report.summary(result)
-
-
-def test_switches_of_loaders_have_a_table() -> None:
-    one = {"p50_ms": 45.25, "p99_ms": 60.5, "max_ms": 61.0, "n_late": 3, "n_stale": 0}
-    record = {"call_ms": 30.1, "limit_ms": 61.2, "n": 200, "loaders": {"no workers": one}}
-    table = beside.switching({"switching": record})
-    assert "| no workers | 45.2 | 60.5 | 61.0 | 3 | 0 |" in table
-    assert "the limit is 61.2 ms; 200 switches each" in table
-    assert beside.switching({"switching": {"error": "none"}}) == beside.switching({}) == ""
