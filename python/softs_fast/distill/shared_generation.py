@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from ctypes import c_longlong, c_ubyte, sizeof
+from multiprocessing.sharedctypes import RawValue
 from typing import Any
 
 from .. import _core
@@ -18,7 +18,8 @@ __all__ = ["GenerationProduct", "new_generation_value", "set_generation"]
 def new_generation_value() -> c_longlong:
     """Return a number for all processes that it is given to when they start; 0."""
     # No lock: a process that is killed while it holds one would block all others.
-    value: c_longlong = multiprocessing.Value("q", 0, lock=False)
+    # Not multiprocessing.Value: that sets the program's default start method for good.
+    value: c_longlong = RawValue(c_longlong, 0)
     return value
 
 
