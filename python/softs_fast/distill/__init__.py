@@ -1,6 +1,6 @@
 """Teacher and student by the model: workers make samples of the model that the leading student has set.
 
-`dataset`, `switching` and what they define need torch; they are loaded when they are first touched.
+`dataset`, `ddp_switch` and what they define need torch; they are loaded when they are first touched.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ __all__ = [
 _NEED_TORCH = {
     "DistillDataLoader": "dataset",
     "DistillIterableDataset": "dataset",
-    "switch_model": "switching",
+    "switch_model": "ddp_switch",
 }
 
 
