@@ -187,9 +187,7 @@ examples:
     parser.set_defaults(run=_loaded("bench"), is_endless=lambda arguments: False)
 
 
-def _command(
-    add_parser: _AddParser, name: str, summary: str, epilog: str
-) -> argparse.ArgumentParser:
+def _command(add_parser: _AddParser, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
     return add_parser(
         name,
         help=summary,
