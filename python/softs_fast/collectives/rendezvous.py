@@ -138,9 +138,9 @@ class FolderBoard:
 
     def post(self, key: str, note: bytes) -> None:
         """Pin up a note; it is there at once or not at all."""
-        pid, started = _kernels.this_process()
+        author = " ".join(map(str, _kernels.this_process()))
         draft = self._folder / f".{key}.{secrets.token_hex(8)}"
-        draft.write_bytes(f"{pid} {started}\n".encode() + note)
+        draft.write_bytes(f"{author}\n".encode() + note)
         draft.rename(self._folder / key)
 
     def read(self, key: str) -> bytes | None:
@@ -151,9 +151,9 @@ class FolderBoard:
         except FileNotFoundError:
             return None
         author, _, note = text.partition(b"\n")
-        pid, _, started = author.partition(b" ")
         try:
-            alive = _kernels.process_started(int(pid)) == int(started)
+            pid, started, namespace = map(int, author.split())
+            alive = _kernels.is_alive(pid, started, namespace)
         except (ValueError, TypeError):
             return None
         return note if alive else None

@@ -1,4 +1,4 @@
-//! The control channel with real sockets: seats go from hand to hand, and the hostile hold up nobody.
+//! The control channel with real sockets: seats go from hand to batch, and the hostile hold up nobody.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;

@@ -17,7 +17,7 @@ use rustix::pipe::pipe;
 use rustix::process::{Signal, getpid, kill_process};
 use softs_net::client::{Client, Slots, Waited, nonce};
 use softs_net::supplier::{Batch, LanePolicy, Options, Sample, Supplier, Task};
-use softs_net::{Endpoint, LOOK};
+use softs_net::{Endpoint, SPIN};
 use softs_proto::client::Config as ClientConfig;
 use softs_proto::supplier::{Config, Weights};
 use softs_shm::{Claim, Identity, LaneRef, LaneSupplier, Segment};
@@ -189,9 +189,9 @@ fn die_at(point: &str) {
 fn serves_a_lane() {
     let Ok(address) = std::env::var(SEGMENT) else { return };
     let segment = Arc::new(Segment::attach_shm(&address).unwrap());
-    let (heard, rope) = pipe().unwrap();
-    let bell = rope.as_raw_fd().unsigned_abs();
-    let worker = LaneSupplier::attach(segment, Identity::current().unwrap(), bell).unwrap();
+    let (heard, doorbell) = pipe().unwrap();
+    let doorbell = doorbell.as_raw_fd().unsigned_abs();
+    let worker = LaneSupplier::attach(segment, Identity::current().unwrap(), doorbell).unwrap();
     die_at("in the table");
     assert!(worker.join(LANE));
     die_at("in the lane");
@@ -286,7 +286,7 @@ fn serves_a_broker() {
     let Ok(backend) = std::env::var(BACKEND) else { return };
     let config = Config { product_ids: vec!["p".into()], name: "t".into() };
     let slot_size = SLOT_SIZE as u64;
-    let options = Options { lanes: LanePolicy::Shm, slot_size, weights: Weights::default(), spin: LOOK };
+    let options = Options { lanes: LanePolicy::Shm, slot_size, weights: Weights::default(), spin: SPIN };
     let supplier = Supplier::new(backend.parse().unwrap(), config, options).unwrap();
     assert!(matches!(supplier.hello(WATCHDOG, &mut || false), Waited::Ready(Ok(_))));
     let batch = Batch { max: 4, wait: Duration::from_millis(5) };

@@ -34,10 +34,10 @@ fn who_could_not_be_woken_at_first_is_woken_once_a_descriptor_is_free() {
     assert_eq!(client.try_block("p"), None, "opens the first lane");
     let sample = |timeout| client.request_sample("p", timeout, &mut || false);
 
-    let (heard, rope) = pipe().unwrap();
+    let (heard, doorbell) = pipe().unwrap();
     let identity = Identity::current().unwrap();
     let worker =
-        LaneSupplier::attach(Arc::clone(&segment), identity, rope.as_raw_fd().unsigned_abs()).unwrap();
+        LaneSupplier::attach(Arc::clone(&segment), identity, doorbell.as_raw_fd().unsigned_abs()).unwrap();
     let lane = LaneRef { index: 0, generation: 1 };
     assert!(worker.join(lane));
     worker.set_sleeping(true);

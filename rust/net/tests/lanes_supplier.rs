@@ -38,7 +38,7 @@ impl Student {
             ..ClientConfig::default()
         };
         let slots = Slots::in_segment(&segment).unwrap();
-        let client = Client::new(scratch.endpoint("front"), config, slots, softs_net::LOOK);
+        let client = Client::new(scratch.endpoint("front"), config, slots, softs_net::SPIN);
         Self { client, segment }
     }
 
@@ -96,7 +96,7 @@ struct Teacher {
 
 impl Teacher {
     fn new(scratch: &Scratch, slot_size: u64, batch: Batch) -> Self {
-        Self::with_spin(scratch, slot_size, batch, softs_net::LOOK)
+        Self::with_spin(scratch, slot_size, batch, softs_net::SPIN)
     }
 
     fn with_spin(scratch: &Scratch, slot_size: u64, batch: Batch, spin: Duration) -> Self {
@@ -271,8 +271,8 @@ fn no_order_is_left_lying_however_it_meets_the_suppliers_sleep() {
     let broker = scratch.broker();
     let teacher = Teacher::with_spin(&scratch, SLOT, ONE, Duration::ZERO);
     let segment = Arc::new(Segment::create_shm(None, SLOT, 1).unwrap());
-    let (_heard, rope) = rustix::pipe::pipe().unwrap();
-    let mut owner = segment.lane_owner(rope.as_raw_fd().unsigned_abs()).unwrap();
+    let (_heard, doorbell) = rustix::pipe::pipe().unwrap();
+    let mut owner = segment.lane_owner(doorbell.as_raw_fd().unsigned_abs()).unwrap();
     let lane = owner.open_lane().unwrap();
     let mut peer = Peer::connect(&broker.endpoints().0);
     peer.ask(&ClientRequest::Hello { nonce: Some(1) });
@@ -282,12 +282,12 @@ fn no_order_is_left_lying_however_it_meets_the_suppliers_sleep() {
         lanes: vec![AnnouncedLane { product_id: "p", lane: lane.index, generation: lane.generation }],
     });
     eventually("the supplier is there", || owner.n_attached(lane) == 1);
-    let bell = format!("/proc/self/fd/{}", owner.suppliers()[0].bell_fd);
+    let doorbell = format!("/proc/self/fd/{}", owner.suppliers()[0].bell_fd);
     for n in 0..20_000 {
         assert!(owner.place(lane, 0, n));
         // It counts as awake once it is named, and nobody rings twice for one order.
         for _ in owner.wake_list(lane, 1, u64::MAX) {
-            std::fs::write(&bell, [1]).unwrap();
+            std::fs::write(&doorbell, [1]).unwrap();
         }
         eventually("the order was served", || owner.poll().is_some());
         // From at once to well into its sleep.

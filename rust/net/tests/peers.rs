@@ -45,7 +45,7 @@ impl Market {
     fn client(&self, n_slots: u32) -> Client {
         let config =
             ClientConfig { address: "sl_x".into(), slot_size: 8, n_slots, ..ClientConfig::default() };
-        Client::new(self.endpoint("f"), config, Slots::default(), softs_net::LOOK)
+        Client::new(self.endpoint("f"), config, Slots::default(), softs_net::SPIN)
     }
 
     fn supplier(&self, call: Duration) -> Running {

@@ -4,7 +4,9 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use softs_net::NetError;
+use softs_net::client::GatherError;
 use softs_proto::client::ReleaseError;
+use softs_shm::SegmentError;
 
 /// An exception of `softs_fast.errors`; a Python error of its own if that class is missing.
 pub(crate) fn raise(py: Python<'_>, class: &str, message: String) -> PyErr {
@@ -42,5 +44,35 @@ pub(crate) fn release_error(py: Python<'_>, error: ReleaseError) -> PyErr {
         ReleaseError::Unknown { .. } | ReleaseError::NotHeld(_) => {
             raise(py, "ConfigError", error.to_string())
         }
+    }
+}
+
+pub(crate) fn segment_error(py: Python<'_>, error: &SegmentError) -> PyErr {
+    let class = match error {
+        SegmentError::Invalid(_) => "ConfigError",
+        SegmentError::Malformed { .. } => "WireError",
+        SegmentError::Exists { .. } | SegmentError::Busy { .. } => "SegmentExists",
+        SegmentError::NotFound { .. } => "SegmentNotFound",
+        SegmentError::Full { .. }
+        | SegmentError::Refused { .. }
+        | SegmentError::OutOfBounds { .. }
+        | SegmentError::NotOneSlot { .. }
+        | SegmentError::Gone { .. }
+        | SegmentError::NotOwner { .. }
+        | SegmentError::Io { .. } => "SegmentError",
+    };
+    raise(py, class, error.to_string())
+}
+
+/// What every call raises that wants more of a client that is closed.
+pub(crate) fn closed(py: Python<'_>) -> PyErr {
+    raise(py, "SegmentError", "this client is closed; open another one".to_owned())
+}
+
+pub(crate) fn gather_error(py: Python<'_>, error: &GatherError) -> PyErr {
+    match error {
+        GatherError::Copy(error) => segment_error(py, error),
+        GatherError::Release(error) => release_error(py, *error),
+        GatherError::Panic => raise(py, "SegmentError", "a thread that gathers batches panicked".to_owned()),
     }
 }

@@ -11,8 +11,8 @@ use softs_proto::Dialect;
 use softs_proto::wire::{ClientRequest, Message, SupplierRequest, ToClient, ToSupplier};
 use softs_proto::zmtp::{Codec, Event, Role};
 
-use crate::peer::look_then_wait;
-use crate::{Failure, Outcome};
+use crate::outcome::{Failure, Outcome};
+use crate::waiting::spin_then_wait;
 
 /// The READY command of a libzmq DEALER: without the property that makes a peer a native one.
 const SOFTS_READY: &[u8] =
@@ -143,7 +143,7 @@ impl Dealer {
 
     /// Waits until the broker has said something.
     pub(crate) fn wait(&self) -> Outcome<()> {
-        look_then_wait(self.fd.as_fd())
+        spin_then_wait(self.fd.as_fd())
     }
 
     /// What the broker has said to this client, if anything; calls `hear` for each message.

@@ -8,8 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softs_proto::Dialect;
 use softs_proto::wire::{ClientRequest, SupplierRequest, ToClient, ToSupplier};
 
-use crate::Outcome;
 use crate::dealer::Dealer;
+use crate::outcome::Outcome;
 
 /// Bytes between two slots of a client.
 const SLOT_BYTES: u64 = 64;
@@ -21,7 +21,7 @@ const BACKGROUND_ORDERS: u64 = 50_000;
 /// Numbers the clients of all measurements.
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
-/// Peers of one kind.
+/// ConnectionTable of one kind.
 #[derive(Clone, Copy)]
 pub(crate) struct Parties {
     pub(crate) dialect: Dialect,

@@ -17,27 +17,25 @@ mod child;
 mod dealer;
 mod json;
 mod load;
+mod outcome;
 mod peer;
 mod placement;
 mod sync;
+mod times;
+mod waiting;
 
-use std::error::Error;
 use std::io::{Read, Write};
 use std::time::Duration;
 
 use child::Child;
 use json::Object;
 use load::{Load, Parties};
+use outcome::{Failure, Outcome};
 use placement::Placement;
 use softs_net::{BrokerHandle, BrokerOptions};
 use softs_proto::Dialect::{self, Native, Softs};
 use softs_proto::broker::Config;
 use sync::Placed;
-
-/// What went wrong; the benchmark ends with it.
-type Failure = Box<dyn Error + Send + Sync>;
-/// A value or what went wrong.
-type Outcome<T> = Result<T, Failure>;
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

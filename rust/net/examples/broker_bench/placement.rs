@@ -3,7 +3,7 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// The processors of the three parties to a round trip. Whoever is started inside [`Placement::at`] stays where it was started.
 pub(crate) struct Placement {

@@ -3,11 +3,6 @@
 //! Nobody can hold the others up: a peer is read for [`TURN_BYTES`] per turn at most, and what it does not read waits, up to a limit.
 //! There is no timer but the handshake deadlines and the pause after running out of descriptors, so an idle broker sleeps.
 
-mod transmit;
-
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,18 +15,18 @@ use softs_proto::log::{Level, LogRecord};
 use softs_proto::wire::{Message, Stats};
 use softs_proto::zmtp;
 
-use super::BrokerOptions;
-use super::duet::Duet;
-use super::peers::Peer;
+use super::options::BrokerOptions;
+use super::peer::Peer;
+use super::ping_pong::PingPong;
 use crate::NetError;
-use crate::doors::Doors;
 use crate::error::os_text;
-use crate::listener::Listener;
-use crate::log::Throttle;
-use crate::peers::Peers;
-use crate::server::{Server, Shared};
-use crate::socket;
-use crate::spin::{self, Spin};
+use crate::runtime::connection_table::ConnectionTable;
+use crate::runtime::log_queue::Throttle;
+use crate::runtime::server_thread::{Server, Shared};
+use crate::transport::acceptor::Acceptor;
+use crate::transport::listener::Listener;
+use crate::transport::socket;
+use crate::transport::spin::{self, Spin};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -48,26 +43,26 @@ const WAKE: u64 = u64::MAX;
 
 /// The loop and everything it owns.
 pub(super) struct EventLoop {
-    broker: Broker,
-    peers: Peers<Peer>,
-    doors: Doors,
+    pub(super) broker: Broker,
+    pub(super) peers: ConnectionTable<Peer>,
+    pub(super) doors: Acceptor,
     /// Connections with something to write.
-    dirty: Vec<PeerId>,
+    pub(super) dirty: Vec<PeerId>,
     /// Clients with an answer that can wait for a first glance at the sockets, and those that have waited.
-    patient: Vec<PeerId>,
-    waited: Vec<PeerId>,
+    pub(super) patient: Vec<PeerId>,
+    pub(super) waited: Vec<PeerId>,
     /// Whether a supplier was given work since the last turn.
-    gave_work: bool,
+    pub(super) gave_work: bool,
     /// Whether the last events came while it looked, so that it need not be woken.
-    is_awake: bool,
-    duet: Duet,
-    epoll: OwnedFd,
-    buffer: Box<[u8]>,
-    message: Message,
-    complaints: Throttle,
-    max_unsent_bytes: usize,
-    spin: Spin,
-    shared: Arc<Shared<Stats>>,
+    pub(super) is_awake: bool,
+    pub(super) ping_pong: PingPong,
+    pub(super) epoll: OwnedFd,
+    pub(super) buffer: Box<[u8]>,
+    pub(super) message: Message,
+    pub(super) complaints: Throttle,
+    pub(super) max_unsent_bytes: usize,
+    pub(super) spin: Spin,
+    pub(super) shared: Arc<Shared<Stats>>,
 }
 
 impl EventLoop {
@@ -81,20 +76,20 @@ impl EventLoop {
         epoll::add(&epoll, shared.wake_fd(), EventData::new_u64(WAKE), EventFlags::IN)?;
         Ok(Self {
             broker: Broker::new(options.config),
-            peers: Peers::default(),
-            doors: Doors::new(&epoll, [frontend, backend], options.handshake_timeout)?,
+            peers: ConnectionTable::default(),
+            doors: Acceptor::new(&epoll, [frontend, backend], options.handshake_timeout)?,
             dirty: Vec::new(),
             patient: Vec::new(),
             waited: Vec::new(),
             gave_work: false,
             is_awake: false,
-            duet: Duet::default(),
+            ping_pong: PingPong::default(),
             epoll,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             message: Message::new(),
             complaints: Throttle::default(),
             max_unsent_bytes: options.max_unsent_bytes,
-            spin: Spin::new(spin::LOOK),
+            spin: Spin::new(spin::SPIN),
             shared,
         })
     }
@@ -116,7 +111,7 @@ impl EventLoop {
             return false;
         }
         let started = Instant::now();
-        if self.duet.is_on() {
+        if self.ping_pong.is_on() {
             // Who was just written to may share this core, and has nothing to say before it has run.
             std::thread::yield_now();
         }
@@ -157,8 +152,8 @@ impl EventLoop {
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
                 WAKE => self.shared.answer(|| self.broker.stats()),
-                Doors::FIRST => self.accept(now, data, Side::Frontend),
-                Doors::SECOND => self.accept(now, data, Side::Backend),
+                Acceptor::FIRST => self.accept(now, data, Side::Frontend),
+                Acceptor::SECOND => self.accept(now, data, Side::Backend),
                 id => self.serve(now, PeerId(id), flags),
             }
         }
@@ -213,7 +208,7 @@ impl EventLoop {
     }
 
     fn serve(&mut self, now: Instant, id: PeerId, flags: EventFlags) {
-        self.duet.note(id);
+        self.ping_pong.note(id);
         if flags.contains(EventFlags::OUT) {
             self.mark(id);
         }
@@ -225,7 +220,7 @@ impl EventLoop {
     }
 
     /// Reads a connection that has something and hands on what it says; the error is why the connection must end.
-    fn read(&mut self, now: Instant, id: PeerId) -> Result<(), String> {
+    pub(super) fn read(&mut self, now: Instant, id: PeerId) -> Result<(), String> {
         let mut left = TURN_BYTES;
         while let Some(peer) = self.peers.get_mut(id) {
             let n = match socket::read(&peer.fd, &mut self.buffer) {
@@ -280,7 +275,7 @@ impl EventLoop {
     }
 
     /// Ends a connection, and lets the state machine deal with it in this same turn. An empty `why` is an ordinary end.
-    fn close(&mut self, now: Instant, id: PeerId, why: &str) {
+    pub(super) fn close(&mut self, now: Instant, id: PeerId, why: &str) {
         let Some(mut peer) = self.peers.remove(id) else {
             return;
         };
@@ -342,3 +337,7 @@ impl Drop for EventLoop {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "event_loop_tests.rs"]
+mod tests;

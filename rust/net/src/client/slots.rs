@@ -6,13 +6,13 @@ use softs_proto::client::Config;
 use softs_shm::{CachePolicy, Segment};
 
 use crate::error::NetError;
-use crate::lanes::owner::OwnLanes;
-use crate::link::Fence;
+use crate::lanes::client::ClientLanes;
+use crate::transport::broker_link::Fence;
 
 /// What a client's slots lie in, as far as the driver needs to know.
 #[derive(Debug, Default)]
 pub struct Slots {
-    pub(super) lanes: OwnLanes,
+    pub(super) lanes: ClientLanes,
     pub(super) fence: Option<Fence>,
 }
 
@@ -22,7 +22,7 @@ impl Slots {
     /// # Errors
     /// The system is out of file descriptors, or does not tell who this process is.
     pub fn in_segment(segment: &Arc<Segment>) -> Result<Self, NetError> {
-        let lanes = OwnLanes::open(segment)?;
+        let lanes = ClientLanes::open(segment)?;
         let segment = Arc::clone(segment);
         let fence = move || {
             let failed = |why: String| NetError::Os {
@@ -44,7 +44,7 @@ impl Slots {
     /// Slots that suppliers reach through connections. `fence` ends those, so that nothing sent before is stored afterwards.
     #[must_use]
     pub fn with_fence(fence: impl FnMut() -> Result<(), NetError> + Send + 'static) -> Self {
-        Self { lanes: OwnLanes::default(), fence: Some(Fence(Box::new(fence))) }
+        Self { lanes: ClientLanes::default(), fence: Some(Fence(Box::new(fence))) }
     }
 }
 

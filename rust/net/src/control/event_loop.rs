@@ -4,9 +4,6 @@
 //! subscriber that does not read gets only the newest once it does. The only timers are the handshake deadlines, the pause after running out of
 //! descriptors and the one warning of the state machine, so an idle channel sleeps.
 
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,13 +19,13 @@ use softs_proto::wire::{ControlStats, Message};
 use softs_proto::zmtp::{self, Codec, Role};
 
 use crate::NetError;
-use crate::doors::Doors;
 use crate::error::os_text;
-use crate::listener::Listener;
-use crate::log::Throttle;
-use crate::peers::Peers;
-use crate::server::{Server, Shared};
-use crate::socket;
+use crate::runtime::connection_table::ConnectionTable;
+use crate::runtime::log_queue::Throttle;
+use crate::runtime::server_thread::{Server, Shared};
+use crate::transport::acceptor::Acceptor;
+use crate::transport::listener::Listener;
+use crate::transport::socket;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -46,8 +43,8 @@ const WAKE: u64 = u64::MAX;
 /// The loop and everything it owns.
 pub(super) struct EventLoop {
     machine: Control,
-    peers: Peers<Peer>,
-    doors: Doors,
+    peers: ConnectionTable<Peer>,
+    doors: Acceptor,
     epoll: OwnedFd,
     buffer: Box<[u8]>,
     message: Message,
@@ -78,8 +75,8 @@ impl EventLoop {
         epoll::add(&epoll, shared.wake_fd(), EventData::new_u64(WAKE), EventFlags::IN)?;
         Ok(Self {
             machine: Control::new(),
-            peers: Peers::default(),
-            doors: Doors::new(&epoll, [control, publication], handshake_timeout)?,
+            peers: ConnectionTable::default(),
+            doors: Acceptor::new(&epoll, [control, publication], handshake_timeout)?,
             epoll,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             message: Message::new(),
@@ -113,8 +110,8 @@ impl EventLoop {
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
                 WAKE => self.shared.answer(|| self.machine.stats(Instant::now())),
-                Doors::FIRST => self.accept(now, data, Door::Control),
-                Doors::SECOND => self.accept(now, data, Door::Publication),
+                Acceptor::FIRST => self.accept(now, data, Door::Control),
+                Acceptor::SECOND => self.accept(now, data, Door::Publication),
                 id => self.serve(now, PeerId(id), flags),
             }
         }
@@ -325,3 +322,7 @@ impl Drop for EventLoop {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "event_loop_tests.rs"]
+mod tests;

@@ -13,18 +13,19 @@ use softs_proto::control::{Model, Outcome, Request, Student as Machine};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
 
-use crate::client::{Waited, nonce};
-use crate::endpoint::Endpoint;
 use crate::error::NetError;
-use crate::link::{self, Link};
-use crate::server::lock;
+use crate::runtime::mutex::lock;
+use crate::transport::broker_link::{BrokerLink, PeerMachine};
+use crate::transport::endpoint::Endpoint;
+use crate::transport::nonce::nonce;
+use crate::waited::Waited;
 
 /// A call that waits looks up this often for signals.
 const SLICE: Duration = Duration::from_millis(50);
 /// Lines of log that wait to be taken; beyond them the oldest go.
 const MAX_RECORDS: usize = 256;
 
-impl link::Machine for Machine {
+impl PeerMachine for Machine {
     fn handle_connected(&mut self, _now: Instant, _dialect: Dialect) {
         Machine::handle_connected(self);
     }
@@ -67,7 +68,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    link: Link<Machine>,
+    link: BrokerLink<Machine>,
     log: VecDeque<LogRecord>,
 }
 
@@ -81,7 +82,7 @@ impl ControlStudent {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| NetError::os(&name, "cannot make an eventfd", error))?;
         let machine = Machine::new(rank, slot_size, nonce()?);
-        let link = Link::new(machine, endpoint, Instant::now(), Duration::ZERO);
+        let link = BrokerLink::new(machine, endpoint, Instant::now(), Duration::ZERO);
         let shared = Arc::new(Shared {
             state: Mutex::new(State { link, log: VecDeque::new() }),
             turned: Condvar::new(),

@@ -12,16 +12,16 @@ use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
 use softs_proto::zmtp::Role;
 
-use crate::client::Waited;
-use crate::endpoint::Endpoint;
 use crate::error::NetError;
-use crate::link::{self, Link};
-use crate::server::lock;
+use crate::runtime::mutex::lock;
+use crate::transport::broker_link::{BrokerLink, PeerMachine};
+use crate::transport::endpoint::Endpoint;
+use crate::waited::Waited;
 
 /// A call that waits, mostly for hours, looks up this often for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-impl link::Machine for Machine {
+impl PeerMachine for Machine {
     const ROLE: Role = Role::Subscriber;
 
     fn handle_connected(&mut self, _now: Instant, _dialect: Dialect) {
@@ -50,7 +50,7 @@ impl link::Machine for Machine {
 /// Hears what is published, from whichever broker serves the endpoint. One thread waits at a time; any may close.
 #[derive(Debug)]
 pub struct ControlSubscriber {
-    link: Mutex<Link<Machine>>,
+    link: Mutex<BrokerLink<Machine>>,
     closed: AtomicBool,
     /// Readable from the moment of [`ControlSubscriber::close`] on.
     closing: OwnedFd,
@@ -64,7 +64,7 @@ impl ControlSubscriber {
     pub fn new(endpoint: Endpoint) -> Result<Self, NetError> {
         let closing = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| NetError::os(endpoint.as_str(), "cannot make an eventfd", error))?;
-        let link = Link::new(Machine::new(), endpoint, Instant::now(), Duration::ZERO);
+        let link = BrokerLink::new(Machine::new(), endpoint, Instant::now(), Duration::ZERO);
         Ok(Self { link: Mutex::new(link), closed: AtomicBool::new(false), closing })
     }
 
@@ -126,7 +126,7 @@ impl ControlSubscriber {
         self.link().close();
     }
 
-    fn link(&self) -> MutexGuard<'_, Link<Machine>> {
+    fn link(&self) -> MutexGuard<'_, BrokerLink<Machine>> {
         lock(&self.link)
     }
 }

@@ -10,9 +10,9 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::slots::Slots;
-use super::{HEADER_LEN, REFUSED, STORED};
-use crate::listener::{Accepted, Listener};
-use crate::socket::{self, timespec};
+use super::wire::{HEADER_LEN, REFUSED, STORED};
+use crate::transport::listener::{Accepted, Listener};
+use crate::transport::socket::{self, timespec};
 
 /// Writers at a time; each may make us keep one sample that is on its way.
 const MAX_CONNECTIONS: usize = 1024;

@@ -8,12 +8,13 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::address::{endpoint, of_medium};
 use super::receiver::{Command, Receiver};
-use super::slots::{Slots, lock};
-use super::{endpoint, of_medium};
+use super::slots::Slots;
 use crate::NetError;
-use crate::listener::Listener;
-use crate::socket::KeepAlive;
+use crate::runtime::mutex::lock;
+use crate::transport::listener::Listener;
+use crate::transport::socket::KeepAlive;
 
 /// The thread never blocks, so only a machine that stands still makes a fence take this long.
 const FENCE_LIMIT: Duration = Duration::from_secs(10);

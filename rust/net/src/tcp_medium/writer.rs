@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::{HEADER_LEN, STORED, of_medium, reachable};
+use super::address::{of_medium, reachable};
+use super::wire::{HEADER_LEN, STORED};
 use crate::error::os_text;
-use crate::socket::{self, wait};
+use crate::transport::socket::{self, wait};
 use crate::{Endpoint, NetError};
 
 /// A blocked write looks this often whether it should give up.

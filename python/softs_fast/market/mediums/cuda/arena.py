@@ -94,7 +94,7 @@ def await_event(event: _kernels.CudaEvent, recorder: Process, what: str) -> None
         if now - looked >= _LOOK_S:
             looked = now
             # It may have done it before it ended.
-            if not is_alive(recorder.pid, recorder.start) and not event.is_done():
+            if not is_alive(recorder) and not event.is_done():
                 raise PeerLost(f"{what}: process {recorder.pid} has ended")
             if now - began >= _PATIENCE_S:
                 raise PeerLost(f"{what}: not within {_PATIENCE_S:.0f} s, and process {recorder.pid} lives")

@@ -55,7 +55,7 @@ class RemoteArena:
     def is_gone(self) -> bool:
         """Whether nobody will read what is written there: the client has ended or closed it."""
         gone = self.head is not None and self.head.is_gone
-        return gone or not is_alive(self.owner.pid, self.owner.start)
+        return gone or not is_alive(self.owner)
 
     def write(
         self,

@@ -9,8 +9,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::super::receiver::{Command, Receiver};
 use super::super::slots::Slots;
 use super::*;
-use crate::listener::Listener;
-use crate::socket::KeepAlive;
+use crate::transport::listener::Listener;
+use crate::transport::socket::KeepAlive;
 
 fn prepare(writer: &TcpMediumWriter) -> u64 {
     writer.prepare(&mut || false).unwrap()
