@@ -158,22 +158,11 @@ DOCUMENTED_MODULES = {
 }
 # Documented, in spite of the underscore.
 DOCUMENTED_NAMES = {"os._exit", "_asdict", "_field_defaults", "_fields", "_make", "_replace"}
-# These go away together with the loader's own queues.
-LEAVING = {
-    "python/softs_fast/loader/direct_queue.py",
-    "python/softs_fast/loader/packing.py",
-    "tests/loader/readers/test_zero_copy.py",
-    "tests/loader/test_backlog.py",
-    "tests/loader/test_direct_queue.py",
-    "tests/loader/test_packing.py",
-}
 ATTRIBUTE_FUNCTIONS = {"getattr", "setattr", "hasattr", "delattr", "object"}
 
 
 def test_the_contributing_page_lists_all_private_parts() -> None:
-    assert [name for name in LEAVING if not (REPOSITORY / name).exists()] == []
-    kept = [path for path in SOURCES if path.relative_to(REPOSITORY).as_posix() not in LEAVING]
-    found = {part for path in kept for part in private_parts(ast.parse(path.read_text()))}
+    found = {part for path in SOURCES for part in private_parts(ast.parse(path.read_text()))}
     assert found, "the search finds nothing"
     # Parts that are text to Python are not found by the search.
     listed = {
