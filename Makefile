@@ -16,7 +16,8 @@ SIDE_BY_SIDE := -n 3 --dist loadgroup
 # How long `make fuzz` runs.
 SECONDS := 600
 
-VENV := .venv
+# A Python that is named gets an environment of its own, beside .venv: `make test PYTHON=python3.12` uses .venv-python3.12.
+VENV := .venv$(if $(filter-out file,$(origin PYTHON)),-$(notdir $(firstword $(PYTHON))))
 RUN := $(VENV)/bin/python
 NATIVE := Cargo.toml Cargo.lock $(shell find rust -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
 CSRC := $(shell find csrc -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' -o -path '*/standin/*.h')
@@ -80,7 +81,7 @@ fuzz: ## random bytes and random schedules against the protocol; SECONDS=600
 
 clean: ## remove everything that was built; .venv stays, its packages are large
 	rm -rf target dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
-	rm -f $(VENV)/.installed-* python/softs_fast/_core*.so python/softs_fast/_kernels*.so
+	rm -f $(VENV)/.installed-* .venv*/.installed-* python/softs_fast/_core*.so python/softs_fast/_kernels*.so
 	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
 
 # softs_fast itself, editable, with its native modules in release, and the packages of an extra of pyproject.toml.

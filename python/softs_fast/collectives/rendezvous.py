@@ -21,8 +21,7 @@ from softs_fast import _kernels
 from softs_fast.errors import ConfigError, PeerLost
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Store
 
 # What one rank may say at once.
 MAX_SAID_BYTES = 4096
@@ -266,13 +265,13 @@ def _torch_kinds(rank: int, size: int, name: str) -> list[tuple[type, Callable[.
         return ProcessGroupRendezvous(group)
 
     return [
-        (dist.distributed_c10d.Store, lambda store: BoardRendezvous(StoreBoard(store), rank, size, name)),
+        (dist.Store, lambda store: BoardRendezvous(StoreBoard(store), rank, size, name)),
         (dist.ProcessGroup, by_group),
     ]
 
 
 def _tcp_store(address: str, rank: int, size: int, timeout_s: float) -> Store:
-    from torch._C._distributed_c10d import TCPStore
+    from torch.distributed import TCPStore
 
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     if not host or not port.isdecimal():
