@@ -1,8 +1,8 @@
-"""Encodings that a teacher applies to a tensor while it writes, and that the student's batches undo in native code.
+"""Encodings of tensors: a teacher applies them as it writes a slot, native code reverses them as it makes batches.
 
     TensorSpec("logits", (512, 32000), "float32", codec=TopK(64))    # or codec="topk:64"
 
-| codec | bytes per element | what comes back |
+| codec | bytes per element | decoded value |
 |---|---|---|
 | none, `"exact"` | as many as the dtype has | the same bits |
 | `Cast("bfloat16")`, `"cast:bfloat16"` | 2 or 1 | the nearest number that the other dtype has |

@@ -1,4 +1,4 @@
-"""Follows the models that the leader sets, in a thread that sleeps until one is."""
+"""Receives the models that the leader sets, in a thread that blocks until one is announced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Follower", "model_of"]
 
 logger = logging.getLogger(__name__)
 
-#: How long nobody is told that there is no model.
+#: Time without a model after which a warning is logged, seconds.
 _PATIENCE_MS = 5000
 
 
@@ -26,7 +26,7 @@ class Follower:
         endpoint: the broker's control_pub.
         on_model: called in the listening thread with each model that is announced.
         on_stop: called there when the leader says STOP.
-        who: who waits, for the log.
+        owner: name of the worker or student, for the log.
 
     Raises:
         ConfigError: the endpoint is malformed.
@@ -50,7 +50,7 @@ class Follower:
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more. Idempotent."""
+        """Stop listening. Idempotent."""
         self._core.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -83,7 +83,7 @@ class Follower:
 
 
 def model_of(generation: int, model_id: str, encoded_cfg: bytes) -> Model:
-    """Return a model that came from the broker.
+    """Return a model from a broker's announcement.
 
     Raises:
         WireError: its configuration cannot be decoded.

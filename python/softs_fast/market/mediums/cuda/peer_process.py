@@ -1,4 +1,4 @@
-"""Other processes, told apart from later ones with the same number."""
+"""Identity and liveness of other processes, safe against reused process numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def this_process() -> Process:
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Return whether a process of our namespace still runs; one that has ended and waits for its parent does not."""
+    """Return whether a process of our namespace still runs; a zombie does not."""
     try:
         state, started = _status(pid)
     except OSError:
@@ -25,13 +25,13 @@ def is_alive(pid: int, start: int) -> bool:
 
 
 def _status(pid: int | str) -> tuple[str, int]:
-    """Return state and start of a process, the third and the 22nd field of its line in /proc.
+    """Return state and start of a process, the third and the 22nd field of /proc/PID/stat.
 
     Raises:
         OSError: there is no such process.
     """
     with open(f"/proc/{pid}/stat", "rb") as file:
-        # The second field is a name in parentheses, and may hold some itself.
+        # The second field is a name in parentheses, and may contain parentheses itself.
         fields = file.read().rpartition(b")")[2].split()
     if len(fields) < 20:
         raise ProcessLookupError(f"process {pid} has no status")
