@@ -1,4 +1,4 @@
-"""What ``softs-fast`` understands. Each command's code is loaded when it runs."""
+"""The arguments of ``softs-fast``. The code of a command is loaded when the command runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The options of the command; with them `run`, a function that takes them, and `endless`, whether only a signal ends the command.
+        The options of the command; among them `run`, the function that takes them, and `endless`, whether only a signal
+        ends the command.
 
     Raises:
-        SystemExit: they are wrong, or ask for help.
+        SystemExit: the arguments are wrong, or ask for help.
     """
     parser = argparse.ArgumentParser(
         prog="softs-fast",
@@ -44,7 +45,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-_Commands = argparse._SubParsersAction  # the only way to name what add_subparsers returns
+_Commands = argparse._SubParsersAction  # the only name for the type that add_subparsers returns
 
 
 def _add_broker(commands: _Commands[argparse.ArgumentParser]) -> None:
@@ -65,9 +66,9 @@ examples:
     parser.add_argument(
         "--control",
         metavar="ENDPOINT",
-        help="where students say which model they want; served if it or --control-pub is given, or no endpoint is",
+        help="where students connect to set the model; served if it or --control-pub is given, or no endpoint is",
     )
-    parser.add_argument("--control-pub", metavar="ENDPOINT", help="where workers hear of models")
+    parser.add_argument("--control-pub", metavar="ENDPOINT", help="where workers receive models")
     parser.add_argument(
         "--log-level", choices=_LOG_LEVELS, default="info", help="what to log (default: %(default)s)"
     )
@@ -105,7 +106,7 @@ def _add_stats(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser = _command(
         commands,
         "stats",
-        "print who is connected to a broker and what they did",
+        "print the peers of a broker and their counters",
         f"""\
 examples:
   softs-fast stats {_FRONTEND}
@@ -149,7 +150,7 @@ Without a terminal it prints plain text, one screen after the other.""",
         type=_seconds,
         default=1.0,
         metavar="SECONDS",
-        help="look again after so long (default: 1)",
+        help="interval between two screens (default: 1)",
     )
     parser.add_argument(
         "--once", action="store_true", help="print one screen as plain text, after one interval"

@@ -196,7 +196,7 @@ class StudentClient:
         Raises:
             ConfigError: this is not the leader, or the arguments cannot be sent.
             BrokerTimeout: no broker answered within send_timeout_ms; the model may have been set nevertheless.
-            HelloError: this client has not said `hello`, and no broker answered it now.
+            HelloError: `hello` was not called before, and no broker answered now.
         """
         check_model_id(model_id)
         encoded_cfg = encode_model_cfg(model_cfg)
@@ -215,7 +215,7 @@ class StudentClient:
         Raises:
             ConfigError: this is not the leader.
             BrokerTimeout: no broker answered within send_timeout_ms.
-            HelloError: this client has not said `hello`, and no broker answered it now.
+            HelloError: `hello` was not called before, and no broker answered now.
         """
         control = self._greeted()
         try:
