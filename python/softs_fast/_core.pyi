@@ -216,8 +216,8 @@ class Client:
 class ControlServer:
     """The broker's end of the control channel: one native thread, from construction to `stop`.
 
-    `control` is where students connect (ROUTER), `control_pub` where workers subscribe (PUB). A TCP peer counts as dead after
-    `dead_after_s` seconds of silence.
+    `control` is the endpoint of students (ROUTER), `control_pub` that of subscribers (PUB). A TCP peer counts as dead
+    after `dead_after_s` seconds without an answer to keep-alive probes.
 
     Raises:
         EndpointInUse: a live broker serves one of the endpoints, or its path is no socket.
@@ -239,9 +239,9 @@ class ControlServer:
     def stats(self) -> dict[str, Any]:
         """Return the state of the control channel.
 
-        `generation` (0: no model yet), `model_id`, `model_cfg` (msgpack, empty without a model), `leader`: whether it is
-        connected, `slot_size` of the leader, `students`: their ranks, `subscribers`: number of peers that subscribe to
-        models, `waiting_s`: how long they have waited for a first one, seconds.
+        `generation` (0: no model yet), `model_id`, `model_cfg` (msgpack, empty without a model), `leader`: whether it
+        is connected, `slot_size` of the leader, `students`: their ranks, `subscribers`: number of peers that subscribe
+        to models, `waiting_s`: how long they have waited for a first one, seconds.
         """
 
     def next_log(self) -> tuple[int, str] | None:
@@ -476,7 +476,7 @@ class Segment:
 
     @staticmethod
     def create_tickets(name: str | None, slot_size: int, n_slots: int) -> Segment:
-        """Create as `create_shm` does, for slots that begin with tickets; only the first 4096 bytes of each are allocated."""
+        """Create as `create_shm` does, for slots with tickets; only the first 4096 bytes of each are allocated."""
 
     @staticmethod
     def create_file(path: str, slot_size: int, n_slots: int, slot_stride: int | None = None) -> Segment:

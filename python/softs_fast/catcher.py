@@ -113,8 +113,8 @@ class ModelIOCatcher:
         """Choose what the next `with` block records, and return self.
 
         Args:
-            inputs: names of modules whose arguments to record.
-            outputs: names of modules whose return values to record.
+            inputs: names of modules; their arguments are recorded.
+            outputs: names of modules; their return values are recorded.
             early_exit: end each forward once all of them were recorded.
 
         Raises:

@@ -39,7 +39,7 @@ def test_all_ranks_switch_at_the_same_step(school: School, short_path: Path) -> 
         assert told["seen"] == expected
     assert said[0]["problem"].startswith("ConfigError: model_id must have")
     assert said[1]["problem"].startswith("PeerLost: the switch to model ")
-    assert "failed in rank 0, whose errors say why" in said[1]["problem"]
+    assert "failed in rank 0; the errors of these ranks name the cause" in said[1]["problem"]
 
 
 def test_without_ddp_it_is_set_model(school: School) -> None:

@@ -28,7 +28,7 @@ __all__ = ["render", "run"]
 _ECHO = "import os\nwhile os.read(0, 1): os.write(1, b'x')"
 #: Memory that the copies cover: more than the caches of a core hold.
 _COPY_BYTES = 64 << 20
-#: Wait this long for a process whose input has ended, seconds.
+#: Wait this long for a process after its input was closed, seconds.
 _END_S = 10.0
 
 

@@ -49,7 +49,7 @@ def main(role: str, options: dict[str, Any]) -> int:
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
-    # Not sys.stdin, whose lock this thread would still hold when the interpreter ends.
+    # Not sys.stdin: this thread would still hold its lock when the interpreter ends.
     while os.read(0, 4096):
         pass
     stop.set()

@@ -79,8 +79,8 @@ def switch_model(
     failed_ranks = [f"rank {rank}" for rank, (_, failed) in enumerate(said) if failed]
     if failed_ranks:
         raise PeerLost(
-            f"the switch to model {model_id!r} failed in {', '.join(failed_ranks)}, whose errors say why; this rank is "
-            f"at generation {client.generation}"
+            f"the switch to model {model_id!r} failed in {', '.join(failed_ranks)}; the errors of these ranks name the "
+            f"cause; this rank is at generation {client.generation}"
         )
     return generation
 

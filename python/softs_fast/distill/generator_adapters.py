@@ -13,7 +13,7 @@ from .model import NO_MODEL, Model, parse_product
 __all__ = ["CurrentModel", "OrderRefused", "by_product"]
 
 #: An order may arrive before the announcement of its model, for which the worker waits this long, seconds.
-_PATIENCE_S = 2.0
+_ANNOUNCEMENT_TIMEOUT_S = 2.0
 #: Number of products that are cached; others are parsed each time.
 _MAX_KNOWN = 4096
 
@@ -43,7 +43,7 @@ class CurrentModel:
         # Cached products of this model: one dict per model, so that no thread mixes two.
         self._known: tuple[Model, dict[str, Task]] = (NO_MODEL, {})
         # The newest generation for which a wait timed out.
-        self._unheard_of = 0
+        self._timed_out = 0
         self._is_closed = False
 
     def set(self, model: Model) -> None:
@@ -51,7 +51,7 @@ class CurrentModel:
         with self._changed:
             self._known = (model, {})
             self.model = model
-            self._unheard_of = 0
+            self._timed_out = 0
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -74,13 +74,13 @@ class CurrentModel:
         if wanted is None:
             raise GeneratorFailed(f"product {product_id!r} names no generation and rank")
         with self._changed:
-            if wanted.number != self._unheard_of:
+            if wanted.number != self._timed_out:
                 self._changed.wait_for(
-                    lambda: self.model.generation >= wanted.number or self._is_closed, _PATIENCE_S
+                    lambda: self.model.generation >= wanted.number or self._is_closed, _ANNOUNCEMENT_TIMEOUT_S
                 )
             model, known = self._known
             if model.generation < wanted.number:
-                self._unheard_of = wanted.number
+                self._timed_out = wanted.number
         if model.generation < wanted.number:
             raise GeneratorFailed(
                 f"generation {wanted.number} is not known to this worker: the newest it has heard of is "

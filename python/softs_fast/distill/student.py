@@ -19,7 +19,7 @@ from ..market import ShmMedium
 from ..market.protocol import ControlEndpoints, EndpointConfig
 from ..mediums import Medium, market_medium
 from .model import NO_MODEL, Model, check_model_id, check_rank, encode_model_cfg, product_of
-from .model_listener import Follower, model_of
+from .model_listener import ModelListener, model_of
 from .orders import StudentOrders
 from .shared_generation import new_generation_value, set_generation
 
@@ -125,12 +125,12 @@ class StudentClient:
         self._ordering: Lock
         renewed_in_forks(self, "_ordering")
         # If samples are taken from datasets only, this client orders none.
-        self._asks_for_samples = False
+        self._orders_samples = False
         # The newest generation that was announced.
         self._announced = 0
         # The wanted model, as one tuple because another thread may change it, and the model on order.
         self._wanted = self._ordered = _Wanted(NO_MODEL, product_of(0, student_rank))
-        self._follower: Follower | None = None
+        self._listener: ModelListener | None = None
         # Created by hello(), because it takes the seat at once.
         self._control: _core.ControlStudent | None = None
         self._reader: Any = None
@@ -200,13 +200,13 @@ class StudentClient:
         """
         check_model_id(model_id)
         encoded_cfg = encode_model_cfg(model_cfg)
-        control = self._greeted()
+        control = self._control_after_hello()
         try:
             generation = control.set_model(model_id, encoded_cfg, self.send_timeout_ms)
         finally:
             self._relay_log()
         self._adopt(model_of(generation, model_id, encoded_cfg), goes_back=True)
-        self._take_back()
+        self._switch_client()
         return generation
 
     def stop_workers(self) -> None:
@@ -217,7 +217,7 @@ class StudentClient:
             BrokerTimeout: no broker answered within send_timeout_ms.
             HelloError: `hello` was not called before, and no broker answered now.
         """
-        control = self._greeted()
+        control = self._control_after_hello()
         try:
             control.stop_workers(self.send_timeout_ms)
         finally:
@@ -229,9 +229,9 @@ class StudentClient:
         Raises:
             ConfigError: control_pub_endpoint is malformed.
         """
-        if self._follower is None:
-            who = f"student {self.student_rank}"
-            self._follower = Follower(self.control_pub_endpoint, self._follow, _do_nothing, who)
+        if self._listener is None:
+            owner = f"student {self.student_rank}"
+            self._listener = ModelListener(self.control_pub_endpoint, self._follow, _do_nothing, owner)
 
     def wait_for_generation(self, generation: int, timeout_s: float = 30.0) -> None:
         """Wait until this client follows at least this generation.
@@ -336,13 +336,13 @@ class StudentClient:
 
     def close(self) -> None:
         """Release the seat, disconnect from the broker, close and remove the slots. Idempotent."""
-        if self._follower is not None:
-            self._follower.close()
+        if self._listener is not None:
+            self._listener.close()
         if self._control is not None:
             self._control.close()
         self._client.close()
 
-    def _greeted(self) -> _core.ControlStudent:
+    def _control_after_hello(self) -> _core.ControlStudent:
         if self._control is None:
             self.hello()
         assert self._control is not None
@@ -359,7 +359,7 @@ class StudentClient:
         if self._adopt(model, goes_back):
             if self._control is not None:
                 self._control.note_model(model.generation, model.model_id, model.encoded_cfg)
-            self._take_back()
+            self._switch_client()
 
     def _adopt(self, model: Model, goes_back: bool = False) -> bool:
         """Switch to another model, of a later generation, or of any if `goes_back`; return False if nothing changes."""
@@ -374,24 +374,24 @@ class StudentClient:
         )
         return True
 
-    def _take_back(self) -> _Wanted:
+    def _switch_client(self) -> _Wanted:
         """Order only the wanted model, and return it; waits for an earlier model end."""
         with self._ordering:
             wanted = self._wanted
             if wanted is not self._ordered:
-                self._client.follow(wanted.product, ahead=self._asks_for_samples)
+                self._client.follow(wanted.product, ahead=self._orders_samples)
                 self._ordered = wanted
         return wanted
 
     def _wait_for_sample(self, deadline: float) -> SampleRef | None:
-        self._asks_for_samples = True
+        self._orders_samples = True
         while True:
             left_s = max(deadline - time.monotonic(), 0.0)
             if self.generation == 0:
                 with self._changed:
                     if not self._changed.wait_for(lambda: self.generation > 0, left_s):
                         return None
-            wanted = self._take_back()
+            wanted = self._switch_client()
             slot_id = self._client.request_sample(wanted.product, math.ceil(left_s * 1000))
             if slot_id is None:
                 if left_s == 0:

@@ -13,7 +13,7 @@ from ..market import FilesystemMedium, Medium, ShmMedium, Supplier
 from ..market.protocol import ControlEndpoints, EndpointConfig
 from .generator_adapters import CurrentModel, OrderRefused, by_product
 from .model import PATTERN, Model
-from .model_listener import Follower
+from .model_listener import ModelListener
 
 __all__ = ["Worker"]
 
@@ -84,7 +84,7 @@ class Worker:
         self.backend_endpoint = backend_endpoint
         self.control_pub_endpoint = control_pub_endpoint
         self._current = CurrentModel()
-        self._follower: Follower | None = None
+        self._listener: ModelListener | None = None
         self._supplier = _WorkerSupplier(
             _by_product(self._current, generator_fn, 0),
             [PATTERN],
@@ -136,9 +136,9 @@ class Worker:
             HelloError: no broker within send_timeout_ms.
             ConfigError: control_pub_endpoint is malformed.
         """
-        if self._follower is not None:
+        if self._listener is not None:
             return
-        self._follower = Follower(
+        self._listener = ModelListener(
             self.control_pub_endpoint, self._switch, self._stop_for_leader, f"worker {self.worker_id}"
         )
         try:
@@ -164,8 +164,8 @@ class Worker:
         """Disconnect from the broker, waiting up to 2 s for a running call of the generator. Idempotent."""
         self._current.close()
         self._supplier.stop()
-        if self._follower is not None:
-            self._follower.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def _switch(self, model: Model) -> None:
         newest = self._current.model

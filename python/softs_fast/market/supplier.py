@@ -282,7 +282,7 @@ class Supplier:
         may_write = self._core.may_write
         written: bool | None
         try:
-            if isinstance(writer, SegmentMedium) and _writes_at_once(type(writer)):
+            if isinstance(writer, SegmentMedium) and _has_write_if(type(writer)):
                 written = writer.write_if(offset, data, may_write)
             elif isinstance(writer, TCPMedium) and _is_same(type(writer), TCPMedium, "write"):
                 # A connection opened after the check of `may_write` would escape the client's fence.
@@ -358,7 +358,7 @@ def _device_output(
     return DeviceOutput(config, slot_size)
 
 
-def _writes_at_once(medium_cls: type[Medium]) -> bool:
+def _has_write_if(medium_cls: type[Medium]) -> bool:
     """Return whether the class does not override `write`, so that `write_if` may be used."""
     return _is_same(medium_cls, SegmentMedium, "write") or _is_same(medium_cls, CudaIpcMedium, "write")
 

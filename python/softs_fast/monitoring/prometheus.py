@@ -14,7 +14,7 @@ from .snapshot import ClientView, Observer, Snapshot
 __all__ = ["MetricsServer", "parse_address", "render_metrics"]
 
 #: A connection without data for so long is closed, seconds.
-_PATIENCE_S = 2.0
+_TIMEOUT_S = 2.0
 
 _Labels = dict[str, str]
 #: Name without the prefix, type, help, values.
@@ -123,7 +123,7 @@ class _Server(HTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _PATIENCE_S
+    timeout = _TIMEOUT_S
     server: _Server
 
     def do_GET(self) -> None:
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             with Observer(self.server.endpoint) as observer:
-                snapshot = observer.snapshot(_PATIENCE_S)
+                snapshot = observer.snapshot(_TIMEOUT_S)
         except SoftsError:
             snapshot = None
         body = render_metrics(snapshot).encode()
@@ -226,7 +226,7 @@ _CLIENT_COUNTERS = (
     ("client_waits_total", "counter", "How often a client waited for a sample.", "waits", 1),
     ("client_retries_total", "counter", "Orders that were placed again.", "retries", 1),
     ("client_failed_orders_total", "counter", "Orders that failed for good.", "failed", 1),
-    ("client_lost_orders_total", "counter", "Orders whose supplier died.", "lost", 1),
+    ("client_lost_orders_total", "counter", "Orders that were lost with their supplier.", "lost", 1),
     ("client_ordered_slots", "gauge", "Slots on order.", "on_order", 1),
     ("client_finished_slots", "gauge", "Slots that are finished and not taken.", "finished", 1),
     ("client_held_slots", "gauge", "Slots held by the user.", "held", 1),
@@ -250,7 +250,7 @@ def _lane_families(clients: tuple[ClientView, ...]) -> Iterator[_Family]:
         for labels, segment in segments
         for s in segment.suppliers
     ]
-    for name, text, field, unit in _MAKER_COUNTERS:
+    for name, text, field, unit in _SUPPLIER_COUNTERS:
         yield (
             name,
             "counter",
@@ -259,7 +259,7 @@ def _lane_families(clients: tuple[ClientView, ...]) -> Iterator[_Family]:
         )
 
 
-_MAKER_COUNTERS = (
+_SUPPLIER_COUNTERS = (
     ("lane_supplier_samples_total", "Samples that a supplier made for a client.", "samples", 1),
     ("lane_supplier_failed_total", "Calls of its generator that failed.", "failed", 1),
     ("lane_supplier_busy_seconds_total", "Time in calls of its generator.", "busy_ns", 1e-9),

@@ -40,7 +40,7 @@ class ClientCounters:
     retries: int
     #: Orders that failed for good.
     failed: int
-    #: Orders whose supplier died.
+    #: Orders that were lost with their supplier.
     lost: int
     #: Slots that are finished and not taken, and slots on order, now.
     finished: int
@@ -202,7 +202,7 @@ class Observer:
         if clients is not None:
             me = self._viewer.peer_id
             clients = [client for client in clients if client["peer_id"] != me]
-            self._forget_others({client["address"] for client in clients})
+            self._close_others({client["address"] for client in clients})
         return Snapshot(
             endpoint=self.endpoint,
             at_s=time.monotonic(),
@@ -215,7 +215,7 @@ class Observer:
     def close(self) -> None:
         """Disconnect from the broker and close all segments. Idempotent."""
         self._viewer.close()
-        self._forget_others(set())
+        self._close_others(set())
 
     def _client(self, client: dict[str, Any]) -> ClientView:
         return ClientView(
@@ -225,10 +225,10 @@ class Observer:
             orders=client["orders"],
             leased=client["leased"],
             products=tuple(client["lanes"]),
-            segment=self._look_into(client["address"], client["segment_id"]),
+            segment=self._read_segment(client["address"], client["segment_id"]),
         )
 
-    def _look_into(self, address: str | None, segment_id: int | None) -> SegmentView | None:
+    def _read_segment(self, address: str | None, segment_id: int | None) -> SegmentView | None:
         """Read the counters at an address that a broker reported; None if that segment is not on this machine."""
         if not address:
             return None
@@ -268,7 +268,7 @@ class Observer:
         self._segments[address] = segment
         return segment
 
-    def _forget_others(self, addresses: set[str]) -> None:
+    def _close_others(self, addresses: set[str]) -> None:
         for address in self._segments.keys() - addresses:
             self._segments.pop(address).close()
 

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class SegmentMedium(Medium):
-    """A medium whose slots are a native segment."""
+    """A medium with slots in a native segment."""
 
     def __init__(
         self,

@@ -87,26 +87,26 @@ def await_event(event: _kernels.CudaEvent, recorder: Process, what: str) -> None
     """
     if event.is_done():
         return
-    began = looked = time.monotonic()
+    began = checked_at = time.monotonic()
     pause_s = 0.0
     while not event.is_done():
         now = time.monotonic()
-        if now - looked >= _LOOK_S:
-            looked = now
+        if now - checked_at >= _CHECK_INTERVAL_S:
+            checked_at = now
             # The event may have completed before the process ended.
             if not is_alive(recorder.pid, recorder.start) and not event.is_done():
                 raise PeerLost(f"{what}: process {recorder.pid} has ended")
-            if now - began >= _PATIENCE_S:
-                raise PeerLost(f"{what}: not within {_PATIENCE_S:.0f} s, and process {recorder.pid} lives")
+            if now - began >= _TIMEOUT_S:
+                raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {recorder.pid} lives")
         time.sleep(pause_s)
         pause_s = min(_LONGEST_S, pause_s + _STEP_S)
 
 
 #: Alignment of the widest loads of a device, and of tensors of all dtypes.
 _ALIGNMENT = 256
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 #: Interval of checks that the other process is alive, and the longest sleep; a kernel takes some microseconds.
-_LOOK_S = 0.01
+_CHECK_INTERVAL_S = 0.01
 _LONGEST_S = 0.001
 _STEP_S = 0.00001
 _arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()

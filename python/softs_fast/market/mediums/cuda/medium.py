@@ -208,7 +208,7 @@ class CudaIpcMedium(SegmentMedium):
             writer = Process(receipt.writer_pid, receipt.writer_start, 0)
             await_event(arena.filled[slot_id], writer, f"the sample in slot {slot_id} is lost")
         elif receipt.place == Place.IN_SEGMENT:
-            self._bring_to_device(arena, slot_id)
+            self._copy_to_device(arena, slot_id)
         return arena.address(slot_id)
 
     def drain(self, slot_ids: Iterable[int], stream: int) -> None:
@@ -293,7 +293,7 @@ class CudaIpcMedium(SegmentMedium):
         else:
             self._registered.append(slot.ctypes.data)
 
-    def _bring_to_device(self, arena: Arena, slot_id: int) -> None:
+    def _copy_to_device(self, arena: Arena, slot_id: int) -> None:
         """Copy a sample from the segment to its slot in the arena, after the last one was read, and wait for the copy."""
         payload, stream = self._payload(slot_id), self._stream()
         arena.drained[slot_id].wait(stream.handle)

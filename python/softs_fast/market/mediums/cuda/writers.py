@@ -31,8 +31,8 @@ class Writers:
         #: By generation and device.
         self._arenas: dict[tuple[int, int], RemoteArena] = {}
         self._slots: dict[tuple[bytes, int | None], DeviceSlot] = {}
-        self._has_said: set[int] = set()
-        self._looked = time.monotonic()
+        self._logged: set[int] = set()
+        self._checked_at = time.monotonic()
 
     def slot(self, head: Any, device: int | None = None) -> DeviceSlot:
         """Return the slot of a ticket, and open its arena if necessary.
@@ -94,9 +94,9 @@ class Writers:
         Not to be called while a `DeviceSlot` is in use.
         """
         now = time.monotonic()
-        if now - self._looked < _LOOK_S:
+        if now - self._checked_at < _CHECK_INTERVAL_S:
             return
-        self._looked = now
+        self._checked_at = now
         for key, arena in list(self._arenas.items()):
             if arena.is_gone:
                 del self._arenas[key]
@@ -115,8 +115,8 @@ class Writers:
         if arena is None:
             arena = self._arenas[ticket.generation, device] = RemoteArena(ticket, device)
             arena.head = head
-            if arena.refusal and ticket.generation not in self._has_said:
-                self._has_said.add(ticket.generation)
+            if arena.refusal and ticket.generation not in self._logged:
+                self._logged.add(ticket.generation)
                 pid = ticket.owner.pid
                 logger.warning(
                     "samples for the client in process %d go through shared memory: %s", pid, arena.refusal
@@ -124,4 +124,4 @@ class Writers:
         return DeviceSlot(arena, head, ticket)
 
 
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
