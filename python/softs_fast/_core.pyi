@@ -23,6 +23,7 @@ __all__ = [
     "TopK",
     "Viewer",
     "__version__",
+    "count_change",
     "lane_stats",
     "sweep",
     "wake",
@@ -38,6 +39,13 @@ def lane_stats(segment: Segment) -> dict[str, Any] | None:
 
     `segment_id`; `client`: 16 counters; `suppliers`: `{index, pid, counters: 8 of them}` each; `lanes`: `{index,
     generation, attached, tail}` of each lane that was ever used.
+    """
+
+def count_change(memory: Any) -> None:
+    """Add one atomically to the first four bytes, a counter, and wake all threads that `wake` wakes.
+
+    Raises:
+        ConfigError: there are no four bytes, they are not aligned, or they cannot be written.
     """
 
 def wake(memory: Any) -> None:

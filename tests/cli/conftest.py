@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
-
 from market import Market
 from process import Zygote
 from segments import remove_abandoned, segments

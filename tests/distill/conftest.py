@@ -1,16 +1,12 @@
 """A school, and a generator for tests that care for no sample."""
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from school import School
 
 

@@ -1,13 +1,9 @@
 """Markets of real processes."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
-
 from market import Market
 
 

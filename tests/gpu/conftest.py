@@ -1,6 +1,5 @@
 """These tests need a CUDA device, or the stand-in for one: `make gpu`, or `python tests/gpu/standin`."""
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,6 @@ from softs_fast.tensors import cuda
 
 # Not skipped but left out: `make test` runs them on the stand-in.
 collect_ignore_glob = [] if cuda.n_devices() else ["test_*.py"]
-
-# For `ranks`.
-sys.path.append(str(Path(__file__).parents[1] / "collectives"))
 
 
 @pytest.fixture(scope="session")

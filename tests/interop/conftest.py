@@ -5,9 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
-
 from market import Market
 from process import Zygote
 from segments import remove_abandoned, segments

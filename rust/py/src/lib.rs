@@ -46,7 +46,7 @@ mod _core {
     #[pymodule_export]
     use crate::viewer::Viewer;
     #[pymodule_export]
-    use crate::word::wake;
+    use crate::word::{count_change, wake};
 
     use pyo3::prelude::*;
 

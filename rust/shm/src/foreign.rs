@@ -96,17 +96,31 @@ impl<'a> ForeignBytes<'a> {
         self.futex(libc::FUTEX_WAKE, i32::MAX.unsigned_abs())
     }
 
+    /// Adds one to the first four bytes, which count changes of what follows them, and wakes all who sleep. Atomic, so that changes of several
+    /// processes at once are all counted, and what was read before a change is never the number after it.
+    ///
+    /// # Errors
+    /// As for [`Self::sleep_while`].
+    pub fn count_change(self) -> Result<(), Errno> {
+        self.word()?.fetch_add(1, Ordering::Release);
+        self.wake()
+    }
+
     /// Whether the first four bytes are `word` still.
     ///
     /// # Errors
     /// As for [`Self::sleep_while`].
     pub fn has_word(self, word: u32) -> Result<bool, Errno> {
+        Ok(self.word()?.load(Ordering::Acquire) == word)
+    }
+
+    fn word(&self) -> Result<&AtomicU32, Errno> {
         let start = self.as_ptr().cast::<u32>();
         if self.len() < size_of::<u32>() || !start.is_aligned() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: M6: four aligned bytes that are valid. Who changes them is not of this program, or of Python: no Rust access races with it.
-        Ok(unsafe { AtomicU32::from_ptr(start) }.load(Ordering::Relaxed) == word)
+        // SAFETY: M6: four aligned bytes that are valid while this handle is borrowed. No Rust access other than through this atomic races with it.
+        Ok(unsafe { AtomicU32::from_ptr(start) })
     }
 
     fn futex(self, what: libc::c_int, value: u32) -> Result<(), Errno> {
@@ -154,8 +168,7 @@ mod tests {
                 .collect();
             std::thread::sleep(Duration::from_millis(20));
             assert!(sleepers.iter().all(|one| !one.is_finished()), "nothing has changed");
-            word.store(8, Ordering::Relaxed);
-            foreign(&word).wake().unwrap();
+            foreign(&word).count_change().unwrap();
         });
         foreign(&word).sleep_while(7).unwrap();
         assert_eq!([7, 8].map(|known| foreign(&word).has_word(known).unwrap()), [false, true]);
@@ -167,6 +180,7 @@ mod tests {
         let short = foreign(&word).part(1, 3).unwrap();
         assert_eq!(short.sleep_while(0), Err(Errno::INVAL));
         assert_eq!(short.wake(), Err(Errno::INVAL));
+        assert_eq!(short.count_change(), Err(Errno::INVAL));
         let words = [const { AtomicU32::new(0) }; 2];
         let bytes = NonNull::new(words.as_ptr().cast::<u8>().cast_mut()).unwrap();
         // SAFETY: M6: valid while `words` is borrowed, and never written to.

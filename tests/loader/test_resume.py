@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from numbered_client import CONFIG, NumberedClient, numbers_of
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from numbered_client import CONFIG, NumberedClient, numbers_of
 from softs_fast import ConfigError, ShmMedium, SoftDataLoader, SoftIterableDataset
 from softs_fast.loader import endless as iterable_dataset
 from softs_fast.loader.endless import _MAX_POSITION

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from numbered_client import CONFIG, NumberedClient, numbers_of
 
 import softs_fast as sf
-from numbered_client import CONFIG, NumberedClient, numbers_of
 from softs_fast.loader import endless as iterable_dataset
 from softs_fast.loader import sample_iterator as stream
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from scripted_client import CONFIG, SAMPLE, ScriptedClient
 
 import softs_fast
-from scripted_client import CONFIG, SAMPLE, ScriptedClient
 from softs_fast import ConfigError, HelloError, NoSupplier, SoftDataLoader, SoftIterableDataset
 from softs_fast.loader import backlog
 from softs_fast.loader import endless as iterable_dataset

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from numbered_client import CONFIG, NumberedClient, numbers_of
+
 from softs_fast import NoSupplier, ShmMedium, SoftDataLoader, SoftIterableDataset
 from softs_fast.loader import endless as iterable_dataset
 

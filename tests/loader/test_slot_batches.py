@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-
 from scripted_client import CONFIG, SAMPLE
+
 from softs_fast import ConfigError
 from softs_fast.dataset import Batch, make_collate_fn
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
-
 SLOT_BYTES = 16
 N_SLOTS = 3
 
