@@ -1,4 +1,4 @@
-"""The number of the newest generation in shared memory, by which datasets of other processes notice a switch."""
+"""The number of the newest generation in memory that processes share: how datasets learn of a switch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["GenerationProduct", "new_generation_value", "set_generation"]
 
 
 def new_generation_value() -> c_longlong:
-    """Return a number, 0 at first, that is shared with all processes that get it when they start."""
-    # No lock: a process killed while it holds the lock would block all others.
+    """Return a number for all processes that it is given to when they start; 0."""
+    # No lock: a process that is killed while it holds one would block all others.
     value: c_longlong = multiprocessing.Value("q", 0, lock=False)
     return value
 
 
 def set_generation(value: c_longlong, generation: int) -> None:
-    """Change the number, and wake all threads that wait for a change, in all processes."""
+    """Change it, and wake those who sleep because of it, in whatever process."""
     value.value = generation
     _core.wake(_bytes_of(value))
 
@@ -32,15 +32,15 @@ class GenerationProduct:
     """The product of the newest generation.
 
     Args:
-        student_rank: rank of the student that gets the samples.
-        value: an object with the generation as its attribute `value`.
+        student_rank: whose samples they are.
+        value: has the generation in `value`.
 
     Raises:
         ConfigError: it has no such number.
     """
 
     def __init__(self, student_rank: int, value: Any) -> None:
-        # Reading a Value with a lock acquires the lock, which a killed process may hold.
+        # Reading a Value that has a lock takes it, and somebody who was killed may hold it.
         get_obj = getattr(value, "get_obj", None)
         self._value = value if get_obj is None else get_obj()
         self._rank = student_rank
@@ -48,12 +48,12 @@ class GenerationProduct:
             raise ConfigError(
                 f"generation_value must be the generation_value of a StudentClient, got {type(value).__name__}"
             )
-        # One tuple, because threads may read at the same time.
+        # In one piece, for threads may read at the same time.
         self._seen = (0, product_of(0, student_rank))
 
     @property
     def can_wake(self) -> bool:
-        """Whether the number is in memory on which a thread can block until it changes."""
+        """Whether the number lies where one can sleep until it changes."""
         return isinstance(self._value, c_longlong)
 
     def read(self) -> str:
@@ -64,14 +64,14 @@ class GenerationProduct:
         return seen[1]
 
     def sleep_while(self, product: str, leave_after: LeaveAfter) -> None:
-        """Block while it is this product, see `WantedProduct`."""
-        # Read once, because it may change at any time.
+        """Sleep while it is this product, see `WantedProduct`."""
+        # Read once, for it may change at any time.
         generation = int(self._value.value)
         if product_of(generation, self._rank) == product:
             leave_after(product, _bytes_of(self._value), _word_of(generation))
 
     def wake(self) -> None:
-        """Wake all threads that wait for a change, in all processes."""
+        """Wake all who sleep, in whatever process."""
         _core.wake(_bytes_of(self._value))
 
 
@@ -80,7 +80,7 @@ def _bytes_of(value: c_longlong) -> Any:
 
 
 def _word_of(generation: int) -> int:
-    """Return the futex word, the first four bytes."""
+    """Return the word that the kernel looks at, the first four bytes."""
     return int.from_bytes(
         generation.to_bytes(sizeof(c_longlong), sys.byteorder, signed=True)[:4], sys.byteorder
     )

@@ -316,7 +316,7 @@ class StudentClient:
 
     @property
     def generation_value(self) -> c_longlong:
-        """The generation as a ``multiprocessing.Value("q", lock=False)`` that datasets of other processes read."""
+        """The same, as a ``multiprocessing.Value("q", lock=False)`` that other processes read: for datasets."""
         return self._generation_value
 
     @property
