@@ -66,7 +66,7 @@ stress: $(VENV)/.installed-dev ## the slow tests, minutes each
 gpu: $(VENV)/.installed-dev ## tests and benches of the CUDA side, on a machine with a GPU; results go to benches/results/gpu-*.json
 	@if ! command -v nvcc >/dev/null; then $(RUN) -m pip install --quiet $$($(RUN) -c 'import build_backend; print(*build_backend.NVCC)'); fi
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SOFTS_CUDA="$$(command -v nvcc >/dev/null || echo pip)" $(RUN) build_backend.py
-	@$(RUN) -c 'import sys; from softs_fast import cuda; sys.exit(0 if cuda.n_devices() else "no CUDA device, or no driver for it")'
+	@$(RUN) -c 'import sys; from softs_fast.tensors import cuda; sys.exit(0 if cuda.n_devices() else "no CUDA device, or no driver for it")'
 	$(RUN) -m pytest tests/gpu $(ARGS)
 	@if command -v compute-sanitizer >/dev/null; \
 		then compute-sanitizer --error-exitcode 1 $(RUN) -m pytest -q tests/gpu/test_pack.py tests/gpu/test_devices.py tests/gpu/test_cuda_all_reduce.py; \

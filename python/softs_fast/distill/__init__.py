@@ -24,7 +24,7 @@ __all__ = [
 _NEED_TORCH = {
     "DistillDataLoader": "dataset",
     "DistillIterableDataset": "dataset",
-    "switch_model": "switching",
+    "switch_model": "ddp_switch",
 }
 
 
