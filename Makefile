@@ -86,11 +86,13 @@ $(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATI
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.88 or newer (rustup, or the package cargo)' >&2; exit 1; }
 	@command -v cc >/dev/null || { echo 'a C compiler is missing: Rust links with cc (the package gcc or clang)' >&2; exit 1; }
 	@command -v "$${CXX:-c++}" >/dev/null || { echo 'a C++ compiler is missing: gcc 11, clang 14 or newer (the package g++ or clang)' >&2; exit 1; }
-	@# The build tools of softs_fast, and setuptools for packages without wheels: Python 3.12 has none, that of 3.11 is too old to make wheels.
+	@# The build tools of softs_fast, and setuptools for packages without wheels: Python 3.12 has none, that of
+	@# Python 3.11 cannot make wheels by itself.
 	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) 'setuptools>=70.1'
 	@# The build starts maturin, cmake and ninja by their names.
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --no-build-isolation --editable '.[$*]'
-	@# softs and an older version of it, which cannot be installed beside it: peers of the interop tests, opponents of the benches.
+	@# softs and an older version of it, which cannot be installed beside it: peers of the interop tests, opponents
+	@# of the benches.
 	@if [ $* = dev ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python softs==0.1.2; fi
 	@if [ $* = dev ] && [ ! -d $(VENV)/peers/softs-0.1.0 ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python --target $(VENV)/peers/softs-0.1.0 softs==0.1.0; fi
 	@touch $@

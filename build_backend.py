@@ -3,7 +3,7 @@
 `python build_backend.py` builds the C++ module alone, into the package, as an editable installation does.
 
 Environment variables:
-    SOFTS_CUDA: `0` leaves CUDA out. `pip` compiles it with nvcc from the package index, which needs no CUDA on this machine.
+    SOFTS_CUDA: `0` leaves CUDA out. `pip` compiles it with nvcc from the package index, without CUDA on this machine.
         Unset: it is compiled if nvcc is on PATH.
     SOFTS_WERROR: `1` makes warnings of the C++ compiler errors.
     CXX, CXXFLAGS, CMAKE_BUILD_PARALLEL_LEVEL: as CMake reads them.

@@ -74,7 +74,10 @@ def switching(result: Record) -> str:
         [name, *(f"{one[key]:.1f}" for key in ("p50_ms", "p99_ms", "max_ms")), f"{one['n_late']}", f"{one['n_stale']}"]
         for name, one in record["loaders"].items()
     ]  # fmt: skip
-    note = f"A call took {record['call_ms']:.1f} ms, so the limit is {record['limit_ms']:.1f} ms; {record['n']} switches each."
+    note = (
+        f"A call took {record['call_ms']:.1f} ms, so the limit is {record['limit_ms']:.1f} ms; "
+        f"{record['n']} switches each."
+    )
     heads = ["loader", "p50 ms", "p99 ms", "max ms", "beyond two calls and 1 ms", "batches of the old model"]
     title = "From set_model to the first batch of the new model, calls of 30 ms"
     return section(title, heads, rows, note)

@@ -224,7 +224,7 @@ def _row(
 
 
 def _ceiling(rank: int, size: int, folder: str) -> float:
-    """Return bytes read and written per nanosecond by all ranks together, each copying 64 MiB with non-temporal stores."""
+    """Return bytes read and written per nanosecond by all ranks, each copying 64 MiB with non-temporal stores."""
     source, target = torch.ones(1 << 24), torch.zeros(1 << 24)
     best = 0.0
     with ShmStrategy().init(rank, size, folder) as strategy:
@@ -318,7 +318,8 @@ def _rank(function: Callable[[int, int, str], Any], rank: int, size: int, folder
 
 def _print(found: dict[str, Any]) -> None:
     print(
-        "| ranks | size | dtype | what | call us (10 to 90 %) | with producer and consumer us | GB/s | traffic per element |"
+        "| ranks | size | dtype | what | call us (10 to 90 %) | with producer and consumer us | GB/s "
+        "| traffic per element |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for row in found["rows"]:
@@ -330,7 +331,8 @@ def _print(found: dict[str, Any]) -> None:
         )
     for size in RANKS:
         print(
-            f"\ncopies of {size} ranks together, past the caches: {found[f'ceiling_gb_per_s_{size}']:.1f} GB/s read and written"
+            f"\ncopies of {size} ranks together, non-temporal stores: {found[f'ceiling_gb_per_s_{size}']:.1f} GB/s "
+            "read and written"
         )
     for row in found["ddp"]:
         print(f"DDP step, {row['name']}: {row['step_ms']:.1f} ms, {row['share']:.0%} of it communication")

@@ -126,7 +126,7 @@ def batches(n_bytes: int) -> dict[str, float]:
 
 
 def switches(by_dataset: bool, n_workers: int = 4, sleep_s: float = 0.001, n: int = 400) -> dict[str, float]:
-    """Milliseconds from set_model to the first fresh sample of the leader, or of its dataset, while a follower trains."""
+    """Return milliseconds from set_model to the leader's, or its dataset's, first fresh sample; a follower trains."""
     roles = ["broker", *["worker"] * n_workers]
     with tempfile.TemporaryDirectory(prefix="sd") as folder, peers(folder, roles, 64, sleep_s):
         frontend, _, control, control_pub = (f"ipc://{folder}/{name}" for name in "fbcp")

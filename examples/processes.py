@@ -35,7 +35,8 @@ def started(target: Callable[..., None], *calls: tuple[Any, ...]) -> Iterator[li
     """Start a process for each of `calls`, yield a pipe to each, stop them all when the block ends.
 
     Args:
-        target: called in the new process with one of `calls` and its end of the pipe; it returns when the pipe closes, and is importable.
+        target: called in the new process with one of `calls` and its end of the pipe; it returns when the pipe closes,
+            and is importable.
         calls: arguments, for one process each.
     """
     context = multiprocessing.get_context("spawn")

@@ -31,7 +31,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(
         prog="softs-fast",
-        description="Training data from teachers to a student at memory speed: run a broker, look at a market, measure this machine.",
+        description="Training data from teachers to a student at memory speed: run a broker, show a market, measure "
+        "this machine.",
         epilog="softs-fast COMMAND --help tells more about a command.",
     )
     parser.add_argument("--version", action="version", version=f"softs-fast {__version__}")

@@ -92,7 +92,8 @@ def render(result: dict[str, Any], width: int) -> str:
     head = f"SAMPLE ONE-BY-ONE/S BATCH-{LOADER_BATCH}/S P50 P99 COPIES/S COPIED/S"
     without_torch = " (needs torch)" if result["sizes"][0]["loader_samples_s"] is None else ""
     notes = [
-        f"ONE-BY-ONE/S, BATCH-{LOADER_BATCH}/S: samples per second, each copied out of its slot, with Client, and with SoftDataLoader"
+        f"ONE-BY-ONE/S, BATCH-{LOADER_BATCH}/S: samples per second, each copied out of its slot, with Client, and with "
+        "SoftDataLoader"
         f"{without_torch}.",
         "P50, P99: time from giving back a client's only slot to the next sample in it, not copied out.",
         f"COPIES/S, COPIED/S: for comparison, copies of as many bytes one at a time from Python, and the bytes of them, per second. "

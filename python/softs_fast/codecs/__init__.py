@@ -6,7 +6,7 @@
 |---|---|---|
 | none, `"exact"` | as many as the dtype has | the same bits |
 | `Cast("bfloat16")`, `"cast:bfloat16"` | 2 or 1 | the nearest number that the other dtype has |
-| `Int8(128)`, `"int8:128"` | 1, and 4 per block | at most half a step off; a step is 1/127 of the block's largest absolute value |
+| `Int8(128)`, `"int8:128"` | 1, and 4 per block | at most half a step off; a step is 1/127 of the largest value |
 | `TopK(64)`, `"topk:64"` | for each row of logits `k * (item + 2 or 4) + 4` | `TopKLogits`, for the loss `topk_kl` |
 
 Formulas, error bounds and what becomes of NaN and infinities: docs/numerics.md.

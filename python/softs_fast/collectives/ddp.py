@@ -71,7 +71,7 @@ class DDPState:
         self.close()
 
     def _stream_beside(self, device: torch.device) -> torch.cuda.Stream:
-        """Return the stream for buckets of a device, after making it wait for the present work of the current stream."""
+        """Return the stream for buckets of a device; it waits for the present work of the current stream."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream = self._streams[device]

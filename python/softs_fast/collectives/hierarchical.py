@@ -223,7 +223,7 @@ class HierarchicalStrategy(Strategy):
 
     @contextmanager
     def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Lap]:
-        """Count a call. If it fails on one level, tell the ranks of the other, which would wait until their deadline."""
+        """Count a call. If it fails on one level, tell the ranks of the other, which would wait for this one."""
         n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         with self._meter.lap(name, n_bytes) as lap:
             waiting = _waiting(self._local)

@@ -47,7 +47,7 @@ class Topology:
 
 
 class SubsetRendezvous:
-    """A rendezvous of some ranks of another one; the other ranks must make as many exchanges in subsets of their own."""
+    """A rendezvous of some ranks of another one; the other ranks must make as many exchanges in their subsets."""
 
     def __init__(self, world: Rendezvous, members: Sequence[int]) -> None:
         self._world = world
@@ -152,7 +152,8 @@ def learn_topology(local: ShmStrategy, cross_node: TorchStrategy | None, rank: i
     if len(nodes) > 1 and has_slice != [number < n_slices for number in range(local.size)]:
         raise ConfigError(
             f"the smallest of {len(nodes)} nodes has {n_slices} ranks, so the first {n_slices} of each need a strategy "
-            f"between nodes, and no other; on this node it is {_text([number for number, has in enumerate(has_slice) if has])}"
+            "between nodes, and no other; on this node it is "
+            f"{_text([number for number, has in enumerate(has_slice) if has])}"
         )
     own = nodes.index(tuple(members))
     if cross_node is not None and (not torch.equal(rows, table) or cross_node.rank != own):

@@ -267,7 +267,8 @@ def _torch_kinds(rank: int, size: int, name: str) -> list[tuple[type, Callable[.
     def by_group(group: ProcessGroup) -> Rendezvous:
         if (group.rank(), group.size()) != (rank, size):
             raise ConfigError(
-                f"rank {rank} of {size} does not fit the process group, in which this is rank {group.rank()} of {group.size()}"
+                f"rank {rank} of {size} does not fit the process group, in which this is rank {group.rank()} of "
+                f"{group.size()}"
             )
         return ProcessGroupRendezvous(group)
 

@@ -44,7 +44,7 @@ class TorchStrategy(Strategy):
         host: str | None = None,
         name: str = "torch",
     ) -> None:
-        # A backend made without `init_process_group` has the same methods, but is not a ProcessGroup for the type checker.
+        # A backend made without `init_process_group` has the same methods, but the type checker knows no common base.
         self._engine: Any = process_group
         self._timeout_s = timeout_s
         self._host = host

@@ -83,7 +83,7 @@ class CurrentModel:
                 self._timed_out = wanted.number
         if model.generation < wanted.number:
             raise GeneratorFailed(
-                f"generation {wanted.number} is not known to this worker: the newest it has heard of is "
+                f"generation {wanted.number} is not known to this worker: the newest one announced here is "
                 f"{model.generation}; is it connected to the control_pub endpoint of the same broker?"
             )
         if model.generation > wanted.number:

@@ -17,7 +17,7 @@ class StudentOrders(Client):
         wanted = parse_product(product_id)
         if wanted is not None and wanted.number == 0:
             return NoModel(
-                f"no sample within {waited_s:.1f} s: there is no model yet; the leader (rank 0) says which with "
-                f"set_model(), other ranks hear of it after start_sub_listener()"
+                f"no sample within {waited_s:.1f} s: there is no model yet; the leader (rank 0) sets it with "
+                "set_model(), other ranks receive it after start_sub_listener()"
             )
         return super().diagnose(product_id, waited_s)

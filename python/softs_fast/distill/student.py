@@ -237,13 +237,14 @@ class StudentClient:
         """Wait until this client follows at least this generation.
 
         Raises:
-            BrokerTimeout: it was not announced within timeout_s, for example because `start_sub_listener` was not called.
+            BrokerTimeout: it was not announced within timeout_s, or `start_sub_listener` was not called.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self.generation >= generation, timeout_s):
                 raise BrokerTimeout(
-                    f"student {self.student_rank} has not heard of generation {generation} within {timeout_s:.1f} s, "
-                    f"it is at {self.generation}; it hears of it at {self.control_pub_endpoint} after start_sub_listener()"
+                    f"student {self.student_rank} has not received generation {generation} within {timeout_s:.1f} s, "
+                    f"it is at {self.generation}; it receives models at {self.control_pub_endpoint} after "
+                    "start_sub_listener()"
                 )
 
     def request_sample(self, timeout_ms: int = 1000) -> SampleRef | None:

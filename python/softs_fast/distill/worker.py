@@ -33,9 +33,9 @@ class Worker:
     refused.
 
     Args:
-        generator_fn: ``generator_fn(model_id, model_cfg)`` returns one sample: bytes, bytearray or memoryview of exactly
-            slot_size; with a batch_config also a mapping {name: dtype [*shape]} of tensors or arrays. `model_cfg` is
-            one dict for all calls, or None.
+        generator_fn: ``generator_fn(model_id, model_cfg)`` returns one sample: bytes, bytearray or memoryview of
+            exactly slot_size; with a batch_config also a mapping {name: dtype [*shape]} of tensors or arrays.
+            `model_cfg` is one dict for all calls, or None.
         slot_size: bytes of one sample; default: that of batch_config.
         backend_endpoint: the broker's backend.
         control_pub_endpoint: where the broker announces models.

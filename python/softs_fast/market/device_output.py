@@ -253,7 +253,8 @@ def _parts_of(memory: Any, config: BatchConfig) -> dict[str, Any]:
         offset = config.get_offset(spec.name)
         if spec.numel and offset % ITEM_BYTES[spec.dtype]:
             raise ConfigError(
-                f'tensor "{spec.name}" ({spec.dtype}) would be unaligned at byte {offset}; order the tensors by item size, largest first'
+                f'tensor "{spec.name}" ({spec.dtype}) would be unaligned at byte {offset}; order the tensors by item '
+                "size, largest first"
             )
         part = memory[offset : offset + spec.nbytes] if spec.numel else memory[:0]
         tensors[spec.name] = part.view(spec.torch_dtype).view(spec.shape)

@@ -353,7 +353,8 @@ def _device_output(
         return None
     if config is not None and config.has_codecs:
         raise ConfigError(
-            "CudaIpcMedium moves tensors as they are, but a tensor of batch_config has a codec; leave out the codec, or use ShmMedium"
+            "CudaIpcMedium moves tensors as they are, but a tensor of batch_config has a codec; leave out the codec, "
+            "or use ShmMedium"
         )
     return DeviceOutput(config, slot_size)
 

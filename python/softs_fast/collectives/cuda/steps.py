@@ -166,7 +166,7 @@ class Steps:
         return self._copy(tensor, [root], [(tensor, 0)], chunk_bytes, tag)
 
     def barrier(self, tag: int) -> bool:
-        """Wait until every rank has called it and has completed its submitted work. Returns and raises as `all_reduce`."""
+        """Wait until every rank has called it and its submitted work is done. Returns and raises as `all_reduce`."""
         self.synchronize()
         return self._group.barrier(tag)
 
@@ -375,7 +375,7 @@ class Steps:
         what: Reduction,
         stream: int,
     ) -> None:
-        """Reduce into elements `begin` to `end` of the target, through this rank's memory if they are not contiguous."""
+        """Reduce into elements `begin` to `end` of the target, through `reduced` if they are not contiguous."""
         output = target.together(begin, end)
         to = self._arena.own.reduced(half) if output is None else output
         self._launch_reduce(inputs, to, end - begin, what, target.dtype, stream)

@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 class CudaStrategy(Strategy):
     """Collectives on CUDA devices, among processes of one host that have opened each other's memory (CUDA IPC).
 
-    Several ranks may share a device. All ranks get the same bits, those of `softs_fast.kernels.reduce`: every element is
-    summed in the order of the ranks, 16-bit floats in float32, with one rounding.
+    Several ranks may share a device. All ranks get the same bits, those of `softs_fast.kernels.reduce`: every element
+    is summed in the order of the ranks, 16-bit floats in float32, with one rounding.
 
-    A call returns when its work is submitted to torch's current stream; tensors may be used in the order of that stream.
-    In every call the hosts wait for each other, but not for devices. So a call raises PeerLost at once if a rank has
-    died, has stopped, or is too late. A rank that is killed after a call, before its device has done its part, leaves
-    work in the streams of the other ranks that never ends: their next call, `synchronize` and `barrier` raise PeerLost,
-    but `torch.cuda.synchronize()` would hang, and `rebuild` refuses. End such a process.
+    A call returns when its work is submitted to torch's current stream; tensors may be used in the order of that
+    stream. In every call the hosts wait for each other, but not for devices. So a call raises PeerLost at once if a
+    rank has died, has stopped, or is too late. A rank that is killed after a call, before its device has done its part,
+    leaves work in the streams of the other ranks that never ends: their next call, `synchronize` and `barrier` raise
+    PeerLost, but `torch.cuda.synchronize()` would hang, and `rebuild` refuses. End such a process.
 
     With `in_kernel` the blocks of an all-reduce wait for each other inside one kernel, up to `timeout_s`. Calls return
     when the kernel is done, and raise PeerLost with the missing ranks. It is meant for one rank per device.
@@ -74,7 +74,8 @@ class CudaStrategy(Strategy):
     ) -> None:
         if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 4096:
             raise ConfigError(
-                f"staging_bytes is {staging_bytes}; it must be a multiple of 4096 from {_SMALLEST_STAGING} to {_LARGEST_STAGING}"
+                f"staging_bytes is {staging_bytes}; it must be a multiple of 4096 from {_SMALLEST_STAGING} to "
+                f"{_LARGEST_STAGING}"
             )
         self._device = device
         self._timeout_s = check_timeout(timeout_s)
@@ -193,7 +194,8 @@ class CudaStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
             CudaError: CUDA refused.
 
-        Source: own, see docs/collectives.md; one-shot and two-shot as in vLLM's custom all-reduce, by events instead of flags.
+        Source: own, see docs/collectives.md; one-shot and two-shot as in vLLM's custom all-reduce, with events instead
+        of flags.
         """
         out = tensor if output is None else output
         by = tensor.dtype if staged is None else staged
@@ -390,7 +392,8 @@ class CudaStrategy(Strategy):
             else:
                 arena.abandon()
                 logger.warning(
-                    "%d bytes on CUDA device %d stay until this process ends: other ranks, or streams of this one, may still use them",
+                    "%d bytes on CUDA device %d stay until this process ends: other ranks, or streams of this one, may "
+                    "still use them",
                     4 * self._staging_bytes,
                     self.device,
                 )
@@ -433,7 +436,7 @@ class CudaStrategy(Strategy):
 
     @contextmanager
     def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Steps]:
-        """Count a call, one at a time. If it fails in the middle, tell the other ranks, which would wait for this one."""
+        """Count a call, one at a time. If it fails midway, tell the other ranks, which would wait for this one."""
         if self._joined is not None and self._pid != os.getpid():
             raise ForkedError(
                 "this group belongs to the process that made it; make one of the forked process's own"
@@ -477,7 +480,8 @@ class CudaStrategy(Strategy):
         if tensor.numel() and (device := cuda.device_of(tensor)) != self.device:
             where = "in the host's memory" if device is None else f"on CUDA device {device}"
             raise ConfigError(
-                f"a tensor, {describe(tensor)}, is {where}; need CUDA device {self.device}, or ShmStrategy for the host's memory"
+                f"a tensor, {describe(tensor)}, is {where}; need CUDA device {self.device}, or ShmStrategy for the "
+                "host's memory"
             )
         if tensor.is_contiguous():
             return tensor
@@ -485,7 +489,7 @@ class CudaStrategy(Strategy):
         return copy.copy_(tensor.detach())
 
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
-        """Raise ConfigError with the differences between the ranks' calls; every rank calls it, and no data was moved."""
+        """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""
         raise ConfigError(agreement.difference(self._group, what, manifest or {}))
 
 

@@ -62,7 +62,8 @@ class ShmStrategy(Strategy):
         check_timeout(timeout_s)
         if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 128:
             raise ConfigError(
-                f"staging_bytes is {staging_bytes}; it must be a multiple of 128 from {_SMALLEST_STAGING} to {_LARGEST_STAGING}"
+                f"staging_bytes is {staging_bytes}; it must be a multiple of 128 from {_SMALLEST_STAGING} to "
+                f"{_LARGEST_STAGING}"
             )
         self._timeout_s = timeout_s
         self._staging_bytes = staging_bytes
@@ -152,7 +153,8 @@ class ShmStrategy(Strategy):
             PeerLost: a rank died, stopped or left; the contents of `tensor` are undefined.
             ForkedError: called in a fork of the process that made the group.
 
-        Source: own, see docs/collectives.md; reduce-scatter and all-gather over memory, in pieces that stay in the caches.
+        Source: own, see docs/collectives.md; reduce-scatter and all-gather over memory, in pieces that stay in the
+        caches.
         """
         dtype, code = dtype_code(tensor.dtype), op_code(op, tensor.dtype)
         group = self._group
@@ -402,5 +404,5 @@ class ShmStrategy(Strategy):
             )
 
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
-        """Raise ConfigError with the differences between the ranks' calls; every rank calls it, and no data was moved."""
+        """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""
         raise ConfigError(agreement.difference(self._group, what, manifest or {}))

@@ -190,7 +190,8 @@ class CudaIpcMedium(SegmentMedium):
         """
         if self._pid != os.getpid():
             raise ForkedError(
-                "this medium belongs to the process that made it, of which this is a fork; make it in the process that uses it"
+                "this medium belongs to the process that made it, of which this is a fork; make it in the process that "
+                "uses it"
             )
         if not self.is_owner:
             raise ConfigError("only the client that owns a CudaIpcMedium reads from it")
@@ -253,7 +254,8 @@ class CudaIpcMedium(SegmentMedium):
             self._arena = arena = Arena(num_slots, slot_size, device)
         except _kernels.CudaError as error:
             raise SegmentError(
-                f"cannot allocate {num_slots} slots of {slot_size} bytes on CUDA device {device}: {error}; use fewer slots, or ShmMedium"
+                f"cannot allocate {num_slots} slots of {slot_size} bytes on CUDA device {device}: {error}; use fewer "
+                "slots, or ShmMedium"
             ) from error
         for slot_id in range(num_slots):
             segment.write(slot_id * segment.slot_size, arena.ticket(slot_id).encode())
@@ -294,7 +296,7 @@ class CudaIpcMedium(SegmentMedium):
             self._registered.append(slot.ctypes.data)
 
     def _copy_to_device(self, arena: Arena, slot_id: int) -> None:
-        """Copy a sample from the segment to its slot in the arena, after the last one was read, and wait for the copy."""
+        """Copy a sample from the segment to its slot in the arena once the last one was read, and wait for the copy."""
         payload, stream = self._payload(slot_id), self._stream()
         arena.drained[slot_id].wait(stream.handle)
         _kernels.cuda_copy(arena.address(slot_id), payload.ctypes.data, self.slot_size, stream.handle)

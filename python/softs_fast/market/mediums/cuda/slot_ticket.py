@@ -46,7 +46,7 @@ class Ticket:
         slot_id: number of the slot, so that no two tickets are the same.
         payload_bytes: bytes of a sample.
         owner: the client's process.
-        device_id: UUID of its device, 32 hexadecimal digits; empty if it has none and takes samples through the segment.
+        device_id: UUID of its device, 32 hexadecimal digits; empty without a device, for samples through the segment.
         offset: offset of the slot in the arena, bytes; this and the rest only with a device.
         arena_bytes: size of the arena.
         arena: handle by which another process opens the arena.
@@ -115,7 +115,8 @@ class Ticket:
         ) = _TICKET.unpack_from(data)
         if version != _VERSION:
             raise WireError(
-                f"the slot has a ticket of version {version}, this softs-fast knows {_VERSION}: both peers must be of the same version"
+                f"the slot has a ticket of version {version}, this softs-fast knows {_VERSION}: both peers must be of "
+                "the same version"
             )
         if int.from_bytes(data[_SUM_AT : _SUM_AT + 4], "little") != zlib.crc32(data[:_SUM_AT]):
             raise WireError("the slot's ticket is damaged: a process has written over it")
