@@ -22,7 +22,8 @@ EXEMPT = {
     "tests/docs/words.py",
     "tests/docs/test_words.py",
 }
-BUILT = {"target", "build", "results", "__pycache__"}
+#: Folders with built or generated files.
+BUILT = {"target", "build", "dist", "demo-output", "results", "__pycache__"}
 
 
 def files(room: str) -> Iterator[Path]:
@@ -56,8 +57,13 @@ def test_text_is_plain(room: str) -> None:
 
 
 def test_every_folder_with_code_is_a_room() -> None:
-    top = {path.relative_to(REPOSITORY).parts[0] for path in REPOSITORY.glob("[!.]*/**/*") if kind_of(path)}
-    assert top - BUILT <= {room.split("/")[0] for room in ROOMS}
+    folders = [path for path in REPOSITORY.iterdir() if path.is_dir() and path.name[0] != "."]
+    with_prose = {
+        folder.name
+        for folder in folders
+        if folder.name not in BUILT and any(kind_of(path) for path in folder.rglob("*"))
+    }
+    assert with_prose <= {room.split("/")[0] for room in ROOMS}
     crates = {f"rust/{path.parent.name}" for path in REPOSITORY.glob("rust/*/Cargo.toml")}
     assert crates <= set(ROOMS)
 

@@ -183,7 +183,7 @@ class _Meter:
             SampleTimeout: nothing was counted.
         """
         if self.count == self.count_before:
-            raise SampleTimeout("no sample came while it was measured; give it more --seconds")
+            raise SampleTimeout("no sample arrived during the measurement; give it more --seconds")
         return (self.count - self.count_before) / (time.perf_counter() - self._started)
 
 
@@ -194,7 +194,7 @@ def percentiles(values: list[float]) -> list[float]:
         SampleTimeout: there are no values.
     """
     if not values:
-        raise SampleTimeout("no sample came while it was measured; give it more --seconds")
+        raise SampleTimeout("no sample arrived during the measurement; give it more --seconds")
     values = sorted(values)
     return [values[len(values) // 2], values[min(len(values) * 99 // 100, len(values) - 1)]]
 

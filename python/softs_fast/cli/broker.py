@@ -55,4 +55,4 @@ def run(arguments: argparse.Namespace) -> None:
         # Printed last: a reader of the text can rely on all endpoints.
         say("\n".join(lines))
         broker.wait()
-        raise PeerLost("the broker has stopped by itself; its log says why")
+        raise PeerLost("the broker has stopped by itself; its log names the cause")

@@ -121,7 +121,7 @@ class TorchStrategy(Strategy):
 
         Raises:
             ConfigError: dtype or operation is unknown, or ranks differ (nothing was moved).
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         dtype_code(tensor.dtype), op_code(op, tensor.dtype)
         with self._call("all_reduce", tensor):
@@ -135,7 +135,7 @@ class TorchStrategy(Strategy):
 
         Raises:
             ConfigError: as for `all_reduce`; the text names the tensors that differ.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         ordered = dict(sorted(gradients.items()))
         for tensor in ordered.values():
@@ -155,7 +155,7 @@ class TorchStrategy(Strategy):
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         if output.dtype != tensor.dtype or tensor.numel() != self.size * output.numel():
             raise ConfigError(
@@ -175,7 +175,7 @@ class TorchStrategy(Strategy):
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         if output.dtype != tensor.dtype or output.numel() != self.size * tensor.numel():
             raise ConfigError(
@@ -194,7 +194,7 @@ class TorchStrategy(Strategy):
 
         Raises:
             ConfigError: there is no such rank, or as for `all_reduce`.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         if not 0 <= root < self.size:
             raise ConfigError(f"root is {root} in a group of {self.size}")
@@ -213,7 +213,7 @@ class TorchStrategy(Strategy):
 
         Raises:
             ConfigError: ranks do different things, or the strategy is closed.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         with self._call("barrier"):
             self._agree("barrier", {})

@@ -25,7 +25,7 @@ class ModelListener:
     Args:
         endpoint: the broker's control_pub.
         on_model: called in the listening thread with each model that is announced.
-        on_stop: called there when the leader says STOP.
+        on_stop: called there when the leader sends STOP.
         owner: name of the worker or student, for the log.
 
     Raises:

@@ -179,7 +179,7 @@ class Worker:
         self._current.set(model)
 
     def _stop_for_leader(self) -> None:
-        logger.info("worker %d: the leader says STOP", self.worker_id)
+        logger.info("worker %d: the leader has sent STOP", self.worker_id)
         self.stop()
 
     def __enter__(self) -> Worker:

@@ -203,7 +203,9 @@ class CudaIpcMedium(SegmentMedium):
         arena = self._arena
         if arena is None:
             if receipt.place != Place.IN_SEGMENT:
-                raise WireError(f"slot {slot_id}: its sample is said to be on a device, but there is none")
+                raise WireError(
+                    f"slot {slot_id}: its receipt places the sample on a device, but there is none"
+                )
             return None
         if receipt.place == Place.AFTER_EVENT:
             writer = Process(receipt.writer_pid, receipt.writer_start, 0)
