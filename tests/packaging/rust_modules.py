@@ -154,7 +154,11 @@ def _group_end(tokens: Tokens, at: int) -> int:
 def _item_end(tokens: Tokens, at: int) -> int:
     """The position behind the item, field or statement that begins at `at`."""
     is_item = tokens[at] in _ITEMS
-    kind = next((t for t in tokens[at:] if t in _ITEMS - {"pub", "unsafe", "async", "extern"}), "") if is_item else ""
+    kind = (
+        next((t for t in tokens[at:] if t in _ITEMS - {"pub", "unsafe", "async", "extern"}), "")
+        if is_item
+        else ""
+    )
     if kind == "const" and "fn" in tokens[at : at + 6]:
         kind = "fn"
     while at < len(tokens):
@@ -266,7 +270,12 @@ def _paths(module: Module) -> Iterator[list[str]]:
         path = [tokens[at]]
         is_start = _NAME.fullmatch(tokens[at]) and (at == 0 or tokens[at - 1] not in (".", "::"))
         at += 1
-        while is_start and tokens[at : at + 1] == ["::"] and at + 1 < len(tokens) and _NAME.fullmatch(tokens[at + 1]):
+        while (
+            is_start
+            and tokens[at : at + 1] == ["::"]
+            and at + 1 < len(tokens)
+            and _NAME.fullmatch(tokens[at + 1])
+        ):
             path.append(tokens[at + 1])
             at += 2
         if len(path) > 1:
@@ -309,7 +318,9 @@ def _follow(
             return None, "nothing", name
         else:
             seen = visited | {(id(place), name)}
-            targets = [place.imports[name]] if name in place.imports else [[*glob, name] for glob in place.globs]
+            targets = (
+                [place.imports[name]] if name in place.imports else [[*glob, name] for glob in place.globs]
+            )
             for target in targets:
                 if target[0] == name and len(target) == 1:
                     continue

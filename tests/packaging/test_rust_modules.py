@@ -15,7 +15,10 @@ CRATES = [pytest.param(REPOSITORY / member, id=Path(member).name) for member in 
 ROOTS = [
     pytest.param(root, id=str(root.relative_to(REPOSITORY)))
     for member in MEMBERS
-    for root in [REPOSITORY / member / "src" / "lib.rs", *sorted((REPOSITORY / member).glob("examples/*/main.rs"))]
+    for root in [
+        REPOSITORY / member / "src" / "lib.rs",
+        *sorted((REPOSITORY / member).glob("examples/*/main.rs")),
+    ]
 ]
 MAX_ROOT_FILES = 10
 MAX_LINES = 500
@@ -64,7 +67,9 @@ def folder_faults(source: Path) -> list[str]:
         if not (folder / "mod.rs").exists():
             faults.append(f"{folder.relative_to(source)}/ has no mod.rs")
         if folder.with_suffix(".rs").exists():
-            faults.append(f"{folder.relative_to(source)}.rs stands beside its folder: make it {folder.name}/mod.rs")
+            faults.append(
+                f"{folder.relative_to(source)}.rs stands beside its folder: make it {folder.name}/mod.rs"
+            )
         if len(list(folder.rglob("*.rs"))) < 2:
             faults.append(f"{folder.relative_to(source)}/ is a folder of one file")
     return faults
@@ -84,7 +89,10 @@ def made(folder: Path, **files: str) -> list[str]:
 
 def test_a_circle_of_two_files_is_found(tmp_path: Path) -> None:
     found = made(
-        tmp_path, lib="mod a; mod b;", a="use crate::b::B; pub struct A(B);", b="pub struct B; fn f(_: super::a::A) {}"
+        tmp_path,
+        lib="mod a; mod b;",
+        a="use crate::b::B; pub struct A(B);",
+        b="pub struct B; fn f(_: super::a::A) {}",
     )
     assert found == ["2 files use each other:\n  a.rs -> b.rs: B\n  b.rs -> a.rs: A"]
 
