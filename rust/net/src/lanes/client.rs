@@ -1,13 +1,12 @@
 //! The client's lanes: orders through its own memory, which suppliers to wake for them, and which have ended with some.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use softs_proto::client::{Counters, Ending, LaneEvent, LaneRef, Lanes, SlotCounts, SlotId};
-use softs_shm::{self as shm, CachePolicy, LaneClient, N_LANES, Segment};
+use softs_shm::{self as shm, CachePolicy, LaneClient, Liveness, N_LANES, ProcessWatch, Segment};
 
 use super::counters as counter;
 use super::doorbell::{Doorbell, RemoteDoorbell};
@@ -55,8 +54,8 @@ struct Pace {
 #[derive(Debug)]
 struct AttachedSupplier {
     supplier: shm::Supplier,
-    /// Readable once the process has ended; `None` while the system has none to give.
-    process: Option<Arc<OwnedFd>>,
+    /// `None` while no descriptor of the process can be opened.
+    process: Option<Arc<ProcessWatch>>,
     /// `None` while its doorbell cannot be opened, as where this process is out of descriptors: it is not woken.
     doorbell: Option<RemoteDoorbell>,
 }
@@ -65,7 +64,7 @@ struct AttachedSupplier {
 #[derive(Debug, Default)]
 pub(crate) struct LaneSleep {
     doorbell: Option<Arc<Doorbell>>,
-    processes: Vec<Arc<OwnedFd>>,
+    processes: Vec<Arc<ProcessWatch>>,
 }
 
 impl ClientLanes {
@@ -245,19 +244,18 @@ impl AttachedSupplier {
             return;
         }
         let shm::Supplier { identity, bell_fd, .. } = self.supplier;
-        let pid = i32::try_from(identity.pid).ok().and_then(Pid::from_raw);
-        let process = if self.process.is_none() {
-            pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
-        } else {
-            None
-        };
-        let doorbell =
-            if self.doorbell.is_none() { RemoteDoorbell::open(identity.pid, bell_fd).ok() } else { None };
-        // Its number may mean another process by now.
-        if (process.is_none() && doorbell.is_none()) || !identity.is_alive() {
+        if self.process.is_none()
+            && let Liveness::Alive(watch) = ProcessWatch::open(&identity)
+        {
+            self.process = Some(Arc::new(watch));
+        }
+        if self.doorbell.is_some() {
             return;
         }
-        self.process = self.process.take().or(process.map(Arc::new));
+        // A doorbell that was opened while the supplier ran is not one of a later process with its number.
+        let is_alive =
+            || self.process.as_ref().map_or_else(|| identity.is_alive(), |watch| !watch.has_ended());
+        let doorbell = RemoteDoorbell::open(identity.pid, bell_fd).ok().filter(|_| is_alive());
         if let Some(doorbell) = doorbell {
             // It could not be woken for what was ordered before.
             doorbell.ring();

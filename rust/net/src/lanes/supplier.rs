@@ -1,13 +1,11 @@
 //! The supplier's lanes: its way into the segment of one client.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use softs_proto::supplier::LaneId;
-use softs_shm::{AttachPolicy, Identity, LaneSupplier, Segment};
+use softs_shm::{AttachPolicy, Identity, LaneSupplier, Liveness, ProcessWatch, Segment};
 
 use super::doorbell::{Doorbell, RemoteDoorbell};
 
@@ -33,7 +31,7 @@ pub(crate) struct AttachedSegment {
     pub(crate) lanes: LaneSupplier,
     doorbell: RemoteDoorbell,
     /// Readable once the client's process has ended.
-    client: OwnedFd,
+    client: ProcessWatch,
 }
 
 impl AttachedSegment {
@@ -63,10 +61,14 @@ impl AttachedSegment {
         let lanes = LaneSupplier::attach(Arc::new(segment), identity, doorbell.number())
             .map_err(|error| error.to_string())?;
         let (client, bell_fd) = lanes.client();
-        let process = open_process(client)?;
+        let watch = watch_client(&client)?;
         let doorbell = RemoteDoorbell::open(client.pid, bell_fd)
             .map_err(|error| format!("cannot open its client's doorbell: {error}"))?;
-        Ok(Self { address: id.address.clone(), segment_id: id.segment_id, lanes, doorbell, client: process })
+        // A doorbell that was opened while the client ran is not one of a later process with its number.
+        if watch.has_ended() {
+            return Err("its client is dead".to_owned());
+        }
+        Ok(Self { address: id.address.clone(), segment_id: id.segment_id, lanes, doorbell, client: watch })
     }
 
     /// Whether it is the segment of this lane.
@@ -97,19 +99,14 @@ impl AttachedSegment {
 
     /// Whether orders can still come: the client's process runs, and the file holds its segment.
     pub(crate) fn is_in_use(&self) -> bool {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::from_borrowed_fd(self.client.as_fd(), PollFlags::IN)];
-        let has_ended = poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0);
-        !has_ended && self.lanes.is_current()
+        !self.client.has_ended() && self.lanes.is_current()
     }
 }
 
-/// The number of a process may be used again: what is opened here is the process that was meant, if it was alive
-/// afterwards.
-fn open_process(client: Identity) -> Result<OwnedFd, String> {
-    let pid = i32::try_from(client.pid).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| format!("its client has the impossible process number {}", client.pid))?;
-    let opened = pidfd_open(pid, PidfdFlags::empty());
-    let process = opened.map_err(|error| format!("cannot watch its client {}: {error}", client.pid))?;
-    if client.is_alive() { Ok(process) } else { Err("its client is dead".to_owned()) }
+fn watch_client(client: &Identity) -> Result<ProcessWatch, String> {
+    match ProcessWatch::open(client) {
+        Liveness::Alive(watch) => Ok(watch),
+        Liveness::Dead => Err("its client is dead".to_owned()),
+        Liveness::Unknown(errno) => Err(format!("cannot watch its client {}: {errno}", client.pid)),
+    }
 }
