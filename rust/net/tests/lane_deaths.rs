@@ -198,7 +198,7 @@ fn serves_a_lane() {
     let client = worker.client();
     let client_bell = format!("/proc/{}/fd/{}", client.0.pid, client.1);
     let ring = |n_ended| {
-        if worker.client_to_wake(n_ended) {
+        if worker.must_wake_client(n_ended) {
             die_at("about to ring");
             std::fs::write(&client_bell, [1]).unwrap();
         }
@@ -214,7 +214,7 @@ fn serves_a_lane() {
             if let Some(claim) = worker.claim(LANE) {
                 return claim;
             }
-            worker.set_sleeping(true);
+            worker.set_waiting(true);
             if !worker.has_orders(LANE) {
                 poll(&mut [PollFd::new(&heard, PollFlags::IN)], None).unwrap();
                 rustix::io::read(&heard, &mut [0; 16]).unwrap();
@@ -222,7 +222,7 @@ fn serves_a_lane() {
                     die_at("woken");
                 }
             }
-            worker.set_sleeping(false);
+            worker.set_waiting(false);
         }
     };
     match &*std::env::var(POINT).unwrap() {
@@ -241,7 +241,7 @@ fn serves_a_lane() {
     }
     // Now it is killed, if possible while the client sleeps.
     if std::env::var(POINT).unwrap() == "about to sleep" {
-        worker.set_sleeping(true);
+        worker.set_waiting(true);
         die_at("about to sleep");
     }
     let last = claim(false);

@@ -111,7 +111,7 @@ fn teach(address: &str, stop: &AtomicBool) {
     let client = worker.client();
     let path = PathBuf::from(format!("/proc/{}/fd/{}", client.0.pid, client.1));
     let ring = |n_ended| {
-        if worker.client_to_wake(n_ended) {
+        if worker.must_wake_client(n_ended) {
             std::fs::write(&path, [1]).unwrap();
         }
     };
@@ -130,7 +130,7 @@ fn teach(address: &str, stop: &AtomicBool) {
             }
             continue;
         }
-        worker.set_sleeping(true);
+        worker.set_waiting(true);
         if !worker.has_orders(lane) {
             let mut fds = [PollFd::new(&read_end, PollFlags::IN)];
             let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -139,7 +139,7 @@ fn teach(address: &str, stop: &AtomicBool) {
                 rustix::io::read(&read_end, &mut [0; 16]).unwrap();
             }
         }
-        worker.set_sleeping(false);
+        worker.set_waiting(false);
     }
 }
 
@@ -212,7 +212,7 @@ fn waiting_for_a_block_is_woken_once() {
             std::thread::sleep(Duration::from_millis(2));
             worker.write(&claim, &[0; SLOT as usize]).unwrap();
             assert!(worker.publish(claim, Ok(())));
-            if worker.client_to_wake(1) {
+            if worker.must_wake_client(1) {
                 n_rings += 1;
                 std::fs::write(&path, [1]).unwrap();
             }

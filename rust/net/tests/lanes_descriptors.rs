@@ -40,7 +40,7 @@ fn a_supplier_that_could_not_be_woken_is_woken_once_a_descriptor_is_free() {
         LaneSupplier::attach(Arc::clone(&segment), identity, doorbell.as_raw_fd().unsigned_abs()).unwrap();
     let lane = LaneRef { index: 0, generation: 1 };
     assert!(worker.join(lane));
-    worker.set_sleeping(true);
+    worker.set_waiting(true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut n_made = 0;
@@ -50,12 +50,12 @@ fn a_supplier_that_could_not_be_woken_is_woken_once_a_descriptor_is_free() {
                 assert_eq!(n_calls, 1, "it was not woken after {n_made} samples");
                 rustix::io::read(&heard, &mut [0; 16]).unwrap();
                 while worker.has_orders(lane) {
-                    worker.set_sleeping(false);
+                    worker.set_waiting(false);
                     while let Some(claim) = worker.claim(lane) {
                         assert!(worker.publish(claim, Ok(())));
                         n_made += 1;
                     }
-                    worker.set_sleeping(true);
+                    worker.set_waiting(true);
                 }
             }
         });

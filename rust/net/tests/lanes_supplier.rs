@@ -272,7 +272,7 @@ fn no_order_is_left_lying_however_it_meets_the_suppliers_sleep() {
     let teacher = Teacher::with_spin(&scratch, SLOT, ONE, Duration::ZERO);
     let segment = Arc::new(Segment::create_shm(None, SLOT, 1).unwrap());
     let (_heard, doorbell) = rustix::pipe::pipe().unwrap();
-    let mut owner = segment.lane_owner(doorbell.as_raw_fd().unsigned_abs()).unwrap();
+    let mut owner = segment.lane_client(doorbell.as_raw_fd().unsigned_abs()).unwrap();
     let lane = owner.open_lane().unwrap();
     let mut peer = Peer::connect(&broker.endpoints().0);
     peer.ask(&ClientRequest::Hello { nonce: Some(1) });
@@ -282,7 +282,7 @@ fn no_order_is_left_lying_however_it_meets_the_suppliers_sleep() {
         lanes: vec![AnnouncedLane { product_id: "p", lane: lane.index, generation: lane.generation }],
     });
     eventually("the supplier is there", || owner.n_attached(lane) == 1);
-    let doorbell = format!("/proc/self/fd/{}", owner.suppliers()[0].bell_fd);
+    let doorbell = format!("/proc/self/fd/{}", owner.suppliers()[0].doorbell_fd);
     for n in 0..20_000 {
         assert!(owner.place(lane, 0, n));
         // It counts as awake once it is named, and its doorbell is not rung twice for one order.

@@ -232,10 +232,10 @@ impl Client {
                     break;
                 }
                 n_ended = n_left;
-                machine.lanes().sleep_for(n_ended);
+                machine.lanes().await_ended(n_ended);
                 machine.handle_lanes(now);
                 if machine.n_finished() != n_finished {
-                    machine.lanes().sleep_for(u32::from(others_sleep));
+                    machine.lanes().await_ended(u32::from(others_sleep));
                     return;
                 }
             }
@@ -250,6 +250,6 @@ impl Client {
             lanes.drain();
         }
         // The doorbell has woken all threads that sleep here.
-        lanes.sleep_for(u32::from(inner.n_sleeping > 0));
+        lanes.await_ended(u32::from(inner.n_sleeping > 0));
     }
 }

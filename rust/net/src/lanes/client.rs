@@ -79,7 +79,7 @@ impl ClientLanes {
             why,
         };
         let doorbell = Doorbell::new().map_err(|e| failed("create a pipe", e.to_string()))?;
-        match segment.lane_owner(doorbell.number()) {
+        match segment.lane_client(doorbell.number()) {
             Ok(owner) => {
                 let version = owner.suppliers_version().wrapping_sub(1);
                 let open = Open {
@@ -168,9 +168,9 @@ impl ClientLanes {
 
     /// Records that the client is about to block until so many more orders have ended, after which it must poll its
     /// lanes once more; 0: it is awake.
-    pub(crate) fn sleep_for(&self, n_ended: u32) {
+    pub(crate) fn await_ended(&self, n_ended: u32) {
         if let Some(open) = &self.open {
-            open.owner.sleep_for(n_ended);
+            open.owner.await_ended(n_ended);
         }
     }
 
@@ -243,7 +243,7 @@ impl AttachedSupplier {
         if self.process.is_some() && self.doorbell.is_some() {
             return;
         }
-        let shm::Supplier { identity, bell_fd, .. } = self.supplier;
+        let shm::Supplier { identity, doorbell_fd, .. } = self.supplier;
         if self.process.is_none()
             && let Liveness::Alive(watch) = ProcessWatch::open(&identity)
         {
@@ -255,7 +255,7 @@ impl AttachedSupplier {
         // A doorbell that was opened while the supplier ran is not one of a later process with its number.
         let is_alive =
             || self.process.as_ref().map_or_else(|| identity.is_alive(), |watch| !watch.has_ended());
-        let doorbell = RemoteDoorbell::open(identity.pid, bell_fd).ok().filter(|_| is_alive());
+        let doorbell = RemoteDoorbell::open(identity.pid, doorbell_fd).ok().filter(|_| is_alive());
         if let Some(doorbell) = doorbell {
             // It could not be woken for what was ordered before.
             doorbell.ring();
@@ -291,7 +291,7 @@ impl Open {
             if n_unsignalled == 0 {
                 continue;
             }
-            let (attached, awake) = self.owner.who_is_awake(lane);
+            let (attached, awake) = self.owner.attached_and_awake(lane);
             let needed = if is_bunch { self.needed(lane, attached, awake) } else { 0 };
             let missing = needed.saturating_sub(awake.count_ones() as usize).max(usize::from(awake == 0));
             let n_new = missing.min(n_unsignalled);
@@ -362,7 +362,7 @@ impl Open {
     }
 
     fn remove_dead(&mut self, supplier: &shm::Supplier) {
-        self.owner.owner_died(supplier);
+        self.owner.supplier_ended(supplier);
         // It may have been woken for orders that other suppliers should have now.
         for lane in self.lanes.into_iter().flatten() {
             self.wake(lane, usize::MAX);

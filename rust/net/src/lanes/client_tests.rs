@@ -55,7 +55,7 @@ impl Room {
     }
 
     fn n_awake(&self) -> u32 {
-        self.lanes.open.as_ref().unwrap().owner.who_is_awake(to_shm(self.lane)).1.count_ones()
+        self.lanes.open.as_ref().unwrap().owner.attached_and_awake(to_shm(self.lane)).1.count_ones()
     }
 
     fn claim(&self, supplier: usize) -> Claim {
@@ -87,7 +87,7 @@ impl Room {
 
     /// The one that is awake.
     fn awake(&self) -> usize {
-        let (_, awake) = self.lanes.open.as_ref().unwrap().owner.who_is_awake(to_shm(self.lane));
+        let (_, awake) = self.lanes.open.as_ref().unwrap().owner.attached_and_awake(to_shm(self.lane));
         awake.trailing_zeros() as usize
     }
 }
@@ -97,7 +97,7 @@ fn sleeper(segment: &Arc<Segment>, lane: LaneRef, doorbell: &Doorbell) -> LaneSu
     let me = Identity::current().unwrap();
     let worker = LaneSupplier::attach(Arc::clone(segment), me, doorbell.number()).unwrap();
     assert!(worker.join(to_shm(lane)));
-    worker.set_sleeping(true);
+    worker.set_waiting(true);
     worker
 }
 
@@ -200,7 +200,7 @@ fn a_supplier_with_a_doorbell_that_cannot_be_opened_is_passed_over_until_it_can(
     let segment = Arc::clone(room.workers[0].segment());
     let worker = LaneSupplier::attach(segment, Identity::current().unwrap(), number).unwrap();
     assert!(worker.join(to_shm(room.lane)));
-    worker.set_sleeping(true);
+    worker.set_waiting(true);
     room.workers.push(worker);
     room.lanes.update_suppliers();
     while room.has_rung(0) {}

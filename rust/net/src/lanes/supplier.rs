@@ -60,9 +60,9 @@ impl AttachedSegment {
         let identity = Identity::current().map_err(|error| error.to_string())?;
         let lanes = LaneSupplier::attach(Arc::new(segment), identity, doorbell.number())
             .map_err(|error| error.to_string())?;
-        let (client, bell_fd) = lanes.client();
+        let (client, doorbell_fd) = lanes.client();
         let watch = watch_client(&client)?;
-        let doorbell = RemoteDoorbell::open(client.pid, bell_fd)
+        let doorbell = RemoteDoorbell::open(client.pid, doorbell_fd)
             .map_err(|error| format!("cannot open its client's doorbell: {error}"))?;
         // A doorbell that was opened while the client ran is not one of a later process with its number.
         if watch.has_ended() {
@@ -87,7 +87,7 @@ impl AttachedSegment {
     }
 
     fn wake_after(&self, n_ended: u32) {
-        if self.lanes.client_to_wake(n_ended) {
+        if self.lanes.must_wake_client(n_ended) {
             self.doorbell.ring();
         }
     }

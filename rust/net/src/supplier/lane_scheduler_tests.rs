@@ -21,7 +21,7 @@ impl Student {
     fn new() -> Self {
         let segment = Arc::new(Segment::create_shm(None, SLOT, 4096).unwrap());
         let doorbell = Doorbell::new().unwrap();
-        let owner = segment.lane_owner(doorbell.number()).unwrap();
+        let owner = segment.lane_client(doorbell.number()).unwrap();
         Self { doorbell, owner }
     }
 
@@ -149,7 +149,7 @@ fn quick_samples_are_left_to_an_earlier_supplier_that_is_awake_until_a_client_ri
     student.order(lane, 0..1);
     junior.mean_ns = 300;
     assert_eq!(junior.take(1), Turn::Nobody);
-    senior.segments()[0].lanes.set_sleeping(true);
+    senior.segments()[0].lanes.set_waiting(true);
     assert_eq!(junior.take(1), Turn::Lane);
     junior.batch.give_back();
     senior.check(&mut machine);
@@ -217,7 +217,7 @@ fn a_batch_is_of_one_lane_and_grows_by_what_comes_later() {
     let task = scheduler.begin().unwrap();
     assert_eq!(scheduler.batch.sequences().len(), task.n);
     assert_eq!(scheduler.batch.sequences()[0], task.sequence);
-    student.owner.sleep_for(1);
+    student.owner.await_ended(1);
     scheduler.batch.give_back();
     student.bell_rings();
     assert_eq!(scheduler.batch.len(), 0);
@@ -296,7 +296,7 @@ fn closing_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
         if is_shown {
             assert_eq!(scheduler.batch.show().unwrap().len(), 1);
         }
-        student.owner.sleep_for(1);
+        student.owner.await_ended(1);
         scheduler.close();
         assert_eq!(student.n_attached(lane), 0);
         student.bell_rings();
@@ -341,7 +341,7 @@ fn a_sample_of_another_size_never_reaches_the_slot() {
         ));
     }
     let long = format!("head {} tail", "x".repeat(20_000));
-    student.owner.sleep_for(1);
+    student.owner.await_ended(1);
     scheduler.end(Err(&long));
     student.bell_rings();
     let Some(Ending::Failed(Some(text))) = student.owner.poll().map(|finished| finished.ending) else {

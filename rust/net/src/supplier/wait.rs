@@ -37,10 +37,10 @@ impl Supplier {
             }
         }
         let sleepers = Sleepers::of(&scheduler);
-        sleepers.set_sleeping(true);
+        sleepers.set_waiting(true);
         // For an order that was placed before its client saw the flag, the doorbell is not rung (L6).
         if scheduler.take(max) == Turn::Lane {
-            sleepers.set_sleeping(false);
+            sleepers.set_waiting(false);
             scheduler.now = Instant::now();
             return scheduler;
         }
@@ -80,9 +80,9 @@ impl Supplier {
             };
             let waitable = self.shared.lock().link.waitable();
             let sleepers = Sleepers { segments: vec![segment], doorbell: scheduler.doorbell().cloned() };
-            sleepers.set_sleeping(true);
+            sleepers.set_waiting(true);
             if scheduler.take_more(batch.max) {
-                sleepers.set_sleeping(false);
+                sleepers.set_waiting(false);
             } else {
                 let now = scheduler.now;
                 drop(scheduler);
@@ -139,15 +139,15 @@ impl Sleepers {
         Self { segments: scheduler.segments().to_vec(), doorbell: scheduler.doorbell().cloned() }
     }
 
-    fn set_sleeping(&self, sleeping: bool) {
+    fn set_waiting(&self, sleeping: bool) {
         for segment in &self.segments {
-            segment.lanes.set_sleeping(sleeping);
+            segment.lanes.set_waiting(sleeping);
         }
     }
 
     /// We did sleep.
     fn awake(&self) {
-        self.set_sleeping(false);
+        self.set_waiting(false);
         for segment in &self.segments {
             segment.lanes.counters().add(counter::SLEEPS, 1);
         }

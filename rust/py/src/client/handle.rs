@@ -125,7 +125,7 @@ impl Client {
             && let Some(offset) = slot_id.checked_mul(segment.slot_stride())
         {
             // Slots that do not exist are the business of the call below.
-            let _ = segment.scribble(offset, self.slot_size);
+            let _ = segment.poison(offset, self.slot_size);
         }
         client.release_slot(slot_id).map_err(|e| release_error(py, e))
     }
@@ -227,7 +227,7 @@ impl Client {
                 return;
             }
             if let Some(segment) = &scribbled {
-                let _ = segment.scribble(offset, len);
+                let _ = segment.poison(offset, len);
             }
             // It was handed out above, and is given back once.
             let _ = client.release_block(block);
@@ -299,7 +299,7 @@ impl Client {
         let (client, memory) = (self.client.here(py, "client")?, Buffer::new(memory)?);
         py.detach(|| {
             let memory = memory.foreign();
-            let is_same = memory.sleep_while(word).and_then(|()| memory.has_word(word));
+            let is_same = memory.wait_while(word).and_then(|()| memory.has_word(word));
             is_same.map(|is_same| !is_same && client.leave(product_id))
         })
         .map_err(|error| not_a_futex(py, error))
