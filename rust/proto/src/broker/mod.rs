@@ -19,6 +19,7 @@
 // Records.
 mod addresses;
 mod client;
+mod client_queues;
 mod config;
 mod cost;
 mod ids;

@@ -44,8 +44,10 @@ pub(super) fn parse_for_softs(text: &str) -> Option<(u64, u64)> {
 /// Where an order is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the queue of its product.
+    /// Has not had its turn, and waits for it in the queue of its client.
     Queued,
+    /// Has had its turn, and is the first to be leased again.
+    GivenBack,
     /// Among those that wait for the end of another lease on the same slot.
     Guarded,
     /// With a supplier.

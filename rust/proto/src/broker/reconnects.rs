@@ -18,17 +18,16 @@ impl Broker {
         let orders = self.clients[key].take_orders();
         let lost_client = nonce.filter(|_| self.had_softs).map(|nonce| self.lost_clients.acquire(nonce));
         for order_key in orders {
-            let order = &mut self.orders[order_key];
-            let number = match order.id {
+            let number = match self.orders[order_key].id {
                 OrderId::Native(number) => Some(number),
                 OrderId::Softs(_) => None,
             };
-            order.client = None;
-            if !self.withdraw(order_key)
-                && let Some(lost_client) = lost_client
-            {
-                self.orders[order_key].lost_client = Some(lost_client);
-                self.lost_clients.clients[lost_client].leases += 1;
+            if !self.withdraw(order_key) {
+                let order = &mut self.orders[order_key];
+                (order.client, order.lost_client) = (None, lost_client);
+                if let Some(lost_client) = lost_client {
+                    self.lost_clients.clients[lost_client].leases += 1;
+                }
             }
             if let (Some(lost_client), Some(number)) = (lost_client, number) {
                 self.lost_clients.remember(lost_client, number);

@@ -60,7 +60,7 @@ impl Broker {
         let matching = self.index.matching(product_id);
         let product = self.index.find(product_id);
         let mut diagnosis = Diagnosis {
-            queued: product.map_or(0, |product| u64::from(product.unleased)),
+            queued: product.map_or(0, |product| u64::from(product.unleased())),
             ..Diagnosis::default()
         };
         for (_, supplier) in self.suppliers.iter() {
@@ -110,7 +110,7 @@ impl Broker {
 
     /// The products that the detail has room for.
     fn longest_queues(&self) -> Vec<ProductKey> {
-        let rank = |&(_, product): &(ProductKey, &Product)| std::cmp::Reverse(product.unleased);
+        let rank = |&(_, product): &(ProductKey, &Product)| std::cmp::Reverse(product.unleased());
         let mut products: Vec<_> = self.index.in_use().collect();
         if products.len() > MAX_DETAIL_PRODUCTS {
             products.select_nth_unstable_by_key(MAX_DETAIL_PRODUCTS, rank);
@@ -124,7 +124,7 @@ impl Broker {
         let product = self.index.product(key);
         ProductDetail {
             product_id: product.id.as_ref().to_owned(),
-            queued: product.unleased.into(),
+            queued: product.unleased().into(),
             leased: leased.products.get(&key).copied().unwrap_or_default(),
             suppliers: self.index.sets_of(key).map(|set| u64::from(set.suppliers)).sum(),
         }

@@ -8,13 +8,13 @@ impl Broker {
     /// Takes an order back that no supplier has; `false` if one has it.
     pub(super) fn withdraw(&mut self, key: OrderKey) -> bool {
         let order = &self.orders[key];
-        let product = order.product;
         match order.place {
             Place::Leased => return false,
-            Place::Queued => self.index.unqueue(&mut self.orders, key),
+            Place::Queued | Place::GivenBack => self.index.unqueue(&mut self.orders, key),
             Place::Guarded => self.guards.leave(&mut self.orders, key),
         }
-        self.index.product_mut(product).unleased -= 1;
+        let order = &self.orders[key];
+        self.index.note_not_unleased(order.product, &order.id);
         self.drop_order(key);
         true
     }

@@ -49,20 +49,11 @@ impl<L: Lanes> Client<L> {
                 }
             }
             Ok(ToClient::Results { done, ended }) => {
-                let mut moved = !done.is_empty();
                 for number in done {
                     self.order_done(number);
                 }
                 for (number, code, text) in ended {
-                    moved |= code != EndCode::Refused;
-                    match code {
-                        EndCode::Refused => self.order_refused(now, number),
-                        EndCode::Failed => self.order_failed(now, number, text, true),
-                        EndCode::Invalid => self.order_failed(now, number, text, false),
-                    }
-                }
-                if moved {
-                    self.retry_refused(now);
+                    self.order_failed(now, number, text, code == EndCode::Failed);
                 }
             }
             Ok(ToClient::Supply(supplies)) => self.handle_supply(&supplies),

@@ -41,10 +41,8 @@ pub enum ToClient<'a> {
 pub enum EndCode {
     /// All attempts used up; nobody writes to the slot any more.
     Failed = 1,
-    /// The queue is full: order again later.
-    Refused = 2,
     /// The order itself is wrong.
-    Invalid = 3,
+    Invalid = 2,
 }
 
 /// What a broker says to a supplier.
