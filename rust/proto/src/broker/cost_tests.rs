@@ -89,7 +89,7 @@ fn costs(n_products: u64, n_orders: u64, others: u64) -> Vec<u64> {
     for product in 0..n_products {
         let first = product * per_product;
         let orders = (first..first + per_product).map(|n| (n, n * 64)).collect();
-        // Half of all is what nobody makes.
+        // No supplier makes half of the products.
         let kind = if product % 2 == 0 { "p" } else { "q" };
         bench.order(&format!("{kind}{product}"), orders);
     }

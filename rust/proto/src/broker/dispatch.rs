@@ -202,7 +202,7 @@ impl Broker {
     }
 
     fn give_up(&mut self, now: Instant, key: OrderKey, supplier: SupplierKey, ending: &Ending<'_>) {
-        let who = self.suppliers[supplier].who();
+        let who = self.suppliers[supplier].label();
         let order = &self.orders[key];
         let text = match ending {
             Ending::Failed(reason) if reason.starts_with(REFUSED) => (*reason).to_owned(),
@@ -236,7 +236,7 @@ impl Broker {
             true => (Kind::Refused, Level::Info),
             false => (Kind::GivenUp, Level::Error),
         };
-        self.journal.say(now, kind, level, || {
+        self.journal.record(now, kind, level, || {
             let product = &self.index.product(order.product).id;
             format!("order {} of {product:?} given up: {text}", order.id.text())
         });
@@ -284,9 +284,9 @@ impl Broker {
             ),
             Ending::Done | Ending::Returned => return,
         };
-        self.journal.say(now, kind, Level::Warning, || {
+        self.journal.record(now, kind, Level::Warning, || {
             let product = &self.index.product(order.product).id;
-            let who = self.suppliers[supplier].who();
+            let who = self.suppliers[supplier].label();
             let reason = match ending {
                 Ending::Failed(reason) => reason,
                 _ => "connection ended",

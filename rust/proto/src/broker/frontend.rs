@@ -99,7 +99,7 @@ impl Broker {
                 Some(number) => format!("client {number} left with {} open orders", client.len()),
                 None => format!("a client ({:?}) left with {} open orders", client.peer, client.len()),
             };
-            self.journal.say(now, Kind::PeerLeft, Level::Info, text);
+            self.journal.record(now, Kind::PeerLeft, Level::Info, text);
         }
         self.name_client(key, None);
         self.abandon_orders(key, nonce);
@@ -134,7 +134,7 @@ impl Broker {
                 let number = self.last_client;
                 self.clients[key].number = Some(number);
                 let total = self.active_clients;
-                self.journal.say(now, Kind::PeerCame, Level::Info, || {
+                self.journal.record(now, Kind::PeerCame, Level::Info, || {
                     format!("client {number} connected, {total} now")
                 });
                 number
@@ -294,7 +294,7 @@ impl Broker {
 
     fn refuse_client(&mut self, now: Instant, key: ClientKey, error: String) {
         let peer = self.clients[key].peer;
-        self.journal.say(now, Kind::BadRequest, Level::Warning, || {
+        self.journal.record(now, Kind::BadRequest, Level::Warning, || {
             format!("bad request of a client ({peer:?}): {error}")
         });
         self.answer_client(key, Answer::Error(error.into()));

@@ -1,4 +1,4 @@
-//! Who can make what: products, pattern lists, and between them one *interest* for each pair that matches.
+//! Which suppliers match which products: products, pattern lists, and between them one *interest* for each pair that matches.
 //!
 //! Suppliers with equal pattern lists share a [`PatternSet`]. A product is matched against the sets once, when it is first ordered, and
 //! remembers the result; from then on orders and suppliers find each other through lists, whatever else there is:

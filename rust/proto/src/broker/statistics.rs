@@ -1,4 +1,4 @@
-//! What STATS tells: figures, why a product may be late, who is connected and what is on order.
+//! What STATS tells: figures, why a product may be late, which peers are connected and what is on order.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -22,7 +22,7 @@ const PEER_BYTES: usize = 128;
 /// Bytes of a pattern in the detail.
 const MAX_DETAIL_PATTERN_BYTES: usize = 128;
 
-/// Leases, by whose orders and of what they are.
+/// Number of leases by client and by product.
 #[derive(Default)]
 struct Leased {
     clients: FxHashMap<ClientKey, u64>,
@@ -36,7 +36,7 @@ impl Broker {
         self.stats_within(MAX_CONTENT_BYTES - STATS_BYTES)
     }
 
-    /// The statistics, who is connected and what is on order. Patterns, clients, suppliers and products get a part of the message each, and are
+    /// The statistics, the connected peers and what is on order. Patterns, clients, suppliers and products get a part of the message each, and are
     /// cut where they would not fit.
     pub(super) fn stats_in_detail(&self, now: Instant) -> (Stats, Option<Box<Detail>>) {
         const EIGHTH: usize = (MAX_CONTENT_BYTES - STATS_BYTES) / 8;

@@ -32,7 +32,7 @@ impl Broker {
         self.drop_unused_products();
     }
 
-    /// Products without orders are remembered for those who may order them again: if there is nobody, for nobody.
+    /// Products without orders are kept for clients that may order them again; without clients and orders they are dropped.
     pub(super) fn drop_unused_products(&mut self) {
         if self.clients.len() + self.orders.len() == 0 {
             self.index.forget_idle();

@@ -108,7 +108,7 @@ impl<L: Lanes> Client<L> {
                 softs: supply.softs_suppliers,
             };
             self.products.get_mut(key).supply = Some(supplied);
-            // Who orders slot by slot has his first orders made by wire, whoever is quicker.
+            // A user that orders slot by slot has the first orders made by wire, whichever route is quicker.
             if supplied.wire == 0 && !self.recent.is_by_hand() && self.has_lane_suppliers(key) {
                 self.move_waiting_to_lane(key);
             }
