@@ -54,7 +54,7 @@ class Broker:
         supplier_timeout: seconds after which a supplier on another host counts as dead if TCP keep-alive probes are not
             answered. A supplier that only sends nothing is never dropped.
         client_timeout: the same for clients; the smaller of the two is used.
-        max_queue_per_product: orders of one product that wait at the broker; more wait at their clients.
+        max_queue_per_product: orders of softs clients for one product that wait at the broker; more are refused.
         max_order_attempts: an order that fails so often is given up.
         frontend_endpoint: where clients connect, instead of `endpoints`.
         backend_endpoint: where suppliers and workers connect, instead of `endpoints`.

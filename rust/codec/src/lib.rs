@@ -4,7 +4,7 @@
 //! without a branch, so that the compiler makes vector instructions of them. What goes through all elements is inlined, and there twice: for
 //! every processor, and for those with AVX2. Which one this is, the caller finds out.
 //!
-//! What is decoded may have been written by anybody: lengths, scales and indices are checked, and a bad one is an error.
+//! What is decoded comes from a peer: lengths, scales and indices are checked, and a bad one is an error.
 
 #![forbid(unsafe_code)]
 

@@ -58,8 +58,8 @@ impl Broker {
         let supplier = &self.suppliers[key];
         if was_known || !supplier.leases.is_empty() {
             let level = if was_known && !supplier.leases.is_empty() { Level::Warning } else { Level::Info };
-            self.journal.say(now, Kind::PeerLeft, level, || {
-                format!("{} left with {} open leases", supplier.who(), supplier.leases.len())
+            self.journal.record(now, Kind::PeerLeft, level, || {
+                format!("{} left with {} open leases", supplier.label(), supplier.leases.len())
             });
         }
         let mut leases: Vec<u64> = supplier.leases.keys().copied().collect();
@@ -69,7 +69,7 @@ impl Broker {
             for lease in leases {
                 self.end_lease(now, key, lease, Ending::Returned);
             }
-            // Who said goodbye has left, not died.
+            // A supplier that said goodbye has left on purpose.
             self.end_lease(now, key, oldest, if was_known { Ending::Lost } else { Ending::Returned });
         }
         self.settle(now);
@@ -102,9 +102,9 @@ impl Broker {
             }
         };
         let (total, n_patterns) = (self.registered_suppliers, product_ids.len());
-        self.journal.say(now, Kind::PeerCame, Level::Info, || {
+        self.journal.record(now, Kind::PeerCame, Level::Info, || {
             let first = product_ids.first().copied().unwrap_or_default();
-            format!("{} connected with {n_patterns} patterns ({first:?} ...), {total} now", supplier.who())
+            format!("{} connected with {n_patterns} patterns ({first:?} ...), {total} now", supplier.label())
         });
         self.answer_supplier(key, Answer::Hello(number, None));
         // A supplier that says HELLO again may have credit left.
@@ -168,7 +168,8 @@ impl Broker {
     fn goodbye(&mut self, now: Instant, key: SupplierKey) {
         if self.unregister(key) {
             let supplier = &self.suppliers[key];
-            self.journal.say(now, Kind::PeerLeft, Level::Info, || format!("{} said goodbye", supplier.who()));
+            self.journal
+                .record(now, Kind::PeerLeft, Level::Info, || format!("{} said goodbye", supplier.label()));
         }
         self.suppliers[key].window = 0;
         self.answer_supplier(key, Answer::Ok);
@@ -193,8 +194,8 @@ impl Broker {
 
     fn refuse_supplier(&mut self, now: Instant, key: SupplierKey, error: String) {
         let supplier = &self.suppliers[key];
-        self.journal.say(now, Kind::BadRequest, Level::Warning, || {
-            format!("bad request of {}: {error}", supplier.who())
+        self.journal.record(now, Kind::BadRequest, Level::Warning, || {
+            format!("bad request of {}: {error}", supplier.label())
         });
         self.answer_supplier(key, Answer::Error(error.into()));
     }

@@ -100,7 +100,7 @@ impl Client {
         }
     }
 
-    /// Its orders, which are then nobody's.
+    /// Takes all its orders.
     pub(super) fn take_orders(&mut self) -> Vec<OrderKey> {
         match &mut self.orders {
             Orders::Native(orders) => std::mem::take(orders).into_values().collect(),

@@ -100,7 +100,7 @@ impl Broker {
     /// Takes a queued order to a supplier with credit; or, while another lease on its slot is open, to those that wait for that (W2).
     fn lease(&mut self, now: Instant, key: OrderKey, supplier_key: SupplierKey) {
         cost::step();
-        self.index.unqueue(&mut self.orders, key);
+        self.index.take(&mut self.orders, key);
         let order = &mut self.orders[key];
         if !self.guards.close(order.address, order.offset) {
             order.place = Place::Guarded;
@@ -112,8 +112,8 @@ impl Broker {
         order.place = Place::Leased;
         self.last_lease += 1;
         let number = self.last_lease;
-        let product = self.index.product_mut(order.product);
-        product.unleased -= 1;
+        self.index.note_not_unleased(order.product, &order.id);
+        let product = self.index.product(order.product);
 
         let party = Party::Supplier(supplier_key);
         let supplier = &mut self.suppliers[supplier_key];
@@ -179,7 +179,8 @@ impl Broker {
             }
             Some(false) => {
                 self.log_retry(now, key, supplier, &ending);
-                self.index.product_mut(self.orders[key].product).unleased += 1;
+                let order = &self.orders[key];
+                self.index.note_unleased(order.product, &order.id);
                 self.requeue(key);
             }
             Some(true) => self.give_up(now, key, supplier, &ending),
@@ -195,14 +196,13 @@ impl Broker {
 
     /// To the front: it was first before.
     fn requeue(&mut self, key: OrderKey) {
-        let order = &mut self.orders[key];
-        order.place = Place::Queued;
+        let order = &self.orders[key];
         self.touched.push(order.product);
-        self.index.enqueue(&mut self.orders, key, true);
+        self.index.give_back(&mut self.orders, key);
     }
 
     fn give_up(&mut self, now: Instant, key: OrderKey, supplier: SupplierKey, ending: &Ending<'_>) {
-        let who = self.suppliers[supplier].who();
+        let who = self.suppliers[supplier].label();
         let order = &self.orders[key];
         let text = match ending {
             Ending::Failed(reason) if reason.starts_with(REFUSED) => (*reason).to_owned(),
@@ -221,7 +221,7 @@ impl Broker {
     /// The order would wait for a slot for which too many wait.
     fn crowded(&mut self, now: Instant, key: OrderKey) {
         let order = &self.orders[key];
-        self.index.product_mut(order.product).unleased -= 1;
+        self.index.note_not_unleased(order.product, &order.id);
         let text = format!(
             "{MAX_WAITERS_PER_SLOT} other orders wait for the slot at offset {}: one slot takes one order at a time",
             order.offset
@@ -236,7 +236,7 @@ impl Broker {
             true => (Kind::Refused, Level::Info),
             false => (Kind::GivenUp, Level::Error),
         };
-        self.journal.say(now, kind, level, || {
+        self.journal.record(now, kind, level, || {
             let product = &self.index.product(order.product).id;
             format!("order {} of {product:?} given up: {text}", order.id.text())
         });
@@ -284,9 +284,9 @@ impl Broker {
             ),
             Ending::Done | Ending::Returned => return,
         };
-        self.journal.say(now, kind, Level::Warning, || {
+        self.journal.record(now, kind, Level::Warning, || {
             let product = &self.index.product(order.product).id;
-            let who = self.suppliers[supplier].who();
+            let who = self.suppliers[supplier].label();
             let reason = match ending {
                 Ending::Failed(reason) => reason,
                 _ => "connection ended",

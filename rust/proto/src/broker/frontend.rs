@@ -17,6 +17,7 @@ use crate::wire::{ClientRequest, EndCode};
 
 const QUEUE_FULL: &str = "Queue full for product_id";
 const TOO_MANY_ORDERS: &str = "Too many open orders for one client";
+const DUPLICATE: &str = "an order with this number is open";
 const NOT_OWNED: &str = "Order not owned by this client";
 const DISPATCHED: &str = "Order already dispatched";
 const REPLACED: &str = "this client has come back on another connection";
@@ -98,7 +99,7 @@ impl Broker {
                 Some(number) => format!("client {number} left with {} open orders", client.len()),
                 None => format!("a client ({:?}) left with {} open orders", client.peer, client.len()),
             };
-            self.journal.say(now, Kind::PeerLeft, Level::Info, text);
+            self.journal.record(now, Kind::PeerLeft, Level::Info, text);
         }
         self.name_client(key, None);
         self.abandon_orders(key, nonce);
@@ -133,7 +134,7 @@ impl Broker {
                 let number = self.last_client;
                 self.clients[key].number = Some(number);
                 let total = self.active_clients;
-                self.journal.say(now, Kind::PeerCame, Level::Info, || {
+                self.journal.record(now, Kind::PeerCame, Level::Info, || {
                     format!("client {number} connected, {total} now")
                 });
                 number
@@ -159,7 +160,11 @@ impl Broker {
             return self.answer_client(key, Answer::Error(TOO_MANY_ORDERS.into()));
         }
         let medium = self.open_medium(product_id, address, 0);
-        if self.accept(key, OrderId::Softs(order_id.into()), medium, (offset, 0)) {
+        let waiting = self.index.product(medium.product).unleased_softs() as usize;
+        if waiting < self.config.max_queue_per_product
+            || self.can_lease(medium.product, medium.address, offset)
+        {
+            self.accept(key, OrderId::Softs(order_id.into()), medium, (offset, 0));
             // Answered first: the client takes the next frame that comes for the answer.
             self.answer_client(key, Answer::Ok);
             self.dispatch_product(now, medium.product);
@@ -180,39 +185,27 @@ impl Broker {
         let medium = self.open_medium(product_id, address, slot_size);
         for &(number, offset, sequence) in orders {
             let client = &self.clients[key];
-            let refusal = if client.find_number(number).is_some() {
-                Some((EndCode::Invalid, "an order with this number is open"))
+            let wrong = if client.find_number(number).is_some() {
+                DUPLICATE
             } else if client.len() >= MAX_ORDERS_PER_CLIENT {
-                Some((EndCode::Refused, TOO_MANY_ORDERS))
-            } else if !self.accept(key, OrderId::Native(number), medium, (offset, sequence)) {
-                Some((EndCode::Refused, QUEUE_FULL))
+                TOO_MANY_ORDERS
             } else {
+                self.accept(key, OrderId::Native(number), medium, (offset, sequence));
                 self.dispatch_product(now, medium.product);
-                None
+                continue;
             };
-            if let Some((code, text)) = refusal {
-                let client = &mut self.clients[key];
-                self.outbox.push_ended(Party::Client(key), &mut client.out, number, code, text);
-            }
+            let out = &mut self.clients[key].out;
+            self.outbox.push_ended(Party::Client(key), out, number, EndCode::Invalid, wrong);
         }
         self.close_medium(medium);
     }
 
-    /// Queues an order that has room there, or that `dispatch_product` will lease at once; `false` if it is neither.
-    fn accept(
-        &mut self,
-        client: ClientKey,
-        id: OrderId,
-        medium: Medium,
-        (offset, sequence): (u64, u64),
-    ) -> bool {
+    /// Queues an order; `dispatch_product` may lease it at once.
+    fn accept(&mut self, client: ClientKey, id: OrderId, medium: Medium, (offset, sequence): (u64, u64)) {
         let Medium { product, address, slot_size } = medium;
-        let full = self.index.product(product).unleased as usize >= self.config.max_queue_per_product;
-        if full && !self.can_lease(product, address, offset) {
-            return false;
-        }
         self.index.hold(product);
         self.addresses.hold(address);
+        self.index.note_unleased(product, &id);
         let order = self.orders.insert(Order {
             id: id.clone(),
             client: Some(client),
@@ -233,9 +226,7 @@ impl Broker {
             (Orders::Softs(orders), OrderId::Softs(id)) => orders.insert(id, order),
             _ => None,
         };
-        self.index.product_mut(product).unleased += 1;
-        self.index.enqueue(&mut self.orders, order, false);
-        true
+        self.index.enqueue(&mut self.orders, client, order);
     }
 
     fn cancel(&mut self, key: ClientKey, order_id: &str) {
@@ -303,7 +294,7 @@ impl Broker {
 
     fn refuse_client(&mut self, now: Instant, key: ClientKey, error: String) {
         let peer = self.clients[key].peer;
-        self.journal.say(now, Kind::BadRequest, Level::Warning, || {
+        self.journal.record(now, Kind::BadRequest, Level::Warning, || {
             format!("bad request of a client ({peer:?}): {error}")
         });
         self.answer_client(key, Answer::Error(error.into()));

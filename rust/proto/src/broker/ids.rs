@@ -36,6 +36,8 @@ keys! {
     SetKey SetTag
     /// A product that matches such a list.
     InterestKey InterestTag
+    /// The orders of one client for one product.
+    QueueKey QueueTag
     /// An interned address.
     AddressKey AddressTag
     /// One use of one lane.

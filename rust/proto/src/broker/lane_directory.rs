@@ -34,7 +34,7 @@ pub(super) struct LaneDirectory {
     pub(super) by_product: FxHashMap<ProductKey, Announced>,
 }
 
-/// Who wants to know of one product.
+/// The clients that announce one product, and its lanes.
 #[derive(Default)]
 pub(super) struct Announced {
     pub(super) clients: FxHashSet<ClientKey>,

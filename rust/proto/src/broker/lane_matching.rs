@@ -1,11 +1,11 @@
 //! Lanes: which products clients have announced, and which suppliers serve their lanes directly. What happens in a lane the broker never sees.
 //!
 //! An announced product is held in the index like one that has orders, so a pattern list that matches it knows it. A lane is offered to every
-//! native supplier of these lists, and taken back from those whose patterns stop to match. Who refuses one (UNATTACHED) serves that client
+//! native supplier of these lists, and taken back from those whose patterns stop to match. A supplier that refuses one (UNATTACHED) serves that client
 //! by wire; it is not asked again, unless the lane is used anew (another generation) or the supplier comes back on another connection.
 //!
 //! A lane may be announced by two connections, when a client comes back before its old connection is found dead: it ends with the last one.
-//! Numbers and offers are made into messages when the outbox is drained, so changes that undo each other cost nobody a message.
+//! Numbers and offers are made into messages when the outbox is drained, so changes that undo each other cost no message.
 
 use std::sync::Arc;
 

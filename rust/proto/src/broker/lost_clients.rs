@@ -32,7 +32,7 @@ impl LostClients {
         Self { clients: Slab::new(), by_nonce: FxHashMap::default(), orders: BTreeMap::new(), last_age: 0 }
     }
 
-    /// Whether no lease is open, and nobody is here for nothing.
+    /// Whether no lease is open, and every entry has an order to be told of.
     pub(super) fn is_quiet(&self) -> bool {
         let mut all = self.clients.iter().map(|(_, lost_client)| lost_client);
         all.all(|lost_client| lost_client.leases == 0 && !lost_client.ages.is_empty())

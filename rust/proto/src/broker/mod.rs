@@ -13,12 +13,13 @@
 //! Everything that an event causes has happened when its call returns; only messages wait to be fetched. There is nothing to do when time
 //! passes: a lease ends when its supplier answers or its connection ends, never by a clock (W1).
 //!
-//! Read on in `product_index` (who can make what), `dispatch` (who gets what), `lane_matching` (who needs no broker for it), `reconnects` (what waits for those
-//! who come back), `frontend` and `backend` (who says what).
+//! Read on in `product_index` (which suppliers match which products), `client_queues` (in what order orders are served), `dispatch` (leases),
+//! `lane_matching` (suppliers and lanes), `reconnects` (clients that lost a connection), `frontend` and `backend` (the messages of peers).
 
 // Records.
 mod addresses;
 mod client;
+mod client_queues;
 mod config;
 mod cost;
 mod ids;

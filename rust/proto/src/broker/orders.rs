@@ -22,7 +22,7 @@ impl OrderId {
         }
     }
 
-    /// What a softs supplier gets to see. With the nonce of the client it says whose order it is even to a broker that never knew it.
+    /// What a softs supplier gets to see. With the nonce it names the client even to a broker that never knew the order.
     pub(super) fn for_softs(&self, nonce: Option<u64>) -> Arc<str> {
         match (self, nonce) {
             (Self::Native(number), Some(nonce)) => format!("{nonce:016x}-{number}").into(),
@@ -44,8 +44,10 @@ pub(super) fn parse_for_softs(text: &str) -> Option<(u64, u64)> {
 /// Where an order is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the queue of its product.
+    /// Has not had its turn, and waits for it in the queue of its client.
     Queued,
+    /// Has had its turn, and is the first to be leased again.
+    GivenBack,
     /// Among those that wait for the end of another lease on the same slot.
     Guarded,
     /// With a supplier.
@@ -57,11 +59,11 @@ pub(super) struct Order {
     pub(super) id: OrderId,
     /// `None`: the client is gone, and only the lease keeps the order.
     pub(super) client: Option<ClientKey>,
-    /// Who hears of the end of that lease, if the client should come back.
+    /// The entry that is told of the end of that lease, if the client should reconnect.
     pub(super) lost_client: Option<LostClientKey>,
     pub(super) product: ProductKey,
     pub(super) address: AddressKey,
-    /// The supplier that failed last: somebody else should try, if there is one.
+    /// The supplier that failed last: another one should try, if there is one.
     pub(super) avoid: Option<SupplierKey>,
     pub(super) offset: u64,
     pub(super) slot_size: u64,

@@ -45,7 +45,7 @@ pub(super) enum Outcome {
     Fulfilled(Arc<str>),
     Failed(Arc<str>),
     Results(Results),
-    /// Orders of earlier connections to whose slots nobody writes any more.
+    /// Orders of earlier connections; no supplier writes to their slots any more.
     Late(Vec<u64>),
 }
 
@@ -90,7 +90,7 @@ pub(super) enum Party {
     Supplier(SupplierKey),
 }
 
-/// Who has messages that wait.
+/// The peers with messages that wait.
 pub(super) struct Outbox {
     /// May name peers that are gone; a peer that got their key then has an entry too many, which does no harm.
     pub(super) dirty: VecDeque<Party>,
@@ -143,7 +143,7 @@ impl Outbox {
         });
     }
 
-    /// Tells a native client that nobody writes any more for an order of an earlier connection.
+    /// Tells a native client that no supplier writes any more for an order of an earlier connection.
     pub(super) fn push_late(&mut self, party: Party, out: &mut PeerOut<Outcome>, order: u64) {
         if let Some(Item::Push(Outcome::Late(orders))) = out.items.back_mut()
             && (orders.len() + 1) * NUMBER_BYTES <= MAX_CONTENT_BYTES

@@ -1,4 +1,4 @@
-//! Who can make what: products, pattern lists, and between them one *interest* for each pair that matches.
+//! Which suppliers match which products: products, pattern lists, and between them one *interest* for each pair that matches.
 //!
 //! Suppliers with equal pattern lists share a [`PatternSet`]. A product is matched against the sets once, when it is first ordered, and
 //! remembers the result; from then on orders and suppliers find each other through lists, whatever else there is:
@@ -14,10 +14,11 @@ use std::sync::Arc;
 use regex::RegexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::client_queues::{ClientQueues, ProductQueue};
 use super::cost;
-use super::ids::{InterestKey, InterestTag, OrderKey, OrderTag, ProductKey, ProductTag};
+use super::ids::{ClientKey, InterestKey, InterestTag, OrderKey, ProductKey, ProductTag};
 use super::ids::{SetKey, SetTag, SupplierKey, SupplierTag};
-use super::orders::OrderTable;
+use super::orders::{OrderId, OrderTable};
 use super::slab::{Linked, Links, List, Slab};
 use crate::patterns;
 
@@ -32,9 +33,23 @@ pub(super) struct Product {
     /// Whether a client announces it; its sets know then.
     announced: bool,
     /// Orders that no supplier has: those in the queue, and those that wait for their slot.
-    pub(super) unleased: u32,
-    queue: List<OrderTag>,
+    unleased: u32,
+    /// Those of them that are of softs clients.
+    unleased_softs: u32,
+    queue: ProductQueue,
     interests: Vec<InterestKey>,
+}
+
+impl Product {
+    /// Orders that no supplier has.
+    pub(super) fn unleased(&self) -> u32 {
+        self.unleased
+    }
+
+    /// Those of them that are of softs clients.
+    pub(super) fn unleased_softs(&self) -> u32 {
+        self.unleased_softs
+    }
 }
 
 /// A product that matches a set; in the set's `waiting` exactly while the product's queue has orders.
@@ -74,6 +89,7 @@ pub(super) struct ProductIndex {
     products: Slab<ProductTag, Product>,
     by_id: FxHashMap<Arc<str>, ProductKey>,
     idle: usize,
+    queues: ClientQueues,
     interests: Slab<InterestTag, Interest>,
     pub(super) sets: Slab<SetTag, PatternSet>,
     by_patterns: FxHashMap<Arc<[Box<str>]>, SetKey>,
@@ -88,6 +104,7 @@ impl ProductIndex {
             products: Slab::new(),
             by_id: FxHashMap::default(),
             idle: 0,
+            queues: ClientQueues::new(),
             interests: Slab::new(),
             sets: Slab::new(),
             by_patterns: FxHashMap::default(),
@@ -98,6 +115,7 @@ impl ProductIndex {
 
     pub(super) fn has_products(&self) -> bool {
         self.products.len() + self.by_id.len() + self.interests.len() + self.idle > 0
+            || !self.queues.is_empty()
     }
 
     #[cfg(test)]
@@ -113,10 +131,6 @@ impl ProductIndex {
 
     pub(super) fn product(&self, key: ProductKey) -> &Product {
         &self.products[key]
-    }
-
-    pub(super) fn product_mut(&mut self, key: ProductKey) -> &mut Product {
-        &mut self.products[key]
     }
 
     /// Those that have orders or are announced.
@@ -145,7 +159,8 @@ impl ProductIndex {
             holders: 1,
             announced: false,
             unleased: 0,
-            queue: List::new(),
+            unleased_softs: 0,
+            queue: ProductQueue::new(),
             interests: Vec::new(),
         });
         self.by_id.insert(id, key);
@@ -213,18 +228,42 @@ impl ProductIndex {
 
     /// The order that is next; `None` also for a product that is gone.
     pub(super) fn front(&self, key: ProductKey) -> Option<OrderKey> {
-        self.products.get(key)?.queue.front()
+        self.queues.front(&self.products.get(key)?.queue)
     }
 
-    /// Puts an order into the queue of its product, at the front or at the back.
-    pub(super) fn enqueue(&mut self, orders: &mut OrderTable, order: OrderKey, first: bool) {
+    /// Puts a new order into the queue of its product.
+    pub(super) fn enqueue(&mut self, orders: &mut OrderTable, client: ClientKey, order: OrderKey) {
         let key = orders[order].product;
-        let product = &mut self.products[key];
-        if first {
-            product.queue.push_front(orders, order);
-        } else {
-            product.queue.push_back(orders, order);
+        self.queues.push(&mut self.products[key].queue, orders, (client, order));
+        self.note_queued(key);
+    }
+
+    /// Puts an order that had its turn back into the queue of its product, before all others.
+    pub(super) fn give_back(&mut self, orders: &mut OrderTable, order: OrderKey) {
+        let key = orders[order].product;
+        self.queues.give_back(&mut self.products[key].queue, orders, order);
+        self.note_queued(key);
+    }
+
+    /// Takes the order that is next out of the queue of its product; its client has had its turn.
+    pub(super) fn take(&mut self, orders: &mut OrderTable, order: OrderKey) {
+        let key = orders[order].product;
+        if self.queues.take(&mut self.products[key].queue, orders, order) {
+            self.note_unqueued(key);
         }
+    }
+
+    /// Takes an order out of the queue of its product, wherever it is there.
+    pub(super) fn unqueue(&mut self, orders: &mut OrderTable, order: OrderKey) {
+        let key = orders[order].product;
+        if self.queues.remove(&mut self.products[key].queue, orders, order) {
+            self.note_unqueued(key);
+        }
+    }
+
+    /// The first order in a queue: the sets that match the product have one more that waits.
+    fn note_queued(&mut self, key: ProductKey) {
+        let product = &self.products[key];
         if product.queue.len() == 1 {
             for &interest in &product.interests {
                 cost::step();
@@ -234,11 +273,9 @@ impl ProductIndex {
         }
     }
 
-    /// Takes an order out of the queue of its product.
-    pub(super) fn unqueue(&mut self, orders: &mut OrderTable, order: OrderKey) {
-        let key = orders[order].product;
-        let product = &mut self.products[key];
-        product.queue.remove(orders, order);
+    /// No order is left in a queue.
+    fn note_unqueued(&mut self, key: ProductKey) {
+        let product = &self.products[key];
         if product.queue.is_empty() {
             for &interest in &product.interests {
                 cost::step();
@@ -246,6 +283,20 @@ impl ProductIndex {
                 self.sets[set].waiting.remove(&mut self.interests, interest);
             }
         }
+    }
+
+    /// An order of the product has no lease: it is new, or its lease has ended.
+    pub(super) fn note_unleased(&mut self, key: ProductKey, id: &OrderId) {
+        let product = &mut self.products[key];
+        product.unleased += 1;
+        product.unleased_softs += u32::from(matches!(id, OrderId::Softs(_)));
+    }
+
+    /// An order that had no lease has one, or has ended.
+    pub(super) fn note_not_unleased(&mut self, key: ProductKey, id: &OrderId) {
+        let product = &mut self.products[key];
+        product.unleased -= 1;
+        product.unleased_softs -= u32::from(matches!(id, OrderId::Softs(_)));
     }
 
     /// The sets that match a product of the table.

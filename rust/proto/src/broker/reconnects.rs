@@ -1,6 +1,6 @@
-//! What clients that have lost their connection must hear when they are back: which of their orders nobody writes to any more (LATE).
+//! What clients that have lost their connection must be told when they reconnect: to which of their orders' slots no supplier writes any more (LATE).
 //!
-//! Such a client lets the slots rest that a softs supplier may have been given. It cannot know who had what, and after as many LATEs as there were
+//! Such a client lets the slots rest that a softs supplier may have been given. It cannot know which supplier had what, and after as many LATEs as there were
 //! softs suppliers it takes all the others for quiet. So it is told when the last lease of its lost connections has ended, of all their orders at
 //! once: then there is no writer left, whatever it makes of it. What a softs supplier answers that another broker gave it is told as it comes.
 //!
@@ -12,23 +12,22 @@ use super::outbox::Party;
 use super::state::Broker;
 
 impl Broker {
-    /// A connection is over: what is queued goes; what is leased stays until its supplier says so (W1, W2). A client without a nonce has nobody
-    /// who could come back, and one that never heard of softs suppliers lets no slot rest.
+    /// A connection is over: what is queued goes; what is leased stays until its supplier says so (W1, W2). A client without a nonce
+    /// cannot reconnect, and one that was never told of softs suppliers quarantines no slot.
     pub(super) fn abandon_orders(&mut self, key: ClientKey, nonce: Option<u64>) {
         let orders = self.clients[key].take_orders();
         let lost_client = nonce.filter(|_| self.had_softs).map(|nonce| self.lost_clients.acquire(nonce));
         for order_key in orders {
-            let order = &mut self.orders[order_key];
-            let number = match order.id {
+            let number = match self.orders[order_key].id {
                 OrderId::Native(number) => Some(number),
                 OrderId::Softs(_) => None,
             };
-            order.client = None;
-            if !self.withdraw(order_key)
-                && let Some(lost_client) = lost_client
-            {
-                self.orders[order_key].lost_client = Some(lost_client);
-                self.lost_clients.clients[lost_client].leases += 1;
+            if !self.withdraw(order_key) {
+                let order = &mut self.orders[order_key];
+                (order.client, order.lost_client) = (None, lost_client);
+                if let Some(lost_client) = lost_client {
+                    self.lost_clients.clients[lost_client].leases += 1;
+                }
             }
             if let (Some(lost_client), Some(number)) = (lost_client, number) {
                 self.lost_clients.remember(lost_client, number);
@@ -51,7 +50,7 @@ impl Broker {
         }
     }
 
-    /// A softs supplier has answered an order that we did not give it, or gave to somebody else since: another broker did, before us, or we did on
+    /// A softs supplier has answered an order that we did not give it, or gave to another supplier since: another broker did, before us, or we did on
     /// a connection that broke.
     pub(super) fn answered_late(&mut self, order_id: &str) {
         let Some((nonce, number)) = parse_for_softs(order_id) else {
@@ -59,7 +58,7 @@ impl Broker {
         };
         let client = self.by_nonce.get(&nonce).copied();
         if client.is_some_and(|client| self.clients[client].find_number(number).is_some()) {
-            // Somebody else has it, or will have it: the result says when its slot is quiet.
+            // Another supplier has it, or will have it: the result tells when its slot is quiet.
             return;
         }
         match client.filter(|_| !self.lost_clients.by_nonce.contains_key(&nonce)) {

@@ -44,7 +44,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// A broker that knows nobody.
+    /// A broker without peers.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Broker {
         }
     }
 
-    /// Whether nothing is held for anybody, except what clients that may come back have to hear; so it is once all peers are gone.
+    /// Whether nothing is held, except what clients that may reconnect must be told; this is so once all peers are gone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty()

@@ -1,4 +1,4 @@
-//! What STATS tells: figures, why a product may be late, who is connected and what is on order.
+//! What STATS tells: figures, why a product may be late, which peers are connected and what is on order.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -22,7 +22,7 @@ const PEER_BYTES: usize = 128;
 /// Bytes of a pattern in the detail.
 const MAX_DETAIL_PATTERN_BYTES: usize = 128;
 
-/// Leases, by whose orders and of what they are.
+/// Number of leases by client and by product.
 #[derive(Default)]
 struct Leased {
     clients: FxHashMap<ClientKey, u64>,
@@ -36,7 +36,7 @@ impl Broker {
         self.stats_within(MAX_CONTENT_BYTES - STATS_BYTES)
     }
 
-    /// The statistics, who is connected and what is on order. Patterns, clients, suppliers and products get a part of the message each, and are
+    /// The statistics, the connected peers and what is on order. Patterns, clients, suppliers and products get a part of the message each, and are
     /// cut where they would not fit.
     pub(super) fn stats_in_detail(&self, now: Instant) -> (Stats, Option<Box<Detail>>) {
         const EIGHTH: usize = (MAX_CONTENT_BYTES - STATS_BYTES) / 8;
@@ -60,7 +60,7 @@ impl Broker {
         let matching = self.index.matching(product_id);
         let product = self.index.find(product_id);
         let mut diagnosis = Diagnosis {
-            queued: product.map_or(0, |product| u64::from(product.unleased)),
+            queued: product.map_or(0, |product| u64::from(product.unleased())),
             ..Diagnosis::default()
         };
         for (_, supplier) in self.suppliers.iter() {
@@ -110,7 +110,7 @@ impl Broker {
 
     /// The products that the detail has room for.
     fn longest_queues(&self) -> Vec<ProductKey> {
-        let rank = |&(_, product): &(ProductKey, &Product)| std::cmp::Reverse(product.unleased);
+        let rank = |&(_, product): &(ProductKey, &Product)| std::cmp::Reverse(product.unleased());
         let mut products: Vec<_> = self.index.in_use().collect();
         if products.len() > MAX_DETAIL_PRODUCTS {
             products.select_nth_unstable_by_key(MAX_DETAIL_PRODUCTS, rank);
@@ -124,7 +124,7 @@ impl Broker {
         let product = self.index.product(key);
         ProductDetail {
             product_id: product.id.as_ref().to_owned(),
-            queued: product.unleased.into(),
+            queued: product.unleased().into(),
             leased: leased.products.get(&key).copied().unwrap_or_default(),
             suppliers: self.index.sets_of(key).map(|set| u64::from(set.suppliers)).sum(),
         }

@@ -92,7 +92,7 @@ impl Supplier {
     }
 
     /// How errors and the log call it.
-    pub(super) fn who(&self) -> String {
+    pub(super) fn label(&self) -> String {
         match (self.number, &self.name) {
             (Some(number), Some(name)) => format!("supplier {number} ({name})"),
             (Some(number), None) => format!("supplier {number}"),

@@ -9,7 +9,7 @@ use crate::wire::{Message, ToClient, ToSupplier, WorkGroup};
 const OPEN_GROUPS: usize = 8;
 
 impl Broker {
-    /// Clears `out` and fills it with the next message that has to be sent; says to whom. Call it until it returns `None`,
+    /// Clears `out` and fills it with the next message that has to be sent; returns its receiver. Call it until it returns `None`,
     /// once per turn of the loop: what is decided between two drains goes into as few messages as possible.
     ///
     /// SUPPLY comes before all WORK and has to be written before it: a client must know of a softs supplier before that one has an order of its.

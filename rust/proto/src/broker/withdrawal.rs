@@ -8,13 +8,13 @@ impl Broker {
     /// Takes an order back that no supplier has; `false` if one has it.
     pub(super) fn withdraw(&mut self, key: OrderKey) -> bool {
         let order = &self.orders[key];
-        let product = order.product;
         match order.place {
             Place::Leased => return false,
-            Place::Queued => self.index.unqueue(&mut self.orders, key),
+            Place::Queued | Place::GivenBack => self.index.unqueue(&mut self.orders, key),
             Place::Guarded => self.guards.leave(&mut self.orders, key),
         }
-        self.index.product_mut(product).unleased -= 1;
+        let order = &self.orders[key];
+        self.index.note_not_unleased(order.product, &order.id);
         self.drop_order(key);
         true
     }
@@ -32,7 +32,7 @@ impl Broker {
         self.drop_unused_products();
     }
 
-    /// Products without orders are remembered for those who may order them again: if there is nobody, for nobody.
+    /// Products without orders are kept for clients that may order them again; without clients and orders they are dropped.
     pub(super) fn drop_unused_products(&mut self) {
         if self.clients.len() + self.orders.len() == 0 {
             self.index.forget_idle();

@@ -152,7 +152,7 @@ impl<L: Lanes> Client<L> {
         Some(block)
     }
 
-    /// Nobody wants the block any more: its slots become free as soon as nobody writes to them. Orders that only the broker can take back are
+    /// The block is not wanted any more: its slots become free as soon as no supplier writes to them. Orders that only the broker can take back are
     /// noted for [`Client::send_cancels`].
     pub(super) fn dismantle(&mut self, id: BlockId, give_back: bool) {
         let block = &mut self.blocks[id as usize];
@@ -199,7 +199,7 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// Takes an order back that nobody has claimed; its slot is then at rest.
+    /// Takes an order back that no supplier has claimed; its slot is then at rest.
     pub(super) fn cancel_in_lane(&mut self, slot: SlotId) -> bool {
         let cancelled = self.lanes.cancel(slot);
         if cancelled {
@@ -209,7 +209,7 @@ impl<L: Lanes> Client<L> {
         cancelled
     }
 
-    /// Asks the broker for the orders that nobody wants any more.
+    /// Asks the broker for the orders that are stale.
     pub(super) fn send_cancels(&mut self) {
         let orders = std::mem::take(&mut self.unwanted);
         if !orders.is_empty() && self.dialect.is_some() {

@@ -149,7 +149,7 @@ impl<L: Lanes> Client<L> {
         self.requests.stats(product.map(str::to_owned), false)
     }
 
-    /// Asks the broker for its statistics and for who is connected, if it can tell; the outcome is an [`Outcome::Detail`].
+    /// Asks the broker for its statistics and for the connected peers, if it can tell; the outcome is an [`Outcome::Detail`].
     pub fn request_detail(&mut self) -> RequestId {
         self.requests.stats(None, true)
     }
@@ -159,7 +159,7 @@ impl<L: Lanes> Client<L> {
         self.requests.take_outcome(request)
     }
 
-    /// Nobody waits for this request any more.
+    /// No caller waits for this request any more.
     pub fn abandon(&mut self, request: RequestId) {
         self.requests.abandon(request);
     }

@@ -90,7 +90,7 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// `written`: whether a supplier had it, so that the broker knows that nobody writes to the slot any more.
+    /// `written`: whether a supplier had it, so that the broker knows that no supplier writes to the slot any more.
     pub(super) fn order_failed(&mut self, now: Instant, number: OrderNumber, text: &str, written: bool) {
         let Some(slot) = self.leave_wire(number) else {
             return;

@@ -15,7 +15,7 @@ pub(super) enum Subscription {
 pub(super) struct Recent {
     requests: u64,
     pub(super) products: Vec<(ProductKey, u64)>,
-    /// The user chooses himself what to order, and takes whatever is finished.
+    /// The user chooses what to order, and takes whatever is finished.
     is_by_hand: bool,
 }
 

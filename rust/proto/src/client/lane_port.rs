@@ -18,7 +18,7 @@ pub enum Ending {
     Done,
     /// The supplier could not make it, and why; `None` where there was no room to say so.
     Failed(Option<String>),
-    /// The supplier died with it. Nobody writes to the slot any more.
+    /// The supplier exited or was killed with it. No supplier writes to the slot any more.
     Lost,
 }
 
@@ -39,7 +39,7 @@ pub trait Lanes {
     fn n_attached(&self, lane: LaneRef) -> u32;
     /// Places an order; `false` when the ring is full.
     fn place(&mut self, lane: LaneRef, slot: SlotId, sequence: u64) -> bool;
-    /// Takes an order back that nobody has claimed; whether it did.
+    /// Takes an order back that no supplier has claimed; whether it did.
     fn cancel(&mut self, slot: SlotId) -> bool;
     /// The next order that has ended, of whatever lane, in the order in which they are found.
     fn poll(&mut self) -> Option<LaneEvent>;

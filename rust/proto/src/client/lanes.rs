@@ -14,8 +14,8 @@ use crate::wire::{AnnouncedLane, ClientRequest, Message, NO_LANE};
 const SUPPLY_PATIENCE: Duration = Duration::from_millis(20);
 
 impl<L: Lanes> Client<L> {
-    /// Whether orders wait for the broker to say who makes what was announced. Who goes away after an order has been placed turns the crank until
-    /// this is over, or until [`Client::poll_timeout`]: nobody else would send them.
+    /// Whether orders wait for the broker to report the suppliers of what was announced. A caller that returns after it has placed an order runs the event loop until
+    /// this is over, or until [`Client::poll_timeout`]: nothing else would send them.
     #[must_use]
     pub fn awaits_supply(&self) -> bool {
         self.dialect == Some(Dialect::Native) && (self.announce_due || self.supply_due.is_some())
@@ -34,7 +34,7 @@ impl<L: Lanes> Client<L> {
     }
 
     /// Whether orders in the lane of `key` are served: suppliers are attached to it, or the broker has told all that it knows to attach.
-    /// Who is in a call then comes to the lane no later than to a lease, and takes no more from it than it makes at once. But a user who
+    /// A supplier in a call then comes to the lane no later than to a lease, and takes no more from it than it makes at once. But a user who
     /// orders slot by slot may go away then, and would not hear of it if they all refused.
     pub(super) fn has_lane_suppliers(&self, key: ProductKey) -> bool {
         let product = self.products.get(key);

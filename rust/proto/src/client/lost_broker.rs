@@ -1,4 +1,4 @@
-//! What a lost broker leaves behind: orders to be placed again, and slots that somebody may still write to.
+//! What a lost broker leaves behind: orders to be placed again, and slots that a supplier may still write to.
 //!
 //! A native supplier stops writing when its connection ends, and a broker gives no slot away while it knows of a writer. So an order that the
 //! lost broker had can be ordered again in its slot, through a broker. A lane does not know of such writers: it must not get the slot before

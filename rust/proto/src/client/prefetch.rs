@@ -45,7 +45,7 @@ impl<L: Lanes> Client<L> {
         }
         let have = self.products.get(key).live as usize;
         if have < share {
-            // Others may have more than their share, since nobody asks for them any more; who has nothing at all gets something of theirs.
+            // Others may have more than their share, since they are not asked for any more; a product that has nothing at all gets something of theirs.
             let theirs = if have == 0 { 0 } else { share };
             self.reclaim_for(key, share - have, theirs);
             self.order_up_to(key, share, most);
@@ -133,7 +133,7 @@ impl<L: Lanes> Client<L> {
         self.send_cancels();
     }
 
-    /// Frees up to `wanted` finished blocks that nobody asked for yet.
+    /// Frees up to `wanted` finished blocks that were not asked for yet.
     pub(super) fn drop_prefetched_finished(&mut self, wanted: usize) {
         let complete: Vec<_> = (0..self.blocks.len() as BlockId)
             .filter(|&id| {

@@ -13,7 +13,7 @@ use super::sequence::{Plan, Stream};
 /// all, unless it is in use.
 pub const MAX_REMEMBERED: usize = 1024;
 
-/// Who makes a product, as the broker said last.
+/// The suppliers of a product, as the broker reported last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Supplied {
     /// Suppliers that serve the lane, or will as soon as their present call is over.
@@ -44,7 +44,7 @@ pub(super) struct Product {
     pub(super) on_wire: u32,
     /// Slots on order by wire, sent.
     pub(super) sent: u32,
-    /// Like `sent`, and those that nobody wants any more.
+    /// Like `sent`, and those that are stale.
     pub(super) leased: u32,
     /// Orders to be sent. An entry counts only if the slot still waits with that number.
     pub(super) waiting: VecDeque<(SlotId, OrderNumber)>,

@@ -37,7 +37,7 @@ impl Quarantine {
         self.slots.extend(lost);
     }
 
-    /// The writer of `order` has answered: slots that nobody writes to any more.
+    /// The writer of `order` has answered: slots that no supplier writes to any more.
     pub(super) fn release(&mut self, order: OrderNumber) -> Vec<SlotId> {
         let Some(slot) = self.slots.remove(&order) else {
             return Vec::new();

@@ -6,7 +6,7 @@ use super::slots::State;
 use super::state::Client;
 
 impl<L: Lanes> Client<L> {
-    /// The share of those whom only the broker reaches has grown: gives them what waits in the lane unclaimed.
+    /// The share of suppliers that only the broker reaches has grown: gives them what waits in the lane unclaimed.
     pub(super) fn rebalance(&mut self, key: ProductKey) {
         if self.has_lane_suppliers(key) {
             let room = self.wire_share(key).saturating_sub(self.products.get(key).on_wire);
@@ -16,7 +16,7 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// Sends up to `wanted` orders by wire that nobody has claimed, the last ones of the stream first.
+    /// Sends up to `wanted` orders by wire that no supplier has claimed, the last ones of the stream first.
     pub(super) fn take_back_from_lane(&mut self, key: ProductKey, wanted: usize) {
         let mut unclaimed: Vec<_> = (0..self.slots.len())
             .filter(|&slot| self.slots[slot].state == State::Lane)
@@ -52,7 +52,7 @@ impl<L: Lanes> Client<L> {
                 slot.state == State::Waiting && !slot.tainted && block.wanted && block.product == key
             })
             .collect();
-        // Who makes them begins with the first that is placed.
+        // Suppliers begin with the first that is placed.
         waiting.sort_unstable_by_key(|&slot| self.place_in_stream(slot));
         for slot in waiting {
             let sequence = self.sequence_of(slot);

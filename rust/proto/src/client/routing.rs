@@ -43,7 +43,7 @@ impl<L: Lanes> Client<L> {
         wire.saturating_mul(2).min(half)
     }
 
-    /// How many more orders of `key` the broker may have: none while we wait to hear who makes it. Where there are suppliers of softs it has no more than they all can use, because
+    /// How many more orders of `key` the broker may have: none until the broker has reported its suppliers. Where there are suppliers of softs it has no more than they all can use, because
     /// what it has may be quarantined when it dies.
     pub(super) fn room_on_wire(&self, key: ProductKey) -> usize {
         let product = self.products.get(key);
@@ -115,7 +115,7 @@ impl<L: Lanes> Client<L> {
         let order = self.slots[slot as usize].order;
         let (slots, product) = (&self.slots, self.products.get_mut(key));
         if product.waiting.len() > 2 * slots.len() {
-            // Without a broker nobody else clears out what was taken back since.
+            // Without a broker nothing else clears out what was taken back since.
             product.waiting.retain(|&(slot, order)| slots[slot as usize].is_waiting(order));
         }
         product.waiting.push_back((slot, order));

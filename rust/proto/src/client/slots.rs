@@ -46,7 +46,7 @@ pub(super) struct Block {
     pub(super) place: u64,
     /// Number of its first order, by which the user knows it.
     pub(super) name: OrderNumber,
-    /// On order or finished, for somebody.
+    /// On order or finished, and still wanted.
     pub(super) wanted: bool,
     pub(super) held: bool,
     /// Ordered ahead of a request, so it may be taken back for another product.

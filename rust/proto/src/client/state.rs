@@ -71,7 +71,7 @@ pub struct Client<L: Lanes = NoLanes> {
     pub(super) unwanted: Vec<OrderNumber>,
     pub(super) announced: Vec<ProductKey>,
     pub(super) announce_due: bool,
-    /// Until then orders wait for the broker to say who makes what was announced.
+    /// Until then orders wait for the broker to report the suppliers of what was announced.
     pub(super) supply_due: Option<Instant>,
     pub(super) quarantine: Quarantine,
     /// The user's orders that have lost their slot.

@@ -1,4 +1,4 @@
-//! Another product is wanted: what was ordered before is stale, and what nobody has begun is taken back.
+//! Another product is wanted: what was ordered before is stale, and orders that no supplier has claimed are cancelled.
 
 use std::time::Instant;
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::model::Model;
-use super::rank_registry::{LEADER, Seats};
-use super::subscriptions::{Audience, Topic};
+use super::rank_registry::{LEADER, RankRegistry};
+use super::subscriptions::{Subscriptions, Topic};
 use crate::broker::PeerId;
 use crate::limits::MAX_GENERATION;
 use crate::log::{Level, LogRecord};
@@ -32,8 +32,8 @@ pub struct Control {
     is_set: bool,
     /// The nonce of the last SET_MODEL that was carried out, and its generation.
     last_set: Option<(u64, u64)>,
-    seats: Seats,
-    audience: Audience,
+    ranks: RankRegistry,
+    subscriptions: Subscriptions,
     replies: VecDeque<(PeerId, Message)>,
     waiting: Option<Waiting>,
     log: VecDeque<LogRecord>,
@@ -56,22 +56,22 @@ impl Control {
     /// A peer has shaken hands.
     pub fn handle_connected(&mut self, peer: PeerId, door: Door) {
         if door == Door::Publication {
-            self.audience.enter(peer);
+            self.subscriptions.enter(peer);
         }
     }
 
     /// A connection has ended.
     pub fn handle_disconnected(&mut self, now: Instant, peer: PeerId) {
-        if let Some(rank) = self.seats.leave(peer) {
+        if let Some(rank) = self.ranks.leave(peer) {
             self.tell(Level::Info, format!("{} has gone", student(rank)));
         }
-        self.audience.leave(peer);
+        self.subscriptions.leave(peer);
         self.review(now);
     }
 
     /// A student says something.
     pub fn handle_message(&mut self, now: Instant, peer: PeerId, frames: &[&[u8]]) {
-        if self.audience.has(peer) {
+        if self.subscriptions.has(peer) {
             // A subscriber has nothing to say but its subscriptions; a PUB socket ignores the rest too.
             return;
         }
@@ -84,13 +84,13 @@ impl Control {
 
     /// A subscriber wants what starts with `prefix`, or wants it no more.
     pub fn handle_subscription(&mut self, now: Instant, peer: PeerId, wanted: bool, prefix: &[u8]) {
-        self.audience.subscribe(peer, wanted, prefix, self.model.is_some());
+        self.subscriptions.subscribe(peer, wanted, prefix, self.model.is_some());
         self.review(now);
     }
 
     /// Whether bytes wait for a subscriber that the kernel does not take. Until they are gone it gets nothing more, and then the newest.
     pub fn handle_blocked(&mut self, peer: PeerId, is_blocked: bool) {
-        self.audience.block(peer, is_blocked);
+        self.subscriptions.block(peer, is_blocked);
     }
 
     /// Time has passed.
@@ -100,7 +100,7 @@ impl Control {
             && now.saturating_duration_since(waiting.since) >= PATIENCE
         {
             waiting.warned = true;
-            let n = self.audience.n_listeners();
+            let n = self.subscriptions.n_listeners();
             let text = format!("{n} workers wait for a model: the leader has not called set_model() yet");
             self.tell(Level::Warning, text);
         }
@@ -112,10 +112,10 @@ impl Control {
         self.waiting.filter(|waiting| !waiting.warned).map(|waiting| waiting.since + PATIENCE)
     }
 
-    /// Puts the next message into `out`, which must be empty; whom it is for.
+    /// Puts the next message into `out`, which must be empty; returns its receiver.
     pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
-        // Workers first: somebody waits for their samples.
-        if let Some((peer, topic)) = self.audience.next() {
+        // Workers first: students wait for their samples.
+        if let Some((peer, topic)) = self.subscriptions.next() {
             match (topic, &self.model) {
                 (Topic::Model, Some(model)) => Publication::Model(model.as_ref()).encode(out),
                 _ => Publication::Stop.encode(out),
@@ -140,10 +140,10 @@ impl Control {
             generation: model.generation,
             model_id: model.model_id,
             model_cfg: model.model_cfg,
-            leader: self.seats.leader().is_some(),
-            slot_size: self.seats.leader().unwrap_or(0),
-            students: self.seats.ranks().collect(),
-            subscribers: self.audience.n_listeners() as u64,
+            leader: self.ranks.leader().is_some(),
+            slot_size: self.ranks.leader().unwrap_or(0),
+            students: self.ranks.ranks().collect(),
+            subscribers: self.subscriptions.n_listeners() as u64,
             waiting_s: self
                 .waiting
                 .map_or(0.0, |waiting| now.saturating_duration_since(waiting.since).as_secs_f64()),
@@ -178,7 +178,7 @@ impl Control {
         nonce: Option<u64>,
         known: Option<ModelRef<'_>>,
     ) -> Result<(), String> {
-        let (number, is_new) = self.seats.take(peer, rank, slot_size, nonce)?;
+        let (number, is_new) = self.ranks.take(peer, rank, slot_size, nonce)?;
         if is_new {
             self.tell(Level::Info, format!("{} is here", student(rank)));
         }
@@ -210,7 +210,7 @@ impl Control {
         model_id: &str,
         model_cfg: &[u8],
     ) -> Result<(), String> {
-        self.seats.check_leader(peer, "SET_MODEL")?;
+        self.ranks.check_leader(peer, "SET_MODEL")?;
         let again = self.last_set.filter(|(last, _)| nonce == Some(*last));
         let generation = match again {
             Some((_, generation)) => generation,
@@ -233,21 +233,21 @@ impl Control {
     }
 
     fn stop(&mut self, peer: PeerId) -> Result<(), String> {
-        self.seats.check_leader(peer, "STOP")?;
+        self.ranks.check_leader(peer, "STOP")?;
         self.tell(Level::Info, "the leader stops all workers".to_owned());
-        self.audience.publish(Topic::Stop);
+        self.subscriptions.publish(Topic::Stop);
         self.reply(peer, &ControlReply { ok: true, ..ControlReply::default() });
         Ok(())
     }
 
     fn publish(&mut self, model: Model) {
         self.model = Some(model);
-        self.audience.publish(Topic::Model);
+        self.subscriptions.publish(Topic::Model);
     }
 
     /// Notes since when subscribers wait.
     fn review(&mut self, now: Instant) {
-        let waits = self.model.is_none() && self.audience.n_listeners() > 0;
+        let waits = self.model.is_none() && self.subscriptions.n_listeners() > 0;
         self.waiting = waits.then(|| self.waiting.unwrap_or(Waiting { since: now, warned: false }));
     }
 

@@ -1,4 +1,4 @@
-//! Who sits where: one live connection per rank.
+//! The registry of ranks: one live connection per rank.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) const LEADER: u32 = 0;
 
 /// The students that are there.
 #[derive(Debug, Default)]
-pub(super) struct Seats {
+pub(super) struct RankRegistry {
     students: FxHashMap<PeerId, Seat>,
     by_rank: BTreeMap<u32, PeerId>,
     /// Numbers given to students so far.
@@ -28,7 +28,7 @@ struct Seat {
     number: u64,
 }
 
-impl Seats {
+impl RankRegistry {
     /// Gives a rank to a connection, which loses the one that it had; its number, and whether it is a new student. The connection that the
     /// same student had before loses its seat.
     pub(super) fn take(
@@ -71,7 +71,7 @@ impl Seats {
         Some(seat.rank)
     }
 
-    /// Says no to whoever is not the leader.
+    /// Refuses a peer that is not the leader.
     pub(super) fn check_leader(&self, peer: PeerId, command: &str) -> Result<(), String> {
         match self.students.get(&peer) {
             Some(seat) if seat.rank == LEADER => Ok(()),

@@ -1,4 +1,4 @@
-//! A subscriber's end: subscribes on every connection, and keeps the newest of what it hears until somebody takes it.
+//! A subscriber's end: subscribes on every connection, and keeps the newest of what it receives until it is taken.
 
 use std::collections::VecDeque;
 

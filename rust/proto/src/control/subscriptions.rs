@@ -1,4 +1,4 @@
-//! Who hears what is published. A subscriber owes us nothing but memory of fixed size: there are two topics, so of the prefixes that it may ask
+//! Subscribers and what is due to each. A subscriber takes memory of fixed size: there are two topics, so of the prefixes that it may ask
 //! for only those count that one of the two starts with, and of what it has not read only the newest of each is kept.
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ const TOPICS: [(Topic, &[u8]); 2] = [(Topic::Model, b"MODEL"), (Topic::Stop, b"S
 
 /// All subscribers.
 #[derive(Debug, Default)]
-pub(super) struct Audience {
+pub(super) struct Subscriptions {
     subscribers: FxHashMap<PeerId, Listener>,
     /// Those that have something due and can take it, some of which may have lost one or the other since.
     ready: VecDeque<PeerId>,
@@ -37,7 +37,7 @@ struct Listener {
     is_queued: bool,
 }
 
-impl Audience {
+impl Subscriptions {
     pub(super) fn enter(&mut self, peer: PeerId) {
         self.subscribers.insert(peer, Listener::default());
     }
@@ -57,7 +57,7 @@ impl Audience {
         self.n_listeners
     }
 
-    /// Who comes late is told the model of now, if there is one.
+    /// A new subscriber is told the present model, if there is one.
     pub(super) fn subscribe(&mut self, peer: PeerId, wanted: bool, prefix: &[u8], has_model: bool) {
         let Some(listener) = self.subscribers.get_mut(&peer) else { return };
         let wanted_before = listener.wants(Topic::Model);
@@ -85,7 +85,7 @@ impl Audience {
         self.queue(peer);
     }
 
-    /// To all that want it; who has not got the last of its kind gets this one instead.
+    /// To all that subscribe to it; a message of the same kind that was not sent yet is replaced.
     pub(super) fn publish(&mut self, topic: Topic) {
         for (peer, listener) in &mut self.subscribers {
             if listener.wants(topic) {

@@ -17,7 +17,7 @@ use crate::wire::{Message, SupplierRequest, ToSupplier};
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
 /// A softs broker drops a supplier that is silent for `supplier_timeout` (60 s) and never says so; this often we tell it that we are there.
 const SOFTS_HELLO_EVERY: Duration = Duration::from_secs(10);
-/// A softs broker gives an order that is out for 10 s to somebody else without asking: from then on its slot is not ours (W3).
+/// A softs broker gives an order that is out for 10 s to another supplier without asking: from then on its slot is not ours (W3).
 const SOFTS_LEASE: Duration = Duration::from_millis(9_900);
 
 /// The supplier's state machine.

@@ -277,10 +277,9 @@ fn results(payload: &[u8]) -> Result<ToClient<'_>, WireError> {
         let order = reader.uint("ended")?;
         let code = match reader.uint("ended")? {
             1 => EndCode::Failed,
-            2 => EndCode::Refused,
-            3 => EndCode::Invalid,
+            2 => EndCode::Invalid,
             code => {
-                return Err(reader.error("ended", &format!("need a code from 1 to 3, have {code}")));
+                return Err(reader.error("ended", &format!("need a code from 1 to 2, have {code}")));
             }
         };
         Ok((order, code, reader.text("ended")?))

@@ -1,4 +1,4 @@
-//! Who is connected and what is on order: what a STATS answer has for a peer that asks for `detail`.
+//! The connected peers and what is on order: what a STATS answer has for a peer that asks for `detail`.
 
 use super::error::WireError;
 use super::lists::short_list;

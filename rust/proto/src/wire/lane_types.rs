@@ -36,7 +36,7 @@ pub struct LaneOffer<'a> {
     pub product_id: &'a str,
 }
 
-/// Who makes a product.
+/// How many suppliers make a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supply<'a> {
     /// The product.

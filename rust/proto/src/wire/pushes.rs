@@ -3,8 +3,8 @@
 use super::lane_types::{LaneName, LaneOffer, Supply};
 use super::reply::Reply;
 
-/// Begins the error of a supplier that nobody else would make the sample either, so that the order need not be tried again. It is no
-/// fault of anybody's, and hardly worth a word in a log.
+/// Begins the error of a supplier where no other supplier would make the sample either: the order is not tried again. It is no
+/// fault, and is logged at the lowest level.
 pub const REFUSED: &str = "refused: ";
 
 /// What a broker says to a client.
@@ -29,9 +29,9 @@ pub enum ToClient<'a> {
         /// Orders that ended otherwise.
         ended: Vec<(u64, EndCode, &'a str)>,
     },
-    /// `SUPPLY`, native dialect: who makes the products that it announced.
+    /// `SUPPLY`, native dialect: the suppliers of the products that it announced.
     Supply(Vec<Supply<'a>>),
-    /// `LATE`, native dialect: orders of earlier connections to whose slots nobody writes any more.
+    /// `LATE`, native dialect: orders of earlier connections; no supplier writes to their slots any more.
     Late(Vec<u64>),
 }
 
@@ -39,12 +39,10 @@ pub enum ToClient<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EndCode {
-    /// All attempts used up; nobody writes to the slot any more.
+    /// All attempts used up; no supplier writes to the slot any more.
     Failed = 1,
-    /// The queue is full: order again later.
-    Refused = 2,
     /// The order itself is wrong.
-    Invalid = 3,
+    Invalid = 2,
 }
 
 /// What a broker says to a supplier.

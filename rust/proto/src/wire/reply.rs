@@ -28,7 +28,7 @@ pub struct Reply<'a> {
     pub stats: Option<Stats>,
     /// In answer to STATS with a product id (native).
     pub diagnosis: Option<Diagnosis>,
-    /// In answer to STATS that asks who is connected (native).
+    /// In answer to STATS that asks which peers are connected (native).
     pub detail: Option<Box<Detail>>,
 }
 

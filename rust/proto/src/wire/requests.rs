@@ -34,7 +34,7 @@ pub enum ClientRequest<'a> {
         request_id: Option<u64>,
         /// Asks for a diagnosis of this product (native).
         product_id: Option<&'a str>,
-        /// Asks who is connected and what is on order (native).
+        /// Asks which peers are connected and what is on order (native).
         detail: bool,
     },
     /// `ORDERS`, native dialect.

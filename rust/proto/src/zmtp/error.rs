@@ -22,7 +22,7 @@ pub enum ZmtpError {
     /// Another socket type; its name.
     #[error("peer is a {have} socket, need {need}")]
     SocketType {
-        /// Whom this end talks to.
+        /// The socket type that this end talks to.
         need: &'static str,
         /// What the peer says it is.
         have: String,

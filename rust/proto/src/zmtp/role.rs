@@ -9,7 +9,7 @@ pub enum Role {
     Dealer,
     /// The publishing end of the control channel; its peers are SUBs and XSUBs.
     Publisher,
-    /// Who follows a publisher; its peer is a PUB or an XPUB.
+    /// The subscribing end; its peer is a PUB or an XPUB.
     Subscriber,
 }
 
