@@ -23,7 +23,7 @@ pub enum CodecError {
         /// What it is.
         value: f32,
     },
-    /// A block whose scale is out of range.
+    /// A block with a scale that is out of range.
     #[error(
         "element {at} is {value}, too large for int8 with a float16 scale, which goes to 8319008; use a float32 scale"
     )]

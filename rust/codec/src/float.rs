@@ -113,7 +113,7 @@ trait Small {
     const REBIAS: u32 = (127 - Self::BIAS) << 23;
     /// The smallest number that is not denormal, as bits of float32.
     const SMALLEST_NORMAL: u32 = (128 - Self::BIAS) << 23;
-    /// A float32 whose last bit is worth as much as that of our denormal numbers: adding it rounds to them.
+    /// A float32 with a last bit worth as much as that of our denormal numbers: adding it rounds to them.
     const ROUNDS_TO_DENORMAL: u32 = (127 - Self::BIAS + Self::SHIFT + 1) << 23;
 
     /// Source: F. Giesen, `float->half` with round to nearest even (gist rygorous/2156668), for any small float and with saturation.
@@ -194,7 +194,7 @@ fn widen_bf16(code: u16) -> f32 {
     f32::from_bits(u32::from(code) << 16)
 }
 
-/// The float32 next to a float64 whose last bit is 1 where anything was lost. A second rounding, to at least two bits less, then comes out as one
+/// The float32 next to a float64, with a last bit of 1 where anything was lost. A second rounding, to at least two bits less, then comes out as one
 /// from the float64 would.
 ///
 /// Source: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE TC 2008.

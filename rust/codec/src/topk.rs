@@ -45,7 +45,7 @@ impl TopK {
         [self.k * self.dtype.n_bytes(), self.k * self.indices.n_bytes(), 4]
     }
 
-    /// Encodes one row into its values, indices and log-sum-exp, all of whose lengths must be as they should.
+    /// Encodes one row into its values, indices and log-sum-exp, each part with exactly its length.
     pub fn encode_row(&self, row: &[u8], parts: [&mut [u8]; 3], scratch: &mut Scratch) {
         self.encode_row_inlined(row, parts, scratch);
     }

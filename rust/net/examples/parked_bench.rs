@@ -1,4 +1,4 @@
-//! What it takes to wake a peer that sleeps: an order there and its sample back through a lane whose two ends sleep, in
+//! What it takes to wake a peer that sleeps: an order there and its sample back through a lane with two ends that sleep, in
 //! turns with a word and a futex.
 //!
 //! `parked_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON: microseconds there and back. `python -m benches

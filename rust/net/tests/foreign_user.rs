@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 use harness::{Peer, Scratch, WATCHDOG, eventually};
 use softs_net::{BrokerHandle, Connection, NetError, wait};
 
-/// The user id of `nobody`.
-const NOBODY: u32 = 65_534;
+/// The user id of a user without rights.
+const OTHER_USER: u32 = 65_534;
 
 #[test]
 fn a_broker_turns_other_users_away() {
@@ -49,7 +49,7 @@ fn a_peer_does_not_trust_another_users_broker() {
     let endpoint = scratch.endpoint("theirs");
     let mut child = as_other_user(&scratch, "child_listens", endpoint.as_str());
     eventually("the child listens", || scratch.path("theirs").exists());
-    let expected = NetError::ForeignOwner { endpoint: endpoint.to_string(), theirs: NOBODY, ours: 0 };
+    let expected = NetError::ForeignOwner { endpoint: endpoint.to_string(), theirs: OTHER_USER, ours: 0 };
     // Between bind() and listen() it is there and refuses.
     eventually("it accepts", || match Connection::connect(&endpoint, WATCHDOG) {
         Err(NetError::NoBroker { .. }) => false,
@@ -89,7 +89,7 @@ fn child_listens() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Runs one of the children above as `nobody`, from a copy of this program that `nobody` can reach.
+/// Runs one of the children above as [`OTHER_USER`], from a copy of this program that this user can reach.
 fn as_other_user(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
     let program = scratch.path("program");
     if !program.exists() {
@@ -101,8 +101,8 @@ fn as_other_user(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
         .args([test, "--exact"])
         .env("SOFTS_TEST_ENDPOINT", endpoint)
         .current_dir("/")
-        .uid(NOBODY)
-        .gid(NOBODY)
+        .uid(OTHER_USER)
+        .gid(OTHER_USER)
         .stdin(Stdio::piped());
     loop {
         match command.spawn() {

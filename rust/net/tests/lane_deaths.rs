@@ -1,5 +1,5 @@
 //! Suppliers that kill themselves between two steps of an order, each step in turn, and a client that checks what comes
-//! of it: no sample is lost, comes twice or is torn, and all slots come back.
+//! of it: no sample is lost, comes twice or is torn, and all slots are released.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -125,7 +125,7 @@ impl Student {
         assert!(n_expected.is_none_or(|n| n == n_made), "{point}: {n_made} samples of it came");
         for _ in 0..N_SLOTS {
             let waited = self.client.request_sample("p", WATCHDOG, &mut || false);
-            assert!(matches!(waited, Waited::Ready(_)), "{point}: not all slots came back");
+            assert!(matches!(waited, Waited::Ready(_)), "{point}: not all slots were released");
         }
     }
 

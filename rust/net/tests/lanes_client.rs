@@ -1,4 +1,4 @@
-//! A client whose samples come through its lanes, from a supplier of this process that has no other connection.
+//! A client that receives its samples through its lanes, from a supplier of this process that has no other connection.
 #![allow(clippy::unwrap_used)]
 
 use std::os::fd::AsRawFd;

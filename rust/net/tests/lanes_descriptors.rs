@@ -1,4 +1,4 @@
-//! A client that has no descriptor left when it first sees a supplier. Alone in its process, whose limit it lowers.
+//! A client that has no descriptor left when it first sees a supplier. Alone in its process: it lowers the limit.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs::File;

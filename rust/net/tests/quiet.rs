@@ -15,7 +15,7 @@ use softs_proto::control::Outcome;
 #[test]
 fn an_idle_broker_sleeps_and_leaves_no_thread_and_no_descriptor() {
     an_idle_broker();
-    a_broker_whose_clients_all_wait();
+    a_broker_that_has_only_waiting_clients();
     an_idle_control_channel();
 }
 
@@ -48,7 +48,7 @@ fn an_idle_broker() {
 }
 
 /// 1,000 clients with 64 orders each, and no supplier.
-fn a_broker_whose_clients_all_wait() {
+fn a_broker_that_has_only_waiting_clients() {
     const CLIENTS: u64 = 1000;
     const ORDERS: u64 = 64;
     // A connection has two ends here; where not as many descriptors are allowed there are fewer clients.

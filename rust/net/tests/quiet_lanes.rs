@@ -108,7 +108,7 @@ fn client(scratch: &Scratch) -> (Client, Arc<Segment>) {
     (Client::new(scratch.endpoint("front"), config, slots, SPIN), segment)
 }
 
-/// A supplier whose calls wait at a gate.
+/// A supplier with calls that wait at a gate.
 struct Maker {
     supplier: Arc<Supplier>,
     thread: Option<JoinHandle<()>>,

@@ -1,4 +1,4 @@
-//! One supplier's patterns: Python's `re.fullmatch`, by an engine whose time is linear in the length of the product id.
+//! One supplier's patterns: Python's `re.fullmatch`, by an engine that takes linear time in the length of the product id.
 //!
 //! The regex crate has no look-around and no back-references; what it cannot do is refused in words. What merely is written differently
 //! in Python (`\Z`, literal braces, brackets inside of a class) is translated.

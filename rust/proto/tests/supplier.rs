@@ -230,7 +230,7 @@ fn softs_dialect_is_one_lease_at_a_time() {
     let mut bench = Bench::new(Dialect::Softs);
     bench.work("c1-1");
     bench.begin();
-    assert!(bench.said().is_empty(), "no READY while one is in hand");
+    assert!(bench.said().is_empty(), "no READY while one is held");
     bench.finish(SHORT, Ok(()));
     assert_eq!(bench.said(), [Said::Done("c1-1".into(), true), Said::Ready(None)]);
 }
@@ -352,7 +352,7 @@ fn a_dead_broker_stops_no_lane() {
     bench.supplier.refuse_lane(&lane_id(3));
     bench.supplier.handle_disconnected();
     assert_eq!(changes(&mut bench), []);
-    // Its client has died meanwhile: the driver knows, and there is nobody to tell.
+    // Its client has died meanwhile: the driver knows, and there is no peer to tell.
     bench.supplier.refuse_lane(&lane_id(2));
     bench.connect(Dialect::Native);
     bench.tell(&ToSupplier::Attach(vec![offer(1), offer(3), offer(4)]));
@@ -382,7 +382,7 @@ fn a_supplier_serves_a_limited_number_of_lanes() {
 }
 
 #[test]
-fn who_leaves_attaches_to_nothing() {
+fn a_supplier_that_leaves_attaches_to_no_lane() {
     let mut bench = Bench::new(Dialect::Native);
     bench.supplier.leave();
     bench.tell(&ToSupplier::Attach(vec![offer(1)]));
@@ -395,7 +395,7 @@ fn a_long_call_for_a_lane_wants_no_leases_until_it_has_ended() {
     let mut bench = Bench::new(Dialect::Native);
     for leases in [[1, 2], [3, 4]] {
         bench.lease(&leases);
-        // No lease is in hand: with credit the broker would give them to us again at once.
+        // No lease is held: with credit the broker would give them to us again at once.
         bench.supplier.pause();
         bench.supplier.return_unstarted();
         let returned = Said::Dones { done: vec![], failed: vec![], returned: leases.to_vec() };

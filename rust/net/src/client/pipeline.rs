@@ -61,7 +61,7 @@ impl PipelineBatch {
         fill(Batch { segment, product: &self.product, rows: &rows, n: self.n_rows })
     }
 
-    /// Rows whose samples are taken at once.
+    /// Rows for which samples are taken at once.
     fn rows_at_once(&self) -> usize {
         let row_len = self.rows.iter().map(|rows| rows.row_len).sum::<usize>().max(1);
         (AT_ONCE / row_len).max(1)

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use softs_proto::Dialect;
 use softs_proto::broker::PeerId;
-use softs_proto::control::{Control, Door};
+use softs_proto::control::{Control, Endpoint};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::{ControlStats, Message};
 use softs_proto::zmtp::Role;
@@ -12,28 +12,28 @@ use softs_proto::zmtp::Role;
 use crate::runtime::server_machine::ServerMachine;
 
 impl ServerMachine for Control {
-    type Side = Door;
+    type Side = Endpoint;
     type Stats = ControlStats;
 
-    const SIDES: [Door; 2] = [Door::Control, Door::Publication];
+    const SIDES: [Endpoint; 2] = [Endpoint::Control, Endpoint::Publication];
     /// An answer can be a thousand times as long as its question.
     const COLLECT_MESSAGES: usize = 1;
 
-    fn role(side: Door) -> Role {
+    fn role(side: Endpoint) -> Role {
         match side {
-            Door::Control => Role::Router,
-            Door::Publication => Role::Publisher,
+            Endpoint::Control => Role::Router,
+            Endpoint::Publication => Role::Publisher,
         }
     }
 
-    fn peer_name(side: Door) -> &'static str {
+    fn peer_name(side: Endpoint) -> &'static str {
         match side {
-            Door::Control => "a student",
-            Door::Publication => "a subscriber",
+            Endpoint::Control => "a student",
+            Endpoint::Publication => "a subscriber",
         }
     }
 
-    fn handle_connected(&mut self, _now: Instant, id: PeerId, side: Door, _dialect: Dialect) {
+    fn handle_connected(&mut self, _now: Instant, id: PeerId, side: Endpoint, _dialect: Dialect) {
         Control::handle_connected(self, id, side);
     }
     fn handle_disconnected(&mut self, now: Instant, id: PeerId) {

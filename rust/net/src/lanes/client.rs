@@ -151,7 +151,7 @@ impl ClientLanes {
         }
     }
 
-    /// The caller waits, and did so some time ago: wakes one more supplier of each lane whose oldest order was not
+    /// The caller waits, and did so some time ago: wakes one more supplier of each lane if its oldest order was not
     /// claimed since. The one that was woken for it may have been stopped, or be busy elsewhere, and counts as awake
     /// all the same.
     pub(crate) fn remind(&mut self) {

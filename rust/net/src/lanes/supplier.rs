@@ -17,7 +17,7 @@ pub enum LanePolicy {
     None,
     /// Addresses name shared memory.
     Shm,
-    /// Addresses name shared memory whose slots begin with tickets.
+    /// Addresses name shared memory with a ticket at the start of each slot.
     Tickets,
     /// Addresses are paths of files that may be opened.
     File(AttachPolicy),

@@ -25,7 +25,7 @@ const NOT_WORTH_SHARING: Duration = Duration::from_micros(1);
 /// What is to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    Nobody,
+    Nothing,
     /// Orders of a lane, which are claimed now.
     Lane,
     /// The oldest lease.
@@ -146,7 +146,7 @@ impl LaneScheduler {
         }
     }
 
-    /// Leaves lanes whose client has ended or uses them for something else. There may be no broker to report that.
+    /// Leaves lanes if their client has ended or uses them for something else. There may be no broker to report that.
     pub(super) fn check(&mut self, machine: &mut Machine) {
         self.checked_at = self.now;
         let in_use: Vec<_> =
@@ -266,7 +266,7 @@ impl LaneScheduler {
                 None => self.wire_credit += quantum,
             }
         }
-        Turn::Nobody
+        Turn::Nothing
     }
 
     /// Of lanes that begin one stream together, such as those of the workers of a loader, the one that is earliest in

@@ -93,7 +93,7 @@ fn share(scheduler: &mut LaneScheduler, n: usize, max: usize) -> Vec<(Option<Arc
     let mut total = 0;
     while total < n {
         let (product, n) = match scheduler.take(max) {
-            Turn::Nobody => break,
+            Turn::Nothing => break,
             Turn::Wire => {
                 scheduler.wire_begun(true);
                 (None, 1)
@@ -132,14 +132,14 @@ fn quick_samples_are_left_to_an_earlier_supplier_that_is_awake_until_a_client_ri
     junior.mean_ns = NOT_WORTH_SHARING.as_nanos() as u64;
     assert_eq!(share(&mut junior, 1, 1).len(), 1, "samples that take long are worth a second supplier");
     junior.mean_ns = 300;
-    assert_eq!(junior.take(1), Turn::Nobody);
+    assert_eq!(junior.take(1), Turn::Nothing);
     senior.mean_ns = 300;
     assert_eq!(share(&mut senior, 10, 1).len(), 1, "the first one never leaves them");
     // The senior may be awake and yet have no time: the supplier that is woken takes a turn.
     junior.woken();
     let n_made: usize = share(&mut junior, 1000, 1).iter().map(|(_, n)| n).sum();
     assert!((1..1000).contains(&n_made), "{n_made}");
-    assert_eq!(junior.take(1), Turn::Nobody);
+    assert_eq!(junior.take(1), Turn::Nothing);
     // Nor will it ever, if it has been stopped: the supplier that is woken as long as orders wait makes them all.
     while student.owner.oldest_waiting(lane).is_some() {
         junior.woken();
@@ -148,7 +148,7 @@ fn quick_samples_are_left_to_an_earlier_supplier_that_is_awake_until_a_client_ri
     while student.owner.poll().is_some() {}
     student.order(lane, 0..1);
     junior.mean_ns = 300;
-    assert_eq!(junior.take(1), Turn::Nobody);
+    assert_eq!(junior.take(1), Turn::Nothing);
     senior.segments()[0].lanes.set_waiting(true);
     assert_eq!(junior.take(1), Turn::Lane);
     junior.batch.give_back();
@@ -185,7 +185,7 @@ fn a_lane_without_orders_loses_its_turn_and_nothing_else() {
     let (empty, full) = (student.lane(), student.lane());
     let (empty_id, full_id) = (student.id(empty), student.id(full));
     offer(&mut scheduler, &mut machine, &[(&empty_id, "empty"), (&full_id, "full")]);
-    assert_eq!(scheduler.take(1), Turn::Nobody);
+    assert_eq!(scheduler.take(1), Turn::Nothing);
     student.order(full, 0..300);
     assert_eq!(share(&mut scheduler, 1000, 7), vec![(Some("full".into()), 300)]);
     student.order(empty, 1000..1002);
@@ -245,9 +245,10 @@ fn what_cannot_be_served_is_refused_with_a_reason() {
         assert_eq!(student.owner.suppliers().len(), 0, "it left the table again");
     }
     let policy = LanePolicy::None;
-    let mut nobody = LaneScheduler::new(policy, SLOT, Weights::default(), Duration::ZERO, Instant::now());
-    assert!(offer(&mut nobody, &mut machine, &[(&id, "p")]).is_empty(), "there is no reader for that");
-    assert!(!nobody.has_lanes());
+    let mut without_lanes =
+        LaneScheduler::new(policy, SLOT, Weights::default(), Duration::ZERO, Instant::now());
+    assert!(offer(&mut without_lanes, &mut machine, &[(&id, "p")]).is_empty(), "there is no reader for that");
+    assert!(!without_lanes.has_lanes());
     assert_eq!(machine_refusals(&mut machine), 6);
 }
 

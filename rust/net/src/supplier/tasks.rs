@@ -91,7 +91,7 @@ impl Supplier {
                         return Some(Task::Wire(work));
                     }
                 }
-                Turn::Nobody if is_idle => {
+                Turn::Nothing if is_idle => {
                     let waitable = state.link.waitable();
                     drop(state);
                     scheduler = self.rest(scheduler, &waitable, batch.max);
@@ -102,7 +102,7 @@ impl Supplier {
                         }
                     }
                 }
-                Turn::Nobody => is_idle = true,
+                Turn::Nothing => is_idle = true,
             }
         }
     }

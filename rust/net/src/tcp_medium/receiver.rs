@@ -131,7 +131,7 @@ impl Receiver {
                 }
                 Accepted::Peer(fd) => socket::hang_up(&fd),
                 Accepted::Gone | Accepted::Foreigner { .. } => {}
-                Accepted::Nobody => break,
+                Accepted::NoPeer => break,
                 // Those that go make room.
                 Accepted::Full(_) if self.hang_up(&mut accepted) => {}
                 Accepted::Full(error) => return Err(error),
@@ -158,7 +158,7 @@ impl Receiver {
             let fd = match self.listener.accept() {
                 Accepted::Peer(fd) => fd,
                 Accepted::Gone | Accepted::Foreigner { .. } => continue,
-                Accepted::Nobody => return,
+                Accepted::NoPeer => return,
                 Accepted::Full(_) => return self.watch_listener(false),
             };
             if self.connections.len() >= MAX_CONNECTIONS {

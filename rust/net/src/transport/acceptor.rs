@@ -63,7 +63,7 @@ impl Acceptor {
             match listener.accept() {
                 Accepted::Peer(fd) => found.push(Ok(fd)),
                 Accepted::Gone => {}
-                Accepted::Nobody => break,
+                Accepted::NoPeer => break,
                 Accepted::Foreigner { uid } => {
                     let (endpoint, ours) = (listener.local_endpoint(), socket::own_uid());
                     found.push(Err(format!(

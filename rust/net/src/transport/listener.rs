@@ -42,7 +42,7 @@ pub(crate) enum Accepted {
     /// A process of another user connected and was refused.
     Foreigner { uid: u32 },
     /// No connection waits.
-    Nobody,
+    NoPeer,
     /// The connection ended before it was accepted; try again.
     Gone,
     /// This process or the system has no room for another descriptor.
@@ -105,7 +105,7 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = match rustix::net::accept_with(&self.fd, flags) {
             Ok(fd) => fd,
-            Err(Errno::AGAIN) => return Accepted::Nobody,
+            Err(Errno::AGAIN) => return Accepted::NoPeer,
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                 return Accepted::Full(error);
             }

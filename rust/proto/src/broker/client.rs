@@ -23,7 +23,7 @@ pub(super) struct Client {
     pub(super) active: bool,
     /// Native only.
     pub(super) nonce: Option<u64>,
-    /// Whether the client has come back on another connection.
+    /// Whether the client has reconnected on another connection.
     pub(super) replaced: bool,
     pub(super) announcement: Announcement,
     pub(super) orders: Orders,

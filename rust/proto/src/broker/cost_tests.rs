@@ -200,7 +200,7 @@ fn patterns_are_tried_once_per_list_and_not_per_supplier() {
 }
 
 #[test]
-fn products_that_came_once_are_forgotten() {
+fn products_that_came_once_are_removed() {
     let mut bench = Bench::new();
     bench.hello(&["p.*"]);
     bench.supply(&SupplierRequest::Ready { credit: Some(1) });

@@ -65,7 +65,7 @@ impl Broker {
         }
     }
 
-    /// Of the suppliers that are next in their rings the one with the fewest leases, and of these the one whose last lease is the oldest; one to
+    /// Of the suppliers that are next in their rings the one with the fewest leases, of these the one with the oldest last lease; one to
     /// avoid only if there is no other. One that serves the client's lane for the product only if all do: it finds orders there, the others
     /// are why this one came by wire.
     fn choose(
@@ -202,16 +202,16 @@ impl Broker {
     }
 
     fn give_up(&mut self, now: Instant, key: OrderKey, supplier: SupplierKey, ending: &Ending<'_>) {
-        let who = self.suppliers[supplier].label();
+        let label = self.suppliers[supplier].label();
         let order = &self.orders[key];
         let text = match ending {
             Ending::Failed(reason) if reason.starts_with(REFUSED) => (*reason).to_owned(),
             Ending::Failed(reason) => {
                 let (n, max) = (order.attempts, self.config.max_order_attempts);
-                format!("{who}, attempt {n} of {max}: {reason}")
+                format!("{label}, attempt {n} of {max}: {reason}")
             }
             _ => format!(
-                "{who} was lost while working on it, as {} suppliers before: not tried again",
+                "{label} was lost while working on it, as {} suppliers before: not tried again",
                 order.lost - 1
             ),
         };
@@ -286,13 +286,13 @@ impl Broker {
         };
         self.journal.record(now, kind, Level::Warning, || {
             let product = &self.index.product(order.product).id;
-            let who = self.suppliers[supplier].label();
+            let label = self.suppliers[supplier].label();
             let reason = match ending {
                 Ending::Failed(reason) => reason,
                 _ => "connection ended",
             };
             format!(
-                "order {} of {product:?} goes back to its queue ({what} {n} of {max}): {who}: {}",
+                "order {} of {product:?} goes back to its queue ({what} {n} of {max}): {label}: {}",
                 order.id.text(),
                 cut(reason, MAX_ERROR_TEXT_BYTES)
             )

@@ -20,7 +20,7 @@ const TOO_MANY_ORDERS: &str = "Too many open orders for one client";
 const DUPLICATE: &str = "an order with this number is open";
 const NOT_OWNED: &str = "Order not owned by this client";
 const DISPATCHED: &str = "Order already dispatched";
-const REPLACED: &str = "this client has come back on another connection";
+const REPLACED: &str = "this client has reconnected on another connection";
 
 /// Where the slots of some orders are.
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ struct Medium {
 impl Broker {
     pub(super) fn handle_client(&mut self, now: Instant, key: ClientKey, frames: &[&[u8]]) {
         if self.clients[key].replaced {
-            // It has let go of what it orders here.
+            // It has given up the orders that it sends here.
             return self.refuse_client(now, key, REPLACED.into());
         }
         let request = match ClientRequest::decode(frames) {

@@ -9,7 +9,7 @@ use super::ids::{LostClientKey, LostClientTag};
 use super::slab::Slab;
 use crate::limits::{MAX_LATE_ORDERS, MAX_LATE_ORDERS_PER_CLIENT};
 
-/// A client that has something to hear, by its nonce. It may be connected, and hears it then when `leases` is 0.
+/// A client with a pending late answer, by its nonce. It may be connected; it then gets the answer when `leases` is 0.
 pub(super) struct LostClient {
     pub(super) nonce: u64,
     /// Leases of orders of its lost connections; each such order names this lost_client.
@@ -22,7 +22,7 @@ pub(super) struct LostClient {
 pub(super) struct LostClients {
     pub(super) clients: Slab<LostClientTag, LostClient>,
     pub(super) by_nonce: FxHashMap<u64, LostClientKey>,
-    /// By age, so that the oldest one is the first to be forgotten.
+    /// By age, so that the oldest one is the first to be dropped.
     orders: BTreeMap<u64, (LostClientKey, u64)>,
     last_age: u64,
 }
@@ -69,7 +69,7 @@ impl LostClients {
         self.release(key);
     }
 
-    /// The orders of one lost_client, which are then forgotten.
+    /// Removes and returns the orders of one lost client.
     pub(super) fn take(&mut self, key: LostClientKey) -> Vec<u64> {
         let ages = std::mem::take(&mut self.clients[key].ages);
         let mut orders: Vec<_> =

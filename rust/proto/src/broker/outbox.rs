@@ -94,7 +94,7 @@ pub(super) enum Party {
 pub(super) struct Outbox {
     /// May name peers that are gone; a peer that got their key then has an entry too many, which does no harm.
     pub(super) dirty: VecDeque<Party>,
-    /// Those of them whose turn comes first: clients that should hear of suppliers before these get their orders. May name others, as above.
+    /// Those of them that come first: clients that are told of suppliers before these get their orders. May name others, as above.
     pub(super) first: VecDeque<ClientKey>,
     spare: Vec<Vec<u64>>,
 }

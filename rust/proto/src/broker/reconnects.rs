@@ -44,7 +44,7 @@ impl Broker {
         lost_client.leases -= 1;
         let nonce = lost_client.nonce;
         self.tell_late(nonce);
-        // If it had nothing to hear, because all was forgotten.
+        // Without a pending answer, because all its orders were dropped.
         if self.lost_clients.by_nonce.get(&nonce) == Some(&key) {
             self.lost_clients.release(key);
         }

@@ -50,7 +50,7 @@ enum Entry<K, T> {
     Free(Option<Key<K>>),
 }
 
-/// A table whose items keep their key until they are removed; keys of removed items are used again.
+/// A table of items that keep their key until they are removed; keys of removed items are used again.
 pub(super) struct Slab<K, T> {
     entries: Vec<Entry<K, T>>,
     free: Option<Key<K>>,

@@ -31,7 +31,7 @@ pub struct Broker {
     pub(super) guards: SlotGuards,
     pub(super) outbox: Outbox,
     pub(super) journal: Journal,
-    /// Products whose queues got orders back during this event.
+    /// Products with orders that were returned to their queue during this event.
     pub(super) touched: Vec<ProductKey>,
     pub(super) last_client: u64,
     pub(super) last_supplier: u64,

@@ -86,7 +86,7 @@ impl Broker {
                     self.outbox.recycle(leases);
                 }
             }
-            // Nothing is left of a message whose leases have all ended before it was sent.
+            // A message is empty if all its leases have ended before it was sent.
             if !out.is_empty() {
                 return Some(peer);
             }

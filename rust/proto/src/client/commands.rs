@@ -12,7 +12,7 @@ use super::state::Client;
 
 impl<L: Lanes> Client<L> {
     /// A finished slot of `product`, now held by the caller; puts free slots on order for `product` ahead of the next calls. For
-    /// clients whose blocks have one slot.
+    /// clients with blocks of one slot.
     pub fn request_sample(&mut self, now: Instant, product: &str) -> Option<SlotId> {
         if self.config.block != 1 {
             return None;
@@ -20,7 +20,7 @@ impl<L: Lanes> Client<L> {
         self.request_block(now, product)
     }
 
-    /// A block whose slots hold consecutive samples of `product`, in the order of their sequence numbers, now held by the caller; puts free
+    /// A block with consecutive samples of `product`, in the order of their sequence numbers, now held by the caller; puts free
     /// blocks on order for `product` ahead of the next calls.
     pub fn request_block(&mut self, now: Instant, product: &str) -> Option<BlockId> {
         if self.is_over(product) {
@@ -38,7 +38,7 @@ impl<L: Lanes> Client<L> {
         found
     }
 
-    /// Puts one slot on order for `product`. `None` when every slot is on order, finished, or held. For clients whose blocks have one slot.
+    /// Puts one slot on order for `product`. `None` when every slot is on order, finished, or held. For clients with blocks of one slot.
     pub fn request_slot(&mut self, product: &str) -> Option<OrderNumber> {
         if self.config.block != 1 {
             return None;
@@ -170,13 +170,13 @@ impl<L: Lanes> Client<L> {
         }
         let is_followed = |key| self.subscription == Subscription::One(key);
         let is_needed = |key| is_followed(key) || self.owed.iter().any(|owed| owed.product == key);
-        let forgotten = self.products.forgettable(is_needed);
-        if let Some(key) = forgotten {
+        let removed = self.products.removable(is_needed);
+        if let Some(key) = removed {
             self.recent.forget(key);
             if self.products.get(key).announced {
                 self.unannounce(key);
             }
         }
-        self.products.add(name, forgotten)
+        self.products.add(name, removed)
     }
 }

@@ -15,8 +15,8 @@ const RETRY_REFUSED: Duration = Duration::from_millis(10);
 impl<L: Lanes> Client<L> {
     // -- in lanes ------------------------------------------------------------------------------------------------------------
 
-    /// Takes in what happened in the lanes: orders that ended, suppliers that came or went. To be called when the client's bell rang and
-    /// before looking for completions; [`Client::request_sample`] and [`Client::request_block`] do it themselves when they find nothing.
+    /// Takes in what happened in the lanes: orders that ended, suppliers that came or went. To be called when the client's doorbell was written to and
+    /// before the check for completions; [`Client::request_sample`] and [`Client::request_block`] do it themselves when they find nothing.
     pub fn handle_lanes(&mut self, now: Instant) {
         self.poll_lanes(now);
         for position in 0..self.announced.len() {
@@ -148,7 +148,7 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// softs 0.1.0 drops every order of a client, leased or not, and names none: nothing will be heard of the stale ones.
+    /// softs 0.1.0 drops every order of a client, leased or not, and names none: no answer will come for the stale ones.
     pub(super) fn end_stale_orders(&mut self) {
         let stale = |(_, slot): &(&OrderNumber, &SlotId)| !self.block(**slot).wanted;
         let stale: Vec<_> = self.sent.iter().filter(stale).map(|(&number, _)| number).collect();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 const FIRST_DELAY: Duration = Duration::from_millis(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// More failing products at a time than this, and the oldest are forgotten.
+/// Failing products that are kept; with more of them, the oldest are dropped.
 const MAX_FAILING: usize = 64;
 
 /// The last failure of a product.

@@ -34,7 +34,7 @@ impl<L: Lanes> Client<L> {
     }
 
     /// Whether orders in the lane of `key` are served: suppliers are attached to it, or the broker has told all that it knows to attach.
-    /// A supplier in a call then comes to the lane no later than to a lease, and takes no more from it than it makes at once. But a user who
+    /// A supplier in a call then comes to the lane no later than to a lease, and takes no more from it than it makes at once. But a user that
     /// orders slot by slot may go away then, and would not hear of it if they all refused.
     pub(super) fn has_lane_suppliers(&self, key: ProductKey) -> bool {
         let product = self.products.get(key);

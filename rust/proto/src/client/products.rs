@@ -9,7 +9,7 @@ use super::ids::{OrderNumber, ProductKey, SlotId};
 use super::lane_port::LaneRef;
 use super::sequence::{Plan, Stream};
 
-/// Products whose streams are remembered. With more of them, the one that was not asked for in the longest time is forgotten, position and
+/// Products with a stream that is kept. With more of them, the least recently requested one is removed, position and
 /// all, unless it is in use.
 pub const MAX_REMEMBERED: usize = 1024;
 
@@ -126,8 +126,8 @@ impl Products {
         self.all[key as usize].last_used = self.tick;
     }
 
-    /// The product to forget before another one can be remembered; `None` while there is room.
-    pub(super) fn forgettable(&self, is_needed: impl Fn(ProductKey) -> bool) -> Option<ProductKey> {
+    /// The product to remove before another one can be added; `None` while there is room.
+    pub(super) fn removable(&self, is_needed: impl Fn(ProductKey) -> bool) -> Option<ProductKey> {
         if self.all.len() < MAX_REMEMBERED {
             return None;
         }
@@ -135,11 +135,11 @@ impl Products {
         self.keys().filter(idle).min_by_key(|&key| self.get(key).last_used)
     }
 
-    /// Remembers a product that is not known yet, in the place of `forgotten` if given.
-    pub(super) fn add(&mut self, name: &str, forgotten: Option<ProductKey>) -> ProductKey {
+    /// Adds a product that is not known yet, in the place of `removed` if given.
+    pub(super) fn add(&mut self, name: &str, removed: Option<ProductKey>) -> ProductKey {
         let product = Product::new(Arc::from(name), self.unit);
         let name = product.name.clone();
-        let key = match forgotten {
+        let key = match removed {
             Some(key) => {
                 self.keys.remove(&self.all[key as usize].name);
                 self.all[key as usize] = product;

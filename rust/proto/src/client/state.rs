@@ -29,7 +29,7 @@ pub struct Counters {
     pub retried: u64,
     /// Orders given up.
     pub failed: u64,
-    /// Orders in lanes whose supplier died.
+    /// Orders in lanes that were lost with their supplier.
     pub lost: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Client<L: Lanes = NoLanes> {
     pub(super) lanes: L,
     pub(super) slots: Vec<Slot>,
     pub(super) blocks: Vec<Block>,
-    /// Free blocks that lanes may use, the last one to come back first, and those that only the broker may give away ([`Slot::tainted`]).
+    /// Free blocks that lanes may use, the last released one first, and those that only the broker may give away ([`Slot::tainted`]).
     pub(super) free: VecDeque<BlockId>,
     pub(super) free_tainted: VecDeque<BlockId>,
     pub(super) n_tainted: usize,
@@ -54,7 +54,7 @@ pub struct Client<L: Lanes = NoLanes> {
     pub(super) subscription: Subscription,
     pub(super) recent: Recent,
     pub(super) failures: Failures,
-    /// Slots whose orders failed, in blocks that wait for them.
+    /// Slots of failed orders, in blocks that wait for them.
     pub(super) failed: Vec<SlotId>,
     pub(super) counters: Counters,
 
@@ -87,7 +87,7 @@ pub struct Client<L: Lanes = NoLanes> {
 }
 
 impl<L: Lanes> Client<L> {
-    /// A client whose slots are all free, not connected.
+    /// A client with only free slots, not connected.
     #[must_use]
     pub fn new(mut config: Config, lanes: L) -> Self {
         config.block = config.block.max(1);

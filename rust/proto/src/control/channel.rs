@@ -16,10 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Which of the channel's two endpoints a peer has connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// Where students connect.
+pub enum Endpoint {
+    /// For the requests of students.
     Control,
-    /// Where subscribers connect.
+    /// For the subscriptions of workers and students.
     Publication,
 }
 
@@ -53,9 +53,9 @@ impl Control {
         Self::default()
     }
 
-    /// A peer has shaken hands.
-    pub fn handle_connected(&mut self, peer: PeerId, door: Door) {
-        if door == Door::Publication {
+    /// A peer has completed its handshake.
+    pub fn handle_connected(&mut self, peer: PeerId, endpoint: Endpoint) {
+        if endpoint == Endpoint::Publication {
             self.subscriptions.enter(peer);
         }
     }

@@ -14,7 +14,7 @@ mod student;
 mod subscriber;
 mod subscriptions;
 
-pub use channel::{Control, Door};
+pub use channel::{Control, Endpoint};
 pub use model::Model;
 pub use student::{Outcome, Request, Student};
 pub use subscriber::{News, Subscriber};

@@ -74,7 +74,7 @@ impl Subscriber {
         self.complaint.take()
     }
 
-    /// The oldest of what was heard and not taken.
+    /// The oldest received news that was not taken yet.
     pub fn take_news(&mut self) -> Option<News> {
         self.news.pop_front()
     }

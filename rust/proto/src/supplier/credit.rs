@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Leases in hand should be worth this many nanoseconds.
+/// The held leases should be worth this many nanoseconds.
 const WORTH_NS: u64 = 2_000_000;
 const MAX_WINDOW: u32 = 64;
 

@@ -139,7 +139,7 @@ impl Supplier {
         Some(work)
     }
 
-    /// Whether the lease in hand still allows to write: its connection is up, and a softs broker has not lost patience (W3).
+    /// Whether the current lease still allows writes: its connection is up, and the deadline of a softs broker has not passed (W3).
     #[must_use]
     pub fn may_write(&self, now: Instant) -> bool {
         self.current.as_ref().is_some_and(|work| {
@@ -150,7 +150,7 @@ impl Supplier {
         })
     }
 
-    /// Ends the lease in hand: the slot is written, or why it is not.
+    /// Ends the current lease: the slot is written, or why it is not.
     pub fn finish(&mut self, now: Instant, result: Result<(), String>) {
         let Some(work) = self.current.take() else {
             return;
@@ -189,7 +189,7 @@ impl Supplier {
         }
     }
 
-    /// A call for an order of a lane takes long: no leases are wanted until [`Supplier::resume`]. One that is given back while no lease is in hand
+    /// A call for an order of a lane takes long: no leases are wanted until [`Supplier::resume`]. One that is returned while none is held
     /// would come again at once.
     pub fn pause(&mut self) {
         if !std::mem::replace(&mut self.paused, true) {
@@ -371,7 +371,7 @@ impl Supplier {
             SupplierRequest::Done { order_id: &order_id, success }.encode(out);
             return true;
         }
-        // One lease at a time: READY while one is in hand would ask for a second.
+        // One lease at a time: READY while one is held would ask for a second.
         if self.ready_due && !self.leaving && !self.paused && self.current.is_none() && self.queue.is_empty()
         {
             self.ready_due = false;

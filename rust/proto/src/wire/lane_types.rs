@@ -3,7 +3,7 @@
 /// The lane of a product that has none.
 pub const NO_LANE: u32 = u32::MAX;
 
-/// A product whose supply a client wants to know, and its lane.
+/// A product for which a client subscribes to the supply, and its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnnouncedLane<'a> {
     /// What is ordered.

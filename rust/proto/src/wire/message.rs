@@ -14,7 +14,7 @@ impl Message {
         Self::default()
     }
 
-    /// Forgets all frames, keeps the memory.
+    /// Removes all frames, keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();

@@ -14,7 +14,7 @@ pub enum ToClient<'a> {
     Reply(Reply<'a>),
     /// `FULFILLED`, softs dialect.
     Fulfilled {
-        /// The order whose slot is written.
+        /// The order with a slot that is written.
         order_id: &'a str,
     },
     /// `FAILED`, softs dialect.
@@ -24,7 +24,7 @@ pub enum ToClient<'a> {
     },
     /// `RESULTS`, native dialect.
     Results {
-        /// Orders whose slot is written.
+        /// Orders with a slot that is written.
         done: Vec<u64>,
         /// Orders that ended otherwise.
         ended: Vec<(u64, EndCode, &'a str)>,

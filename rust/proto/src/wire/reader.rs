@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Whether the next value is an array whose first element is a string.
+    /// Whether the next value is an array that begins with a string.
     pub(super) fn is_array_of_str_next(&self) -> bool {
         let mut ahead = Self { rest: self.rest, message: self.message };
         matches!(ahead.head_of(), Ok(Head::Array(1..))) && matches!(ahead.head_of(), Ok(Head::Str(_)))
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A map whose content does not matter.
+    /// A map with any content.
     pub(super) fn any_map(&mut self) -> Result<(), WireError> {
         self.map("payload", |reader, key| reader.skip(key))
     }

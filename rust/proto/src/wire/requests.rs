@@ -61,7 +61,7 @@ pub enum ClientRequest<'a> {
         address: &'a str,
         /// Which segment lies there.
         segment_id: u64,
-        /// The products whose supply it wants to know, at most [`crate::limits::MAX_ANNOUNCED`].
+        /// The products of which it wants to know the supply, at most [`crate::limits::MAX_ANNOUNCED`].
         lanes: Vec<AnnouncedLane<'a>>,
     },
 }
@@ -90,7 +90,7 @@ pub enum SupplierRequest<'a> {
     },
     /// `DONES`, native dialect.
     Dones {
-        /// Leases whose slot is written.
+        /// Leases with a slot that is written.
         done: Vec<u64>,
         /// Leases that failed, and why.
         failed: Vec<(u64, &'a str)>,

@@ -42,7 +42,7 @@ impl Buffer {
         }
     }
 
-    /// Forgets everything, memory included.
+    /// Drops all contents and releases the memory.
     pub(super) fn release(&mut self) {
         *self = Self::default();
     }

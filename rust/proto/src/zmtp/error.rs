@@ -48,7 +48,7 @@ pub enum ZmtpError {
     /// A PING over the limit.
     #[error("PING with a context of {0} bytes, at most {MAX_PING_CONTEXT_BYTES} allowed")]
     PingTooLong(usize),
-    /// A command whose inner lengths do not add up, or a property that cannot be.
+    /// A command with inner lengths that do not add up, or an impossible property.
     #[error("malformed {0}")]
     Malformed(&'static str),
     /// The peer gave up with an ERROR command; its text.

@@ -16,7 +16,7 @@ pub enum Event<'a> {
     },
     /// A whole message.
     Message(Frames<'a>),
-    /// The peer of a publisher wants messages whose first frame starts with `prefix`, or wants them no more. Both forms that ZMTP 3 has
+    /// The peer of a publisher subscribes to messages with a first frame that starts with `prefix`, or unsubscribes. Both forms that ZMTP 3 has
     /// for it, a message of one frame (3.0) and a command (3.1), come as this.
     Subscription {
         /// Whether it wants them.

@@ -94,7 +94,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Takes an admitted frame whose body has come.
+    /// Takes an admitted frame with a complete body.
     #[inline]
     pub(super) fn push(&mut self, header: Header) {
         let start = self.scanned + header.size;

@@ -1,4 +1,4 @@
-//! Lanes: who is told to serve one, and what clients hear of it.
+//! Lanes: which suppliers are told to serve one, and what clients are told of it.
 
 use softs_proto::Dialect::{Native, Softs};
 use softs_proto::broker::{Config, Side};
@@ -28,10 +28,10 @@ fn suppliers_and_announcements_find_each_other_in_either_order() {
     let before = net.supplier(Native, &["p.*"]);
     let softs = net.supplier(Softs, &["p.*"]);
     let other = net.supplier(Native, &["q"]);
-    net.announce(client, &[("p1", Some(3)), ("q", None), ("nobody's", Some(4))]);
+    net.announce(client, &[("p1", Some(3)), ("q", None), ("orphan", Some(4))]);
     assert_eq!(net.take(before), attach(&[(3, "p1")]));
     assert_eq!((net.take(softs), net.take(other)), (vec![], vec![]), "not by lane");
-    let numbers = supply(&[("p1", 1, 1, 1), ("q", 0, 1, 0), ("nobody's", 0, 0, 0)]);
+    let numbers = supply(&[("p1", 1, 1, 1), ("q", 0, 1, 0), ("orphan", 0, 0, 0)]);
     assert_eq!(net.take(client), numbers, "no suppliers is news too");
 
     let after = net.connect(Side::Backend, Native);
@@ -43,7 +43,7 @@ fn suppliers_and_announcements_find_each_other_in_either_order() {
     );
     assert_eq!(net.take(client), supply(&[("p1", 2, 1, 1), ("q", 0, 2, 0)]));
     assert_eq!(net.take(before), []);
-    net.announce(client, &[("p1", Some(3)), ("q", None), ("nobody's", Some(4))]);
+    net.announce(client, &[("p1", Some(3)), ("q", None), ("orphan", Some(4))]);
     assert_eq!(
         (net.take(client), net.take(before), net.take(after)),
         (vec![], vec![], vec![]),
@@ -149,7 +149,7 @@ fn new_patterns_bring_and_take_lanes() {
 }
 
 #[test]
-fn who_refuses_an_offered_lane_counts_as_a_supplier_by_wire() {
+fn a_supplier_that_refuses_an_offered_lane_counts_as_one_by_wire() {
     let mut net = Net::new(Config::default());
     let client = net.client(Native);
     let (near, far) = (net.supplier(Native, &["p"]), net.supplier(Native, &["p"]));
@@ -175,7 +175,7 @@ fn who_refuses_an_offered_lane_counts_as_a_supplier_by_wire() {
 }
 
 #[test]
-fn an_order_by_wire_prefers_who_does_not_serve_the_lane() {
+fn an_order_by_wire_prefers_suppliers_that_do_not_serve_the_lane() {
     // One list of patterns, and one list for each.
     for lists in [["p", "p", "p"], ["p", "p.?", "p.*"]] {
         let mut net = Net::with_queue(100);
@@ -200,7 +200,7 @@ fn an_order_by_wire_prefers_who_does_not_serve_the_lane() {
         net.credit(far, 4);
         net.orders(client, "p", &[(6, 512)]);
         assert_eq!(net.leases(near).len(), 1, "but any may take it");
-        // For whom announced no lane they are all the same: the one with the fewest leases is next.
+        // For a client without a lane they are all the same: the one with the fewest leases is next.
         net.credit(far, 8);
         net.orders(other, "p", &[(1, 4096), (2, 8192)]);
         assert_eq!((net.leases(far).len(), net.leases(near).len()), (0, 2));
@@ -250,7 +250,7 @@ fn the_sequence_of_an_order_comes_with_every_attempt() {
 }
 
 #[test]
-fn detail_tells_who_is_connected() {
+fn detail_lists_the_connected_peers() {
     let mut net = Net::new(Config::default());
     let (client, softs) = (net.client(Native), net.client(Softs));
     net.ask(client, ClientRequest::Hello { nonce: None });
@@ -260,7 +260,7 @@ fn detail_tells_who_is_connected() {
     net.credit(supplier, 1);
     net.announce(client, &[("p", Some(2)), ("q", None)]);
     net.orders(client, "p", &[(1, 0), (2, 64)]);
-    net.order(softs, "1", "nobody's", 128);
+    net.order(softs, "1", "orphan", 128);
     net.drain();
     net.advance(std::time::Duration::from_millis(1500));
     net.take(client);
@@ -278,7 +278,7 @@ fn detail_tells_who_is_connected() {
     assert_eq!(native.patterns, ["p", "q"]);
     assert_eq!((softs_supplier.busy_s, softs_supplier.attached, softs_supplier.dialect), (0.0, 0, Softs));
     let products = detail.products.iter().map(|p| (&*p.product_id, p.queued, p.leased, p.suppliers));
-    let expected = [("nobody's", 1, 0, 0), ("p", 1, 1, 1), ("q", 0, 0, 1)];
+    let expected = [("orphan", 1, 0, 0), ("p", 1, 1, 1), ("q", 0, 0, 1)];
     assert_eq!(products.collect::<Vec<_>>(), expected);
     net.kill(client);
     net.ask(softs, ClientRequest::Cancel { order_id: "1" });
@@ -286,7 +286,11 @@ fn detail_tells_who_is_connected() {
     net.ask(client, ClientRequest::Stats { request_id: None, product_id: None, detail: true });
     let Got::Detail(detail) = net.one(client) else { panic!() };
     let products: Vec<_> = detail.products.iter().map(|p| (&*p.product_id, p.queued, p.leased)).collect();
-    assert_eq!(products, [("p", 0, 1)], "nobody's lease is one still; what nobody orders is not told");
+    assert_eq!(
+        products,
+        [("p", 0, 1)],
+        "the lease of a lost client still counts; a product without orders is not listed"
+    );
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn an_answer_that_comes_before_its_client_is_kept_for_it() {
         net.kill(peer);
     }
     assert!(net.broker.is_empty());
-    assert_eq!(come(&mut net, 6).1, [Got::Late(vec![1])], "whoever left meanwhile");
+    assert_eq!(come(&mut net, 6).1, [Got::Late(vec![1])], "whichever peer left meanwhile");
 }
 
 #[test]
@@ -194,10 +194,10 @@ fn a_client_that_comes_back_before_its_old_connection_ends_leaves_its_orders_the
     net.works(supplier);
     let (new, got) = come(&mut net, 5);
     assert_eq!(got, []);
-    assert_eq!(net.broker.stats().pending_orders, 1, "nobody waits for what was queued");
+    assert_eq!(net.broker.stats().pending_orders, 1, "queued orders of a lost client are dropped");
     // What the client sent before it went.
     net.orders(old, "p", &[(3, 128)]);
-    assert!(matches!(net.one(old), Got::Error(text) if text.contains("come back")));
+    assert!(matches!(net.one(old), Got::Error(text) if text.contains("reconnected")));
     net.done(supplier, &id(5, 1), true);
     assert_eq!((net.one(new), net.take(old)), (Got::Late(vec![1, 2]), vec![]));
     net.kill(old);

@@ -345,14 +345,14 @@ fn a_lost_client_frees_what_is_queued_and_guards_what_is_leased() {
     assert_eq!(net.leases(supplier), [(2, 64)], "the slot of the orphan is guarded");
     net.dones(supplier, &[1], &[], &[]);
     assert_eq!(net.leases(supplier), [(3, 0)]);
-    assert_eq!(net.take(other), [], "the orphan's result is nobody's");
+    assert_eq!(net.take(other), [], "the orphan's result is sent to no client");
     net.dones(supplier, &[3], &[(2, "x")], &[]);
     assert_eq!(net.one(other), Got::Results(vec![1], vec![]));
     assert_eq!(net.broker.stats().total_completed, 1);
 }
 
 #[test]
-fn guarded_orders_hold_nobody_up_and_are_bounded() {
+fn guarded_orders_delay_no_others_and_are_bounded() {
     let mut net = Net::with_queue(1000);
     let client = net.client(Native);
     let supplier = net.supplier(Native, &["p", "q"]);
@@ -400,10 +400,7 @@ fn statistics_and_diagnosis() {
     let Got::Stats(Some(9), _, Some(diagnosis)) = net.one(native) else { panic!() };
     assert_eq!((diagnosis.matching_suppliers, diagnosis.busy_suppliers, diagnosis.queued), (1, 1, 2));
     assert_eq!(diagnosis.busiest_s, 2.5);
-    net.ask(
-        native,
-        ClientRequest::Stats { request_id: Some(10), product_id: Some("nobody's"), detail: false },
-    );
+    net.ask(native, ClientRequest::Stats { request_id: Some(10), product_id: Some("orphan"), detail: false });
     let Got::Stats(Some(10), _, Some(diagnosis)) = net.one(native) else { panic!() };
     assert_eq!(diagnosis, softs_proto::wire::Diagnosis::default());
 }

@@ -300,6 +300,6 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
             });
             Got::Works(works.collect())
         }
-        ToSupplier::Terminate => panic!("nobody terminates a supplier"),
+        ToSupplier::Terminate => panic!("no test terminates a supplier"),
     }
 }

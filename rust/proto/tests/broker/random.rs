@@ -40,7 +40,7 @@ struct Client {
     next_order: u64,
     /// Open orders: product and slot. A softs id is its number in decimal.
     open: BTreeMap<u64, (String, Slot)>,
-    /// Orders of a softs client whose answers have not come.
+    /// Orders of a softs client that are not answered yet.
     asked: Vec<u64>,
     /// The same for cancellations.
     cancelled: Vec<u64>,
@@ -206,7 +206,7 @@ impl Life {
     }
 
     fn kill_client(&mut self, peer: PeerId) {
-        // First hear what was decided until now: what it has not heard of is nobody's.
+        // First receives what was decided until now: what it has not received belongs to no client.
         self.receive();
         self.net.kill(peer);
         self.clients.remove(&peer);

@@ -108,7 +108,7 @@ fn a_busy_product_does_not_starve_another() {
 }
 
 #[test]
-fn somebody_else_tries_what_failed() {
+fn a_failed_order_is_tried_by_another_supplier() {
     let mut net = Net::new(Config::default());
     let client = net.client(Native);
     let (a, b) = (net.supplier(Native, &["p"]), net.supplier(Native, &["p"]));
@@ -118,7 +118,7 @@ fn somebody_else_tries_what_failed() {
     let (lease, _) = net.leases(a)[0];
     net.dones(a, &[], &[(lease, "x")], &[]);
     assert_eq!((net.leases(a).len(), net.leases(b).len()), (0, 1));
-    // Without anybody else it is tried by the same one again.
+    // Without another supplier it is tried by the same one again.
     net.credit(a, 1);
     net.dones(b, &[], &[(2, "x")], &[]);
     assert_eq!(net.leases(a), [(3, 0)]);
@@ -189,7 +189,7 @@ fn goodbye_leaves_open_leases_open() {
         }
         assert_eq!(net.one(client), Got::Results(vec![1], vec![]));
         assert!(net.take(a).iter().all(|got| *got == Got::Ok));
-        // It may come back, under its old number.
+        // It may register again, under its old number.
         net.tell(a, SupplierRequest::Hello { product_ids: vec!["q"], name: None });
         assert_eq!(net.one(a), Got::Hello(1));
         say_ready(&mut net, 1);

@@ -1,8 +1,8 @@
-//! The client's state machine in virtual time: what it says, and what becomes of its slots.
+//! The client's state machine in virtual time: what it sends, and what becomes of its slots.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod blocks;
-mod desk;
+mod harness;
 #[path = "../lane_model/mod.rs"]
 mod lane_model;
 mod lanes;

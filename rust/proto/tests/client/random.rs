@@ -9,7 +9,7 @@ use softs_proto::Dialect;
 use softs_proto::client::{BlockId, Config, Plan, SlotId};
 use softs_proto::wire::{EndCode, ToClient};
 
-use crate::desk::{Desk, SLOT_SIZE, config};
+use crate::harness::{Harness, SLOT_SIZE, config};
 use crate::lane_model::{Claim, ModelLanes, Owner};
 
 const N_SLOTS: u32 = 12;
@@ -64,7 +64,7 @@ struct Written {
 }
 
 struct World {
-    desk: Desk<ModelLanes>,
+    harness: Harness<ModelLanes>,
     lanes: ModelLanes,
     block: u32,
     ordered: bool,
@@ -86,13 +86,14 @@ struct World {
 impl World {
     fn new(block: u32, ordered: bool, prefetch: Option<u32>) -> Self {
         let lanes = ModelLanes::new(2, 16);
-        let mut desk = Desk::with(Config { block, ordered, prefetch, ..config(N_SLOTS) }, lanes.clone());
+        let mut harness =
+            Harness::with(Config { block, ordered, prefetch, ..config(N_SLOTS) }, lanes.clone());
         for (product, plan) in PRODUCTS.iter().zip(PLANS) {
-            desk.client.seek(product, plan, 0);
+            harness.client.seek(product, plan, 0);
         }
-        desk.connect(Dialect::Native);
+        harness.connect(Dialect::Native);
         Self {
-            desk,
+            harness,
             lanes,
             block,
             ordered,
@@ -113,15 +114,15 @@ impl World {
             Action::Request(product) => self.request(product),
             Action::Release(which) if !self.held.is_empty() => {
                 let block = self.held.swap_remove(which % self.held.len());
-                self.desk.client.release_block(block).unwrap();
+                self.harness.client.release_block(block).unwrap();
             }
             Action::Discard => {
-                self.desk.client.discard();
+                self.harness.client.discard();
                 self.epoch = self.epoch.map(|epoch| epoch + 1);
             }
             Action::Seek(product, block) => {
                 let position = block * u64::from(self.block);
-                self.desk.client.seek(PRODUCTS[product], PLANS[product], position);
+                self.harness.client.seek(PRODUCTS[product], PLANS[product], position);
                 self.epoch[product] += 1;
                 self.handed_out[product].clear();
             }
@@ -154,13 +155,13 @@ impl World {
                 self.write(slot, product, sequence);
                 let ended = if well { vec![] } else { vec![(number, EndCode::Failed, "boom")] };
                 let done = if well { vec![number] } else { vec![] };
-                self.desk.answer(ToClient::Results { done, ended });
+                self.harness.answer(ToClient::Results { done, ended });
             }
             Action::Supply { wire, softs } => {
                 for (product, known) in PRODUCTS.into_iter().zip(&mut self.softs) {
-                    if self.desk.announced.iter().any(|(announced, ..)| announced == product) {
+                    if self.harness.announced.iter().any(|(announced, ..)| announced == product) {
                         *known = softs;
-                        self.desk.supply(product, 1, wire, softs);
+                        self.harness.supply(product, 1, wire, softs);
                     }
                 }
             }
@@ -170,15 +171,15 @@ impl World {
                 self.late.remove(&number);
                 assert!(!self.lanes.is_on_order(slot) && self.wire.iter().all(|order| order.1 != slot));
                 assert!(self.held.iter().all(|&block| slot / self.block != block));
-                self.desk.answer(ToClient::Late(vec![number]));
+                self.harness.answer(ToClient::Late(vec![number]));
             }
-            Action::Wait => self.desk.pass(Duration::from_millis(300)),
+            Action::Wait => self.harness.pass(Duration::from_millis(300)),
             _ => {}
         }
         self.follow_orders();
-        assert_eq!(self.desk.n_slots(), (N_SLOTS / self.block * self.block) as usize, "C1");
-        assert_eq!(self.desk.client.slot_counts().held, self.held.len() * self.block as usize);
-        assert!(self.desk.client.n_quarantined() >= self.late.len());
+        assert_eq!(self.harness.n_slots(), (N_SLOTS / self.block * self.block) as usize, "C1");
+        assert_eq!(self.harness.client.slot_counts().held, self.held.len() * self.block as usize);
+        assert!(self.harness.client.n_quarantined() >= self.late.len());
     }
 
     /// Suppliers of softs had one of our orders each, the first ones; each is still at it. They make all products or one.
@@ -187,13 +188,13 @@ impl World {
         for (number, slot, ..) in self.wire.drain(..).filter(|order| self.softs[order.2] > 0).take(most) {
             self.late.insert(number, slot);
         }
-        self.desk.client.handle_disconnected();
-        self.desk.connect(Dialect::Native);
+        self.harness.client.handle_disconnected();
+        self.harness.connect(Dialect::Native);
         self.softs = [0; 2];
     }
 
     fn follow_orders(&mut self) {
-        for order in self.desk.placed() {
+        for order in self.harness.placed() {
             let slot = SlotId::try_from(order.offset / SLOT_SIZE).unwrap();
             let product = PRODUCTS.iter().position(|product| *product == order.product).unwrap();
             self.check_unused(slot);
@@ -225,8 +226,8 @@ impl World {
     }
 
     fn request(&mut self, product: usize) {
-        let position = self.desk.client.position(PRODUCTS[product]);
-        let Some(block) = self.desk.client.request_block(self.desk.now, PRODUCTS[product]) else {
+        let position = self.harness.client.position(PRODUCTS[product]);
+        let Some(block) = self.harness.client.request_block(self.harness.now, PRODUCTS[product]) else {
             return;
         };
         assert!(!self.held.contains(&block));
@@ -276,8 +277,8 @@ proptest! {
             }
             world.act(&Action::EndOnWire(0, true));
         }
-        world.desk.client.handle_lanes(world.desk.now);
-        let counts = world.desk.client.slot_counts();
-        prop_assert_eq!(counts.free + counts.quarantined, world.desk.n_slots());
+        world.harness.client.handle_lanes(world.harness.now);
+        let counts = world.harness.client.slot_counts();
+        prop_assert_eq!(counts.free + counts.quarantined, world.harness.n_slots());
     }
 }

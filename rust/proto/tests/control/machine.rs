@@ -1,8 +1,8 @@
-//! The broker's machine: who may say what, who hears it, and what becomes of seats.
+//! The broker's machine: which peers may request what, which are told, and what becomes of seats.
 
 use std::time::Duration;
 
-use softs_proto::control::Door;
+use softs_proto::control::Endpoint;
 use softs_proto::limits::{MAX_GENERATION, MAX_STUDENTS};
 use softs_proto::wire::{ControlReply, ControlRequest, Message};
 
@@ -23,7 +23,7 @@ fn refusal(heard: &Heard) -> &str {
 }
 
 #[test]
-fn the_leader_switches_and_everybody_hears_of_it_workers_first() {
+fn a_switch_by_the_leader_reaches_all_peers_workers_first() {
     let mut channel = Channel::new();
     let worker = channel.subscribe(b"");
     let (leader, heard) = channel.student(0, 1, None);
@@ -36,11 +36,11 @@ fn the_leader_switches_and_everybody_hears_of_it_workers_first() {
 }
 
 #[test]
-fn who_is_not_the_leader_is_refused() {
+fn a_peer_that_is_not_the_leader_is_refused() {
     let mut channel = Channel::new();
     let worker = channel.subscribe(b"");
     let (follower, _) = channel.student(1, 1, None);
-    let stranger = channel.connect(Door::Control);
+    let stranger = channel.connect(Endpoint::Control);
     for peer in [follower, stranger] {
         let heard = channel.set(peer, "a");
         assert_eq!(heard.len(), 1);
@@ -82,7 +82,7 @@ fn the_same_student_takes_its_seat_back_on_a_new_connection() {
     channel.leave(old);
     assert_eq!(channel.set(new, "a"), [(new, Heard::Set(1))]);
     // Two students without a nonce are two students.
-    let peers = [channel.connect(Door::Control), channel.connect(Door::Control)];
+    let peers = [channel.connect(Endpoint::Control), channel.connect(Endpoint::Control)];
     for peer in peers {
         channel.say(peer, &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
     }
@@ -107,7 +107,7 @@ fn a_second_hello_moves_a_student_to_another_seat() {
 }
 
 #[test]
-fn who_subscribes_late_is_told_at_once_and_by_prefix() {
+fn a_late_subscription_is_answered_at_once_and_by_prefix() {
     let mut channel = Channel::new();
     let (leader, _) = channel.student(0, 1, None);
     channel.set(leader, "a");
@@ -122,7 +122,7 @@ fn who_subscribes_late_is_told_at_once_and_by_prefix() {
         assert!(!told(&mut channel, prefix), "{:?}", prefix.len());
     }
     assert_eq!(channel.machine.stats(channel.now).subscribers, 4);
-    // STOP goes to those who want it: the first of the four, and two of the six.
+    // STOP goes to those that subscribe to it: the first of the four, and two of the six.
     channel.say(leader, &ControlRequest::Stop);
     let stopped = channel.heard().iter().filter(|(_, heard)| *heard == Heard::Stop).count();
     assert_eq!(stopped, 3);
@@ -196,7 +196,7 @@ fn waiting_workers_are_counted_and_one_warning_is_said() {
     assert_eq!(channel.machine.poll_timeout(), Some(since + SECOND * 5));
     channel.pass(SECOND * 3);
     channel.subscribe(b"");
-    // Who only waits for the end does not wait for a model.
+    // A peer that only waits for the end does not wait for a model.
     channel.subscribe(b"STOP");
     assert_eq!(channel.log(), [""; 0]);
     let waits = |channel: &Channel| channel.machine.stats(channel.now).waiting_s.to_bits();
@@ -214,7 +214,7 @@ fn waiting_workers_are_counted_and_one_warning_is_said() {
 }
 
 #[test]
-fn nobody_waits_once_the_last_worker_has_gone() {
+fn no_stop_waits_once_the_last_worker_has_gone() {
     let mut channel = Channel::new();
     let worker = channel.subscribe(b"");
     channel.leave(worker);
@@ -241,7 +241,7 @@ fn after_a_restart_the_highest_generation_wins_and_is_published() {
 fn what_students_remember_is_published() {
     let mut channel = Channel::new();
     let worker = channel.subscribe(b"");
-    let peer = channel.connect(Door::Control);
+    let peer = channel.connect(Endpoint::Control);
     let hello = ControlRequest::Hello { rank: 1, slot_size: 64, nonce: None, known: Some(model(6, "f")) };
     channel.say(peer, &hello);
     assert_eq!(channel.heard(), [(worker, Heard::Model(6, "f".into())), (peer, seat(1, 6, "f"))]);
@@ -301,16 +301,16 @@ fn a_generation_is_above_what_the_leader_asks_for() {
 }
 
 #[test]
-fn statistics_tell_who_is_there() {
+fn statistics_list_the_connected_peers() {
     let mut channel = Channel::new();
-    let asker = channel.connect(Door::Control);
+    let asker = channel.connect(Endpoint::Control);
     for rank in [3, 0, 1] {
         channel.student(rank, u64::from(rank), None);
     }
     channel.subscribe(b"");
     let stats = channel.machine.stats(channel.now);
     assert_eq!((stats.leader, stats.slot_size, &stats.students[..]), (true, 64, &[0, 1, 3][..]));
-    // Anybody may ask.
+    // Any peer may ask.
     channel.say(asker, &ControlRequest::Stats);
     let mut message = Message::new();
     channel.machine.poll_transmit(&mut message);
@@ -322,7 +322,7 @@ fn statistics_tell_who_is_there() {
 #[test]
 fn a_subscriber_has_nothing_else_to_say() {
     let mut channel = Channel::new();
-    let peer = channel.connect(Door::Publication);
+    let peer = channel.connect(Endpoint::Publication);
     channel.machine.handle_message(channel.now, peer, &[b"HELLO", b"\x82\xa4rank\x00\xa9slot_size\x01"]);
     assert_eq!(channel.heard(), []);
     assert!(!channel.machine.stats(channel.now).leader);

@@ -9,7 +9,7 @@ mod student;
 use std::time::{Duration, Instant};
 
 use softs_proto::broker::PeerId;
-use softs_proto::control::{Control, Door};
+use softs_proto::control::{Control, Endpoint};
 use softs_proto::wire::{ControlReply, ControlRequest, Message, ModelRef, Publication};
 
 const CFG: &[u8] = b"\x81\xa1x\x01";
@@ -37,10 +37,10 @@ impl Channel {
         Self { machine: Control::new(), now: Instant::now(), next_peer: 0 }
     }
 
-    pub(crate) fn connect(&mut self, door: Door) -> PeerId {
+    pub(crate) fn connect(&mut self, endpoint: Endpoint) -> PeerId {
         let peer = PeerId(self.next_peer);
         self.next_peer += 1;
-        self.machine.handle_connected(peer, door);
+        self.machine.handle_connected(peer, endpoint);
         peer
     }
 
@@ -52,14 +52,14 @@ impl Channel {
     }
 
     pub(crate) fn subscribe(&mut self, prefix: &[u8]) -> PeerId {
-        let peer = self.connect(Door::Publication);
+        let peer = self.connect(Endpoint::Publication);
         self.machine.handle_subscription(self.now, peer, true, prefix);
         peer
     }
 
     /// A student on a new connection, whatever becomes of its HELLO.
     pub(crate) fn student(&mut self, rank: u32, nonce: u64, known: Option<ModelRef<'_>>) -> (PeerId, Heard) {
-        let peer = self.connect(Door::Control);
+        let peer = self.connect(Endpoint::Control);
         self.say(peer, &ControlRequest::Hello { rank, slot_size: 64, nonce: Some(nonce), known });
         let heard = self.heard().into_iter().rfind(|(to, _)| *to == peer);
         (peer, heard.map(|(_, heard)| heard).unwrap())
@@ -74,7 +74,7 @@ impl Channel {
         self.heard()
     }
 
-    /// All that was said since the last call, and to whom.
+    /// All that was sent since the last call, and to which peers.
     pub(crate) fn heard(&mut self) -> Vec<(PeerId, Heard)> {
         let mut all = Vec::new();
         let mut message = Message::new();

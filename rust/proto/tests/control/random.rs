@@ -1,11 +1,11 @@
 //! All three machines in random schedules: messages take their time, brokers, leaders, followers and workers die at any moment. In the end, when
-//! all is calm, everybody knows the same model, and it is the last one that the leader set.
+//! no event is left, all peers know the same model, and it is the last one that the leader set.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::control::{Control, Door, News, Outcome, Request, Student, Subscriber};
+use softs_proto::control::{Control, Endpoint, News, Outcome, Request, Student, Subscriber};
 use softs_proto::wire::Message;
 
 /// xorshift64*: enough for a schedule, the same on every machine.
@@ -40,13 +40,13 @@ struct World {
     now: Instant,
     broker: Control,
     peers: Vec<Peer>,
-    /// Connections whose end the broker has not noticed, and whose they were.
+    /// Connections that have ended without the broker having noticed it, each with the peer that had it.
     ghosts: Vec<(usize, PeerId)>,
     n_connections: u64,
     n_models: u64,
     /// The request that the leader waits for, and its model.
     open: Option<(Request, String)>,
-    /// The last model whose switch was confirmed, and its generation.
+    /// The last model with a confirmed switch, and its generation.
     last: Option<(u64, String)>,
 }
 
@@ -89,11 +89,11 @@ impl World {
         peer.connection = Some(id);
         match &mut peer.machine {
             Machine::Student(student) => {
-                self.broker.handle_connected(id, Door::Control);
+                self.broker.handle_connected(id, Endpoint::Control);
                 student.handle_connected();
             }
             Machine::Worker(worker) => {
-                self.broker.handle_connected(id, Door::Publication);
+                self.broker.handle_connected(id, Endpoint::Publication);
                 worker.handle_connected();
             }
         }
@@ -252,7 +252,7 @@ fn run(seed: u64, kills_leader: bool) {
             _ => world.step(i),
         }
     }
-    // A last word, and time for everybody to hear it.
+    // A last switch, and time for all peers to receive it.
     if world.open.is_none() {
         world.set_model();
     }
@@ -273,14 +273,14 @@ fn run(seed: u64, kills_leader: bool) {
 }
 
 #[test]
-fn everybody_agrees_in_the_end() {
+fn all_peers_agree_in_the_end() {
     for seed in 0..3000 {
         run(seed, false);
     }
 }
 
 #[test]
-fn everybody_agrees_in_the_end_under_new_leaders() {
+fn all_peers_agree_in_the_end_under_new_leaders() {
     for seed in 0..3000 {
         run(seed, true);
     }

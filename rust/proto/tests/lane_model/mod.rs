@@ -119,7 +119,7 @@ impl ModelLanes {
     pub(crate) fn end(&self, claim: &Claim, ending: Ending) {
         let area = &mut *self.0.borrow_mut();
         let order = area.orders.get_mut(&claim.slot).unwrap();
-        assert_eq!(order.cell, Cell::Claimed(claim.owner), "the slot was given to somebody else");
+        assert_eq!(order.cell, Cell::Claimed(claim.owner), "the slot was given to another supplier");
         order.cell = Cell::Ended(ending);
         area.ended.push_back(claim.slot);
     }

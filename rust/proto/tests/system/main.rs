@@ -19,7 +19,7 @@ fn run(fleet: Fleet, seeds: std::ops::Range<u64>) {
         for _ in 0..1500 {
             world.step(true);
         }
-        // Everybody lives from here on: everything must come to rest with all slots usable.
+        // No peer dies from here on: all work must end with all slots usable.
         let before: Vec<_> = world.clients.iter().map(|c| c.received).collect();
         for _ in 0..12_000 {
             world.step(false);
@@ -70,7 +70,7 @@ fn run(fleet: Fleet, seeds: std::ops::Range<u64>) {
         assert_eq!(
             world.broker.stats().pending_orders,
             0,
-            "seed {seed}: the broker keeps an order that nobody has"
+            "seed {seed}: the broker keeps an order that no peer has"
         );
         through_lanes += world.through_lanes;
         ours += world.late.ours;
@@ -92,22 +92,22 @@ fn run(fleet: Fleet, seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn by_wire_nothing_is_lost_doubled_stale_or_leaked_whoever_dies() {
+fn by_wire_nothing_is_lost_doubled_stale_or_leaked_when_peers_die() {
     run(Fleet { native: 3, softs: 0, lanes: false, broker_dies: true }, 0..200);
 }
 
 #[test]
-fn through_lanes_nothing_is_lost_doubled_stale_or_leaked_whoever_dies() {
+fn through_lanes_nothing_is_lost_doubled_stale_or_leaked_when_peers_die() {
     run(Fleet { native: 3, softs: 0, lanes: true, broker_dies: true }, 0..200);
 }
 
 #[test]
-fn in_a_mixed_fleet_nothing_is_lost_doubled_stale_or_leaked_whoever_dies() {
+fn in_a_mixed_fleet_nothing_is_lost_doubled_stale_or_leaked_when_peers_die() {
     run(Fleet { native: 2, softs: 2, lanes: true, broker_dies: true }, 0..200);
 }
 
 #[test]
-fn with_softs_alone_nothing_is_lost_doubled_stale_or_leaked_whoever_dies() {
+fn with_softs_alone_nothing_is_lost_doubled_stale_or_leaked_when_peers_die() {
     run(Fleet { native: 0, softs: 3, lanes: false, broker_dies: true }, 0..200);
 }
 

@@ -1,4 +1,4 @@
-//! The world: who lives in it, what they do, and what must never happen.
+//! The world: which processes run in it, what they do, and what must never happen.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ fn owned(message: &Message) -> Frames {
     message.frames().map(<[u8]>::to_vec).collect()
 }
 
-/// Who supplies.
+/// Which suppliers there are.
 #[derive(Clone, Copy)]
 pub(crate) struct Fleet {
     pub(crate) native: usize,
@@ -110,7 +110,7 @@ pub(crate) struct World {
     pub(crate) clients: Vec<ClientProcess>,
     suppliers: Vec<SupplierProcess>,
     softs: Vec<SoftsSupplier>,
-    /// Dead suppliers whose death has not been noticed in the lanes.
+    /// Dead suppliers that the lanes have not noticed yet.
     dying: Vec<Owner>,
     memory: HashMap<(String, u64), Sample>,
     serial: u64,
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// Connects who has no connection, notices lost ones, and moves what the machines say onto the wires.
+    /// Connects those without a connection, notices lost ones, and moves the messages of the machines onto the wires.
     pub(crate) fn pump(&mut self) {
         let mut message = Message::new();
         for i in 0..self.clients.len() {
@@ -418,7 +418,7 @@ impl World {
         let client = &mut self.clients[chosen];
         if release && let Some((slot, expected)) = client.held.pop_first() {
             let found = self.memory.get(&(client.address.clone(), u64::from(slot) * SLOT_SIZE));
-            assert_eq!(found, Some(&expected), "somebody wrote into a slot that the user held");
+            assert_eq!(found, Some(&expected), "a supplier wrote into a slot that the user held");
             client.machine.release_slot(u64::from(slot)).unwrap();
             return;
         }

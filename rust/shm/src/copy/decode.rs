@@ -2,7 +2,7 @@
 
 use super::foreign_bytes::ForeignBytes;
 
-/// A codec that turns the bytes of a part into those of a row.
+/// A codec that converts the bytes of a part into those of a row.
 pub trait Decode: Sync {
     /// Encoded and decoded bytes of the smallest piece that can be decoded by itself; the last piece may be shorter.
     fn piece(&self) -> (usize, usize);

@@ -63,7 +63,7 @@ impl Life {
         if self.suppliers[&peer].dialect != Native {
             return;
         }
-        let mut names: Vec<Lane> = vec![("m1".into(), 71, 0, 9), ("nobody's".into(), 1, 2, 3)];
+        let mut names: Vec<Lane> = vec![("m1".into(), 71, 0, 9), ("orphan".into(), 1, 2, 3)];
         let attachments = &mut self.suppliers.get_mut(&peer).unwrap().attachments;
         let attached: Vec<Lane> = attachments.attached.keys().cloned().collect();
         for lane in attached {

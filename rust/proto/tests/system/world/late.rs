@@ -15,9 +15,9 @@ type Order = (u64, u64);
 #[derive(Default)]
 pub(crate) struct LateAnswers {
     leases: HashMap<PeerId, Order>,
-    /// Orders of lost connections that have been answered, or whose suppliers have died, and whose clients have not heard of it.
+    /// Orders of lost connections that have been answered, or lost with their suppliers, of which the clients are not told yet.
     untold: HashSet<Order>,
-    /// How many clients heard of: what this broker had given away, what another one had, and the latter when they were not there.
+    /// How many clients were told of: what this broker had given away, what another one had, and the latter when they were not there.
     pub(crate) ours: usize,
     pub(crate) theirs: usize,
     pub(crate) early: usize,
@@ -74,7 +74,7 @@ impl World {
         self.broker.handle_message(self.now, peer, &frames);
     }
 
-    /// A connection ends: if it is one of a supplier with an order, nobody writes that any more.
+    /// A connection ends: if it is one of a supplier with an order, no process writes that any more.
     pub(super) fn lose_lease(&mut self, peer: PeerId) {
         if let Some(order) = self.late.leases.remove(&peer)
             && self.is_lost(order)

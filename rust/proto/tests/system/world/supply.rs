@@ -118,7 +118,7 @@ impl World {
         self.memory.insert((address.to_owned(), offset), sample);
     }
 
-    /// W1 to W3: whoever can still write to a slot is alone with it.
+    /// W1 to W3: at most one process can still write to a slot.
     pub(super) fn check_writers(&self, address: &str, offset: u64) {
         let is_it = |call: &Call| {
             let (other, at) = call.slot();

@@ -9,12 +9,12 @@ use softs_proto::wire::{AnnouncedLane, ClientRequest, EndCode, Message, Reply, S
 
 pub(crate) const SLOT_SIZE: u64 = 8;
 
-pub(crate) struct Desk<L: Lanes = NoLanes> {
+pub(crate) struct Harness<L: Lanes = NoLanes> {
     pub(crate) client: Client<L>,
     pub(crate) now: Instant,
     /// What the client announced last: product, lane, generation.
     pub(crate) announced: Vec<(String, u32, u32)>,
-    /// Products that the broker spoke of on this connection.
+    /// Products that the broker has named on this connection.
     supplied: HashSet<String>,
     /// The nonce of its last HELLO.
     pub(crate) nonce: Option<u64>,
@@ -33,19 +33,19 @@ pub(crate) fn config(n_slots: u32) -> Config {
     Config { address: "sl_test".into(), slot_size: SLOT_SIZE, n_slots, nonce: 5, ..Config::default() }
 }
 
-impl Desk {
+impl Harness {
     pub(crate) fn new(n_slots: u32) -> Self {
         Self::with(config(n_slots), NoLanes)
     }
 
     pub(crate) fn connected(n_slots: u32) -> Self {
-        let mut desk = Self::new(n_slots);
-        desk.connect(Dialect::Native);
-        desk
+        let mut harness = Self::new(n_slots);
+        harness.connect(Dialect::Native);
+        harness
     }
 }
 
-impl<L: Lanes> Desk<L> {
+impl<L: Lanes> Harness<L> {
     pub(crate) fn with(config: Config, lanes: L) -> Self {
         Self {
             client: Client::new(config, lanes),
@@ -69,7 +69,7 @@ impl<L: Lanes> Desk<L> {
         self.answer(ToClient::Reply(Reply { ok: true, peer_id: Some(7), ..Reply::default() }));
     }
 
-    /// Drains the client, dropping what it says; the commands.
+    /// Drains the client and drops its messages; returns their commands.
     pub(crate) fn said(&mut self) -> Vec<String> {
         let mut message = Message::new();
         let mut commands = Vec::new();
@@ -86,7 +86,7 @@ impl<L: Lanes> Desk<L> {
         commands
     }
 
-    /// Drains the client; the orders it placed, and whether it said anything else.
+    /// Drains the client; returns the orders it placed.
     pub(crate) fn placed(&mut self) -> Vec<Placed> {
         let mut message = Message::new();
         let mut placed = Vec::new();
@@ -143,7 +143,7 @@ impl<L: Lanes> Desk<L> {
         self.now += time;
     }
 
-    /// The broker answers LANES: nobody yet makes what it did not speak of before.
+    /// The broker answers LANES: no supplier yet makes what it did not name before.
     fn answer_supply(&mut self) {
         for (product, ..) in self.announced.clone() {
             if self.supplied.insert(product.clone()) {
@@ -152,7 +152,7 @@ impl<L: Lanes> Desk<L> {
         }
     }
 
-    /// The broker says who makes `product`.
+    /// The broker reports how many suppliers make `product`.
     pub(crate) fn supply(&mut self, product: &str, lane: u32, wire: u32, softs: u32) {
         self.answer(ToClient::Supply(vec![Supply {
             product_id: product,
