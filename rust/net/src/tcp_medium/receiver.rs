@@ -148,7 +148,7 @@ impl Receiver {
             socket::hang_up(&fd);
         }
         for (_, connection) in self.connections.drain() {
-            forget(&self.epoll, &connection);
+            deregister(&self.epoll, &connection);
         }
         any
     }
@@ -190,13 +190,13 @@ impl Receiver {
             return;
         }
         if let Some(connection) = self.connections.remove(&token) {
-            forget(&self.epoll, &connection);
+            deregister(&self.epoll, &connection);
         }
     }
 }
 
 /// By name: a copy of the descriptor in a forked child would keep it in the epoll.
-fn forget(epoll: &OwnedFd, connection: &Connection) {
+fn deregister(epoll: &OwnedFd, connection: &Connection) {
     // It fails only when it is not there.
     let _deleted = epoll::delete(epoll, &connection.fd);
 }

@@ -61,7 +61,7 @@ impl Client {
     }
 
     /// The order has ended.
-    pub(super) fn forget(&mut self, id: &OrderId) {
+    pub(super) fn remove_order(&mut self, id: &OrderId) {
         match (&mut self.orders, id) {
             (Orders::Native(orders), OrderId::Native(number)) => orders.remove(number),
             (Orders::Softs(orders), OrderId::Softs(id)) => orders.remove(id),

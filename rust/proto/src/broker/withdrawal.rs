@@ -25,7 +25,7 @@ impl Broker {
             return;
         };
         if let Some(client) = order.client {
-            self.clients[client].forget(&order.id);
+            self.clients[client].remove_order(&order.id);
         }
         self.index.release(order.product);
         self.addresses.release(order.address);

@@ -172,7 +172,7 @@ impl<L: Lanes> Client<L> {
         let is_needed = |key| is_followed(key) || self.owed.iter().any(|owed| owed.product == key);
         let removed = self.products.removable(is_needed);
         if let Some(key) = removed {
-            self.recent.forget(key);
+            self.recent.remove(key);
             if self.products.get(key).announced {
                 self.unannounce(key);
             }

@@ -51,7 +51,7 @@ impl<L: Lanes> Client<L> {
         product.on_lane -= 1;
         let failed = match ending {
             Ending::Done => {
-                self.failures.forget(&product.name);
+                self.failures.remove(&product.name);
                 self.finish(slot);
                 return;
             }
@@ -83,7 +83,7 @@ impl<L: Lanes> Client<L> {
         };
         self.set_tainted(slot, false);
         if self.block(slot).wanted {
-            self.failures.forget(&self.products.get(self.block(slot).product).name);
+            self.failures.remove(&self.products.get(self.block(slot).product).name);
             self.finish(slot);
         } else {
             self.make_free(slot);

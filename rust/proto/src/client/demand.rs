@@ -24,7 +24,7 @@ impl Recent {
         self.products.clear();
     }
 
-    pub(super) fn forget(&mut self, key: ProductKey) {
+    pub(super) fn remove(&mut self, key: ProductKey) {
         self.products.retain(|&(other, _)| other != key);
     }
 

@@ -36,7 +36,7 @@ impl Failures {
         self.of(product).is_some_and(|failure| now < failure.retry_at)
     }
 
-    pub(super) fn forget(&mut self, product: &str) {
+    pub(super) fn remove(&mut self, product: &str) {
         if !self.of_products.is_empty() {
             self.of_products.retain(|(p, _)| &**p != product);
         }

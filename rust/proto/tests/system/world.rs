@@ -254,7 +254,7 @@ impl World {
                 self.softs[softs].handle_message(&slices(&frames), steps);
             }
         }
-        self.late.forget();
+        self.late.clear();
         self.wires.clear();
         self.broker = new_broker();
     }

@@ -25,7 +25,7 @@ pub(crate) struct LateAnswers {
 
 impl LateAnswers {
     /// The broker dies, and with it what it knew.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.leases.clear();
         self.untold.clear();
     }
