@@ -113,7 +113,7 @@ def test_a_script_with_a_dealer_can_lead(channel: Channel) -> None:
 def test_who_is_not_the_leader_may_not_switch(channel: Channel) -> None:
     stranger, follower = channel.dealer(), channel.dealer()
     assert ask(follower, b"HELLO", rank=1, slot_size=64)["ok"]
-    for dealer, who in ((stranger, "has not said HELLO"), (follower, "this is rank 1")):
+    for dealer, who in ((stranger, "has not sent HELLO"), (follower, "this is rank 1")):
         for command, payload in ((b"SET_MODEL", {"model_id": "m"}), (b"STOP", {})):
             answer = ask(dealer, command, **payload)
             assert not answer["ok"]

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-/// Why something cannot be encoded, or is not what an encoding writes. Elements are counted from 0, in the order of memory.
+/// Why something cannot be encoded, or is not what an encoding writes. Elements are counted from 0, in the order of
+/// memory.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum CodecError {
     /// Bytes that are no whole elements, or too many or too few.

@@ -103,8 +103,8 @@ fn index_of(candidate: i64) -> u32 {
 
 /// Puts the k best candidates into `best`, sorted.
 ///
-/// Goes through the row once. What is no better than the k-th best so far is passed over, many at a time; the rest is collected, and now and then
-/// cut down to k.
+/// Goes through the row once. What is no better than the k-th best so far is passed over, many at a time; the rest is
+/// collected, and now and then cut down to k.
 #[inline(always)]
 fn select(values: &[f32], k: usize, best: &mut Vec<i64>) {
     best.clear();

@@ -1,5 +1,5 @@
-//! What it takes to wake a peer that sleeps: an order there and its sample back through a lane with two ends that sleep, in
-//! turns with a word and a futex.
+//! What it takes to wake a peer that sleeps: an order there and its sample back through a lane with two ends that
+//! sleep, in turns with a word and a futex.
 //!
 //! `parked_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON: microseconds there and back. `python -m benches
 //! --only lane` runs it.

@@ -205,7 +205,7 @@ fn junk_for_msgpack_is_answered_and_the_connection_stays() {
         }
     }
     for (answer, why) in
-        heard.iter().zip(["not msgpack", "missing \"model_id\"", "unknown command", "has not said HELLO"])
+        heard.iter().zip(["not msgpack", "missing \"model_id\"", "unknown command", "has not sent HELLO"])
     {
         assert!(answer.contains(why), "{answer}");
     }

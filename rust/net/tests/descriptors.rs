@@ -1,5 +1,5 @@
-//! A broker that runs out of descriptors pauses, logs that, and goes on when one is free. Alone in its process: it lowers the
-//! limit of the process.
+//! A broker that runs out of descriptors pauses, logs that, and goes on when one is free. Alone in its process: it
+//! lowers the limit of the process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 const ROUND: u64 = 100_000;
 
 fn run_for(duration: Duration) {
-    // Another start each time; a failing case is told by its seed.
+    // Another start each time; a failing case is identified by its seed.
     let start = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()) << 24;
     let (began, mut seed) = (Instant::now(), start);
     let mut told = began;

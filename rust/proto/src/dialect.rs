@@ -3,9 +3,9 @@
 /// Which of the two message sets a connection speaks; settled in the ZMTP handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// What `softs` 0.1.x speaks: one order per message, one answer per request.
+    /// The dialect of `softs` 0.1.x: one order per message, one answer per request.
     Softs,
-    /// What two softs-fast peers speak: many orders per message.
+    /// The dialect between two softs-fast peers: many orders per message.
     Native,
 }
 

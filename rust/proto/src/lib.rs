@@ -1,10 +1,10 @@
-//! The pure half of softs-fast: what is said on the wire and what is decided, without sockets, clocks or threads.
+//! Protocols and state machines of softs-fast, without sockets, clocks or threads.
 //!
 //! * [`zmtp`]: the ZMTP 3.1 codec of one connection, bytes in, messages out.
 //! * [`wire`]: the messages of `docs/wire.md`, both dialects.
-//! * [`broker`], [`client`], [`supplier`]: the three state machines. Each takes events (`handle_*`, with the time as a parameter)
-//!   and is then drained of its effects (`poll_*`).
-//! * [`control`]: three more, of the same kind, for the channel that says which model the workers run.
+//! * [`broker`], [`client`], [`supplier`]: the three state machines. Each takes events (`handle_*`, with the time as a
+//!   parameter) and is then drained of its effects (`poll_*`).
+//! * [`control`]: three more, of the same kind, for the channel by which workers learn their model.
 #![forbid(unsafe_code)]
 
 pub mod broker;

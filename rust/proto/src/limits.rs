@@ -1,4 +1,4 @@
-//! Every bound on what a peer may send or make us hold (`docs/wire.md`, section 1).
+//! Bounds on what a peer may send or cause this end to hold (`docs/wire.md`, section 1).
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub const MAX_LANES_PER_SUPPLIER: usize = 4096;
 pub const MAX_DETAIL_PEERS: usize = 256;
 /// Patterns of one supplier in the statistics in detail.
 pub const MAX_DETAIL_PATTERNS: usize = 8;
-/// Orders of absent clients that a broker remembers, to tell them with LATE.
+/// Orders of absent clients that a broker keeps for LATE.
 pub const MAX_LATE_ORDERS: usize = 4096;
 /// Those of one client.
 pub const MAX_LATE_ORDERS_PER_CLIENT: usize = 1024;

@@ -1,4 +1,4 @@
-//! Log records as values: the state machines report what a person should know, their drivers pass it to a logger.
+//! Log records as values: the state machines return them, their drivers pass them to a logger.
 
 /// How much a record matters; the levels of Python's `logging`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

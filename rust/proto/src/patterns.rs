@@ -1,7 +1,9 @@
-//! One supplier's patterns: Python's `re.fullmatch`, by an engine that takes linear time in the length of the product id.
+//! One supplier's patterns: Python's `re.fullmatch`, by an engine that takes linear time in the length of the product
+//! id.
 //!
-//! The regex crate has no look-around and no back-references; what it cannot do is refused in words. What merely is written differently
-//! in Python (`\Z`, literal braces, brackets inside of a class) is translated.
+//! The regex crate has no look-around and no back-references; a pattern with one of them is refused with an error that
+//! names it. What merely is written differently in Python (`\Z`, literal braces, brackets inside of a class) is
+//! translated.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -77,7 +79,7 @@ fn invalid(why: &str) -> String {
 fn reason(error: &regex::Error) -> String {
     match error {
         regex::Error::CompiledTooBig(limit) => format!("compiled form is larger than {limit} bytes"),
-        // The last line of the drawing says what is wrong.
+        // The last line of the drawing contains the reason.
         other => {
             let text = other.to_string();
             let last = text.lines().last().unwrap_or_default().trim();
@@ -143,7 +145,8 @@ fn escaped(c: char, out: &mut String) {
     }
 }
 
-/// What follows `[`. In the regex crate `[`, `&&`, `--` and `~~` inside of a class build sets; in Python they are characters.
+/// What follows `[`. In the regex crate `[`, `&&`, `--` and `~~` inside of a class build sets; in Python they are
+/// characters.
 fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     out.push('[');
     if rest.next_if_eq(&'^').is_some() {

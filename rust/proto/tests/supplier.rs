@@ -8,7 +8,7 @@ use softs_proto::limits::MAX_LANES_PER_SUPPLIER;
 use softs_proto::supplier::{Config, LaneChange, LaneId, Supplier};
 use softs_proto::wire::{LaneName, LaneOffer, Message, Reply, SupplierRequest, ToSupplier, WorkGroup};
 
-/// What a supplier said, owned.
+/// What a supplier sent, owned.
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
     Hello,
@@ -62,7 +62,7 @@ impl Bench {
         self.tell(&ToSupplier::Work { order_id, product_id: "p1", address: "sl_x", offset: 0 });
     }
 
-    /// Everything it has to say, whether or not it is due.
+    /// Everything it has to send, whether or not it is due.
     fn said(&mut self) -> Vec<Said> {
         let mut message = Message::new();
         let mut said = Vec::new();
@@ -265,7 +265,7 @@ fn terminate_is_seen() {
 }
 
 #[test]
-fn a_refused_hello_says_why() {
+fn a_refused_hello_has_a_reason() {
     let mut bench = Bench::new(Dialect::Native);
     bench.supplier.handle_disconnected();
     bench.supplier.handle_connected(bench.now, Dialect::Native);
@@ -286,7 +286,7 @@ fn offer(n: u32) -> LaneOffer<'static> {
     LaneOffer { name: lane(n), product_id: "p1" }
 }
 
-/// What the driver hears: whether to attach, and to which lane.
+/// What the driver receives: whether to attach, and to which lane.
 fn changes(bench: &mut Bench) -> Vec<(bool, u32)> {
     let changes = std::iter::from_fn(|| bench.supplier.poll_lane()).map(|change| match change {
         LaneChange::Attach { id, product_id } => {
@@ -303,7 +303,7 @@ fn lane_id(n: u32) -> LaneId {
 }
 
 #[test]
-fn a_lease_says_which_sample_of_the_stream_it_is() {
+fn a_lease_names_its_sample_of_the_stream() {
     let mut bench = Bench::new(Dialect::Native);
     bench.lease(&[5]);
     assert_eq!(bench.supplier.begin(bench.now).unwrap().sequence, 105);
@@ -313,7 +313,7 @@ fn a_lease_says_which_sample_of_the_stream_it_is() {
 }
 
 #[test]
-fn lanes_come_and_go_as_the_broker_says() {
+fn lanes_come_and_go_by_messages_of_the_broker() {
     let mut bench = Bench::new(Dialect::Native);
     bench.tell(&ToSupplier::Attach(vec![offer(1), offer(2)]));
     assert_eq!(changes(&mut bench), [(true, 1), (true, 2)]);
@@ -328,7 +328,7 @@ fn lanes_come_and_go_as_the_broker_says() {
 }
 
 #[test]
-fn a_refused_lane_is_told_once() {
+fn a_refused_lane_is_reported_once() {
     let mut bench = Bench::new(Dialect::Native);
     bench.tell(&ToSupplier::Attach(vec![offer(1), offer(2)]));
     changes(&mut bench);
@@ -357,7 +357,7 @@ fn a_dead_broker_stops_no_lane() {
     bench.connect(Dialect::Native);
     bench.tell(&ToSupplier::Attach(vec![offer(1), offer(3), offer(4)]));
     assert_eq!(changes(&mut bench), [(true, 3), (true, 4)], "1 is no news, and 3 is asked again");
-    assert!(bench.said().is_empty(), "the new broker has heard of no refusal, and need not");
+    assert!(bench.said().is_empty(), "the new broker was sent no refusal, and need not be");
     bench.tell(&ToSupplier::Detach(vec![lane(1)]));
     assert_eq!(changes(&mut bench), [(false, 1)]);
 }

@@ -1,4 +1,4 @@
-//! What is refused, what is let through, and what the peer is told.
+//! What is refused, what is accepted, and which error the peer gets.
 
 use softs_proto::limits::{MAX_ANNOUNCED, MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES, MAX_PATTERNS};
 use softs_proto::wire::{
@@ -140,13 +140,13 @@ fn the_last_of_two_equal_keys_wins() {
 }
 
 #[test]
-fn success_is_true_unless_said_otherwise() {
+fn success_is_true_unless_sent_otherwise() {
     let done = SupplierRequest::Done { order_id: "o", success: true };
     assert_eq!(SupplierRequest::decode(&[b"DONE", b"\x81\xa8order_id\xa1o"]), Ok(done));
 }
 
 #[test]
-fn lenient_messages_do_not_look_at_other_fields() {
+fn lenient_messages_do_not_check_other_fields() {
     let junk = b"\x82\xa4junk\x93\xc0\x81\x01\x02\xc4\x01\xff\xa4more\xca\x00\x00\x00\x00";
     assert_eq!(ClientRequest::decode(&[b"HELLO", junk]), Ok(ClientRequest::Hello { nonce: None }));
     assert_eq!(ClientRequest::decode(&[b"DISCARD", junk]), Ok(ClientRequest::Discard));

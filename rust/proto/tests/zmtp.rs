@@ -107,14 +107,14 @@ fn ready(properties: &[(&str, &[u8])]) -> Vec<u8> {
     command("READY", &data)
 }
 
-/// What a router that has its greeting says to these bytes.
+/// The result of a router that has its greeting for these bytes.
 fn refused(bytes: &[u8]) -> ZmtpError {
     let mut codec = Codec::new(Role::Router);
     feed(&mut codec, LIBZMQ_GREETING).expect("greeting");
     feed(&mut codec, bytes).expect_err("must be refused")
 }
 
-/// What a router in traffic says to these bytes; checks that the peer is told.
+/// The result of a router in traffic for these bytes; checks that the peer is sent an ERROR.
 fn refused_later(bytes: &[u8]) -> ZmtpError {
     let mut codec = ready_router();
     let error = feed(&mut codec, bytes).expect_err("must be refused");
@@ -122,7 +122,7 @@ fn refused_later(bytes: &[u8]) -> ZmtpError {
     let told =
         [b"\x04", &[7 + reason.len() as u8][..], b"\x05ERROR", &[reason.len() as u8], reason.as_bytes()]
             .concat();
-    assert!(codec.output().ends_with(&told), "{error}: the peer is not told");
+    assert!(codec.output().ends_with(&told), "{error}: the peer is not sent it");
     error
 }
 
@@ -241,7 +241,7 @@ fn other_mechanisms_are_refused() {
 }
 
 #[test]
-fn other_socket_types_are_refused_and_told() {
+fn other_socket_types_are_refused_with_an_error() {
     for socket_type in ["ROUTER", "REQ", "PUB", "", "dealer"] {
         let mut codec = Codec::new(Role::Router);
         feed(&mut codec, LIBZMQ_GREETING).unwrap();

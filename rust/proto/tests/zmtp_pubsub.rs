@@ -1,4 +1,5 @@
-//! The codec of publishers and subscribers: golden bytes of libzmq, both forms of a subscription, everything that a peer can do wrong.
+//! The codec of publishers and subscribers: golden bytes of libzmq, both forms of a subscription, everything that a
+//! peer can do wrong.
 
 use softs_proto::limits::{MAX_COMMAND_BYTES, MAX_FRAME_BYTES};
 use softs_proto::wire::Message;
@@ -66,7 +67,7 @@ fn a_publisher_waits_for_the_subscribers_ready_and_answers_it() {
 }
 
 #[test]
-fn a_subscriber_speaks_first_and_hears_what_is_published() {
+fn a_subscriber_sends_first_and_receives_what_is_published() {
     let mut codec = Codec::new(Role::Subscriber);
     take_output(&mut codec);
     assert_eq!(feed(&mut codec, LIBZMQ_GREETING), Ok(vec![]));

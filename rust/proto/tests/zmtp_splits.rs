@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use softs_proto::wire::Message;
 use softs_proto::zmtp::{Codec, Event, Role};
 
-/// Moves all that `from` has to say to `to` in pieces of these sizes, and collects the messages.
+/// Moves all output of `from` to `to` in pieces of these sizes, and collects the messages.
 fn transfer(from: &mut Codec, to: &mut Codec, sizes: &mut impl Iterator<Item = usize>) -> Vec<Vec<Vec<u8>>> {
     let mut messages = Vec::new();
     while !from.output().is_empty() {

@@ -1,4 +1,4 @@
-//! The backend: what suppliers say, in both dialects.
+//! The backend: the messages of suppliers, in both dialects.
 
 use std::time::Instant;
 
@@ -69,7 +69,7 @@ impl Broker {
             for lease in leases {
                 self.end_lease(now, key, lease, Ending::Returned);
             }
-            // A supplier that said goodbye has left on purpose.
+            // A supplier that sent GOODBYE has left on purpose.
             self.end_lease(now, key, oldest, if was_known { Ending::Lost } else { Ending::Returned });
         }
         self.settle(now);
@@ -107,7 +107,7 @@ impl Broker {
             format!("{} connected with {n_patterns} patterns ({first:?} ...), {total} now", supplier.label())
         });
         self.answer_supplier(key, Answer::Hello(number, None));
-        // A supplier that says HELLO again may have credit left.
+        // A supplier that sends HELLO again may have credit left.
         self.update_ready(key);
         self.dispatch_supplier(now, key);
     }
@@ -131,9 +131,10 @@ impl Broker {
         };
         let ending = match success {
             true => Ending::Done,
-            false => Ending::Failed("it could not be made or written; the supplier's log says why"),
+            false => Ending::Failed("it could not be made or written; the reason is in the supplier's log"),
         };
-        // Answered first: the supplier takes the next frame that comes for the answer, and its next WORK must not be that.
+        // Answered first: the supplier takes the next frame that comes for the answer, and its next WORK must not be
+        // that.
         self.answer_supplier(key, Answer::Ok);
         self.end_lease(now, key, lease, ending);
         self.update_ready(key);
@@ -169,7 +170,7 @@ impl Broker {
         if self.unregister(key) {
             let supplier = &self.suppliers[key];
             self.journal
-                .record(now, Kind::PeerLeft, Level::Info, || format!("{} said goodbye", supplier.label()));
+                .record(now, Kind::PeerLeft, Level::Info, || format!("{} sent GOODBYE", supplier.label()));
         }
         self.suppliers[key].window = 0;
         self.answer_supplier(key, Answer::Ok);

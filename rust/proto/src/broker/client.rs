@@ -1,4 +1,4 @@
-//! What the broker keeps of one connection to the frontend.
+//! State of one connection to the frontend.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ pub(super) type ClientTable = Slab<ClientTag, Client>;
 /// A connection to the frontend.
 pub(super) struct Client {
     pub(super) peer: PeerId,
-    /// Its number, once it said HELLO.
+    /// Its number, once it sent HELLO.
     pub(super) number: Option<u64>,
-    /// Whether it said HELLO or ordered.
+    /// Whether it sent HELLO or ordered.
     pub(super) active: bool,
     /// Native only.
     pub(super) nonce: Option<u64>,
@@ -30,7 +30,7 @@ pub(super) struct Client {
     pub(super) out: PeerOut<Outcome>,
 }
 
-/// The live orders of one client. Which of the two says which dialect it speaks.
+/// The live orders of one client. The variant is the dialect that it speaks.
 pub(super) enum Orders {
     Native(FxHashMap<u64, OrderKey>),
     Softs(FxHashMap<Arc<str>, OrderKey>),
@@ -69,7 +69,7 @@ impl Client {
         };
     }
 
-    /// Its number, once it said HELLO.
+    /// Its number, once it sent HELLO.
     pub(super) fn number(&self) -> Option<u64> {
         self.number
     }

@@ -1,7 +1,8 @@
-//! The orders of one product that wait for a supplier: first those that were given back, then those of its clients, one of each in turn.
+//! The orders of one product that wait for a supplier: first those that were given back, then those of its clients, one
+//! of each in turn.
 //!
-//! A client with many orders so delays a client with few by one order at a time. Whatever happens to an order costs the same, however many
-//! orders and clients there are (B2).
+//! A client with many orders so delays a client with few by one order at a time. Whatever happens to an order costs the
+//! same, however many orders and clients there are (B2).
 
 use rustc_hash::FxHashMap;
 

@@ -77,7 +77,8 @@ fn client_of(number: u64) -> PeerId {
     PeerId(CLIENT.0 + number / ORDERS_PER_CLIENT)
 }
 
-/// Steps of: READY, DONES with the next lease, an order of a known product, one of a new product, a cancel, the loss of the supplier.
+/// Steps of: READY, DONES with the next lease, an order of a known product, one of a new product, a cancel, the loss of
+/// the supplier.
 fn costs(n_products: u64, n_orders: u64, others: u64) -> Vec<u64> {
     let mut bench = Bench::new();
     for other in 0..others {
@@ -167,7 +168,7 @@ fn ordering_one_at_a_time_tries_the_patterns_once_per_product() {
 }
 
 #[test]
-fn a_list_of_names_looks_at_no_product_but_those_it_names() {
+fn a_list_of_names_visits_no_product_but_those_it_names() {
     let mut bench = Bench::new();
     for n in 0..10_000 {
         bench.order(&format!("p{n}"), vec![(n, 64 * n)]);

@@ -4,7 +4,7 @@ use super::ids::SupplierKey;
 use super::state::Broker;
 
 impl Broker {
-    /// Puts a supplier into the right ring of its set, or takes it out, as its credit says.
+    /// Puts a supplier into the right ring of its set, or takes it out, according to its credit.
     pub(super) fn update_ready(&mut self, key: SupplierKey) {
         let supplier = &self.suppliers[key];
         let ring = supplier.has_credit().then(|| supplier.ring_of_kind());

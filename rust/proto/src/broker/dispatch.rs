@@ -1,7 +1,8 @@
 //! From waiting orders to leases, and from ended leases to results.
 //!
-//! Between two events no order waits in a queue while a supplier of a matching set has credit. So an order that arrives looks only at the
-//! ready suppliers of its product, and a supplier that gets credit only at the waiting products of its set.
+//! Between two events no order waits in a queue while a supplier of a matching set has credit. So an order that arrives
+//! looks only at the ready suppliers of its product, and a supplier that gets credit only at the waiting products of
+//! its set.
 
 use std::time::Instant;
 
@@ -65,9 +66,9 @@ impl Broker {
         }
     }
 
-    /// Of the suppliers that are next in their rings the one with the fewest leases, of these the one with the oldest last lease; one to
-    /// avoid only if there is no other. One that serves the client's lane for the product only if all do: it finds orders there, the others
-    /// are why this one came by wire.
+    /// Of the suppliers that are next in their rings the one with the fewest leases, of these the one with the oldest
+    /// last lease; one to avoid only if there is no other. One that serves the client's lane for the product only if
+    /// all do: it finds orders there, the others are why this one came by wire.
     fn choose(
         &self,
         product: ProductKey,
@@ -97,7 +98,8 @@ impl Broker {
         best.map(|(_, supplier)| supplier).or(fallback)
     }
 
-    /// Takes a queued order to a supplier with credit; or, while another lease on its slot is open, to those that wait for that (W2).
+    /// Takes a queued order to a supplier with credit; or, while another lease on its slot is open, to those that wait
+    /// for that (W2).
     fn lease(&mut self, now: Instant, key: OrderKey, supplier_key: SupplierKey) {
         cost::step();
         self.index.take(&mut self.orders, key);

@@ -108,7 +108,8 @@ impl Broker {
         self.drop_unused_products();
     }
 
-    /// The newest connection with a nonce is the client's; an older one may not have been found dead yet, and is over all the same.
+    /// The newest connection with a nonce is the client's; an older one may not have been found dead yet, and is over
+    /// all the same.
     fn name_client(&mut self, key: ClientKey, nonce: Option<u64>) {
         let before = std::mem::replace(&mut self.clients[key].nonce, nonce);
         if let Some(before) = before

@@ -1,4 +1,4 @@
-//! What names a peer, and the keys of the broker's tables. A key says nothing about the record that it names.
+//! Ids of peers, and the keys of the broker's tables. A key contains nothing of the record that it names.
 
 use super::slab::Key;
 

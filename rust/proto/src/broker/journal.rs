@@ -1,4 +1,4 @@
-//! What the broker has to say: bounded, and rate-limited per kind, so that a peer that sends junk cannot flood a log.
+//! The broker's log records: bounded, and rate-limited per kind, so that a peer that sends junk cannot flood a log.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ impl Journal {
         Self { records: VecDeque::new(), rates: [Rate::default(); N_KINDS] }
     }
 
-    /// Says something, unless much of its kind was said lately. `text` is called only if it is said.
+    /// Records a text, unless the rate of its kind is exceeded. `text` is called only if it is recorded.
     pub(super) fn record(&mut self, now: Instant, kind: Kind, level: Level, text: impl FnOnce() -> String) {
         let rate = &mut self.rates[kind as usize];
         let over = rate.since.is_none_or(|since| now.saturating_duration_since(since) >= PERIOD);

@@ -58,7 +58,7 @@ pub(super) struct Entry {
     pub(super) lane: u32,
     pub(super) generation: u32,
     pub(super) offered: Option<LaneKey>,
-    /// What the client was told last.
+    /// The numbers that the client was sent last.
     pub(super) told: Option<Numbers>,
 }
 
@@ -72,7 +72,8 @@ pub(super) struct Attachments {
     pub(super) due: FxHashSet<LaneKey>,
     pub(super) offered: FxHashSet<LaneKey>,
     pub(super) refused: FxHashSet<LaneKey>,
-    /// To be taken back with the next drain; the lanes themselves may be gone. Each was offered since the last one, so there are not many.
+    /// To be taken back with the next drain; the lanes themselves may be gone. Each was offered since the last one, so
+    /// there are not many.
     pub(super) withdrawn: Vec<(Arc<str>, Name)>,
 }
 

@@ -1,11 +1,14 @@
-//! Lanes: which products clients have announced, and which suppliers serve their lanes directly. What happens in a lane the broker never sees.
+//! Lanes: which products clients have announced, and which suppliers serve their lanes directly. What happens in a lane
+//! the broker never sees.
 //!
-//! An announced product is held in the index like one that has orders, so a pattern list that matches it knows it. A lane is offered to every
-//! native supplier of these lists, and withdrawn from those with patterns that stop matching. A supplier that refuses one (UNATTACHED) serves that client
-//! by wire; it is not asked again, unless the lane is used anew (another generation) or the supplier connects again.
+//! An announced product is held in the index like one that has orders, so a pattern list that matches it knows it. A
+//! lane is offered to every native supplier of these lists, and withdrawn from those with patterns that stop matching.
+//! A supplier that refuses one (UNATTACHED) serves that client by wire; it is not asked again, unless the lane is used
+//! anew (another generation) or the supplier connects again.
 //!
-//! A lane may be announced by two connections, when a client reconnects before its old connection is found dead: it ends with the last one.
-//! Numbers and offers are made into messages when the outbox is drained, so changes that undo each other cost no message.
+//! A lane may be announced by two connections, when a client reconnects before its old connection is found dead: it
+//! ends with the last one. Numbers and offers are made into messages when the outbox is drained, so changes that undo
+//! each other cost no message.
 
 use std::sync::Arc;
 

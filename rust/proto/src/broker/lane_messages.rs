@@ -9,7 +9,7 @@ use super::state::Broker;
 use crate::wire::{Message, Supply, ToClient, ToSupplier};
 
 impl Broker {
-    /// Writes SUPPLY, if a client should hear of numbers; `false` if not.
+    /// Writes SUPPLY, if a client is due new numbers; `false` if not.
     pub(super) fn encode_supply(&mut self, key: ClientKey, out: &mut Message) -> bool {
         if !std::mem::take(&mut self.clients[key].announcement.stale) {
             return false;
@@ -31,7 +31,7 @@ impl Broker {
         !changed.is_empty()
     }
 
-    /// Writes DETACH or ATTACH, if a supplier should hear of lanes; `false` if not.
+    /// Writes DETACH or ATTACH, if a supplier is due changes of lanes; `false` if not.
     pub(super) fn encode_lanes(&mut self, key: SupplierKey, out: &mut Message) -> bool {
         let attachments = &mut self.suppliers[key].attachments;
         if !attachments.has_news() {

@@ -1,4 +1,4 @@
-//! Clients that have lost a connection, and their orders of which they must be told.
+//! Clients that have lost a connection, and their orders with a pending late answer.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -32,7 +32,7 @@ impl LostClients {
         Self { clients: Slab::new(), by_nonce: FxHashMap::default(), orders: BTreeMap::new(), last_age: 0 }
     }
 
-    /// Whether no lease is open, and every entry has an order to be told of.
+    /// Whether no lease is open, and every entry has an order with a pending answer.
     pub(super) fn is_quiet(&self) -> bool {
         let mut all = self.clients.iter().map(|(_, lost_client)| lost_client);
         all.all(|lost_client| lost_client.leases == 0 && !lost_client.ages.is_empty())
@@ -47,7 +47,7 @@ impl LostClients {
             .or_insert_with(|| clients.insert(LostClient { nonce, leases: 0, ages: VecDeque::new() }))
     }
 
-    /// One more order to tell of. The client's oldest one makes room for it, or the oldest one of all.
+    /// Adds one order with a pending answer. The client's oldest one makes room for it, or the oldest one of all.
     pub(super) fn remember(&mut self, key: LostClientKey, order: u64) {
         cost::step();
         self.last_age += 1;

@@ -10,11 +10,13 @@
 //! drain  := poll_transmit until None, poll_log until None
 //! ```
 //!
-//! Everything that an event causes has happened when its call returns; only messages wait to be fetched. There is nothing to do when time
-//! passes: a lease ends when its supplier answers or its connection ends, never by a clock (W1).
+//! Everything that an event causes has happened when its call returns; only messages wait to be fetched. There is
+//! nothing to do when time passes: a lease ends when its supplier answers or its connection ends, never by a clock
+//! (W1).
 //!
-//! Read on in `product_index` (which suppliers match which products), `client_queues` (in what order orders are served), `dispatch` (leases),
-//! `lane_matching` (suppliers and lanes), `reconnects` (clients that lost a connection), `frontend` and `backend` (the messages of peers).
+//! Read on in `product_index` (which suppliers match which products), `client_queues` (in what order orders are
+//! served), `dispatch` (leases), `lane_matching` (suppliers and lanes), `reconnects` (clients that lost a connection),
+//! `frontend` and `backend` (the messages of peers).
 
 // Records.
 mod addresses;

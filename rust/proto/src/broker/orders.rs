@@ -1,4 +1,4 @@
-//! What the broker keeps of one order.
+//! State of one order.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ impl OrderId {
         }
     }
 
-    /// What a softs supplier gets to see. With the nonce it names the client even to a broker that never knew the order.
+    /// What a softs supplier gets to see. With the nonce it names the client even to a broker that never knew the
+    /// order.
     pub(super) fn for_softs(&self, nonce: Option<u64>) -> Arc<str> {
         match (self, nonce) {
             (Self::Native(number), Some(nonce)) => format!("{nonce:016x}-{number}").into(),
@@ -59,7 +60,7 @@ pub(super) struct Order {
     pub(super) id: OrderId,
     /// `None`: the client is gone, and only the lease keeps the order.
     pub(super) client: Option<ClientKey>,
-    /// The entry that is told of the end of that lease, if the client should reconnect.
+    /// The entry that records the end of that lease, if the client should reconnect.
     pub(super) lost_client: Option<LostClientKey>,
     pub(super) product: ProductKey,
     pub(super) address: AddressKey,

@@ -1,6 +1,7 @@
 //! What waits to be sent: per peer, in the order in which it was decided.
 //!
-//! A native peer's results and leases join the last message that waits for it, so that a turn of the loop sends one message for many orders.
+//! A native peer's results and leases join the last message that waits for it, so that a turn of the loop sends one
+//! message for many orders.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -40,7 +41,7 @@ pub(super) struct StatsAnswer {
     pub(super) detail: Option<Box<Detail>>,
 }
 
-/// What a client is told unasked.
+/// A message to a client that is no reply.
 pub(super) enum Outcome {
     Fulfilled(Arc<str>),
     Failed(Arc<str>),
@@ -49,7 +50,7 @@ pub(super) enum Outcome {
     Late(Vec<u64>),
 }
 
-/// What a supplier is told unasked.
+/// A message to a supplier that is no reply.
 pub(super) enum Work {
     /// A lease for a softs supplier.
     One(u64),
@@ -94,7 +95,8 @@ pub(super) enum Party {
 pub(super) struct Outbox {
     /// May name peers that are gone; a peer that got their key then has an entry too many, which does no harm.
     pub(super) dirty: VecDeque<Party>,
-    /// Those of them that come first: clients that are told of suppliers before these get their orders. May name others, as above.
+    /// Those of them that come first: clients that are sent the number of suppliers before these get their orders. May
+    /// name others, as above.
     pub(super) first: VecDeque<ClientKey>,
     spare: Vec<Vec<u64>>,
 }
@@ -109,7 +111,8 @@ impl Outbox {
         self.mark(party, out);
     }
 
-    /// The peer has something to hear that is made into a message only when it is asked for: last, and once for all changes.
+    /// The peer has changes to receive that are made into a message only when it is fetched: last, and once for all
+    /// changes.
     pub(super) fn mark<P>(&mut self, party: Party, out: &mut PeerOut<P>) {
         if !out.listed {
             out.listed = true;
@@ -117,7 +120,7 @@ impl Outbox {
         }
     }
 
-    /// The same for a client, which then hears all it has to hear before any supplier does.
+    /// The same for a client, which then receives all its messages before any supplier does.
     pub(super) fn mark_first(&mut self, key: ClientKey, out: &mut PeerOut<Outcome>) {
         self.first.push_back(key);
         self.mark(Party::Client(key), out);

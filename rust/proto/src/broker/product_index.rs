@@ -1,13 +1,15 @@
-//! Which suppliers match which products: products, pattern lists, and between them one *interest* for each pair that matches.
+//! Which suppliers match which products: products, pattern lists, and between them one *interest* for each pair that
+//! matches.
 //!
-//! Suppliers with equal pattern lists share a [`PatternSet`]. A product is matched against the sets once, when it is first ordered, and
-//! remembers the result; from then on orders and suppliers find each other through lists, whatever else there is:
-//! * a set has rings of its suppliers with free credit, a ring of the products that have orders waiting for one of them, and the products that
-//!   clients have announced;
+//! Suppliers with equal pattern lists share a [`PatternSet`]. A product is matched against the sets once, when it is
+//! first ordered, and remembers the result; from then on orders and suppliers find each other through lists, whatever
+//! else there is:
+//! * a set has rings of its suppliers with free credit, a ring of the products that have orders waiting for one of
+//!   them, and the products that clients have announced;
 //! * a product has its interests, and a queue of orders.
 //!
-//! Only a new list of patterns looks at many products: at those that are named literally, and, if it has real patterns, at all that have
-//! orders or are announced.
+//! Only a new list of patterns looks at many products: at those that are named literally, and, if it has real patterns,
+//! at all that have orders or are announced.
 
 use std::sync::Arc;
 
@@ -307,7 +309,8 @@ impl ProductIndex {
         })
     }
 
-    /// The order that a supplier of this set should get next. Its product goes to the end of the ring, so that no product starves.
+    /// The order that a supplier of this set should get next. Its product goes to the end of the ring, so that no
+    /// product starves.
     pub(super) fn next_for(&mut self, set: SetKey) -> Option<OrderKey> {
         cost::step();
         let waiting = &mut self.sets[set].waiting;

@@ -1,10 +1,12 @@
-//! What clients that have lost their connection must be told when they reconnect: to which of their orders' slots no supplier writes any more (LATE).
+//! LATE, for clients that reconnect: the slots of their lost connections to which no supplier writes any more.
 //!
-//! Such a client lets the slots rest that a softs supplier may have been given. It cannot know which supplier had what, and after as many LATEs as there were
-//! softs suppliers it takes all the others for quiet. So it is told when the last lease of its lost connections has ended, of all their orders at
-//! once: then there is no writer left, whatever it makes of it. What a softs supplier answers that another broker gave it is told as it comes.
+//! Such a client quarantines the slots that a softs supplier may have been given. It cannot know which supplier had
+//! what, and after as many LATEs as there were softs suppliers it takes all the others for quiet. So LATE is sent when
+//! the last lease of its lost connections has ended, for all their orders at once: then there is no writer left. The
+//! answer of a softs supplier to an order of another broker is passed on as it comes.
 //!
-//! A lease ends when its supplier answers or its connection ends, for this as for the next lease on the same bytes (W1, W2).
+//! A lease ends when its supplier answers or its connection ends, for this as for the next lease on the same bytes (W1,
+//! W2).
 
 use super::ids::{ClientKey, LostClientKey};
 use super::orders::{OrderId, parse_for_softs};
@@ -12,8 +14,9 @@ use super::outbox::Party;
 use super::state::Broker;
 
 impl Broker {
-    /// A connection is over: what is queued goes; what is leased stays until its supplier says so (W1, W2). A client without a nonce
-    /// cannot reconnect, and one that was never told of softs suppliers quarantines no slot.
+    /// A connection has ended: queued orders are dropped; leased ones stay until their supplier answers (W1, W2). A
+    /// client without a nonce cannot reconnect, and one that was never sent a number of softs suppliers quarantines no
+    /// slot.
     pub(super) fn abandon_orders(&mut self, key: ClientKey, nonce: Option<u64>) {
         let orders = self.clients[key].take_orders();
         let lost_client = nonce.filter(|_| self.had_softs).map(|nonce| self.lost_clients.acquire(nonce));
@@ -50,15 +53,15 @@ impl Broker {
         }
     }
 
-    /// A softs supplier has answered an order that we did not give it, or gave to another supplier since: another broker did, before us, or we did on
-    /// a connection that broke.
+    /// A softs supplier has answered an order that this broker did not give it, or gave to another supplier since: an
+    /// earlier broker did, or this one on a connection that broke.
     pub(super) fn answered_late(&mut self, order_id: &str) {
         let Some((nonce, number)) = parse_for_softs(order_id) else {
             return;
         };
         let client = self.by_nonce.get(&nonce).copied();
         if client.is_some_and(|client| self.clients[client].find_number(number).is_some()) {
-            // Another supplier has it, or will have it: the result tells when its slot is quiet.
+            // Another supplier has it, or will have it: its slot is quiet once the result is there.
             return;
         }
         match client.filter(|_| !self.lost_clients.by_nonce.contains_key(&nonce)) {
@@ -73,7 +76,7 @@ impl Broker {
         }
     }
 
-    /// Tells a client, if it is connected, what it has to hear, if all of it is quiet.
+    /// Sends LATE to a client, if it is connected and all its slots are quiet.
     pub(super) fn tell_late(&mut self, nonce: u64) {
         let (Some(&lost_client), Some(&client)) =
             (self.lost_clients.by_nonce.get(&nonce), self.by_nonce.get(&nonce))

@@ -1,6 +1,7 @@
-//! Where the tables of the broker live: a slab with typed 4-byte keys, and lists threaded through its items.
+//! The broker's tables: a slab with typed 4-byte keys, and lists threaded through its items.
 //!
-//! Lists are intrusive, so that taking an item out of the middle (a cancelled order) costs the same as taking the first.
+//! Lists are intrusive, so that taking an item out of the middle (a cancelled order) costs the same as taking the
+//! first.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,7 +1,7 @@
 //! W2: the slots that a supplier may be writing to, and the orders that wait for one of them.
 //!
-//! Two slots overlap here only if address and offset are equal. That is enough: a client cuts its medium into slots of one size, so slots
-//! with different offsets do not overlap.
+//! Two slots overlap here only if address and offset are equal. That is enough: a client cuts its medium into slots of
+//! one size, so slots with different offsets do not overlap.
 
 use std::collections::hash_map::Entry;
 
@@ -11,8 +11,8 @@ use super::ids::{AddressKey, OrderKey, OrderTag};
 use super::orders::OrderTable;
 use super::slab::List;
 
-/// Orders that may wait for one slot; one more is given up. A client has one, or after a discard two, orders for a slot.
-/// A bound keeps the end of a lease cheap.
+/// Orders that may wait for one slot; one more is given up. A client has one, or after a discard two, orders for a
+/// slot. A bound keeps the end of a lease cheap.
 pub(super) const MAX_WAITERS_PER_SLOT: u32 = 16;
 
 /// The slots with an open lease.

@@ -1,4 +1,4 @@
-//! The broker's state: all its tables. What is decided about them is in the modules above.
+//! The broker's state: all its tables. The decisions about them are in the modules above.
 
 use rustc_hash::FxHashMap;
 
@@ -39,7 +39,7 @@ pub struct Broker {
     pub(super) active_clients: u64,
     pub(super) registered_suppliers: u64,
     pub(super) total_completed: u64,
-    /// Whether a softs supplier ever said HELLO.
+    /// Whether a softs supplier ever sent HELLO.
     pub(super) had_softs: bool,
 }
 
@@ -72,7 +72,7 @@ impl Broker {
         }
     }
 
-    /// Whether nothing is held, except what clients that may reconnect must be told; this is so once all peers are gone.
+    /// Whether nothing is held, except late answers for clients that may reconnect; this is so once all peers are gone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty()

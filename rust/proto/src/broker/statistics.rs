@@ -1,4 +1,4 @@
-//! What STATS tells: figures, why a product may be late, which peers are connected and what is on order.
+//! The answer to STATS: figures, why a product may be late, which peers are connected and what is on order.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -36,8 +36,8 @@ impl Broker {
         self.stats_within(MAX_CONTENT_BYTES - STATS_BYTES)
     }
 
-    /// The statistics, the connected peers and what is on order. Patterns, clients, suppliers and products get a part of the message each, and are
-    /// cut where they would not fit.
+    /// The statistics, the connected peers and what is on order. Patterns, clients, suppliers and products get a part
+    /// of the message each, and are cut where they would not fit.
     pub(super) fn stats_in_detail(&self, now: Instant) -> (Stats, Option<Box<Detail>>) {
         const EIGHTH: usize = (MAX_CONTENT_BYTES - STATS_BYTES) / 8;
         let leased = self.leased();

@@ -1,4 +1,4 @@
-//! What the broker keeps of one connection to the backend, and its leases.
+//! State of one connection to the backend, and its leases.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ pub(super) type SupplierTable = Slab<SupplierTag, Supplier>;
 pub(super) struct Supplier {
     pub(super) peer: PeerId,
     pub(super) dialect: Dialect,
-    /// Its number, once it said HELLO.
+    /// Its number, once it sent HELLO.
     pub(super) number: Option<u64>,
     pub(super) name: Option<Box<str>>,
     /// Its patterns, between HELLO and GOODBYE.
@@ -75,12 +75,12 @@ impl Supplier {
         self.dialect
     }
 
-    /// Its number, once it said HELLO.
+    /// Its number, once it sent HELLO.
     pub(super) fn number(&self) -> Option<u64> {
         self.number
     }
 
-    /// How it calls itself; empty if it did not say.
+    /// Its name; empty if it sent none.
     pub(super) fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What is to be sent, made into messages.
+//! Encodes pending output into messages.
 
 use super::ids::{ClientKey, PeerId, SupplierKey};
 use super::outbox::{Item, Outcome, Party, Work};
@@ -9,10 +9,12 @@ use crate::wire::{Message, ToClient, ToSupplier, WorkGroup};
 const OPEN_GROUPS: usize = 8;
 
 impl Broker {
-    /// Clears `out` and fills it with the next message that has to be sent; returns its receiver. Call it until it returns `None`,
-    /// once per turn of the loop: what is decided between two drains goes into as few messages as possible.
+    /// Clears `out` and fills it with the next message that has to be sent; returns its receiver. Call it until it
+    /// returns `None`, once per turn of the loop: what is decided between two drains goes into as few messages as
+    /// possible.
     ///
-    /// SUPPLY comes before all WORK and has to be written before it: a client must know of a softs supplier before that one has an order of its.
+    /// SUPPLY comes before all WORK and has to be written before it: a client must know of a softs supplier before that
+    /// one has an order of its.
     pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
         out.clear();
         while let Some(&key) = self.outbox.first.front() {

@@ -1,4 +1,4 @@
-//! How orders leave the tables.
+//! Removal of orders from the tables.
 
 use super::ids::OrderKey;
 use super::orders::Place;
@@ -32,7 +32,8 @@ impl Broker {
         self.drop_unused_products();
     }
 
-    /// Products without orders are kept for clients that may order them again; without clients and orders they are dropped.
+    /// Products without orders are kept for clients that may order them again; without clients and orders they are
+    /// dropped.
     pub(super) fn drop_unused_products(&mut self) {
         if self.clients.len() + self.orders.len() == 0 {
             self.index.forget_idle();

@@ -1,4 +1,4 @@
-//! How slots and blocks go from one state to the next.
+//! Transitions of slots and blocks from one state to the next.
 
 use std::ops::Range;
 
@@ -152,8 +152,8 @@ impl<L: Lanes> Client<L> {
         Some(block)
     }
 
-    /// The block is not wanted any more: its slots become free as soon as no supplier writes to them. Orders that only the broker can take back are
-    /// noted for [`Client::send_cancels`].
+    /// The block is not wanted any more: its slots become free as soon as no supplier writes to them. Orders that only
+    /// the broker can take back are noted for [`Client::send_cancels`].
     pub(super) fn dismantle(&mut self, id: BlockId, give_back: bool) {
         let block = &mut self.blocks[id as usize];
         block.wanted = false;

@@ -1,4 +1,4 @@
-//! What a user asks of a client.
+//! The commands of a client's user.
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use super::slots::{ReleaseError, State};
 use super::state::Client;
 
 impl<L: Lanes> Client<L> {
-    /// A finished slot of `product`, now held by the caller; puts free slots on order for `product` ahead of the next calls. For
-    /// clients with blocks of one slot.
+    /// A finished slot of `product`, now held by the caller; puts free slots on order for `product` ahead of the next
+    /// calls. For clients with blocks of one slot.
     pub fn request_sample(&mut self, now: Instant, product: &str) -> Option<SlotId> {
         if self.config.block != 1 {
             return None;
@@ -20,8 +20,8 @@ impl<L: Lanes> Client<L> {
         self.request_block(now, product)
     }
 
-    /// A block with consecutive samples of `product`, in the order of their sequence numbers, now held by the caller; puts free
-    /// blocks on order for `product` ahead of the next calls.
+    /// A block with consecutive samples of `product`, in the order of their sequence numbers, now held by the caller;
+    /// puts free blocks on order for `product` ahead of the next calls.
     pub fn request_block(&mut self, now: Instant, product: &str) -> Option<BlockId> {
         if self.is_over(product) {
             return None;
@@ -38,7 +38,8 @@ impl<L: Lanes> Client<L> {
         found
     }
 
-    /// Puts one slot on order for `product`. `None` when every slot is on order, finished, or held. For clients with blocks of one slot.
+    /// Puts one slot on order for `product`. `None` when every slot is on order, finished, or held. For clients with
+    /// blocks of one slot.
     pub fn request_slot(&mut self, product: &str) -> Option<OrderNumber> {
         if self.config.block != 1 {
             return None;
@@ -72,7 +73,8 @@ impl<L: Lanes> Client<L> {
         self.take_finished_of(key)
     }
 
-    /// How many slots were finished since the last call and are still there. [`Client::handle_lanes`] finds those that were finished in lanes.
+    /// How many slots were finished since the last call and are still there. [`Client::handle_lanes`] finds those that
+    /// were finished in lanes.
     pub fn take_completions(&mut self) -> usize {
         std::mem::take(&mut self.completions).min(self.n_finished)
     }
@@ -109,7 +111,7 @@ impl<L: Lanes> Client<L> {
         Ok(())
     }
 
-    /// Asks for one order to be taken back. The outcome tells whether it was; `None` if there is no such order.
+    /// Asks for one order to be cancelled. The outcome shows whether it was; `None` if there is no such order.
     pub fn cancel(&mut self, order: OrderNumber) -> Option<RequestId> {
         if let Some(position) = self.owed.iter().position(|owed| owed.name == order) {
             let owed = self.owed.remove(position)?;
@@ -149,7 +151,8 @@ impl<L: Lanes> Client<L> {
         self.requests.stats(product.map(str::to_owned), false)
     }
 
-    /// Asks the broker for its statistics and for the connected peers, if it can tell; the outcome is an [`Outcome::Detail`].
+    /// Asks the broker for its statistics and for the connected peers, if it supports that; the outcome is an
+    /// [`Outcome::Detail`].
     pub fn request_detail(&mut self) -> RequestId {
         self.requests.stats(None, true)
     }

@@ -1,4 +1,4 @@
-//! How orders end, and what becomes of their slots.
+//! Completion of orders and what becomes of their slots.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,11 @@ use crate::wire::REFUSED;
 const RETRY_REFUSED: Duration = Duration::from_millis(10);
 
 impl<L: Lanes> Client<L> {
-    // -- in lanes ------------------------------------------------------------------------------------------------------------
+    // -- in lanes ---------------------------------------------------------------------------------
 
-    /// Takes in what happened in the lanes: orders that ended, suppliers that came or went. To be called when the client's doorbell was written to and
-    /// before the check for completions; [`Client::request_sample`] and [`Client::request_block`] do it themselves when they find nothing.
+    /// Takes in what happened in the lanes: orders that ended, suppliers that came or went. To be called when the
+    /// client's doorbell was written to and before the check for completions; [`Client::request_sample`] and
+    /// [`Client::request_block`] do it themselves when they find nothing.
     pub fn handle_lanes(&mut self, now: Instant) {
         self.poll_lanes(now);
         for position in 0..self.announced.len() {
@@ -75,7 +76,7 @@ impl<L: Lanes> Client<L> {
         self.place_again(slot);
     }
 
-    // -- on the wire ---------------------------------------------------------------------------------------------------------
+    // -- on the wire ------------------------------------------------------------------------------
 
     pub(super) fn order_done(&mut self, number: OrderNumber) {
         let Some(slot) = self.leave_wire(number) else {
@@ -148,7 +149,8 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// softs 0.1.0 drops every order of a client, leased or not, and names none: no answer will come for the stale ones.
+    /// softs 0.1.0 drops every order of a client, leased or not, and names none: no answer will come for the stale
+    /// ones.
     pub(super) fn end_stale_orders(&mut self) {
         let stale = |(_, slot): &(&OrderNumber, &SlotId)| !self.block(**slot).wanted;
         let stale: Vec<_> = self.sent.iter().filter(stale).map(|(&number, _)| number).collect();
@@ -175,8 +177,8 @@ impl<L: Lanes> Client<L> {
         Some(slot)
     }
 
-    /// All attempts at the order in `slot` have failed. A block waits for it, and an ordered stream: they order it again after a pause. Other
-    /// streams go on without it.
+    /// All attempts at the order in `slot` have failed. A block waits for it, and an ordered stream: they order it
+    /// again after a pause. Other streams go on without it.
     fn give_up(&mut self, now: Instant, slot: SlotId, text: &str) {
         let id = self.block_of(slot);
         let name = self.products.get(self.blocks[id as usize].product).name.clone();

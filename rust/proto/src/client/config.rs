@@ -1,4 +1,4 @@
-//! What a client is made of.
+//! Configuration of a client.
 
 /// What a client is made of.
 #[derive(Clone, Debug)]
@@ -19,7 +19,8 @@ pub struct Config {
     pub ordered: bool,
     /// Slots on order or finished ahead of requests at most; all if not given.
     pub prefetch: Option<u32>,
-    /// Slots of one block. With more than 1, only whole blocks are handed out ([`Client::request_block`]); slots that are left over are not used.
+    /// Slots of one block. With more than 1, only whole blocks are handed out ([`Client::request_block`]); slots that
+    /// are left over are not used.
     pub block: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What the broker says, what to say to it, and what it means that it is gone.
+//! The connection to the broker: its messages, the messages to it, and its loss.
 
 use std::time::Instant;
 
@@ -10,7 +10,8 @@ use crate::Dialect;
 use crate::wire::{EndCode, Message, Reply, Supply, ToClient};
 
 impl<L: Lanes> Client<L> {
-    /// A connection to a broker is up: says HELLO, announces the lanes, and orders everything again that was on order (C3).
+    /// A connection to a broker is up: sends HELLO, announces the lanes, and orders everything again that was on order
+    /// (C3).
     pub fn handle_connected(&mut self, dialect: Dialect) {
         if self.dialect.is_some() {
             self.handle_disconnected();

@@ -1,4 +1,4 @@
-//! What went wrong with which product, and how long to leave it alone.
+//! Failures of products, and the delay before each is ordered again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ const MAX_FAILING: usize = 64;
 /// The last failure of a product.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What the broker said, with the generator's traceback where there is one.
+    /// The broker's text, with the generator's traceback where there is one.
     pub text: String,
     /// Orders that failed one after the other.
     pub count: u32,
@@ -42,12 +42,12 @@ impl Failures {
         }
     }
 
-    /// What a supplier says of its failure, or where it cannot say anything what was said last: orders that fail together fail for one reason.
+    /// The text of a supplier, or without one the last text: orders that fail together fail for one reason.
     pub(super) fn hear(&mut self, product: &Arc<str>, text: Option<String>) -> String {
         match (text, &self.heard) {
             (Some(text), _) => self.heard.insert((product.clone(), text)).1.clone(),
             (None, Some((known, text))) if known == product => text.clone(),
-            (None, _) => "the generator failed; its supplier's log says why".to_owned(),
+            (None, _) => "the generator failed; the reason is in its supplier's log".to_owned(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What names an order, a slot, a block and a product within one client.
+//! Ids of orders, slots, blocks and products within one client.
 
 /// Number of an order; grows, never used twice by one client.
 pub type OrderNumber = u64;

@@ -1,4 +1,5 @@
-//! The lanes of a client as its state machine sees them: orders that suppliers on the same host take out of the client's own memory.
+//! The lanes of a client as its state machine sees them: orders that suppliers on the same host take out of the
+//! client's own memory.
 
 use super::ids::SlotId;
 
@@ -16,7 +17,7 @@ pub struct LaneRef {
 pub enum Ending {
     /// The slot is written.
     Done,
-    /// The supplier could not make it, and why; `None` where there was no room to say so.
+    /// The supplier could not make it, and why; `None` where there was no room for a text.
     Failed(Option<String>),
     /// The supplier exited or was killed with it. No supplier writes to the slot any more.
     Lost,
@@ -33,7 +34,8 @@ pub struct LaneEvent {
 
 /// The lanes of the client's own segment.
 pub trait Lanes {
-    /// The lane of `product`, opened if need be; `None`: no lanes here, or all are in use. A settled lane may be taken from another product.
+    /// The lane of `product`, opened if need be; `None`: no lanes here, or all are in use. A settled lane may be taken
+    /// from another product.
     fn open(&mut self, product: &str) -> Option<LaneRef>;
     /// How many suppliers are attached to it.
     fn n_attached(&self, lane: LaneRef) -> u32;

@@ -1,4 +1,4 @@
-//! Which products have a lane, and what the broker is told of it.
+//! Products with a lane, and their announcement to the broker.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,21 @@ use crate::Dialect;
 use crate::limits::MAX_ANNOUNCED;
 use crate::wire::{AnnouncedLane, ClientRequest, Message, NO_LANE};
 
-/// A broker answers LANES with SUPPLY at once. Orders wait for it this long, so that no more of them than need be are with suppliers that
-/// cannot be stopped, and each goes where it is best served.
+/// A broker answers LANES with SUPPLY at once. Orders wait for it this long, so that no more of them than need be are
+/// with suppliers that cannot be stopped, and each goes where it is best served.
 const SUPPLY_PATIENCE: Duration = Duration::from_millis(20);
 
 impl<L: Lanes> Client<L> {
-    /// Whether orders wait for the broker to report the suppliers of what was announced. A caller that returns after it has placed an order runs the event loop until
-    /// this is over, or until [`Client::poll_timeout`]: nothing else would send them.
+    /// Whether orders wait for the broker to report the suppliers of what was announced. A caller that returns after it
+    /// has placed an order runs the event loop until this is over, or until [`Client::poll_timeout`]: nothing else
+    /// would send them.
     #[must_use]
     pub fn awaits_supply(&self) -> bool {
         self.dialect == Some(Dialect::Native) && (self.announce_due || self.supply_due.is_some())
     }
 
-    /// How many suppliers the lane of `product` has, and how many orders of it wait there or are being made. While a caller waits in vain, these
-    /// suppliers are all busy: one that is not takes an order at once.
+    /// How many suppliers the lane of `product` has, and how many orders of it wait there or are being made. While a
+    /// caller waits in vain, these suppliers are all busy: one that is not takes an order at once.
     #[must_use]
     pub fn lane_state(&self, product: &str) -> (u32, u32) {
         let Some(key) = self.products.find(product).filter(|&key| self.has_lane_suppliers(key)) else {
@@ -33,9 +34,10 @@ impl<L: Lanes> Client<L> {
         (attached.max(product.supply.map_or(0, |supply| supply.lane)), product.on_lane)
     }
 
-    /// Whether orders in the lane of `key` are served: suppliers are attached to it, or the broker has told all that it knows to attach.
-    /// A supplier in a call then comes to the lane no later than to a lease, and takes no more from it than it makes at once. But a user that
-    /// orders slot by slot may go away then, and would not hear of it if they all refused.
+    /// Whether orders in the lane of `key` are served: suppliers are attached to it, or the broker has asked all that
+    /// it knows to attach. A supplier in a call then comes to the lane no later than to a lease, and takes no more from
+    /// it than it makes at once. But a user that orders slot by slot may leave then, and would not be told if they all
+    /// refused.
     pub(super) fn has_lane_suppliers(&self, key: ProductKey) -> bool {
         let product = self.products.get(key);
         let is_expected = || {
@@ -72,8 +74,8 @@ impl<L: Lanes> Client<L> {
         self.announce_due = true;
     }
 
-    /// The broker tells suppliers about announced products only, and announcing costs a message: when all places are taken, only a product
-    /// that was not asked for in a long time makes room.
+    /// The broker offers the lanes of announced products only, and announcing costs a message: when all places are
+    /// taken, only a product that was not asked for in a long time makes room.
     fn announce(&mut self, key: ProductKey) -> bool {
         if self.announced.len() >= MAX_ANNOUNCED {
             let horizon = 4 * (MAX_ANNOUNCED as u64).max(self.blocks.len() as u64);

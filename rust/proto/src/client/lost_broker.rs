@@ -1,9 +1,10 @@
 //! What a lost broker leaves behind: orders to be placed again, and slots that a supplier may still write to.
 //!
-//! A native supplier stops writing when its connection ends, and a broker gives no slot away while it knows of a writer. So an order that the
-//! lost broker had can be ordered again in its slot, through a broker. A lane does not know of such writers: it must not get the slot before
-//! the broker has seen an order in it through (`Slot::tainted`). A supplier of softs writes whenever it is ready, whatever became of its
-//! broker: where there were any, the slot waits for the broker's word (LATE) that its writer has answered.
+//! A native supplier stops writing when its connection ends, and a broker gives no slot away while it knows of a
+//! writer. So an order that the lost broker had can be ordered again in its slot, through a broker. A lane does not
+//! know of such writers: it must not get the slot before the broker has seen an order in it through (`Slot::tainted`).
+//! A supplier of softs writes whenever it is ready, whatever became of its broker: where there were any, the slot waits
+//! for the broker's message (LATE) that its writer has answered.
 
 use super::ids::{OrderNumber, SlotId};
 use super::lane_port::Lanes;

@@ -1,13 +1,15 @@
-//! The client's state machine: slots, orders, and what to tell the broker.
+//! The client's state machine: slots, orders, and the messages to the broker.
 //!
-//! Usage: commands ([`Client::request_sample`], [`Client::request_slot`], [`Client::release_slot`], [`Client::cancel`], ...) and
-//! events ([`Client::handle_connected`], [`Client::handle_message`], [`Client::handle_lanes`], ...) change the state; afterwards drain
-//! [`Client::poll_transmit`] into the connection. [`Client::poll_timeout`] says when to drain it again although nothing happened.
+//! Usage: commands ([`Client::request_sample`], [`Client::request_slot`], [`Client::release_slot`], [`Client::cancel`],
+//! ...) and events ([`Client::handle_connected`], [`Client::handle_message`], [`Client::handle_lanes`], ...) change the
+//! state; afterwards drain [`Client::poll_transmit`] into the connection. [`Client::poll_timeout`] returns when to
+//! drain it again although nothing happened.
 //!
-//! A slot is in exactly one state (invariant C1): *free* → *on order* → *finished* → *held* by the user → free. An order with a result that is not
-//! wanted any more is *stale*: its slot stays with the supplier until the order ends and then becomes free (C2). An order goes through a
-//! [lane](Lanes) where suppliers are attached to one, and otherwise to the broker. When the connection is lost, everything that the broker had
-//! is ordered again (C3): in the same slot, unless a supplier that nothing stops may still write there; such a slot is *quarantined*.
+//! A slot is in exactly one state (invariant C1): *free* → *on order* → *finished* → *held* by the user → free. An
+//! order with a result that is not wanted any more is *stale*: its slot stays with the supplier until the order ends
+//! and then becomes free (C2). An order goes through a [lane](Lanes) where suppliers are attached to one, and otherwise
+//! to the broker. When the connection is lost, everything that the broker had is ordered again (C3): in the same slot,
+//! unless a supplier that nothing stops may still write there; such a slot is *quarantined*.
 //!
 //! Slots are ordered, finished, handed out and released in *blocks* of [`Config::block`] neighbours, usually 1.
 

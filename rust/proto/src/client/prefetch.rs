@@ -8,7 +8,8 @@ use super::slots::{Block, State};
 use super::state::Client;
 
 impl<L: Lanes> Client<L> {
-    /// Puts blocks on order that have become free, for the product that was asked for last, rather than with the next request.
+    /// Puts blocks on order that have become free, for the product that was asked for last, rather than with the next
+    /// request.
     pub fn order_ahead(&mut self, now: Instant) {
         if let Some(key) = self.recent.last() {
             self.prefetch(now, key, false);
@@ -27,7 +28,8 @@ impl<L: Lanes> Client<L> {
         }
         let n_free = self.free.len() + self.free_tainted.len();
         if !starved {
-            // Ordering in bunches saves messages; a quarter of the slots keeps the suppliers busy meanwhile. A lane needs no messages.
+            // Ordering in bunches saves messages; a quarter of the slots keeps the suppliers busy meanwhile. A lane
+            // needs no messages.
             let bunch = if self.has_lane_suppliers(key) { 1 } else { (n_blocks / 4).max(1) };
             if n_free == 0 || (self.n_finished > 0 && n_free < bunch) {
                 return;
@@ -45,7 +47,8 @@ impl<L: Lanes> Client<L> {
         }
         let have = self.products.get(key).live as usize;
         if have < share {
-            // Others may have more than their share, since they are not asked for any more; a product that has nothing at all gets something of theirs.
+            // Others may have more than their share, since they are not asked for any more; a product that has nothing
+            // at all gets something of theirs.
             let theirs = if have == 0 { 0 } else { share };
             self.reclaim_for(key, share - have, theirs);
             self.order_up_to(key, share, most);
@@ -81,8 +84,8 @@ impl<L: Lanes> Client<L> {
         true
     }
 
-    /// An ordered stream waits for a sample that has lost its slot, and all others hold later ones: the last of those makes room. Only one
-    /// that is at rest: its slot is of use at once.
+    /// An ordered stream waits for a sample that has lost its slot, and all others hold later ones: the last of those
+    /// makes room. Only one that is at rest: its slot is of use at once.
     fn make_room_for_gap(&mut self, key: ProductKey) {
         let is_full = self.free.is_empty() || self.n_live >= self.prefetch_limit();
         let Some(gap) = self.products.get(key).stream.first_gap().filter(|_| self.config.ordered && is_full)
@@ -110,8 +113,9 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// Takes back what was ordered ahead for other products, at most `wanted` blocks, of those that were asked for lately only what they have
-    /// beyond `theirs`: finished ones and unclaimed ones in lanes at once, the others when the broker agrees.
+    /// Takes back what was ordered ahead for other products, at most `wanted` blocks, of those that were asked for
+    /// lately only what they have beyond `theirs`: finished ones and unclaimed ones in lanes at once, the others when
+    /// the broker agrees.
     fn reclaim_for(&mut self, key: ProductKey, wanted: usize, theirs: usize) {
         let mut left = wanted;
         for only_finished in [true, false] {

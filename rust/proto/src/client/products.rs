@@ -1,4 +1,4 @@
-//! What the client knows about each product.
+//! State of each product.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Requests that have an answer: HELLO, CANCEL(S), DISCARD, STATS. A broker answers one peer in the order of its requests.
+//! Requests that have an answer: HELLO, CANCEL(S), DISCARD, STATS. A broker answers one peer in the order of its
+//! requests.
 
 use std::collections::VecDeque;
 
@@ -21,9 +22,9 @@ pub enum Outcome {
     Cancelled(Vec<OrderNumber>),
     /// The broker's statistics.
     Stats(Stats, Option<Diagnosis>),
-    /// The broker's statistics, and the connected peers if it can tell.
+    /// The broker's statistics, and the connected peers if it supports that.
     Detail(Stats, Option<Box<Detail>>),
-    /// The broker said no, and why.
+    /// The broker refused; its reason.
     Refused(String),
     /// The connection ended before the answer came.
     Lost,

@@ -27,7 +27,8 @@ impl<L: Lanes> Client<L> {
         Some((block?, lane))
     }
 
-    /// The lane, if the next order of `key` should go through it: it has suppliers, and those that only the broker reaches have enough.
+    /// The lane, if the next order of `key` should go through it: it has suppliers, and those that only the broker
+    /// reaches have enough.
     pub(super) fn lane_for(&self, key: ProductKey) -> Option<LaneRef> {
         let product = self.products.get(key);
         let lane = product.lane.filter(|_| self.has_lane_suppliers(key))?;
@@ -35,16 +36,17 @@ impl<L: Lanes> Client<L> {
         (!by_wire).then_some(lane)
     }
 
-    /// Slots that may be on order by wire while suppliers are attached to the lane: two for each supplier that only the broker reaches, since it
-    /// takes one while it works on the other, but never most of the slots.
+    /// Slots that may be on order by wire while suppliers are attached to the lane: two for each supplier that only the
+    /// broker reaches, since it takes one while it works on the other, but never most of the slots.
     pub(super) fn wire_share(&self, key: ProductKey) -> u32 {
         let wire = self.products.get(key).supply.map_or(0, |supply| supply.wire);
         let half = self.blocks.len() as u32 / 2 * self.config.block;
         wire.saturating_mul(2).min(half)
     }
 
-    /// How many more orders of `key` the broker may have: none until the broker has reported its suppliers. Where there are suppliers of softs it has no more than they all can use, because
-    /// what it has may be quarantined when it dies.
+    /// How many more orders of `key` the broker may have: none until the broker has reported its suppliers. Where there
+    /// are suppliers of softs it has no more than they all can use, because what it has may be quarantined when it
+    /// dies.
     pub(super) fn room_on_wire(&self, key: ProductKey) -> usize {
         let product = self.products.get(key);
         match product.supply {
@@ -63,7 +65,8 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// Puts the slots of a free block on order. `name`: the number by which the user knows this order already; `None` for a new one.
+    /// Puts the slots of a free block on order. `name`: the number by which the user knows this order already; `None`
+    /// for a new one.
     pub(super) fn put_on_order(
         &mut self,
         block: BlockId,
@@ -86,7 +89,8 @@ impl<L: Lanes> Client<L> {
         name
     }
 
-    /// Orders what the slot's block is for; by wire if the lane is full. Tainted slots have no lane ([`Client::take_free`]).
+    /// Orders what the slot's block is for; by wire if the lane is full. Tainted slots have no lane
+    /// ([`Client::take_free`]).
     pub(super) fn place(&mut self, slot: SlotId, key: ProductKey, lane: Option<LaneRef>) {
         if let Some(lane) = lane
             && self.lanes.place(lane, slot, self.sequence_of(slot))

@@ -4,9 +4,11 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::ids::BlockId;
 
-/// Which samples of a product this client takes: the i-th has the sequence number `start + (i / run) * stride + i % run`.
+/// Which samples of a product this client takes: the i-th has the sequence number `start + (i / run) * stride + i %
+/// run`.
 ///
-/// One of `n` workers that take turns with batches of `b` samples has `start` = its number times `b`, `run` = `b`, `stride` = `n * b`.
+/// One of `n` workers that take turns with batches of `b` samples has `start` = its number times `b`, `run` = `b`,
+/// `stride` = `n * b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The first sequence number.
@@ -35,7 +37,8 @@ impl Plan {
 
 const MISSING: BlockId = BlockId::MAX;
 
-/// How far the stream of one product has come. Places are counted in samples and handled in blocks of `unit` neighbours.
+/// How far the stream of one product has come. Places are counted in samples and handled in blocks of `unit`
+/// neighbours.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     pub(super) plan: Plan,
@@ -95,7 +98,7 @@ impl Stream {
         self.handed_out = self.handed_out.wrapping_add(self.unit);
     }
 
-    // -- ordered streams -----------------------------------------------------------------------------------------------------
+    // -- ordered streams --------------------------------------------------------------------------
 
     pub(super) fn set_ready(&mut self, place: u64, block: BlockId) {
         let position = self.position_of(place);
@@ -121,7 +124,8 @@ impl Stream {
         self.ready.pop_front();
     }
 
-    /// Blocks between `place` and the first one not handed out: no more than blocks that were on order at once, since gaps are filled first.
+    /// Blocks between `place` and the first one not handed out: no more than blocks that were on order at once, since
+    /// gaps are filled first.
     fn position_of(&self, place: u64) -> usize {
         (place.wrapping_sub(self.handed_out) / self.unit) as usize
     }

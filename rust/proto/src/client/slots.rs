@@ -1,4 +1,4 @@
-//! Slots and blocks: what is kept of each.
+//! State of slots and blocks.
 
 use super::ids::{OrderNumber, ProductKey, SlotId};
 
@@ -24,8 +24,9 @@ pub(super) enum State {
 pub(super) struct Slot {
     pub(super) order: OrderNumber,
     pub(super) state: State,
-    /// A broker that we lost may have given it away: suppliers that write to it stop with their connection, and a broker knows what it gave
-    /// away, but a lane knows nothing of it. So the slot is ordered by wire only, until such an order has ended.
+    /// A broker that we lost may have given it away: suppliers that write to it stop with their connection, and a
+    /// broker knows what it gave away, but a lane knows nothing of it. So the slot is ordered by wire only, until such
+    /// an order has ended.
     pub(super) tainted: bool,
     /// Failed attempts and dead suppliers, in lanes.
     pub(super) attempts: u64,

@@ -1,4 +1,4 @@
-//! The client's state. What is decided about it is in the modules above.
+//! The client's state. The decisions about it are in the modules above.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use super::slots::{Block, Slot};
 use crate::Dialect;
 use crate::log::{Level, LogRecord};
 
-/// Failed attempts after which an order is given up, until the broker says another number.
+/// Failed attempts after which an order is given up, until the broker sends another number.
 const MAX_ORDER_ATTEMPTS: u64 = 5;
 
 /// What a client has done so far.
@@ -40,7 +40,8 @@ pub struct Client<L: Lanes = NoLanes> {
     pub(super) lanes: L,
     pub(super) slots: Vec<Slot>,
     pub(super) blocks: Vec<Block>,
-    /// Free blocks that lanes may use, the last released one first, and those that only the broker may give away ([`Slot::tainted`]).
+    /// Free blocks that lanes may use, the last released one first, and those that only the broker may give away
+    /// ([`Slot::tainted`]).
     pub(super) free: VecDeque<BlockId>,
     pub(super) free_tainted: VecDeque<BlockId>,
     pub(super) n_tainted: usize,
@@ -154,7 +155,7 @@ impl<L: Lanes> Client<L> {
         self.last_peer_id
     }
 
-    /// Whether a broker said which dialect it speaks.
+    /// Whether the dialect of a broker is known.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.dialect.is_some()
@@ -196,7 +197,8 @@ impl<L: Lanes> Client<L> {
         self.failures.of(product)
     }
 
-    /// How many samples of the stream of `product` were handed out; the position it was last set to counts as handed out.
+    /// How many samples of the stream of `product` were handed out; the position it was last set to counts as handed
+    /// out.
     #[must_use]
     pub fn position(&self, product: &str) -> u64 {
         self.products.find(product).map_or(0, |key| self.products.get(key).stream.handed_out())

@@ -10,8 +10,8 @@ use super::slots::Block;
 use super::state::Client;
 
 impl<L: Lanes> Client<L> {
-    /// Makes everything ordered so far stale, and takes back what no supplier has started (C2): at once in lanes, on the wire by asking the
-    /// broker. Each stream goes back to the first sample that was not handed out.
+    /// Makes everything ordered so far stale, and takes back what no supplier has started (C2): at once in lanes, on
+    /// the wire by asking the broker. Each stream goes back to the first sample that was not handed out.
     pub fn discard(&mut self) -> RequestId {
         let mut taken_back = Vec::new();
         for owed in std::mem::take(&mut self.owed) {
@@ -38,7 +38,8 @@ impl<L: Lanes> Client<L> {
         self.requests.discard(taken_back)
     }
 
-    /// From now on this client takes samples of `product` alone: everything else is discarded, and requests for other products get nothing.
+    /// From now on this client takes samples of `product` alone: everything else is discarded, and requests for other
+    /// products get nothing.
     pub fn follow(&mut self, product: &str) -> RequestId {
         if self.follows(product) {
             return self.requests.settled(Outcome::Cancelled(Vec::new()));
@@ -50,8 +51,8 @@ impl<L: Lanes> Client<L> {
         request
     }
 
-    /// The product that is followed is not wanted any more, and the next one is not known yet: everything is discarded, and all requests get
-    /// nothing until one is followed. Whether it was `product`; nothing happens if not.
+    /// The product that is followed is not wanted any more, and the next one is not known yet: everything is discarded,
+    /// and all requests get nothing until one is followed. Whether it was `product`; nothing happens if not.
     pub fn leave(&mut self, product: &str) -> bool {
         let is_followed = self.follows(product);
         if is_followed {

@@ -23,8 +23,8 @@ pub enum Endpoint {
     Publication,
 }
 
-/// The broker's end. Its events: [`Control::handle_connected`] once per connection, before anything else of it; [`Control::handle_disconnected`]
-/// once, and nothing of it afterwards.
+/// The broker's end. Its events: [`Control::handle_connected`] once per connection, before anything else of it;
+/// [`Control::handle_disconnected`] once, and nothing of it afterwards.
 #[derive(Debug, Default)]
 pub struct Control {
     model: Option<Model>,
@@ -69,10 +69,10 @@ impl Control {
         self.review(now);
     }
 
-    /// A student says something.
+    /// A request of a student.
     pub fn handle_message(&mut self, now: Instant, peer: PeerId, frames: &[&[u8]]) {
         if self.subscriptions.has(peer) {
-            // A subscriber has nothing to say but its subscriptions; a PUB socket ignores the rest too.
+            // A subscriber sends only its subscriptions; a PUB socket ignores the rest too.
             return;
         }
         match ControlRequest::decode(frames) {
@@ -88,7 +88,8 @@ impl Control {
         self.review(now);
     }
 
-    /// Whether bytes wait for a subscriber that the kernel does not take. Until they are gone it gets nothing more, and then the newest.
+    /// Whether bytes wait for a subscriber that the kernel does not take. Until they are gone it gets nothing more, and
+    /// then the newest.
     pub fn handle_blocked(&mut self, peer: PeerId, is_blocked: bool) {
         self.subscriptions.block(peer, is_blocked);
     }

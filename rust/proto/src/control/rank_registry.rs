@@ -29,8 +29,8 @@ struct Seat {
 }
 
 impl RankRegistry {
-    /// Gives a rank to a connection, which loses the one that it had; its number, and whether it is a new student. The connection that the
-    /// same student had before loses its seat.
+    /// Gives a rank to a connection, which loses the one that it had; its number, and whether it is a new student. The
+    /// connection that the same student had before loses its seat.
     pub(super) fn take(
         &mut self,
         peer: PeerId,
@@ -76,11 +76,11 @@ impl RankRegistry {
         match self.students.get(&peer) {
             Some(seat) if seat.rank == LEADER => Ok(()),
             Some(seat) => Err(format!(
-                "{command}: only rank 0, the leader, may say this, and this is rank {}",
+                "{command}: only rank 0, the leader, may send this, and this is rank {}",
                 seat.rank
             )),
             None => Err(format!(
-                "{command}: only rank 0, the leader, may say this, and this connection has not said HELLO"
+                "{command}: only rank 0, the leader, may send this, and this connection has not sent HELLO"
             )),
         }
     }

@@ -1,4 +1,5 @@
-//! A student's end: takes its seat on every connection, and carries requests over to the next connection until they are answered.
+//! A student's end: takes its seat on every connection, and carries requests over to the next connection until they are
+//! answered.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ pub struct Request(u64);
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was carried out; the generation of now.
+    /// It was carried out; the present generation.
     Done(u64),
     /// It was not; the broker's text.
     Refused(String),
@@ -28,7 +29,7 @@ pub struct Student {
     slot_size: u64,
     nonce: u64,
     known: Option<Model>,
-    /// A generation that a request of ours may have caused without our learning of it; the next one must be higher.
+    /// A generation that a request may have caused although its answer was lost; the next one must be higher.
     above: u64,
     seat: Seat,
     /// Carried out one after the other.
@@ -86,12 +87,12 @@ impl Student {
         }
     }
 
-    /// A broker is there.
+    /// A connection to a broker is up.
     pub fn handle_connected(&mut self) {
         self.seat = Seat::Due;
     }
 
-    /// It is gone: what it has not answered will be said to the next one.
+    /// The connection is lost: unanswered requests will be sent to the next broker.
     pub fn handle_disconnected(&mut self) {
         self.seat = Seat::Absent;
         self.requests.retain(|pending| !pending.is_abandoned);
@@ -100,7 +101,7 @@ impl Student {
         }
     }
 
-    /// The broker says something. It only answers, and in the order of the questions, of which one at most is open.
+    /// A message of the broker. It only answers, and in the order of the requests, of which one at most is open.
     pub fn handle_message(&mut self, frames: &[&[u8]]) {
         let reply = ControlReply::decode(frames);
         let reply = match &reply {
@@ -157,7 +158,7 @@ impl Student {
         }
     }
 
-    /// The number that the broker gave us, or why it did not; `None` before it has answered.
+    /// The number that the broker gave this student, or why it did not; `None` before it has answered.
     #[must_use]
     pub fn seat(&self) -> Option<Result<u64, &str>> {
         match &self.seat {
@@ -173,7 +174,7 @@ impl Student {
         self.known.as_ref()
     }
 
-    /// It has heard of a model elsewhere. What is published is the broker's word of now, also where its number is lower.
+    /// A model that was published. It replaces the known one, also if its generation is lower.
     pub fn note_model(&mut self, model: Model) {
         self.known = Some(model);
     }
@@ -199,7 +200,7 @@ impl Student {
         self.outcomes.remove(&request);
         let Some(at) = self.requests.iter().position(|pending| pending.id == request) else { return };
         if self.requests[at].was_sent {
-            // A broker may have carried it out, and students may have heard of it.
+            // A broker may have carried it out, and students may have received it.
             self.above = self.above.max(self.generation() + 1);
         }
         if self.requests[at].is_sent {

@@ -1,5 +1,6 @@
-//! Subscribers and what is due to each. A subscriber takes memory of fixed size: there are two topics, so of the prefixes that it may ask
-//! for only those count that one of the two starts with, and of what it has not read only the newest of each is kept.
+//! Subscribers and what is due to each. A subscriber takes memory of fixed size: there are two topics, so of the
+//! prefixes that it may ask for only those count that one of the two starts with, and of what it has not read only the
+//! newest of each is kept.
 
 use std::collections::VecDeque;
 
@@ -52,12 +53,12 @@ impl Subscriptions {
         self.subscribers.contains_key(&peer)
     }
 
-    /// How many want to hear of models.
+    /// How many subscribe to models.
     pub(super) fn n_listeners(&self) -> usize {
         self.n_listeners
     }
 
-    /// A new subscriber is told the present model, if there is one.
+    /// Sends a new subscriber the present model, if there is one.
     pub(super) fn subscribe(&mut self, peer: PeerId, wanted: bool, prefix: &[u8], has_model: bool) {
         let Some(listener) = self.subscribers.get_mut(&peer) else { return };
         let wanted_before = listener.wants(Topic::Model);
@@ -105,7 +106,7 @@ impl Subscriptions {
         }
     }
 
-    /// The next to be told something, and what.
+    /// The next subscriber with a due publication, and the publication.
     pub(super) fn next(&mut self) -> Option<(PeerId, Topic)> {
         while let Some(&peer) = self.ready.front() {
             if let Some(listener) = self.subscribers.get_mut(&peer) {

@@ -1,4 +1,4 @@
-//! What a supplier is made of.
+//! Configuration of a supplier.
 
 /// What a supplier is made of.
 #[derive(Clone, Debug)]

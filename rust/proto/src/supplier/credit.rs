@@ -1,4 +1,5 @@
-//! How many leases a supplier wants to hold: enough to never wait for the broker, few enough that none waits long for its turn.
+//! How many leases a supplier wants to hold: enough to never wait for the broker, few enough that none waits long for
+//! its turn.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ impl Credit {
         self.window
     }
 
-    /// Notes the time of one call; returns whether the window changed enough to tell the broker.
+    /// Notes the time of one call; returns whether the window changed enough to be sent to the broker.
     pub(super) fn observe(&mut self, call: Duration) -> bool {
         let call_ns = u64::try_from(call.as_nanos()).unwrap_or(u64::MAX);
         // One very long call must not be remembered for ever.

@@ -1,8 +1,8 @@
-//! The lanes that this supplier serves. Only what brokers said of them: what happens in them is the driver's business.
+//! The lanes that this supplier serves, as brokers named them. The orders in them are the driver's part.
 //!
-//! A lane outlives the connection on which it was offered, since a dead broker stops no lane. The next broker offers the same lanes again, which is
-//! no news; one that it never names stays too, until the driver gives it up ([`super::Supplier::refuse_lane`]) because its client is gone or
-//! uses it for something else.
+//! A lane outlives the connection on which it was offered, since a dead broker stops no lane. The next broker offers
+//! the same lanes again, which is no news; one that it never names stays too, until the driver gives it up
+//! ([`super::Supplier::refuse_lane`]) because its client is gone or uses it for something else.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Lanes {
         }
     }
 
-    /// The broker that was to hear of refusals is gone; the next one will ask again.
+    /// The connection is lost: open refusals are dropped, since the next broker will ask again.
     pub(super) fn handle_disconnected(&mut self) {
         self.refused.clear();
     }

@@ -13,11 +13,13 @@ use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::{Level, LogRecord};
 use crate::wire::{Message, SupplierRequest, ToSupplier};
 
-/// Results wait at most this long for company, as long as there is other work to do.
+/// Results wait at most this long for others to join their message, as long as there is other work to do.
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
-/// A softs broker drops a supplier that is silent for `supplier_timeout` (60 s) and never says so; this often we tell it that we are there.
+/// A softs broker drops a supplier that sends nothing for `supplier_timeout` (60 s), without a message; HELLO is
+/// repeated this often.
 const SOFTS_HELLO_EVERY: Duration = Duration::from_secs(10);
-/// A softs broker gives an order that is out for 10 s to another supplier without asking: from then on its slot is not ours (W3).
+/// A softs broker gives an order that has been leased for 10 s to another supplier: from then on this one may not write
+/// to its slot (W3).
 const SOFTS_LEASE: Duration = Duration::from_millis(9_900);
 
 /// The supplier's state machine.
@@ -42,12 +44,12 @@ pub struct Supplier {
     ready_due: bool,
     goodbye_due: bool,
     leaving: bool,
-    /// The broker has answered our GOODBYE: it sends no more leases.
+    /// The broker has answered GOODBYE: it sends no more leases.
     left: bool,
     credit: Credit,
-    /// A call that is none of ours runs for long: we want no leases.
+    /// A call for a lane takes long: no leases are wanted.
     paused: bool,
-    /// What the broker will answer, in the order of our requests.
+    /// The open requests, in the order in which the broker answers them.
     expected: VecDeque<Expected>,
     hello: Option<Result<u64, String>>,
     terminated: bool,
@@ -94,19 +96,19 @@ impl Supplier {
         }
     }
 
-    /// How the broker answered the HELLO of the present connection: our number, or why it refused.
+    /// The broker's answer to the HELLO of the present connection: the number of this supplier, or why it was refused.
     #[must_use]
     pub fn hello(&self) -> Option<&Result<u64, String>> {
         self.hello.as_ref()
     }
 
-    /// Whether the broker told this supplier to stop.
+    /// Whether the broker asked this supplier to stop.
     #[must_use]
     pub fn is_terminated(&self) -> bool {
         self.terminated
     }
 
-    /// Whether the broker knows that we have gone, and has back what it gave us; true without a broker.
+    /// Whether the broker has confirmed GOODBYE and has all leases again; true without a broker.
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.dialect.is_none() || (self.left && self.returned.is_empty() && self.oldest_result_at.is_none())
@@ -129,7 +131,7 @@ impl Supplier {
         self.log.pop_front()
     }
 
-    // -- commands ------------------------------------------------------------------------------------------------------------
+    // -- commands ---------------------------------------------------------------------------------
 
     /// Takes the next lease to work on.
     pub fn begin(&mut self, now: Instant) -> Option<Work> {
@@ -139,7 +141,8 @@ impl Supplier {
         Some(work)
     }
 
-    /// Whether the current lease still allows writes: its connection is up, and the deadline of a softs broker has not passed (W3).
+    /// Whether the current lease still allows writes: its connection is up, and the deadline of a softs broker has not
+    /// passed (W3).
     #[must_use]
     pub fn may_write(&self, now: Instant) -> bool {
         self.current.as_ref().is_some_and(|work| {
@@ -175,7 +178,7 @@ impl Supplier {
         self.oldest_result_at.get_or_insert(now);
     }
 
-    /// Gives leases back that wait behind a call that takes long, and asks for no more meanwhile.
+    /// Returns leases that wait behind a call that takes long, and asks for no more meanwhile.
     pub fn return_unstarted(&mut self) {
         if self.queue.is_empty() {
             return;
@@ -189,8 +192,8 @@ impl Supplier {
         }
     }
 
-    /// A call for an order of a lane takes long: no leases are wanted until [`Supplier::resume`]. One that is returned while none is held
-    /// would come again at once.
+    /// A call for an order of a lane takes long: no leases are wanted until [`Supplier::resume`]. One that is returned
+    /// while none is held would come again at once.
     pub fn pause(&mut self) {
         if !std::mem::replace(&mut self.paused, true) {
             self.ready_due = true;
@@ -204,13 +207,14 @@ impl Supplier {
         }
     }
 
-    /// Serves a lane no longer, or does not begin to: its segment cannot be opened or is another one, it has no room for one more supplier, its
-    /// client is gone, or the lane is used for something else now. The broker sends this supplier the orders that it might have found there.
+    /// Serves a lane no longer, or does not begin to: its segment cannot be opened or is another one, it has no room
+    /// for one more supplier, its client is gone, or the lane is used for something else now. The broker sends this
+    /// supplier the orders that it might have found there.
     pub fn refuse_lane(&mut self, id: &LaneId) {
         self.lanes.refuse(id, self.dialect == Some(Dialect::Native));
     }
 
-    /// Says GOODBYE; leases not begun are given back.
+    /// Sends GOODBYE; leases not begun are returned.
     pub fn leave(&mut self) {
         if self.leaving {
             return;
@@ -221,7 +225,7 @@ impl Supplier {
         self.goodbye_due = self.dialect.is_some();
     }
 
-    // -- events --------------------------------------------------------------------------------------------------------------
+    // -- events -----------------------------------------------------------------------------------
 
     /// A connection to a broker is up.
     pub fn handle_connected(&mut self, now: Instant, dialect: Dialect) {
@@ -277,7 +281,7 @@ impl Supplier {
                     }
                 }
             }
-            // Offers that crossed our GOODBYE: the broker takes them back by itself.
+            // Offers that crossed GOODBYE: the broker withdraws them by itself.
             Ok(ToSupplier::Attach(_)) if self.leaving => {}
             Ok(ToSupplier::Attach(offers)) => self.lanes.attach(&offers),
             Ok(ToSupplier::Detach(names)) => self.lanes.detach(&names),
@@ -286,7 +290,8 @@ impl Supplier {
         }
     }
 
-    /// What the broker has to say about lanes, in order; drain it after each message. A lost connection changes no lane.
+    /// The next change of lanes that the broker sent, in order; drain it after each message. A lost connection changes
+    /// no lane.
     pub fn poll_lane(&mut self) -> Option<LaneChange> {
         self.lanes.poll()
     }
@@ -299,7 +304,7 @@ impl Supplier {
         [flush, hello].into_iter().flatten().min()
     }
 
-    /// Whether there is something to say now: results wait for company only while there is other work.
+    /// Whether there is something to send now: results wait for others only while there is other work.
     #[must_use]
     pub fn wants_transmit(&self, now: Instant) -> bool {
         let has_results = self.oldest_result_at.is_some();
@@ -423,7 +428,7 @@ impl Supplier {
     }
 }
 
-/// Keeps the end: the last lines of a traceback say what happened.
+/// Keeps the end: the last lines of a traceback contain the error.
 fn cut(text: String) -> String {
     if text.len() <= MAX_ERROR_TEXT_BYTES {
         return text;

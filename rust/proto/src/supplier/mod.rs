@@ -1,8 +1,9 @@
 //! The supplier's state machine: leases it holds, results it owes, and how many leases it wants.
 //!
-//! Usage: [`Supplier::handle_connected`] and [`Supplier::handle_message`] bring leases in; [`Supplier::begin`] takes the next one to work on and
-//! [`Supplier::finish`] ends it; [`Supplier::poll_transmit`] is drained into the connection when [`Supplier::wants_transmit`] says so.
-//! [`Supplier::may_write`] is asked right before the slot is touched (invariant W3).
+//! Usage: [`Supplier::handle_connected`] and [`Supplier::handle_message`] bring leases in; [`Supplier::begin`] takes
+//! the next one to work on and [`Supplier::finish`] ends it; [`Supplier::poll_transmit`] is drained into the connection
+//! when [`Supplier::wants_transmit`] is true. [`Supplier::may_write`] is asked right before the slot is touched
+//! (invariant W3).
 
 mod config;
 mod credit;

@@ -12,7 +12,7 @@ pub struct Work {
     pub address: Arc<str>,
     /// Byte offset of the slot.
     pub offset: u64,
-    /// Bytes of the client's slots; 0 when it did not say.
+    /// Bytes of the client's slots; 0 if not sent.
     pub slot_size: u64,
     /// The number of the sample in the client's stream; 0 from clients that do not number theirs.
     pub sequence: u64,

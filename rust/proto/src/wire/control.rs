@@ -21,7 +21,7 @@ pub struct ModelRef<'a> {
     pub model_cfg: &'a [u8],
 }
 
-/// What a student says to the control channel.
+/// A message from a student to the control channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlRequest<'a> {
     /// `HELLO`: takes the seat of a rank.
@@ -84,7 +84,7 @@ pub struct ControlStats {
     pub slot_size: u64,
     /// Ranks of the students that are there, ascending.
     pub students: Vec<u32>,
-    /// Subscribers that want to hear of models: workers, and students that follow.
+    /// Subscribers to models: workers, and students that follow.
     pub subscribers: u64,
     /// Seconds that subscribers have waited for a first model; 0 if none waits.
     pub waiting_s: f64,
@@ -103,7 +103,7 @@ impl<'a> ControlRequest<'a> {
     /// Reads a message from a student; frames beyond the second do not matter.
     ///
     /// # Errors
-    /// [`WireError`] says what is wrong with which field: the answer to the student.
+    /// [`WireError`] names the field and the error: the answer to the student.
     pub fn decode(frames: &[&'a [u8]]) -> Result<Self, WireError> {
         let (command, payload) = split(frames)?;
         match command {
@@ -126,7 +126,7 @@ impl<'a> ControlReply<'a> {
     /// Reads a reply; fields that we do not know do not matter.
     ///
     /// # Errors
-    /// [`WireError`] says what is wrong with which field.
+    /// [`WireError`] names the field and the error.
     pub fn decode(frames: &[&'a [u8]]) -> Result<Self, WireError> {
         let [frame] = frames else {
             return Err(WireError(format!("expected an answer of 1 frame, got {}", frames.len())));
@@ -157,7 +157,7 @@ impl<'a> Publication<'a> {
     /// Reads a published message; frames beyond the second do not matter.
     ///
     /// # Errors
-    /// [`WireError`] says what is wrong with which field.
+    /// [`WireError`] names the field and the error.
     pub fn decode(frames: &[&'a [u8]]) -> Result<Self, WireError> {
         let (topic, payload) = split(frames)?;
         match topic {

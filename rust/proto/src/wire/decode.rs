@@ -1,4 +1,5 @@
-//! Frames to messages. The requests of a softs peer are as strict as the dataclasses of softs are; its other payloads are not looked into.
+//! Frames to messages. The requests of a softs peer are as strict as the dataclasses of softs are; its other payloads
+//! are not decoded.
 
 use super::envelope::{any_map, split, unknown_command};
 use super::error::WireError;
@@ -14,7 +15,7 @@ impl<'a> ClientRequest<'a> {
     /// Reads a message from a client; frames beyond the second do not matter.
     ///
     /// # Errors
-    /// [`WireError`] says what is wrong with which field: the answer to the client.
+    /// [`WireError`] names the field and the error: the answer to the client.
     pub fn decode(frames: &[&'a [u8]]) -> Result<Self, WireError> {
         let (command, payload) = split(frames)?;
         match command {
@@ -39,7 +40,7 @@ impl<'a> SupplierRequest<'a> {
     /// Reads a message from a supplier; frames beyond the second do not matter.
     ///
     /// # Errors
-    /// [`WireError`] says what is wrong with which field: the answer to the supplier.
+    /// [`WireError`] names the field and the error: the answer to the supplier.
     pub fn decode(frames: &[&'a [u8]]) -> Result<Self, WireError> {
         let (command, payload) = split(frames)?;
         match command {
@@ -58,7 +59,7 @@ impl<'a> ToClient<'a> {
     /// Reads a message from a broker to a client; a single frame is a reply.
     ///
     /// # Errors
-    /// [`WireError`] says what is wrong with which field.
+    /// [`WireError`] names the field and the error.
     pub fn decode(frames: &[&'a [u8]]) -> Result<Self, WireError> {
         if let [reply] = frames {
             return Reply::decode(reply).map(Self::Reply);
@@ -79,7 +80,7 @@ impl<'a> ToSupplier<'a> {
     /// Reads a message from a broker to a supplier; a single frame is a reply.
     ///
     /// # Errors
-    /// [`WireError`] says what is wrong with which field.
+    /// [`WireError`] names the field and the error.
     pub fn decode(frames: &[&'a [u8]]) -> Result<Self, WireError> {
         if let [reply] = frames {
             return Reply::decode(reply).map(Self::Reply);

@@ -7,12 +7,13 @@ use super::writer;
 use crate::Dialect;
 use crate::limits::{MAX_ANNOUNCED, MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS, MAX_DETAIL_PRODUCTS};
 
-/// The peers of a broker, at most [`MAX_DETAIL_PEERS`] of each side, and at most [`MAX_DETAIL_PRODUCTS`] of its products.
+/// The peers of a broker, at most [`MAX_DETAIL_PEERS`] of each side, and at most [`MAX_DETAIL_PRODUCTS`] of its
+/// products.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detail {
-    /// Those that said HELLO.
+    /// Those that sent HELLO.
     pub clients: Vec<ClientDetail>,
-    /// Those that said HELLO.
+    /// Those that sent HELLO.
     pub suppliers: Vec<SupplierDetail>,
     /// Those that have orders or are announced, the longest queues first.
     pub products: Vec<ProductDetail>,
@@ -51,17 +52,17 @@ pub struct LaneDetail {
 pub struct SupplierDetail {
     /// The number that it was given.
     pub peer_id: u64,
-    /// How it calls itself; empty if it did not say.
+    /// Its name; empty if it sent none.
     pub name: String,
     /// The first of its patterns, cut.
     pub patterns: Vec<String>,
-    /// What it speaks.
+    /// Its dialect.
     pub dialect: Dialect,
     /// Leases that it holds.
     pub leases: u64,
     /// Seconds since the oldest of them was given; 0 without one.
     pub busy_s: f64,
-    /// Lanes that it was told to serve and did not refuse.
+    /// Lanes that it was asked to serve and did not refuse.
     pub attached: u64,
 }
 

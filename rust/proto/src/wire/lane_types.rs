@@ -14,7 +14,8 @@ pub struct AnnouncedLane<'a> {
     pub generation: u32,
 }
 
-/// One use of one lane. Generations and indices come again in another segment at the same address, so that is named too.
+/// One use of one lane. Generations and indices come again in another segment at the same address, so that is named
+/// too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneName<'a> {
     /// The client's medium.
@@ -41,7 +42,7 @@ pub struct LaneOffer<'a> {
 pub struct Supply<'a> {
     /// The product.
     pub product_id: &'a str,
-    /// Suppliers that were told to serve its lane and did not refuse.
+    /// Suppliers that were asked to serve its lane and did not refuse.
     pub lane_suppliers: u32,
     /// All others, which can only be reached by orders to the broker.
     pub wire_suppliers: u32,

@@ -1,6 +1,7 @@
 //! The messages of `docs/wire.md`: msgpack payloads to and from typed values, for both ends of both dialects.
 //!
-//! Decoding borrows from the frames, checks every length against [`crate::limits`] and allocates only for lists, never more than the frame itself can hold.
+//! Decoding borrows from the frames, checks every length against [`crate::limits`] and allocates only for lists, never
+//! more than the frame itself can hold.
 
 mod control;
 mod control_encode;

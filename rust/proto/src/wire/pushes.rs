@@ -1,13 +1,13 @@
-//! What a broker says to clients and suppliers.
+//! Messages from a broker to clients and suppliers.
 
 use super::lane_types::{LaneName, LaneOffer, Supply};
 use super::reply::Reply;
 
-/// Begins the error of a supplier where no other supplier would make the sample either: the order is not tried again. It is no
-/// fault, and is logged at the lowest level.
+/// Begins the error of a supplier where no other supplier would make the sample either: the order is not tried again.
+/// It is no fault, and is logged at the lowest level.
 pub const REFUSED: &str = "refused: ";
 
-/// What a broker says to a client.
+/// A message from a broker to a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToClient<'a> {
     /// The answer to a request; one frame.
@@ -45,7 +45,7 @@ pub enum EndCode {
     Invalid = 2,
 }
 
-/// What a broker says to a supplier.
+/// A message from a broker to a supplier.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToSupplier<'a> {
     /// The answer to a request; one frame.
@@ -78,7 +78,7 @@ pub struct WorkGroup<'a> {
     pub product_id: &'a str,
     /// The client's medium.
     pub address: &'a str,
-    /// Bytes of one slot; 0 when the client did not say.
+    /// Bytes of one slot; 0 if the client sent none.
     pub slot_size: u64,
     /// (lease, byte offset of its slot, number of the sample in the client's stream).
     pub leases: Vec<(u64, u64, u64)>,

@@ -39,9 +39,9 @@ pub struct Stats {
     pub pending_orders: u64,
     /// Suppliers that could take one more order now.
     pub available_suppliers: u64,
-    /// Clients that said HELLO.
+    /// Clients that sent HELLO.
     pub connected_clients: u64,
-    /// Suppliers that said HELLO.
+    /// Suppliers that sent HELLO.
     pub connected_suppliers: u64,
     /// Orders fulfilled since the start.
     pub total_completed: u64,
@@ -75,7 +75,8 @@ impl<'a> Reply<'a> {
         Self { error: Some(text), ..Self::default() }
     }
 
-    /// Appends the one frame of this reply to `out`. `cancelled` wins over `cancelled_orders`; a reply has one of them at most.
+    /// Appends the one frame of this reply to `out`. `cancelled` wins over `cancelled_orders`; a reply has one of them
+    /// at most.
     pub fn encode(&self, out: &mut Message) {
         out.frame(|out| {
             writer::map(out, self.fields());
@@ -165,7 +166,8 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// `cancelled_ids` has strings in one dialect and numbers in the other; an empty one belongs to the dialect that also counts it.
+/// `cancelled_ids` has strings in one dialect and numbers in the other; an empty one belongs to the dialect that also
+/// counts it.
 #[derive(Default)]
 struct CancelledIds<'a> {
     counted: bool,

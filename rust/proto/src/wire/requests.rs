@@ -1,8 +1,8 @@
-//! What clients and suppliers say to a broker.
+//! Messages from clients and suppliers to a broker.
 
 use super::lane_types::{AnnouncedLane, LaneName};
 
-/// What a client says to a broker.
+/// A message from a client to a broker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientRequest<'a> {
     /// `HELLO`, both dialects.
@@ -66,7 +66,7 @@ pub enum ClientRequest<'a> {
     },
 }
 
-/// What a supplier says to a broker.
+/// A message from a supplier to a broker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SupplierRequest<'a> {
     /// `HELLO`, both dialects.

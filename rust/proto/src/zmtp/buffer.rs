@@ -1,6 +1,7 @@
 //! A queue of bytes in one piece of memory.
 
-/// Bytes appended at the end and consumed at the front. What was consumed is moved over rarely: each byte is moved once at most on average.
+/// Bytes appended at the end and consumed at the front. What was consumed is moved over rarely: each byte is moved once
+/// at most on average.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     bytes: Vec<u8>,

@@ -10,7 +10,8 @@ use crate::Dialect;
 use crate::limits::MAX_PING_CONTEXT_BYTES;
 use crate::wire::Message;
 
-/// One end of one connection, from its first byte. An error is final: every later [`Codec::poll`] repeats it, and nothing more is taken in.
+/// One end of one connection, from its first byte. An error is final: every later [`Codec::poll`] repeats it, and
+/// nothing more is taken in.
 #[derive(Debug)]
 pub struct Codec {
     role: Role,
@@ -73,8 +74,8 @@ impl Codec {
         self.input(bytes.len()).extend_from_slice(bytes);
     }
 
-    /// The buffer that bytes from the socket may be appended to without a copy, with room for `reserve` of them. What it holds
-    /// already must stay as it is.
+    /// The buffer that bytes from the socket may be appended to without a copy, with room for `reserve` of them. What
+    /// it holds already must stay as it is.
     pub fn input(&mut self, reserve: usize) -> &mut Vec<u8> {
         if matches!(self.phase, Phase::Failed(_)) {
             self.input.release();
@@ -85,7 +86,8 @@ impl Codec {
     /// The next event; to be called until there is none.
     ///
     /// # Errors
-    /// [`ZmtpError`] when the connection cannot go on: write what is in [`Codec::output`], if that is possible at once, and close it.
+    /// [`ZmtpError`] when the connection cannot go on: write what is in [`Codec::output`], if that is possible at once,
+    /// and close it.
     pub fn poll(&mut self) -> Result<Option<Event<'_>>, ZmtpError> {
         match self.step() {
             Ok(Found::Nothing) => {
@@ -114,8 +116,8 @@ impl Codec {
         }
     }
 
-    /// Queues a message; one that is sent before the handshake is done waits for it. It must keep to the limits on frames and
-    /// messages itself: the peer closes the connection otherwise.
+    /// Queues a message; one that is sent before the handshake is done waits for it. It must keep to the limits on
+    /// frames and messages itself: the peer closes the connection otherwise.
     pub fn send(&mut self, message: &Message) {
         let out = match self.phase {
             Phase::Traffic => self.output.tail(0),
@@ -272,8 +274,8 @@ fn split_subscription(body: &[u8]) -> Result<Option<(bool, &[u8])>, ZmtpError> {
     })
 }
 
-/// A command during traffic. Those of other patterns (JOIN ...; SUBSCRIBE for a publisher does not come here), of other mechanisms and of
-/// later versions have no meaning here; libzmq drops them too.
+/// A command during traffic. Those of other patterns (JOIN ...; SUBSCRIBE for a publisher does not come here), of other
+/// mechanisms and of later versions have no meaning here; libzmq drops them too.
 fn handle_command(body: &[u8], output: &mut Buffer) -> Result<(), ZmtpError> {
     match split_command(body)? {
         (b"PING", data) => {

@@ -4,7 +4,8 @@ use crate::limits::{
     MAX_COMMAND_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES, MAX_PING_CONTEXT_BYTES,
 };
 
-/// Why a connection cannot go on. The codec has put an ERROR command into its output where the peer can read one; write it, then close.
+/// Why a connection cannot go on. The codec has put an ERROR command into its output where the peer can read one; write
+/// it, then close.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZmtpError {
     /// The first ten bytes are no signature.
@@ -22,9 +23,9 @@ pub enum ZmtpError {
     /// Another socket type; its name.
     #[error("peer is a {have} socket, need {need}")]
     SocketType {
-        /// The socket type that this end talks to.
+        /// The socket type that this end accepts.
         need: &'static str,
-        /// What the peer says it is.
+        /// The socket type that the peer has sent.
         have: String,
     },
     /// A message or another command came where READY should be.
@@ -51,7 +52,7 @@ pub enum ZmtpError {
     /// A command with inner lengths that do not add up, or an impossible property.
     #[error("malformed {0}")]
     Malformed(&'static str),
-    /// The peer gave up with an ERROR command; its text.
+    /// The peer sent an ERROR command; its text.
     #[error("peer refused the connection: \"{0}\"")]
     Peer(String),
 }

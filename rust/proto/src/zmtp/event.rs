@@ -1,9 +1,9 @@
-//! What a connection brings.
+//! Events of a connection.
 
 use crate::Dialect;
 use crate::limits::MAX_FRAMES;
 
-/// What a connection has to tell.
+/// An event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "the large one is the frequent one")]
 pub enum Event<'a> {
@@ -16,8 +16,8 @@ pub enum Event<'a> {
     },
     /// A whole message.
     Message(Frames<'a>),
-    /// The peer of a publisher subscribes to messages with a first frame that starts with `prefix`, or unsubscribes. Both forms that ZMTP 3 has
-    /// for it, a message of one frame (3.0) and a command (3.1), come as this.
+    /// The peer of a publisher subscribes to messages with a first frame that starts with `prefix`, or unsubscribes.
+    /// Both forms that ZMTP 3 has for it, a message of one frame (3.0) and a command (3.1), come as this.
     Subscription {
         /// Whether it wants them.
         wanted: bool,

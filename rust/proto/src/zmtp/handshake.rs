@@ -50,7 +50,7 @@ pub(super) fn write_ready(out: &mut Vec<u8>, role: Role) {
     });
 }
 
-/// What the peer's READY command says.
+/// Contents of the peer's READY command.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) dialect: Dialect,

@@ -1,7 +1,9 @@
-//! ZMTP 3.1 (<https://rfc.zeromq.org/spec/37/>) with the NULL mechanism, without the socket: bytes in, messages out, and the other way round.
+//! ZMTP 3.1 (<https://rfc.zeromq.org/spec/37/>) with the NULL mechanism, without the socket: bytes in, messages out,
+//! and the other way round.
 //!
-//! One [`Codec`] is one connection. Whatever the peer sends, it holds no more than the limits of [`crate::limits`] allow, and it says no
-//! as soon as a length is known, not when the bytes have arrived. Hand it bytes, then call [`Codec::poll`] until it has nothing more.
+//! One [`Codec`] is one connection. Whatever the peer sends, it holds no more than the limits of [`crate::limits`]
+//! allow, and it refuses as soon as a length is known, not when the bytes have arrived. Pass bytes in, then call
+//! [`Codec::poll`] until it has nothing more.
 
 mod buffer;
 mod codec;

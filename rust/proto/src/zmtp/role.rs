@@ -24,7 +24,7 @@ impl Role {
         }
     }
 
-    /// Whether it is the side that connects, which speaks first (RFC 37, "The NULL Security Mechanism").
+    /// Whether it is the side that connects, which sends first (RFC 37, "The NULL Security Mechanism").
     pub(crate) fn connects(self) -> bool {
         matches!(self, Self::Dealer | Self::Subscriber)
     }

@@ -1,4 +1,5 @@
-//! Orders of many clients that wait for a supplier: no message while they wait, and one of each client in turn when one comes.
+//! Orders of many clients that wait for a supplier: no message while they wait, and one of each client in turn when one
+//! comes.
 
 use softs_proto::Dialect::{Native, Softs};
 use softs_proto::broker::{Config, PeerId};

@@ -89,7 +89,7 @@ fn a_lane_ends_with_its_announcement() {
 }
 
 #[test]
-fn a_client_that_comes_back_before_its_old_connection_ends_keeps_its_lanes() {
+fn a_client_that_reconnects_before_its_old_connection_ends_keeps_its_lanes() {
     let mut net = Net::new(Config::default());
     let supplier = net.supplier(Native, &["p.?"]);
     let (old, new) = (net.client(Native), net.client(Native));
@@ -110,7 +110,7 @@ fn a_client_that_comes_back_before_its_old_connection_ends_keeps_its_lanes() {
 }
 
 #[test]
-fn changes_that_undo_each_other_are_not_told() {
+fn changes_that_undo_each_other_are_not_sent() {
     let mut net = Net::new(Config::default());
     let (client, supplier) = (net.client(Native), net.supplier(Native, &["p"]));
     for _ in 0..1000 {
@@ -294,7 +294,7 @@ fn detail_lists_the_connected_peers() {
 }
 
 #[test]
-fn detail_tells_the_longest_queues() {
+fn detail_lists_the_longest_queues() {
     let mut net = Net::with_queue(10);
     let client = net.client(Native);
     for n in 0..400 {

@@ -11,7 +11,7 @@ fn id(nonce: u64, order: u64) -> String {
     format!("{nonce:016x}-{order}")
 }
 
-/// A native client that has said HELLO, and what it hears besides the answer.
+/// A native client that has sent HELLO, and what it receives besides the answer.
 fn come(net: &mut Net, nonce: u64) -> (PeerId, Vec<Got>) {
     let client = net.client(Native);
     net.ask(client, ClientRequest::Hello { nonce: Some(nonce) });
@@ -157,7 +157,7 @@ fn a_lease_of_a_lost_connection_ends_late() {
 }
 
 #[test]
-fn a_lost_connection_is_told_when_its_last_writer_has_answered() {
+fn late_is_sent_when_the_last_writer_of_a_lost_connection_has_answered() {
     let mut net = Net::new(Config::default());
     let (old, _) = come(&mut net, 5);
     let (first, second) = (ready(&mut net, &["s"]), ready(&mut net, &["s"]));
@@ -168,11 +168,11 @@ fn a_lost_connection_is_told_when_its_last_writer_has_answered() {
     let lease = net.leases(native)[0].0;
     net.kill(old);
     let (client, got) = come(&mut net, 5);
-    assert_eq!(got, [], "a client that had heard of two softs suppliers would take two for all");
+    assert_eq!(got, [], "a client that knew of two softs suppliers would take two for all");
     net.done(first, &id(5, 1), true);
     net.done(second, &id(5, 2), true);
     assert_eq!(net.take(client), []);
-    // What another broker gave away does not make it any quieter.
+    // Leases of another broker do not make it any quieter.
     net.done(first, &id(5, 0), true);
     assert_eq!(net.take(client), []);
     net.dones(native, &[lease], &[], &[]);
@@ -186,7 +186,7 @@ fn a_lost_connection_is_told_when_its_last_writer_has_answered() {
 }
 
 #[test]
-fn a_client_that_comes_back_before_its_old_connection_ends_leaves_its_orders_there() {
+fn a_client_that_reconnects_before_its_old_connection_ends_leaves_its_orders_there() {
     let mut net = Net::new(Config::default());
     let (old, _) = come(&mut net, 5);
     let supplier = ready(&mut net, &["p"]);
@@ -242,7 +242,7 @@ fn where_no_softs_supplier_ever_was_nothing_is_late() {
     net.kill(client);
     net.dones(native, &[lease], &[], &[]);
     assert_eq!(come(&mut net, 5).1, []);
-    // And a client of softs that calls its order so gets no other client told.
+    // And an equal order id of a softs client sends nothing to another client.
     let (native_client, _) = come(&mut net, 6);
     let softs = net.client(Softs);
     let supplier = ready(&mut net, &["q"]);
@@ -254,7 +254,7 @@ fn where_no_softs_supplier_ever_was_nothing_is_late() {
 }
 
 #[test]
-fn supply_is_told_before_work_is_given() {
+fn supply_is_sent_before_work_is_given() {
     use softs_proto::wire::{Message, ToClient, ToSupplier};
     let mut net = Net::new(Config::default());
     let (client, _) = come(&mut net, 5);
@@ -264,7 +264,7 @@ fn supply_is_told_before_work_is_given() {
     net.orders(client, "busy", &[(2, 64)]);
     let newcomer = net.supplier(Softs, &["q"]);
     net.drain();
-    // Both suppliers have something to hear before the news come up for the client.
+    // Both suppliers have something to receive before the news of the client are due.
     net.tell(newcomer, SupplierRequest::Goodbye);
     net.done(busy, &id(5, 2), true);
     net.tell(newcomer, SupplierRequest::Hello { product_ids: vec!["p"], name: None });

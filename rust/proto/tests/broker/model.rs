@@ -53,7 +53,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
-    fn orders_go_where_the_model_says(limit in 1..5usize, events in prop::collection::vec(event(), 1..120)) {
+    fn orders_go_where_the_model_sends_them(limit in 1..5usize, events in prop::collection::vec(event(), 1..120)) {
         let mut net = Net::with_queue(limit);
         let client = net.client(Softs);
         let suppliers: Vec<_> = LISTS.iter().map(|(patterns, _)| net.supplier(Softs, patterns)).collect();

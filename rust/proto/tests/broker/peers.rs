@@ -93,7 +93,7 @@ impl Net {
         self.connect(Side::Frontend, dialect)
     }
 
-    /// A supplier that has said HELLO.
+    /// A supplier that has sent HELLO.
     pub(crate) fn supplier(&mut self, dialect: Dialect, product_ids: &[&str]) -> PeerId {
         let peer = self.connect(Side::Backend, dialect);
         self.tell(peer, SupplierRequest::Hello { product_ids: product_ids.to_vec(), name: None });
@@ -227,7 +227,7 @@ impl Net {
     }
 }
 
-/// What `Net::orders` says of an order besides its number.
+/// What `Net::orders` sends with an order besides its number.
 pub(crate) fn sequence_of(number: u64) -> u64 {
     number * 3 + 1
 }

@@ -1,4 +1,4 @@
-//! Random lives of clients and suppliers of both dialects, checked after every turn against what may never happen.
+//! Random runs of clients and suppliers of both dialects, checked after every step against what may never happen.
 
 mod checks;
 mod lanes;
@@ -44,7 +44,7 @@ struct Client {
     asked: Vec<u64>,
     /// The same for cancellations.
     cancelled: Vec<u64>,
-    /// What it calls itself in orders to softs suppliers, once it said so.
+    /// Its name in orders to softs suppliers, once it sent one.
     nonce: Option<u64>,
     /// Orders that suppliers answered although they did not have them.
     late: Vec<u64>,

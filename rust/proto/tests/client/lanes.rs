@@ -10,7 +10,8 @@ use softs_proto::wire::{NO_LANE, Reply, ToClient};
 use crate::harness::{Harness, config};
 use crate::lane_model::ModelLanes;
 
-/// A connected client with lanes that has asked for "p" once; its orders went by wire, since no supplier was attached, and have ended.
+/// A connected client with lanes that has asked for "p" once; its orders went by wire, since no supplier was attached,
+/// and have ended.
 fn harness(config: Config) -> (Harness<ModelLanes>, ModelLanes) {
     let lanes = ModelLanes::new(2, 64);
     let mut harness = Harness::with(config, lanes.clone());
@@ -60,7 +61,7 @@ fn orders_go_through_the_lane_as_soon_as_a_supplier_is_attached() {
 }
 
 #[test]
-fn orders_wait_in_the_lane_for_suppliers_that_were_told_to_attach() {
+fn orders_wait_in_the_lane_for_suppliers_that_were_asked_to_attach() {
     let (mut harness, lanes) = harness(config(4));
     assert_eq!(harness.request("p"), None);
     let by_wire = harness.placed();
@@ -151,7 +152,8 @@ fn suppliers_that_only_the_broker_reaches_get_two_orders_each() {
     harness.client.release_slot(u64::from(slot)).unwrap();
     assert_eq!(harness.request("p"), None);
     assert_eq!((harness.placed().len(), lanes.open_orders().len()), (1, 12));
-    // More of them came: unclaimed orders move over, the last ones first, claimed ones stay. Never more than half of the slots.
+    // More of them came: unclaimed orders move over, the last ones first, claimed ones stay. Never more than half of
+    // the slots.
     let claims: Vec<_> = (0..5).map(|_| lanes.claim(1).unwrap()).collect();
     harness.supply("p", 1, 9, 9);
     let moved = harness.placed();
@@ -205,7 +207,7 @@ fn a_failed_order_is_tried_again_and_then_given_up() {
 }
 
 #[test]
-fn an_order_that_fails_without_a_text_fails_for_the_reason_heard_last() {
+fn an_order_that_fails_without_a_text_fails_for_the_last_known_reason() {
     let (mut harness, lanes) = attached(config(1));
     assert_eq!(harness.request("p"), None);
     for text in [Some("Traceback: boom"), None, None, None, None] {
@@ -222,7 +224,7 @@ fn an_order_that_fails_without_a_text_fails_for_the_reason_heard_last() {
         lanes.end(&claim, Ending::Failed(None));
         harness.client.handle_lanes(harness.now);
     }
-    assert!(harness.client.failure("p").unwrap().text.contains("its supplier's log says why"));
+    assert!(harness.client.failure("p").unwrap().text.contains("the reason is in its supplier's log"));
 }
 
 #[test]
@@ -277,7 +279,7 @@ fn an_order_that_kills_every_supplier_fails() {
 }
 
 #[test]
-fn discard_is_immediate_and_nothing_stale_comes_back() {
+fn discard_is_immediate_and_nothing_stale_is_returned() {
     let (mut harness, lanes) = attached(config(4));
     assert_eq!(harness.request("p"), None);
     let (done, slow) = (lanes.claim(1).unwrap(), lanes.claim(1).unwrap());

@@ -1,5 +1,6 @@
-//! Random users, suppliers and brokers against one client: slots are conserved (C1), nothing stale is handed out (C2), every sample of a stream is
-//! handed out once and, if the stream is ordered, in order; a slot has one writer, late ones included.
+//! Random users, suppliers and brokers against one client: slots are conserved (C1), nothing stale is handed out (C2),
+//! every sample of a stream is handed out once and, if the stream is ordered, in order; a slot has one writer, late
+//! ones included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -182,7 +183,8 @@ impl World {
         assert!(self.harness.client.n_quarantined() >= self.late.len());
     }
 
-    /// Suppliers of softs had one of our orders each, the first ones; each is still at it. They make all products or one.
+    /// Suppliers of softs had one of our orders each, the first ones; each is still at it. They make all products or
+    /// one.
     fn restart_broker(&mut self) {
         let most = self.softs.iter().max().map_or(0, |&softs| softs as usize);
         for (number, slot, ..) in self.wire.drain(..).filter(|order| self.softs[order.2] > 0).take(most) {

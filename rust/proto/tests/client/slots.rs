@@ -210,7 +210,7 @@ fn orders_that_a_softs_broker_refuses_wait_and_are_placed_again() {
     harness.answer(ToClient::Reply(Reply::error("Queue full for product_id")));
     let order_id = harness.client.order_id(placed[0].number);
     harness.answer(ToClient::Fulfilled { order_id: &order_id });
-    assert_eq!(harness.placed(), placed[1..], "a result means that there is room");
+    assert_eq!(harness.placed(), placed[1..], "after a result there is room");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn failures_free_the_slot_and_pause_the_product() {
 }
 
 #[test]
-fn a_success_forgets_the_failure() {
+fn a_success_removes_the_failure() {
     let mut harness = Harness::connected(1);
     assert_eq!(harness.request("p"), None);
     let placed = harness.placed();

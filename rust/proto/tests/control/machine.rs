@@ -45,7 +45,7 @@ fn a_peer_that_is_not_the_leader_is_refused() {
         let heard = channel.set(peer, "a");
         assert_eq!(heard.len(), 1);
         let text = refusal(&heard[0].1);
-        assert!(text.contains("SET_MODEL: only rank 0, the leader, may say this"), "{text}");
+        assert!(text.contains("SET_MODEL: only rank 0, the leader, may send this"), "{text}");
         channel.say(peer, &ControlRequest::Stop);
         let heard = channel.heard();
         assert_eq!((heard.len(), heard[0].0), (1, peer));
@@ -87,7 +87,7 @@ fn the_same_student_takes_its_seat_back_on_a_new_connection() {
         channel.say(peer, &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
     }
     assert!(matches!(&channel.heard()[..], [(_, Heard::Seat { .. }), (_, Heard::Refused(_))]));
-    // But the first of them may say it again.
+    // But the first of them may send it again.
     channel.say(peers[0], &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
     assert!(matches!(&channel.heard()[..], [(_, Heard::Seat { .. })]));
 }
@@ -162,7 +162,7 @@ fn a_subscriber_that_does_not_read_gets_the_newest_when_it_does() {
     }
     channel.machine.handle_blocked(slow, false);
     assert_eq!(channel.heard(), [(slow, Heard::Model(3, "c".into()))]);
-    // And what was said of both kinds comes in the order of the latest.
+    // And what was published of both kinds comes in the order of the latest.
     channel.machine.handle_blocked(slow, true);
     channel.set(leader, "d");
     channel.say(leader, &ControlRequest::Stop);
@@ -187,7 +187,7 @@ fn a_subscriber_that_is_blocked_between_two_messages_gets_the_second_later() {
 }
 
 #[test]
-fn waiting_workers_are_counted_and_one_warning_is_said() {
+fn waiting_workers_are_counted_and_one_warning_is_logged() {
     let mut channel = Channel::new();
     channel.pass(SECOND * 100);
     assert_eq!(channel.machine.poll_timeout(), None);
@@ -320,7 +320,7 @@ fn statistics_list_the_connected_peers() {
 }
 
 #[test]
-fn a_subscriber_has_nothing_else_to_say() {
+fn a_subscriber_sends_only_subscriptions() {
     let mut channel = Channel::new();
     let peer = channel.connect(Endpoint::Publication);
     channel.machine.handle_message(channel.now, peer, &[b"HELLO", b"\x82\xa4rank\x00\xa9slot_size\x01"]);

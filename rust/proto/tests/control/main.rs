@@ -14,14 +14,14 @@ use softs_proto::wire::{ControlReply, ControlRequest, Message, ModelRef, Publica
 
 const CFG: &[u8] = b"\x81\xa1x\x01";
 
-/// A channel, its clock, and what its peers have heard.
+/// A channel, its clock, and what its peers have received.
 pub(crate) struct Channel {
     pub(crate) machine: Control,
     pub(crate) now: Instant,
     next_peer: u64,
 }
 
-/// What a peer hears, without the borrow.
+/// What a peer receives, without the borrow.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Heard {
     Seat { number: u64, generation: u64, model_id: String, model_cfg: Vec<u8> },

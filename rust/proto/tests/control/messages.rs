@@ -47,7 +47,7 @@ fn set_model() {
         ControlRequest::SetModel { nonce: Some(1), above: 4, model_id: "layer_5", model_cfg: CFG },
         [b"SET_MODEL", b"\x84\xa5nonce\x01\xa5above\x04\xa8model_id\xa7layer_5\xa9model_cfg\x81\xa1x\x01"],
     );
-    // As a script with a DEALER of its own may say it.
+    // As a script with a DEALER of its own may send it.
     let short = ControlRequest::SetModel { nonce: None, above: 0, model_id: "m", model_cfg: b"\xc0" };
     assert_eq!(ControlRequest::decode(&[b"SET_MODEL", b"\x81\xa8model_id\xa1m"]), Ok(short));
 }
@@ -151,7 +151,7 @@ fn what_cannot_be_sent_is_refused_before() {
 }
 
 #[test]
-fn malformed_requests_are_told_what_is_wrong() {
+fn malformed_requests_are_answered_with_what_is_wrong() {
     for (command, payload, why) in [
         (&b"NOPE"[..], &b"\x80"[..], "unknown command \"NOPE\""),
         (b"HELLO", b"\x80", "missing \"rank\", \"slot_size\""),

@@ -1,5 +1,6 @@
-//! All three machines in random schedules: messages take their time, brokers, leaders, followers and workers die at any moment. In the end, when
-//! no event is left, all peers know the same model, and it is the last one that the leader set.
+//! All three machines in random schedules: messages take their time, brokers, leaders, followers and workers die at any
+//! moment. In the end, when no event is left, all peers know the same model, and it is the last one that the leader
+//! set.
 
 use std::collections::VecDeque;
 use std::time::Instant;

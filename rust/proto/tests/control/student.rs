@@ -1,4 +1,4 @@
-//! The machines of student and subscriber: what they say on each connection, and what they carry over to the next.
+//! The machines of student and subscriber: what they send on each connection, and what they carry over to the next.
 
 use softs_proto::control::{Model, News, Outcome, Student, Subscriber};
 use softs_proto::wire::{ControlReply, ControlRequest, Message, Publication};
@@ -57,7 +57,7 @@ fn seated() -> Student {
 }
 
 #[test]
-fn nothing_is_said_before_the_seat_is_taken() {
+fn nothing_is_sent_before_the_seat_is_taken() {
     let mut student = Student::new(0, 64, 100);
     let request = student.set_model("a".into(), CFG.into());
     assert_eq!(said(&mut student), None);
@@ -74,7 +74,7 @@ fn nothing_is_said_before_the_seat_is_taken() {
 }
 
 #[test]
-fn the_next_broker_is_told_what_is_known() {
+fn the_next_broker_is_sent_what_is_known() {
     let mut student = seated();
     student.note_model(known(7, "g"));
     student.handle_disconnected();
@@ -89,7 +89,7 @@ fn the_next_broker_is_told_what_is_known() {
 }
 
 #[test]
-fn a_request_without_answer_is_said_again_to_the_next_broker() {
+fn a_request_without_answer_is_sent_again_to_the_next_broker() {
     let mut student = seated();
     let (first, second) = (student.set_model("a".into(), CFG.into()), student.stop_workers());
     let sent = said(&mut student);
@@ -104,7 +104,7 @@ fn a_request_without_answer_is_said_again_to_the_next_broker() {
     answer(&mut student, &ControlReply { ok: true, ..ControlReply::default() });
     assert_eq!(student.take_outcome(first), Some(Outcome::Done(1)));
     assert_eq!(student.take_outcome(second), Some(Outcome::Done(1)));
-    // Nothing is said twice.
+    // Nothing is sent twice.
     student.handle_disconnected();
     student.handle_connected();
     said(&mut student);
@@ -139,7 +139,7 @@ fn what_may_have_been_done_unseen_counts() {
     student.handle_connected();
     said(&mut student);
     answer(&mut student, &seat(4, "d"));
-    // A follower may have heard of generation 5 as "e".
+    // A follower may have received generation 5 as "e".
     student.set_model("f".into(), CFG.into());
     assert_eq!(said(&mut student), asked(&set_model(101, 5, "f")));
 }
@@ -223,7 +223,7 @@ fn only_the_newest_news_of_each_kind_are_kept() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_in_the_log() {
+fn what_cannot_be_read_is_logged() {
     let mut subscriber = Subscriber::new();
     for frames in [&[&b"MODEL"[..], b"\x80"][..], &[b"WEATHER", b"\x80"], &[b""]] {
         subscriber.handle_message(frames);

@@ -1,5 +1,5 @@
-//! A small mutational fuzzer for all that comes from a peer: valid encodings are broken in typical ways and must be refused or understood,
-//! never more. A case is its seed.
+//! A small mutational fuzzer for all that comes from a peer: valid encodings are broken in typical ways and must be
+//! refused or understood, never more. A case is its seed.
 
 use softs_proto::Dialect;
 use softs_proto::limits::{MAX_COMMAND_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES};
@@ -295,7 +295,7 @@ const LENGTHS: [u64; 12] = [
     u64::MAX,
 ];
 
-/// What a peer of a codec of this role says first.
+/// The first bytes of a peer of a codec of this role.
 fn handshake(role: Role) -> Vec<u8> {
     let mut peer = Codec::new(match role {
         Role::Router => Role::Dealer,

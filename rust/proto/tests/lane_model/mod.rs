@@ -1,4 +1,5 @@
-//! Lanes in ordinary memory: the client's side is [`Lanes`], the rest is what suppliers do. Complains when a slot would get two writers.
+//! Lanes in ordinary memory: the client's side is [`Lanes`], the rest is what suppliers do. Complains when a slot would
+//! get two writers.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
-//! Broker, clients, native suppliers and suppliers of softs together in virtual time, through lanes and by wire, with messages delivered in
-//! any order that sockets allow and with any process killed at any moment. After each seeded run: no slot written by two, no sample lost,
-//! handed out twice, out of order, torn or stale, no slot leaked.
+//! Broker, clients, native suppliers and suppliers of softs together in virtual time, through lanes and by wire, with
+//! messages delivered in any order that sockets allow and with any process killed at any moment. After each seeded run:
+//! no slot written by two, no sample lost, handed out twice, out of order, torn or stale, no slot leaked.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 #[path = "../lane_model/mod.rs"]
@@ -59,7 +59,7 @@ fn run(fleet: Fleet, seeds: std::ops::Range<u64>) {
             );
             assert!(
                 !world.late.is_untold(client.nonce),
-                "seed {seed}: a client did not hear of a late answer"
+                "seed {seed}: a client did not receive a late answer"
             );
             assert_eq!(
                 (counts.free + quarantined, counts.quarantined),
@@ -82,7 +82,8 @@ fn run(fleet: Fleet, seeds: std::ops::Range<u64>) {
         fleet.lanes,
         "what this world is about does not happen: {through_lanes}"
     );
-    // Answers to this broker, to one after the one that gave the order away, and of the latter those that came before their clients.
+    // Answers to this broker, to one after the one that gave the order away, and of the latter those that came before
+    // their clients.
     let (softs, restarts) = (fleet.softs > 0, fleet.softs > 0 && fleet.broker_dies);
     assert_eq!(
         (ours > 100, theirs > 100, early > 100),
@@ -112,7 +113,7 @@ fn with_softs_alone_nothing_is_lost_doubled_stale_or_leaked_when_peers_die() {
 }
 
 #[test]
-fn with_a_broker_that_lives_all_slots_that_rested_come_back() {
+fn with_a_broker_that_never_dies_all_quarantined_slots_are_released() {
     run(Fleet { native: 2, softs: 2, lanes: true, broker_dies: false }, 0..200);
     run(Fleet { native: 0, softs: 3, lanes: false, broker_dies: false }, 200..300);
 }

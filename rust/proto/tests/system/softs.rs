@@ -20,7 +20,7 @@ pub(crate) struct Call {
 pub(crate) struct SoftsSupplier {
     pub(crate) wire: Option<PeerId>,
     pub(crate) call: Option<Call>,
-    /// What it says as soon as it is connected.
+    /// What it sends as soon as it is connected.
     pub(crate) unsent: VecDeque<Frames>,
 }
 
@@ -31,7 +31,7 @@ impl SoftsSupplier {
         self.unsent.push_back(message.frames().map(<[u8]>::to_vec).collect());
     }
 
-    /// softs' own says HELLO once only; this one is one that its user starts again, with its call still going on.
+    /// softs' own sends HELLO once only; this one is one that its user starts again, with its call still going on.
     pub(crate) fn connected(&mut self, peer: PeerId) {
         self.wire = Some(peer);
         self.say(&SupplierRequest::Hello { product_ids: vec!["[abc]"], name: None });
@@ -40,7 +40,7 @@ impl SoftsSupplier {
         }
     }
 
-    /// What it had to say about an order is not lost with the connection; READY is.
+    /// Its answer to an order is not lost with the connection; READY is.
     pub(crate) fn disconnected(&mut self) {
         self.wire = None;
         self.unsent.retain(|frames| frames[0] == b"DONE");

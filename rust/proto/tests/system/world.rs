@@ -96,7 +96,7 @@ struct SupplierProcess {
 pub(crate) struct Sample {
     product: String,
     serial: u64,
-    /// What it was made for, if its supplier was told.
+    /// What it was made for, if its supplier was sent that.
     sequence: Option<u64>,
 }
 
@@ -210,7 +210,7 @@ impl World {
         if let Some(mut wire) = self.wires.remove(&peer) {
             if self.random.chance(50) {
                 for frames in wire.up.drain(..) {
-                    self.broker_hears(peer, &frames);
+                    self.broker_receives(peer, &frames);
                 }
             }
             self.lose_lease(peer);
@@ -218,25 +218,25 @@ impl World {
         }
     }
 
-    /// A client's connection is about to end. What the kernel has taken for it can still be read; so a client knows of a supplier of softs before
-    /// that one has its order.
+    /// A client's connection is about to end. What the kernel has taken for it can still be read; so a client knows of
+    /// a supplier of softs before that one has its order.
     ///
-    /// What the client has sent does not arrive any more where brokers die: a client that lost its connection before the broker's first SUPPLY
-    /// came, and gave up waiting for it, does not know about a supplier of softs that gets its order after that. A broker that lives reads it,
-    /// so that it knows all orders that the client has lost.
+    /// What the client has sent does not arrive any more where brokers die: a client that lost its connection before
+    /// the broker's first SUPPLY came, and gave up waiting for it, does not know about a supplier of softs that gets
+    /// its order after that. A broker that lives reads it, so that it knows all orders that the client has lost.
     fn read_rest(&mut self, client: usize) {
         let Some(peer) = self.clients[client].wire else { return };
         let Some(wire) = self.wires.get_mut(&peer) else { return };
         let up = std::mem::take(&mut wire.up);
         if !self.fleet.broker_dies {
             for frames in up {
-                self.broker_hears(peer, &frames);
+                self.broker_receives(peer, &frames);
             }
             self.pump_broker();
         }
         for frames in self.wires.get_mut(&peer).map(|wire| std::mem::take(&mut wire.down)).unwrap_or_default()
         {
-            self.client_hears(client, &frames);
+            self.client_receives(client, &frames);
         }
     }
 
@@ -393,12 +393,12 @@ impl World {
         let wire = self.wires.get_mut(&peer).unwrap();
         if wire.down.is_empty() || (!wire.up.is_empty() && self.random.chance(50)) {
             let frames = wire.up.pop_front().unwrap();
-            self.broker_hears(peer, &frames);
+            self.broker_receives(peer, &frames);
             return;
         }
         let frames = wire.down.pop_front().unwrap();
         if let Some(client) = self.clients.iter().position(|c| c.wire == Some(peer)) {
-            return self.client_hears(client, &frames);
+            return self.client_receives(client, &frames);
         }
         let frames = slices(&frames);
         if let Some(supplier) = self.suppliers.iter_mut().find(|s| s.wire == Some(peer)) {

@@ -100,8 +100,8 @@ impl<'a> ForeignBytes<'a> {
         self.futex(libc::FUTEX_WAKE, i32::MAX.unsigned_abs())
     }
 
-    /// Adds one to the first four bytes, which count changes of the bytes after them, and wakes all waiting threads. It is
-    /// atomic: changes of several processes are all counted, and a number that was read before a change is not the
+    /// Adds one to the first four bytes, which count changes of the bytes after them, and wakes all waiting threads. It
+    /// is atomic: changes of several processes are all counted, and a number that was read before a change is not the
     /// number after it.
     ///
     /// # Errors

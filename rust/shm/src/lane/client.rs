@@ -89,8 +89,8 @@ enum Place {
 }
 
 impl Segment {
-    /// The client's end of the lanes of this segment, which only its owner can have, and only once. `doorbell_fd` is the
-    /// descriptor by which suppliers wake this process.
+    /// The client's end of the lanes of this segment, which only its owner can have, and only once. `doorbell_fd` is
+    /// the descriptor by which suppliers wake this process.
     ///
     /// # Errors
     /// [`SegmentError::NotOwner`] where another process created it, [`SegmentError::Refused`] where it has no lanes

@@ -119,7 +119,7 @@ impl Life {
         assert!(supplier.held.insert(work.lease.clone(), work).is_none());
     }
 
-    /// What a native client says of an order comes with every lease of it.
+    /// What a native client sends with an order comes with every lease of it.
     fn check_sequence(&self, peer: PeerId, work: &Work) {
         let (_, client) = work.product_id.split_once(".c").unwrap();
         let client = self.clients.get(&PeerId(client.parse().unwrap()));

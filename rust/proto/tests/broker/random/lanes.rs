@@ -9,14 +9,14 @@ use softs_proto::wire::{AnnouncedLane, ClientRequest, NO_LANE};
 use super::{KINDS, Life};
 use crate::peers::Lane;
 
-/// What one client has announced, and heard of it.
+/// What one client has announced, and the numbers that it was sent.
 #[derive(Default)]
 pub(super) struct Announcement {
     entries: BTreeMap<String, Option<Lane>>,
     supply: BTreeMap<String, (u32, u32, u32)>,
 }
 
-/// The lanes of one supplier, as messages told it.
+/// The lanes of one supplier, by the messages to it.
 #[derive(Default)]
 pub(super) struct Attachments {
     attached: BTreeMap<Lane, String>,

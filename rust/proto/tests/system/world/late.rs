@@ -1,4 +1,5 @@
-//! Orders of lost connections that suppliers of softs have: their slots rest until they have answered, and then the client hears of it.
+//! Orders of lost connections that suppliers of softs have: their slots are not ordered until they have answered, and
+//! then the client is sent LATE.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,22 +16,24 @@ type Order = (u64, u64);
 #[derive(Default)]
 pub(crate) struct LateAnswers {
     leases: HashMap<PeerId, Order>,
-    /// Orders of lost connections that have been answered, or lost with their suppliers, of which the clients are not told yet.
+    /// Orders of lost connections that have been answered, or lost with their suppliers, of which the clients are not
+    /// told yet.
     untold: HashSet<Order>,
-    /// How many clients were told of: what this broker had given away, what another one had, and the latter when they were not there.
+    /// Late answers to clients: of what this broker had given away, what another one had, and the latter when they were
+    /// not there.
     pub(crate) ours: usize,
     pub(crate) theirs: usize,
     pub(crate) early: usize,
 }
 
 impl LateAnswers {
-    /// The broker dies, and with it what it knew.
+    /// The broker dies, and its state is lost.
     pub(super) fn clear(&mut self) {
         self.leases.clear();
         self.untold.clear();
     }
 
-    /// Whether a client that is there should have heard of something.
+    /// Whether a connected client should have received a late answer.
     pub(crate) fn is_untold(&self, nonce: u64) -> bool {
         self.untold.iter().any(|&(other, _)| other == nonce)
     }
@@ -57,7 +60,7 @@ impl World {
         }
     }
 
-    pub(super) fn broker_hears(&mut self, peer: PeerId, frames: &Frames) {
+    pub(super) fn broker_receives(&mut self, peer: PeerId, frames: &Frames) {
         let frames = slices(frames);
         let is_softs = self.softs.iter().any(|softs| softs.wire == Some(peer));
         if is_softs && let Ok(SupplierRequest::Done { order_id, .. }) = SupplierRequest::decode(&frames) {
@@ -83,7 +86,7 @@ impl World {
         }
     }
 
-    pub(super) fn client_hears(&mut self, client: usize, frames: &Frames) {
+    pub(super) fn client_receives(&mut self, client: usize, frames: &Frames) {
         let frames = slices(frames);
         let client = &mut self.clients[client];
         if let Ok(ToClient::Late(orders)) = ToClient::decode(&frames) {

@@ -6,7 +6,7 @@ use softs_proto::supplier::LaneChange;
 use super::{Call, SLOT_SIZE, Sample, SupplierProcess, World};
 
 impl World {
-    /// A supplier does what the broker says about lanes; now and then it cannot.
+    /// A supplier attaches and detaches as the broker asks; now and then it cannot.
     pub(super) fn change_lanes(&mut self, supplier: usize) {
         while let Some(change) = self.suppliers[supplier].machine.poll_lane() {
             let refuses = self.random.chance(5);
