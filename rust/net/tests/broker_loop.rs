@@ -7,7 +7,7 @@ mod harness;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use harness::{Heard, Peer, Scratch, WATCHDOG, Work, eventually, raw, read_to_end};
+use harness::{Peer, Received, Scratch, WATCHDOG, Work, eventually, raw, read_to_end};
 use softs_net::{BrokerHandle, NetError, wait};
 use softs_proto::log::Level;
 use softs_proto::wire::{ClientRequest, Message, SupplierRequest};
@@ -53,8 +53,8 @@ fn leases(supplier: &mut Peer, n: usize) -> Vec<(u64, u64)> {
 fn results(client: &mut Peer, n: usize) -> Vec<u64> {
     let mut all = Vec::new();
     while all.len() < n {
-        match client.hear() {
-            Heard::Results(done, ended) if ended.is_empty() => all.extend(done),
+        match client.receive() {
+            Received::Results(done, ended) if ended.is_empty() => all.extend(done),
             other => panic!("{other:?}"),
         }
     }
@@ -88,7 +88,7 @@ fn an_order_goes_round_on_every_kind_of_endpoint() {
         client.order(&[(1, 0), (2, 64)]);
         let work = leases(&mut supplier, 2);
         assert_eq!(work.iter().map(|(_, offset)| *offset).collect::<Vec<_>>(), [0, 64]);
-        supplier.say(&done(&work));
+        supplier.send(&done(&work));
         assert_eq!(results(&mut client, 2), [1, 2]);
         let stats = broker.stats();
         assert_eq!((stats.connected_clients, stats.connected_suppliers), (1, 1));
@@ -106,12 +106,12 @@ fn the_orders_of_a_supplier_that_ended_go_to_the_next_one() {
     let work = leases(&mut first, 3);
     let mut second = Peer::supplier(&broker, "p", 8);
     // It finishes one, and ends before the broker has read that: the data comes before the end.
-    first.say(&done(&work[..1]));
+    first.send(&done(&work[..1]));
     drop(first);
     let again = leases(&mut second, 2);
     assert_eq!(again.iter().map(|(_, offset)| *offset).collect::<Vec<_>>(), [64, 128]);
     assert_eq!(results(&mut client, 1), [1]);
-    second.say(&done(&again));
+    second.send(&done(&again));
     assert_eq!(results(&mut client, 2), [2, 3]);
 }
 
@@ -161,7 +161,7 @@ fn junk_is_answered_with_the_door_and_the_others_go_on() {
         assert!(warning(&broker).contains("closed the connection of a supplier"));
     }
     client.ask(&ClientRequest::Stats { request_id: Some(7), product_id: None, detail: false });
-    assert!(matches!(client.hear(), Heard::Reply(true, _)));
+    assert!(matches!(client.receive(), Received::Reply(true, _)));
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_frame_or_message_without_end_is_refused_before_it_is_held() {
         assert!(warning(&broker).contains("closed the connection"));
     }
     client.ask(&ClientRequest::Stats { request_id: None, product_id: None, detail: false });
-    assert!(matches!(client.hear(), Heard::Reply(true, _)));
+    assert!(matches!(client.receive(), Received::Reply(true, _)));
     assert!(broker.is_running());
 }
 
@@ -245,7 +245,7 @@ fn a_peer_that_never_reads_is_closed_at_the_limit() {
     let text = warning(&broker);
     assert!(text.contains("does not read") && text.contains("1048576 may"), "{text}");
     other.ask(&ClientRequest::Stats { request_id: None, product_id: None, detail: false });
-    assert!(matches!(other.hear(), Heard::Reply(true, _)));
+    assert!(matches!(other.receive(), Received::Reply(true, _)));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_peer_that_reads_late_gets_everything() {
         late.ask(&ClientRequest::Stats { request_id: Some(n), product_id: None, detail: false });
     }
     for _ in 0..20_000 {
-        assert!(matches!(late.hear(), Heard::Reply(true, _)));
+        assert!(matches!(late.receive(), Received::Reply(true, _)));
     }
 }
 
@@ -277,7 +277,7 @@ fn two_hundred_peers_are_served() {
     }
     for supplier in &mut suppliers {
         let work = leases(supplier, 2);
-        supplier.say(&done(&work));
+        supplier.send(&done(&work));
     }
     for client in &mut clients {
         assert_eq!(results(client, 2), [1, 2]);
@@ -312,7 +312,7 @@ fn a_flood_does_not_keep_others_from_being_served() {
         }
         for n in 0..100 {
             quiet.ask(&ClientRequest::Stats { request_id: Some(n), product_id: None, detail: false });
-            assert!(matches!(quiet.hear(), Heard::Reply(true, _)));
+            assert!(matches!(quiet.receive(), Received::Reply(true, _)));
         }
         flooding.store(false, order);
     });

@@ -183,7 +183,7 @@ fn junk_for_msgpack_is_answered_and_the_connection_stays() {
     let scratch = Scratch::new();
     let channel = start(&scratch);
     let (mut stream, mut codec) = shaken(&channel.endpoints().0, Role::Dealer);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for (command, payload) in
         [(&b"HELLO"[..], &b"\xc1"[..]), (b"SET_MODEL", b"\x80"), (b"", b""), (b"STOP", b"\x80")]
     {
@@ -195,17 +195,17 @@ fn junk_for_msgpack_is_answered_and_the_connection_stays() {
         codec.advance_output(codec.unsent());
     }
     let mut buffer = [0; 4096];
-    while heard.len() < 4 {
+    while received.len() < 4 {
         let n = stream.read(&mut buffer).unwrap();
         assert!(n > 0, "closed");
         codec.receive(&buffer[..n]);
         while let Some(event) = codec.poll().unwrap() {
             let Event::Message(frames) = event else { panic!("{event:?}") };
-            heard.push(String::from_utf8_lossy(frames.as_slice()[0]).into_owned());
+            received.push(String::from_utf8_lossy(frames.as_slice()[0]).into_owned());
         }
     }
     for (answer, why) in
-        heard.iter().zip(["not msgpack", "missing \"model_id\"", "unknown command", "has not sent HELLO"])
+        received.iter().zip(["not msgpack", "missing \"model_id\"", "unknown command", "has not sent HELLO"])
     {
         assert!(answer.contains(why), "{answer}");
     }
@@ -233,21 +233,21 @@ fn a_hundred_thousand_subscriptions_cost_nothing_and_one_model() {
     (2..40).for_each(|generation| assert_eq!(set(&leader, "large", &large), Outcome::Done(generation)));
     check_others(&channel, &leader);
     // What was on its way, and then the newest.
-    let (mut buffer, mut heard, started) = ([0; 65_536], Vec::new(), Instant::now());
-    while heard.last() != Some(&40) {
-        assert!(started.elapsed() < WATCHDOG, "the newest never came: {heard:?}");
+    let (mut buffer, mut received, started) = ([0; 65_536], Vec::new(), Instant::now());
+    while received.last() != Some(&40) {
+        assert!(started.elapsed() < WATCHDOG, "the newest never came: {received:?}");
         let n = stream.read(&mut buffer).unwrap();
-        assert!(n > 0, "closed: {heard:?}");
+        assert!(n > 0, "closed: {received:?}");
         codec.receive(&buffer[..n]);
         while let Some(event) = codec.poll().unwrap() {
             let Event::Message(frames) = event else { panic!("{event:?}") };
             let Ok(Publication::Model(model)) = Publication::decode(frames.as_slice()) else {
                 panic!("{frames:?}")
             };
-            heard.push(model.generation);
+            received.push(model.generation);
         }
     }
-    assert!(heard.len() < 10 && heard.is_sorted(), "{heard:?}");
+    assert!(received.len() < 10 && received.is_sorted(), "{received:?}");
 }
 
 #[test]

@@ -189,7 +189,7 @@ fn die_at(point: &str) {
 fn serves_a_lane() {
     let Ok(address) = std::env::var(SEGMENT) else { return };
     let segment = Arc::new(Segment::attach_shm(&address).unwrap());
-    let (heard, doorbell) = pipe().unwrap();
+    let (read_end, doorbell) = pipe().unwrap();
     let doorbell = doorbell.as_raw_fd().unsigned_abs();
     let worker = LaneSupplier::attach(segment, Identity::current().unwrap(), doorbell).unwrap();
     die_at("in the table");
@@ -216,8 +216,8 @@ fn serves_a_lane() {
             }
             worker.set_waiting(true);
             if !worker.has_orders(LANE) {
-                poll(&mut [PollFd::new(&heard, PollFlags::IN)], None).unwrap();
-                rustix::io::read(&heard, &mut [0; 16]).unwrap();
+                poll(&mut [PollFd::new(&read_end, PollFlags::IN)], None).unwrap();
+                rustix::io::read(&read_end, &mut [0; 16]).unwrap();
                 if is_last {
                     die_at("woken");
                 }

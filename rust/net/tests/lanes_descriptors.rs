@@ -34,7 +34,7 @@ fn a_supplier_that_could_not_be_woken_is_woken_once_a_descriptor_is_free() {
     assert_eq!(client.try_block("p"), None, "opens the first lane");
     let sample = |timeout| client.request_sample("p", timeout, &mut || false);
 
-    let (heard, doorbell) = pipe().unwrap();
+    let (read_end, doorbell) = pipe().unwrap();
     let identity = Identity::current().unwrap();
     let worker =
         LaneSupplier::attach(Arc::clone(&segment), identity, doorbell.as_raw_fd().unsigned_abs()).unwrap();
@@ -46,9 +46,9 @@ fn a_supplier_that_could_not_be_woken_is_woken_once_a_descriptor_is_free() {
             let mut n_made = 0;
             while n_made < N_SAMPLES {
                 let watchdog = Timespec::try_from(WATCHDOG).unwrap();
-                let n_calls = poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&watchdog)).unwrap();
+                let n_calls = poll(&mut [PollFd::new(&read_end, PollFlags::IN)], Some(&watchdog)).unwrap();
                 assert_eq!(n_calls, 1, "it was not woken after {n_made} samples");
-                rustix::io::read(&heard, &mut [0; 16]).unwrap();
+                rustix::io::read(&read_end, &mut [0; 16]).unwrap();
                 while worker.has_orders(lane) {
                     worker.set_waiting(false);
                     while let Some(claim) = worker.claim(lane) {

@@ -310,8 +310,8 @@ fn a_supplier_of_another_slot_size_is_asked_by_wire() {
     assert_eq!(teacher.made().0, 0);
     assert!(!student.is_attended() && student.stats().suppliers.is_empty());
     let log = teacher.supplier.take_log();
-    let said = log.iter().filter(|record| record.text.contains("slot_size differs")).count();
-    assert_eq!(said, 1, "{log:?}");
+    let n_logged = log.iter().filter(|record| record.text.contains("slot_size differs")).count();
+    assert_eq!(n_logged, 1, "{log:?}");
 }
 
 #[test]

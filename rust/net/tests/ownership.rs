@@ -140,8 +140,8 @@ fn what_is_no_socket_of_ours_is_never_removed() {
     ] {
         let options = BrokerOptions::new(scratch.endpoint(name), scratch.endpoint("back"), Config::default());
         match BrokerHandle::start(options).unwrap_err() {
-            NetError::PathTaken { what: said, path, .. } => {
-                assert_eq!((said.as_str(), path), (what, scratch.path(name).display().to_string()));
+            NetError::PathTaken { what: reported, path, .. } => {
+                assert_eq!((reported.as_str(), path), (what, scratch.path(name).display().to_string()));
             }
             other => panic!("{name}: {other}"),
         }

@@ -10,7 +10,7 @@ use softs_proto::wire::{LaneName, LaneOffer, Message, Reply, SupplierRequest, To
 
 /// What a supplier sent, owned.
 #[derive(Clone, Debug, PartialEq)]
-enum Said {
+enum Sent {
     Hello,
     Ready(Option<u64>),
     Done(String, bool),
@@ -35,8 +35,8 @@ impl Bench {
 
     fn connect(&mut self, dialect: Dialect) {
         self.supplier.handle_connected(self.now, dialect);
-        let said = self.said();
-        assert!(matches!(said[..], [Said::Hello, Said::Ready(_)]), "{said:?}");
+        let sent = self.sent();
+        assert!(matches!(sent[..], [Sent::Hello, Sent::Ready(_)]), "{sent:?}");
         self.tell(&ToSupplier::Reply(Reply { ok: true, peer_id: Some(4), ..Reply::default() }));
         assert_eq!(self.supplier.hello(), Some(&Ok(4)));
     }
@@ -63,29 +63,29 @@ impl Bench {
     }
 
     /// Everything it has to send, whether or not it is due.
-    fn said(&mut self) -> Vec<Said> {
+    fn sent(&mut self) -> Vec<Sent> {
         let mut message = Message::new();
-        let mut said = Vec::new();
+        let mut sent = Vec::new();
         while self.supplier.poll_transmit(self.now, &mut message) {
             let frames: Vec<_> = message.frames().collect();
-            said.push(match SupplierRequest::decode(&frames).unwrap() {
+            sent.push(match SupplierRequest::decode(&frames).unwrap() {
                 SupplierRequest::Hello { product_ids, .. } => {
                     assert_eq!(product_ids, ["p.*"]);
-                    Said::Hello
+                    Sent::Hello
                 }
-                SupplierRequest::Ready { credit } => Said::Ready(credit),
-                SupplierRequest::Done { order_id, success } => Said::Done(order_id.to_owned(), success),
+                SupplierRequest::Ready { credit } => Sent::Ready(credit),
+                SupplierRequest::Done { order_id, success } => Sent::Done(order_id.to_owned(), success),
                 SupplierRequest::Dones { done, failed, returned } => {
                     let failed = failed.into_iter().map(|(lease, text)| (lease, text.to_owned())).collect();
-                    Said::Dones { done, failed, returned }
+                    Sent::Dones { done, failed, returned }
                 }
-                SupplierRequest::Goodbye => Said::Goodbye,
+                SupplierRequest::Goodbye => Sent::Goodbye,
                 SupplierRequest::Unattached(names) => {
-                    Said::Unattached(names.iter().map(|name| (name.address.to_owned(), name.lane)).collect())
+                    Sent::Unattached(names.iter().map(|name| (name.address.to_owned(), name.lane)).collect())
                 }
             });
         }
-        said
+        sent
     }
 
     fn begin(&mut self) -> u64 {
@@ -108,10 +108,10 @@ fn leases_are_worked_on_in_order_and_reported() {
     bench.finish(SHORT, Ok(()));
     assert_eq!(bench.begin(), 2);
     bench.finish(SHORT, Err("boom".into()));
-    let said = bench.said();
+    let sent = bench.sent();
     assert!(
-        said.contains(&Said::Dones { done: vec![1], failed: vec![(2, "boom".into())], returned: vec![] }),
-        "{said:?}"
+        sent.contains(&Sent::Dones { done: vec![1], failed: vec![(2, "boom".into())], returned: vec![] }),
+        "{sent:?}"
     );
 }
 
@@ -122,7 +122,7 @@ fn results_wait_for_company_only_while_there_is_other_work() {
         bench.lease(&[lease]);
         bench.begin();
         bench.finish(SHORT, Ok(()));
-        bench.said();
+        bench.sent();
     }
     bench.lease(&[50, 51, 52]);
     bench.begin();
@@ -131,7 +131,7 @@ fn results_wait_for_company_only_while_there_is_other_work() {
     bench.begin();
     bench.finish(Duration::from_micros(300), Ok(()));
     assert!(bench.supplier.wants_transmit(bench.now), "but not for long");
-    bench.said();
+    bench.sent();
     bench.begin();
     bench.finish(SHORT, Ok(()));
     assert!(bench.supplier.wants_transmit(bench.now), "nothing left to wait for");
@@ -146,8 +146,8 @@ fn short_calls_widen_the_window_and_long_ones_narrow_it() {
             bench.lease(&[1]);
             bench.begin();
             bench.finish(call, Ok(()));
-            for said in bench.said() {
-                if let Said::Ready(credit) = said {
+            for sent in bench.sent() {
+                if let Sent::Ready(credit) = sent {
                     window = credit.unwrap();
                 }
             }
@@ -165,11 +165,11 @@ fn what_waits_behind_a_long_call_is_given_back() {
     bench.lease(&[1, 2, 3]);
     bench.begin();
     bench.supplier.return_unstarted();
-    let said = bench.said();
-    let returned = Said::Dones { done: vec![], failed: vec![], returned: vec![2, 3] };
-    assert_eq!(said, [Said::Ready(Some(1)), returned], "first less credit, else they come straight back");
+    let sent = bench.sent();
+    let returned = Sent::Dones { done: vec![], failed: vec![], returned: vec![2, 3] };
+    assert_eq!(sent, [Sent::Ready(Some(1)), returned], "first less credit, else they come straight back");
     bench.finish(Duration::from_secs(17), Ok(()));
-    assert!(bench.said().contains(&Said::Dones { done: vec![1], failed: vec![], returned: vec![] }));
+    assert!(bench.sent().contains(&Sent::Dones { done: vec![1], failed: vec![], returned: vec![] }));
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_lease_ends_with_its_connection() {
     assert!(!bench.supplier.may_write(bench.now), "W3: another connection");
     bench.finish(SHORT, Ok(()));
     assert!(
-        bench.said().iter().all(|s| !matches!(s, Said::Dones { .. })),
+        bench.sent().iter().all(|s| !matches!(s, Sent::Dones { .. })),
         "its result means nothing to the new broker"
     );
     assert!(bench.supplier.begin(bench.now).is_none(), "nor do the leases that waited");
@@ -197,19 +197,19 @@ fn goodbye_gives_back_what_was_not_begun() {
     bench.begin();
     bench.supplier.leave();
     bench.supplier.leave();
-    let given_back = Said::Dones { done: vec![], failed: vec![], returned: vec![2] };
-    assert_eq!(bench.said(), [given_back, Said::Goodbye]);
+    let given_back = Sent::Dones { done: vec![], failed: vec![], returned: vec![2] };
+    assert_eq!(bench.sent(), [given_back, Sent::Goodbye]);
     bench.lease(&[3]);
     assert!(!bench.supplier.has_left());
     assert_eq!(
-        bench.said(),
-        [Said::Dones { done: vec![], failed: vec![], returned: vec![3] }],
+        bench.sent(),
+        [Sent::Dones { done: vec![], failed: vec![], returned: vec![3] }],
         "a lease that crossed it"
     );
     bench.tell(&ToSupplier::Reply(Reply { ok: true, ..Reply::default() }));
     assert!(bench.supplier.has_left());
     bench.finish(SHORT, Ok(()));
-    assert_eq!(bench.said(), [Said::Dones { done: vec![1], failed: vec![], returned: vec![] }]);
+    assert_eq!(bench.sent(), [Sent::Dones { done: vec![1], failed: vec![], returned: vec![] }]);
 }
 
 #[test]
@@ -218,9 +218,9 @@ fn long_error_texts_keep_their_end() {
     bench.lease(&[1]);
     bench.begin();
     bench.finish(SHORT, Err(format!("{}ValueError: boom", "é".repeat(10_000))));
-    let said = bench.said();
-    let Some(Said::Dones { failed, .. }) = said.iter().find(|s| matches!(s, Said::Dones { .. })) else {
-        panic!("{said:?}")
+    let sent = bench.sent();
+    let Some(Sent::Dones { failed, .. }) = sent.iter().find(|s| matches!(s, Sent::Dones { .. })) else {
+        panic!("{sent:?}")
     };
     assert!(failed[0].1.len() <= 8192 && failed[0].1.ends_with("ValueError: boom"));
 }
@@ -230,9 +230,9 @@ fn softs_dialect_is_one_lease_at_a_time() {
     let mut bench = Bench::new(Dialect::Softs);
     bench.work("c1-1");
     bench.begin();
-    assert!(bench.said().is_empty(), "no READY while one is held");
+    assert!(bench.sent().is_empty(), "no READY while one is held");
     bench.finish(SHORT, Ok(()));
-    assert_eq!(bench.said(), [Said::Done("c1-1".into(), true), Said::Ready(None)]);
+    assert_eq!(bench.sent(), [Sent::Done("c1-1".into(), true), Sent::Ready(None)]);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn an_idle_supplier_reminds_a_softs_broker_of_itself() {
     assert_eq!(bench.supplier.poll_timeout(), Some(bench.now + Duration::from_secs(10)));
     bench.now += Duration::from_secs(10);
     assert!(bench.supplier.wants_transmit(bench.now));
-    assert_eq!(bench.said(), [Said::Hello, Said::Ready(None)]);
+    assert_eq!(bench.sent(), [Sent::Hello, Sent::Ready(None)]);
     assert!(Bench::new(Dialect::Native).supplier.poll_timeout().is_none(), "ours needs no reminder");
 }
 
@@ -253,7 +253,7 @@ fn a_softs_broker_loses_patience_so_a_late_result_is_not_written() {
     bench.now += Duration::from_secs(10);
     assert!(!bench.supplier.may_write(bench.now));
     bench.finish(SHORT, Ok(()));
-    assert_eq!(bench.said()[0], Said::Hello, "it has dropped us meanwhile");
+    assert_eq!(bench.sent()[0], Sent::Hello, "it has dropped us meanwhile");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_refused_hello_has_a_reason() {
     let mut bench = Bench::new(Dialect::Native);
     bench.supplier.handle_disconnected();
     bench.supplier.handle_connected(bench.now, Dialect::Native);
-    bench.said();
+    bench.sent();
     bench.tell(&ToSupplier::Reply(Reply {
         ok: false,
         error: Some("Invalid product_id pattern"),
@@ -324,7 +324,7 @@ fn lanes_come_and_go_by_messages_of_the_broker() {
     bench.tell(&ToSupplier::Attach(vec![offer(1)]));
     bench.tell(&ToSupplier::Detach(vec![lane(1)]));
     assert_eq!(changes(&mut bench), [(true, 1), (false, 1)]);
-    assert!(bench.said().is_empty() && !bench.supplier.wants_transmit(bench.now));
+    assert!(bench.sent().is_empty() && !bench.supplier.wants_transmit(bench.now));
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn a_refused_lane_is_reported_once() {
     }
     bench.supplier.refuse_lane(&lane_id(3));
     assert!(bench.supplier.wants_transmit(bench.now));
-    assert_eq!(bench.said(), [Said::Unattached(vec![("sl_x".into(), 2)])]);
+    assert_eq!(bench.sent(), [Sent::Unattached(vec![("sl_x".into(), 2)])]);
     bench.tell(&ToSupplier::Detach(vec![lane(2)]));
     assert_eq!(changes(&mut bench), [], "it does not serve it");
     bench.tell(&ToSupplier::Attach(vec![offer(2)]));
@@ -357,7 +357,7 @@ fn a_dead_broker_stops_no_lane() {
     bench.connect(Dialect::Native);
     bench.tell(&ToSupplier::Attach(vec![offer(1), offer(3), offer(4)]));
     assert_eq!(changes(&mut bench), [(true, 3), (true, 4)], "1 is no news, and 3 is asked again");
-    assert!(bench.said().is_empty(), "the new broker was sent no refusal, and need not be");
+    assert!(bench.sent().is_empty(), "the new broker was sent no refusal, and need not be");
     bench.tell(&ToSupplier::Detach(vec![lane(1)]));
     assert_eq!(changes(&mut bench), [(false, 1)]);
 }
@@ -371,10 +371,10 @@ fn a_supplier_serves_a_limited_number_of_lanes() {
     }
     assert_eq!(changes(&mut bench).len(), MAX_LANES_PER_SUPPLIER);
     let refused: Vec<usize> = bench
-        .said()
+        .sent()
         .into_iter()
-        .map(|said| match said {
-            Said::Unattached(names) => names.len(),
+        .map(|sent| match sent {
+            Sent::Unattached(names) => names.len(),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -387,7 +387,7 @@ fn a_supplier_that_leaves_attaches_to_no_lane() {
     bench.supplier.leave();
     bench.tell(&ToSupplier::Attach(vec![offer(1)]));
     assert_eq!(changes(&mut bench), []);
-    assert_eq!(bench.said(), [Said::Goodbye]);
+    assert_eq!(bench.sent(), [Sent::Goodbye]);
 }
 
 #[test]
@@ -398,11 +398,11 @@ fn a_long_call_for_a_lane_wants_no_leases_until_it_has_ended() {
         // No lease is held: with credit the broker would give them to us again at once.
         bench.supplier.pause();
         bench.supplier.return_unstarted();
-        let returned = Said::Dones { done: vec![], failed: vec![], returned: leases.to_vec() };
-        assert_eq!(bench.said(), [Said::Ready(Some(0)), returned]);
+        let returned = Sent::Dones { done: vec![], failed: vec![], returned: leases.to_vec() };
+        assert_eq!(bench.sent(), [Sent::Ready(Some(0)), returned]);
     }
     bench.supplier.resume();
-    assert_eq!(bench.said(), [Said::Ready(Some(1))]);
+    assert_eq!(bench.sent(), [Sent::Ready(Some(1))]);
     bench.supplier.resume();
-    assert_eq!(bench.said(), []);
+    assert_eq!(bench.sent(), []);
 }

@@ -178,10 +178,10 @@ fn our_two_ends_understand_each_other() {
     let mut message = Message::new();
     message.frame(|out| out.push(1));
     subscriber.send(&message);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..3 {
-        heard.extend(feed(&mut publisher, &take_output(&mut subscriber)).expect("a subscriber"));
+        received.extend(feed(&mut publisher, &take_output(&mut subscriber)).expect("a subscriber"));
         feed(&mut subscriber, &take_output(&mut publisher)).expect("a publisher");
     }
-    assert_eq!(heard, [Seen::Ready, Seen::Wanted(vec![])]);
+    assert_eq!(received, [Seen::Ready, Seen::Wanted(vec![])]);
 }

@@ -30,7 +30,7 @@ impl Recorded {
         Identity { pid: self.pid, start: self.start as u32, pid_ns: self.pid_ns }
     }
 
-    /// What all functions that tell say; they must agree.
+    /// The common answer of all functions for this; they must agree.
     fn is_alive(self) -> bool {
         let alive = self.identity().is_alive();
         assert_eq!(is_process_alive(self.pid, self.start, self.pid_ns), alive);

@@ -77,12 +77,12 @@ impl Dealer {
     /// Connects, sends HELLO as a supplier of product `p`, and READY for `credit` orders.
     pub(crate) fn supplier(endpoint: &str, dialect: Dialect, credit: u64) -> Outcome<Self> {
         let mut supplier = Self::connect(endpoint, dialect)?;
-        supplier.say(&SupplierRequest::Hello { product_ids: vec!["p"], name: None });
+        supplier.send(&SupplierRequest::Hello { product_ids: vec!["p"], name: None });
         supplier.flush()?;
         supplier.answer()?;
         match dialect {
-            Dialect::Native => supplier.say(&SupplierRequest::Ready { credit: Some(credit) }),
-            Dialect::Softs => supplier.say(&SupplierRequest::Ready { credit: None }),
+            Dialect::Native => supplier.send(&SupplierRequest::Ready { credit: Some(credit) }),
+            Dialect::Softs => supplier.send(&SupplierRequest::Ready { credit: None }),
         }
         supplier.flush()?;
         Ok(supplier)
@@ -90,7 +90,7 @@ impl Dealer {
 
     /// Sends GOODBYE and waits until the broker has read it.
     pub(crate) fn leave(&mut self) -> Outcome<()> {
-        self.say(&SupplierRequest::Goodbye);
+        self.send(&SupplierRequest::Goodbye);
         self.flush()?;
         self.answer()
     }
@@ -107,7 +107,7 @@ impl Dealer {
     }
 
     /// Queues a supplier's request.
-    pub(crate) fn say(&mut self, request: &SupplierRequest<'_>) {
+    pub(crate) fn send(&mut self, request: &SupplierRequest<'_>) {
         self.message.clear();
         request.encode(&mut self.message);
         self.codec.send(&self.message);
@@ -146,19 +146,22 @@ impl Dealer {
         spin_then_wait(self.fd.as_fd())
     }
 
-    /// What the broker has sent to this client, if anything; calls `hear` for each message.
-    pub(crate) fn hear(&mut self, hear: impl FnMut(ToClient<'_>) -> Outcome<()>) -> Outcome<()> {
+    /// What the broker has sent to this client, if anything; calls `handle` for each message.
+    pub(crate) fn for_each_message(
+        &mut self,
+        handle: impl FnMut(ToClient<'_>) -> Outcome<()>,
+    ) -> Outcome<()> {
         self.read()?;
-        let mut hear = hear;
+        let mut handle = handle;
         while let Some(event) = self.codec.poll()? {
             if let Event::Message(frames) = event {
-                hear(ToClient::decode(frames.as_slice())?)?;
+                handle(ToClient::decode(frames.as_slice())?)?;
             }
         }
         Ok(())
     }
 
-    /// As [`Dealer::hear`], for a supplier.
+    /// As [`Dealer::for_each_message`], for a supplier.
     pub(crate) fn work(&mut self, work: impl FnMut(ToSupplier<'_>) -> Outcome<()>) -> Outcome<()> {
         self.read()?;
         let mut work = work;

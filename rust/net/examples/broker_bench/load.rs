@@ -131,11 +131,11 @@ impl Client {
     }
 
     /// Takes what came; the number of orders that were fulfilled.
-    fn hear(&mut self) -> Outcome<u64> {
+    fn receive(&mut self) -> Outcome<u64> {
         let Self { dealer, free, slots, .. } = self;
         let before = free.len();
-        dealer.hear(|said| {
-            match said {
+        dealer.for_each_message(|message| {
+            match message {
                 ToClient::Reply(reply) if reply.ok => {}
                 ToClient::Results { done, ended } if ended.is_empty() => {
                     free.extend(done.iter().filter_map(|order| slots.remove(order)))
@@ -155,7 +155,7 @@ fn order_all(clients: &mut [Client], completed: &AtomicU64, stop: &AtomicBool) -
     }
     while !stop.load(Relaxed) || clients.iter().any(|client| client.free.len() < client.window) {
         for n in readable(clients.iter().map(|client| &client.dealer))? {
-            completed.fetch_add(clients[n].hear()?, Relaxed);
+            completed.fetch_add(clients[n].receive()?, Relaxed);
             if !stop.load(Relaxed) {
                 clients[n].order()?;
             }
@@ -169,8 +169,8 @@ fn supply_all(suppliers: &mut [Dealer], drained: &AtomicBool) -> Outcome<()> {
     while !drained.load(Relaxed) {
         for n in readable(suppliers.iter())? {
             let supplier = &mut suppliers[n];
-            supplier.work(|said| {
-                match said {
+            supplier.work(|message| {
+                match message {
                     ToSupplier::Reply(reply) if reply.ok => {}
                     ToSupplier::Work { order_id, .. } => orders.push(order_id.to_owned()),
                     ToSupplier::Works(groups) => {
@@ -183,11 +183,11 @@ fn supply_all(suppliers: &mut [Dealer], drained: &AtomicBool) -> Outcome<()> {
             })?;
             if !leases.is_empty() {
                 let done = std::mem::take(&mut leases);
-                supplier.say(&SupplierRequest::Dones { done, failed: vec![], returned: vec![] });
+                supplier.send(&SupplierRequest::Dones { done, failed: vec![], returned: vec![] });
             }
             for order in orders.drain(..) {
-                supplier.say(&SupplierRequest::Done { order_id: &order, success: true });
-                supplier.say(&SupplierRequest::Ready { credit: None });
+                supplier.send(&SupplierRequest::Done { order_id: &order, success: true });
+                supplier.send(&SupplierRequest::Ready { credit: None });
             }
             supplier.flush()?;
         }

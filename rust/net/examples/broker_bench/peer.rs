@@ -107,8 +107,8 @@ fn serve_one(supplier: &mut Dealer) -> Outcome<()> {
     let (mut lease, mut order) = (None, None);
     while lease.is_none() && order.is_none() {
         supplier.wait()?;
-        supplier.work(|said| {
-            match said {
+        supplier.work(|message| {
+            match message {
                 ToSupplier::Works(groups) => lease = Some(groups[0].leases[0].0),
                 ToSupplier::Work { order_id, .. } => order = Some(order_id.to_owned()),
                 other => return Err(format!("{other:?}").into()),
@@ -117,14 +117,14 @@ fn serve_one(supplier: &mut Dealer) -> Outcome<()> {
         })?;
     }
     if let Some(lease) = lease {
-        supplier.say(&SupplierRequest::Dones { done: vec![lease], failed: vec![], returned: vec![] });
+        supplier.send(&SupplierRequest::Dones { done: vec![lease], failed: vec![], returned: vec![] });
         supplier.flush()?;
     }
     if let Some(order) = order {
-        supplier.say(&SupplierRequest::Done { order_id: &order, success: true });
+        supplier.send(&SupplierRequest::Done { order_id: &order, success: true });
         supplier.flush()?;
         supplier.answer()?;
-        supplier.say(&SupplierRequest::Ready { credit: None });
+        supplier.send(&SupplierRequest::Ready { credit: None });
         supplier.flush()?;
     }
     Ok(())

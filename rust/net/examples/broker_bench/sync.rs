@@ -139,8 +139,8 @@ fn order_one(client: &mut Dealer, n: u64) -> Outcome<()> {
     let mut is_done = false;
     while !is_done {
         client.wait()?;
-        client.hear(|said| {
-            match said {
+        client.for_each_message(|message| {
+            match message {
                 ToClient::Fulfilled { .. } => is_done = true,
                 ToClient::Results { done, .. } if done == [n] => is_done = true,
                 ToClient::Reply(reply) if reply.ok => {}

@@ -76,9 +76,9 @@ impl Room {
     fn has_rung(&self, supplier: usize) -> bool {
         let doorbell = &self.doorbells[supplier];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let heard = doorbell.readable();
+        let read_end = doorbell.readable();
         let has_rung =
-            poll(&mut [PollFd::from_borrowed_fd(heard, PollFlags::IN)], Some(&at_once)).unwrap() > 0;
+            poll(&mut [PollFd::from_borrowed_fd(read_end, PollFlags::IN)], Some(&at_once)).unwrap() > 0;
         if has_rung {
             doorbell.drain();
         }

@@ -66,7 +66,7 @@ impl LogQueue {
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     since: Option<Instant>,
-    said: u32,
+    passed: u32,
     swallowed: u32,
 }
 
@@ -75,13 +75,13 @@ impl Throttle {
     pub(crate) fn pass(&mut self, now: Instant, text: String) -> Option<String> {
         if self.since.is_none_or(|since| now - since >= WINDOW) {
             self.since = Some(now);
-            self.said = 0;
+            self.passed = 0;
         }
-        if self.said == MAX_COMPLAINTS {
+        if self.passed == MAX_COMPLAINTS {
             self.swallowed += 1;
             return None;
         }
-        self.said += 1;
+        self.passed += 1;
         match std::mem::take(&mut self.swallowed) {
             0 => Some(text),
             n => Some(format!("{text} (and {n} such lines before it)")),
@@ -119,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn complaints_are_counted_when_they_are_not_said() {
+    fn complaints_are_counted_when_they_are_not_logged() {
         let (mut throttle, start) = (Throttle::default(), Instant::now());
-        let mut said = 0;
+        let mut passed = 0;
         for _ in 0..MAX_COMPLAINTS + 5 {
-            said += u32::from(throttle.pass(start, "x".to_owned()).is_some());
+            passed += u32::from(throttle.pass(start, "x".to_owned()).is_some());
         }
-        assert_eq!(said, MAX_COMPLAINTS);
+        assert_eq!(passed, MAX_COMPLAINTS);
         let later = throttle.pass(start + WINDOW, "y".to_owned());
         assert_eq!(later.as_deref(), Some("y (and 5 such lines before it)"));
     }

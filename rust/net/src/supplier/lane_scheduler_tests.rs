@@ -317,8 +317,8 @@ fn closing_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
 impl Student {
     fn bell_rings(&self) {
         let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let heard = self.doorbell.readable();
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(heard, rustix::event::PollFlags::IN)];
+        let read_end = self.doorbell.readable();
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(read_end, rustix::event::PollFlags::IN)];
         assert_eq!(
             rustix::event::poll(&mut fds, Some(&at_once)).unwrap(),
             1,

@@ -101,28 +101,28 @@ impl Peer {
     pub(crate) fn client(broker: &BrokerHandle) -> Self {
         let mut peer = Self::connect(&broker.endpoints().0);
         peer.ask(&ClientRequest::Hello { nonce: None });
-        assert!(matches!(peer.hear(), Heard::Reply(true, _)));
+        assert!(matches!(peer.receive(), Received::Reply(true, _)));
         peer
     }
 
     pub(crate) fn supplier(broker: &BrokerHandle, pattern: &str, credit: u64) -> Self {
         let mut peer = Self::connect(&broker.endpoints().1);
-        peer.say(&SupplierRequest::Hello { product_ids: vec![pattern], name: Some("test") });
+        peer.send(&SupplierRequest::Hello { product_ids: vec![pattern], name: Some("test") });
         assert!(matches!(peer.work(), Work::Reply(true, _)));
-        peer.say(&SupplierRequest::Ready { credit: Some(credit) });
+        peer.send(&SupplierRequest::Ready { credit: Some(credit) });
         peer
     }
 
     pub(crate) fn ask(&mut self, request: &ClientRequest<'_>) {
         self.message.clear();
         request.encode(&mut self.message);
-        self.send();
+        self.flush();
     }
 
-    pub(crate) fn say(&mut self, request: &SupplierRequest<'_>) {
+    pub(crate) fn send(&mut self, request: &SupplierRequest<'_>) {
         self.message.clear();
         request.encode(&mut self.message);
-        self.send();
+        self.flush();
     }
 
     pub(crate) fn order(&mut self, orders: &[(u64, u64)]) {
@@ -134,7 +134,7 @@ impl Peer {
         });
     }
 
-    fn send(&mut self) {
+    fn flush(&mut self) {
         self.connection.send(&self.message);
         let deadline = Instant::now() + WATCHDOG;
         while !self.connection.flush().unwrap() {
@@ -144,10 +144,10 @@ impl Peer {
     }
 
     /// The next message to a client.
-    pub(crate) fn hear(&mut self) -> Heard {
+    pub(crate) fn receive(&mut self) -> Received {
         self.next(|frames| match ToClient::decode(frames).unwrap() {
-            ToClient::Reply(reply) => Heard::Reply(reply.ok, reply.error.unwrap_or("").to_owned()),
-            ToClient::Results { done, ended } => Heard::Results(
+            ToClient::Reply(reply) => Received::Reply(reply.ok, reply.error.unwrap_or("").to_owned()),
+            ToClient::Results { done, ended } => Received::Results(
                 done,
                 ended.iter().map(|(order, _, text)| (*order, (*text).to_owned())).collect(),
             ),
@@ -198,7 +198,7 @@ impl Peer {
 }
 
 #[derive(Debug, PartialEq)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     Reply(bool, String),
     Results(Vec<u64>, Vec<(u64, String)>),
 }

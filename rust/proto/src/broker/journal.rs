@@ -27,7 +27,7 @@ const MAX_RECORDS: usize = 1024;
 #[derive(Clone, Copy, Default)]
 struct Rate {
     since: Option<Instant>,
-    said: u32,
+    count: u32,
     kept_back: u64,
 }
 
@@ -47,13 +47,13 @@ impl Journal {
         let rate = &mut self.rates[kind as usize];
         let over = rate.since.is_none_or(|since| now.saturating_duration_since(since) >= PERIOD);
         if over {
-            (rate.since, rate.said) = (Some(now), 0);
+            (rate.since, rate.count) = (Some(now), 0);
         }
-        if rate.said >= BURST || self.records.len() >= MAX_RECORDS {
+        if rate.count >= BURST || self.records.len() >= MAX_RECORDS {
             rate.kept_back += 1;
             return;
         }
-        rate.said += 1;
+        rate.count += 1;
         let mut text = text();
         if rate.kept_back > 0 {
             text = format!("{text} ({} more of this kind were not logged)", rate.kept_back);

@@ -56,7 +56,7 @@ impl<L: Lanes> Client<L> {
                 self.finish(slot);
                 return;
             }
-            Ending::Failed(text) => Some(self.failures.hear(&product.name, text)),
+            Ending::Failed(text) => Some(self.failures.text_of(&product.name, text)),
             Ending::Lost => None,
         };
         let attempts = &mut self.slots[slot as usize].attempts;

@@ -23,7 +23,7 @@ pub struct Failure {
 pub(super) struct Failures {
     of_products: Vec<(Arc<str>, Failure)>,
     /// The last text of a supplier, and for which product.
-    heard: Option<(Arc<str>, String)>,
+    last_text: Option<(Arc<str>, String)>,
 }
 
 impl Failures {
@@ -43,9 +43,9 @@ impl Failures {
     }
 
     /// The text of a supplier, or without one the last text: orders that fail together fail for one reason.
-    pub(super) fn hear(&mut self, product: &Arc<str>, text: Option<String>) -> String {
-        match (text, &self.heard) {
-            (Some(text), _) => self.heard.insert((product.clone(), text)).1.clone(),
+    pub(super) fn text_of(&mut self, product: &Arc<str>, text: Option<String>) -> String {
+        match (text, &self.last_text) {
+            (Some(text), _) => self.last_text.insert((product.clone(), text)).1.clone(),
             (None, Some((known, text))) if known == product => text.clone(),
             (None, _) => "the generator failed; the reason is in its supplier's log".to_owned(),
         }

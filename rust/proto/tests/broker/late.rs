@@ -269,18 +269,18 @@ fn supply_is_sent_before_work_is_given() {
     net.done(busy, &id(5, 2), true);
     net.tell(newcomer, SupplierRequest::Hello { product_ids: vec!["p"], name: None });
     net.ready(newcomer);
-    let (mut message, mut said) = (Message::new(), vec![]);
+    let (mut message, mut sent) = (Message::new(), vec![]);
     while let Some(peer) = net.broker.poll_transmit(&mut message) {
         let frames: Vec<&[u8]> = message.frames().collect();
         if peer == client {
             match ToClient::decode(&frames).unwrap() {
-                ToClient::Supply(_) => said.push("supply"),
-                ToClient::Results { .. } => said.push("results"),
+                ToClient::Supply(_) => sent.push("supply"),
+                ToClient::Results { .. } => sent.push("results"),
                 other => panic!("{other:?}"),
             }
         } else if matches!(ToSupplier::decode(&frames).unwrap(), ToSupplier::Work { .. }) {
-            said.push("work");
+            sent.push("work");
         }
     }
-    assert_eq!(said, ["results", "supply", "work"]);
+    assert_eq!(sent, ["results", "supply", "work"]);
 }

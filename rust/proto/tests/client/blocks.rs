@@ -125,5 +125,5 @@ fn single_slots_are_not_to_be_had_from_blocks() {
     let mut harness = harness(9, false);
     assert_eq!(harness.client.request_sample(harness.now, "p"), None);
     assert_eq!(harness.client.request_slot("p"), None);
-    assert!(harness.said().is_empty());
+    assert!(harness.sent().is_empty());
 }

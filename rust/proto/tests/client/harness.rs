@@ -70,7 +70,7 @@ impl<L: Lanes> Harness<L> {
     }
 
     /// Drains the client and drops its messages; returns their commands.
-    pub(crate) fn said(&mut self) -> Vec<String> {
+    pub(crate) fn sent(&mut self) -> Vec<String> {
         let mut message = Message::new();
         let mut commands = Vec::new();
         while self.client.poll_transmit(self.now, &mut message) {

@@ -55,7 +55,7 @@ fn orders_go_through_the_lane_as_soon_as_a_supplier_is_attached() {
     }
     assert_eq!(harness.request("p"), None);
     assert_eq!(lanes.open_orders().len(), 4);
-    assert!(harness.said().is_empty(), "a lane needs no messages");
+    assert!(harness.sent().is_empty(), "a lane needs no messages");
     let made = make(&lanes, 1);
     assert_eq!(harness.request("p"), Some(made));
 }
@@ -73,7 +73,7 @@ fn orders_wait_in_the_lane_for_suppliers_that_were_asked_to_attach() {
         harness.client.release_slot(u64::from(slot)).unwrap();
     }
     assert_eq!(harness.request("p"), None);
-    assert!(harness.said().is_empty(), "they will come to the lane");
+    assert!(harness.sent().is_empty(), "they will come to the lane");
     assert_eq!((harness.client.lane_state("p"), lanes.open_orders().len()), ((2, 4), 4));
     // They do not, but take leases.
     harness.supply("p", 0, 2, 0);
@@ -114,13 +114,13 @@ fn a_product_without_a_lane_is_announced_too() {
 fn announcements_are_repeated_on_every_connection_and_only_in_the_native_dialect() {
     let (mut harness, _lanes) = harness(config(2));
     assert_eq!(harness.request("p"), None);
-    assert_eq!(harness.said(), ["LANES", "ORDERS"]);
+    assert_eq!(harness.sent(), ["LANES", "ORDERS"]);
     harness.client.handle_disconnected();
     harness.connect(Dialect::Native);
-    assert_eq!(harness.said(), ["LANES", "ORDERS"]);
+    assert_eq!(harness.sent(), ["LANES", "ORDERS"]);
     harness.client.handle_disconnected();
     harness.connect(Dialect::Softs);
-    assert_eq!(harness.said(), ["ORDER", "ORDER"]);
+    assert_eq!(harness.sent(), ["ORDER", "ORDER"]);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn at_most_64_products_are_announced() {
     let (mut harness, _lanes) = harness(config(1));
     for product in 0..100 {
         harness.request(&format!("p{product}"));
-        harness.said();
+        harness.sent();
     }
     harness.placed();
     for product in 0..300 {
@@ -183,7 +183,7 @@ fn a_failed_order_is_tried_again_and_then_given_up() {
     let hello = Reply { ok: true, peer_id: Some(7), max_order_attempts: Some(3), ..Reply::default() };
     harness.client.handle_disconnected();
     harness.client.handle_connected(Dialect::Native);
-    harness.said();
+    harness.sent();
     harness.answer(ToClient::Reply(hello));
     assert_eq!(harness.request("p"), None);
     for attempt in 1..=3 {

@@ -57,7 +57,7 @@ fn the_user_can_still_cancel_an_order_that_moved() {
     let again = harness.placed();
     assert_eq!(again.len(), 1);
     harness.client.cancel(sent[1].number).unwrap();
-    assert_eq!(harness.said(), ["CANCELS"]);
+    assert_eq!(harness.sent(), ["CANCELS"]);
     assert_eq!(harness.client.cancel(sent[0].number), None);
 }
 
@@ -169,17 +169,17 @@ fn orders_wait_a_moment_for_the_suppliers_of_the_product() {
     let (start, mut message) = (Instant::now(), Message::new());
     client.handle_connected(Dialect::Native);
     assert_eq!(client.request_sample(start, "p"), None);
-    let mut said = |client: &mut Client<ModelLanes>, now| {
+    let mut sent = |client: &mut Client<ModelLanes>, now| {
         let mut commands = Vec::new();
         while client.poll_transmit(now, &mut message) {
             commands.push(String::from_utf8(message.frames().next().unwrap().to_vec()).unwrap());
         }
         commands
     };
-    assert_eq!(said(&mut client, start), ["HELLO", "LANES"]);
+    assert_eq!(sent(&mut client, start), ["HELLO", "LANES"]);
     let patience = client.poll_timeout().unwrap();
     assert!(patience > start);
-    assert_eq!(said(&mut client, patience), ["ORDERS"], "but not for ever");
+    assert_eq!(sent(&mut client, patience), ["ORDERS"], "but not for ever");
     assert_eq!(client.poll_timeout(), None);
 }
 

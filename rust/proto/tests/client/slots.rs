@@ -108,7 +108,7 @@ fn orders_on_their_way_are_taken_back_for_another_product() {
     assert_eq!(harness.request("a"), None);
     let ahead = harness.placed();
     assert_eq!(harness.request("b"), None);
-    assert_eq!(harness.said(), ["CANCELS", "LANES"]);
+    assert_eq!(harness.sent(), ["CANCELS", "LANES"]);
     harness.done(&ahead);
     assert_eq!(harness.request("b"), None, "what was taken back is not handed out, even if it was made");
     assert_eq!(harness.placed()[0].product, "b");
@@ -132,7 +132,7 @@ fn leaving_a_product_withdraws_its_orders_from_the_broker() {
     let old = harness.placed();
     assert_eq!(old.len(), 3);
     assert!(harness.client.leave("p"));
-    assert_eq!(harness.said(), ["CANCELS"]);
+    assert_eq!(harness.sent(), ["CANCELS"]);
     harness.done(&old);
     assert_eq!(harness.request("p"), None, "what was ordered before is stale");
     assert_eq!(harness.placed().len(), 0);
@@ -148,7 +148,7 @@ fn discard_hands_out_nothing_that_was_ordered_before() {
     let old = harness.placed();
     harness.done(&old[..1]);
     let request = harness.client.discard();
-    assert_eq!(harness.said(), ["CANCELS"]);
+    assert_eq!(harness.sent(), ["CANCELS"]);
     // The broker takes one back; a supplier has the other.
     let reply = Reply {
         ok: true,
@@ -174,7 +174,7 @@ fn a_new_connection_orders_everything_again() {
     let old = harness.placed();
     harness.done(&old[..1]);
     harness.client.handle_disconnected();
-    assert!(harness.said().is_empty(), "there is no broker to talk to");
+    assert!(harness.sent().is_empty(), "there is no broker to talk to");
     harness.connect(Dialect::Native);
     let again = harness.placed();
     assert_eq!(again, old[1..], "what was finished is not made twice");
@@ -187,7 +187,7 @@ fn a_lost_connection_ends_requests_and_stale_orders() {
     assert_eq!(harness.request("p"), None);
     harness.placed();
     let discard = harness.client.discard();
-    harness.said();
+    harness.sent();
     harness.client.handle_disconnected();
     assert_eq!(harness.client.take_outcome(discard), Some(Outcome::Lost));
     harness.connect(Dialect::Native);
@@ -256,7 +256,7 @@ fn failures_free_the_slot_and_pause_the_product() {
         pauses.push((harness.now - failed_at).as_millis());
         // Take the order back to begin again.
         let request = harness.client.discard();
-        harness.said();
+        harness.sent();
         let reply = Reply {
             ok: true,
             request_id: Some(request),
@@ -315,7 +315,7 @@ fn softs_dialect_waits_for_its_number_and_pairs_answers_with_requests() {
     let mut harness = Harness::new(2);
     harness.client.handle_connected(Dialect::Softs);
     assert_eq!(harness.request("p"), None);
-    assert_eq!(harness.said(), ["HELLO"], "order ids carry the number");
+    assert_eq!(harness.sent(), ["HELLO"], "order ids carry the number");
     harness.answer(ToClient::Reply(Reply { ok: true, peer_id: Some(3), ..Reply::default() }));
     let placed = harness.placed();
     assert_eq!(placed.len(), 2);
@@ -344,7 +344,7 @@ fn softs_discard_frees_what_the_broker_names() {
         harness.answer(ToClient::Reply(Reply { ok: true, ..Reply::default() }));
     }
     let request = harness.client.discard();
-    assert_eq!(harness.said(), ["DISCARD"]);
+    assert_eq!(harness.sent(), ["DISCARD"]);
     let id = harness.client.order_id(placed[1].number);
     harness.answer(ToClient::Reply(Reply { ok: true, cancelled: Some(vec![&id]), ..Reply::default() }));
     assert_eq!(harness.client.take_outcome(request), Some(Outcome::Cancelled(vec![placed[1].number])));
@@ -358,7 +358,7 @@ fn statistics_are_returned_to_the_request_for_them() {
     let request = harness.client.request_stats(Some("p"));
     let abandoned = harness.client.request_stats(None);
     harness.client.abandon(abandoned);
-    assert_eq!(harness.said(), ["STATS", "STATS"]);
+    assert_eq!(harness.sent(), ["STATS", "STATS"]);
     let stats = Stats { pending_orders: 5, ..Stats::default() };
     for id in [request, abandoned] {
         let reply = Reply { ok: true, request_id: Some(id), stats: Some(stats.clone()), ..Reply::default() };
@@ -386,7 +386,7 @@ fn the_connected_peers_are_returned_as_detail_or_not_at_all() {
     let mut harness = Harness::connected(1);
     for detail in [Some(Box::default()), None] {
         let request = harness.client.request_detail();
-        assert_eq!(harness.said(), ["STATS"]);
+        assert_eq!(harness.sent(), ["STATS"]);
         let stats = Some(Stats::default());
         let reply = Reply { ok: true, request_id: Some(request), stats, detail, ..Reply::default() };
         harness.answer(ToClient::Reply(reply.clone()));

@@ -61,7 +61,7 @@ fn a_discard_goes_back_to_the_first_sample_not_handed_out() {
     harness.done(&[placed[0].clone(), placed[2].clone()]);
     assert_eq!(harness.request("p"), Some(0));
     let request = harness.client.discard();
-    harness.said();
+    harness.sent();
     let cancelled = vec![placed[1].number];
     harness.answer(ToClient::Reply(Reply {
         ok: true,
@@ -114,7 +114,7 @@ fn seeking_makes_old_orders_stale_and_begins_elsewhere() {
     let old = harness.placed();
     harness.done(&old[1..]);
     harness.client.seek("p", Plan { start: 100, run: 2, stride: 10 }, 3);
-    assert_eq!(harness.said(), ["CANCELS"]);
+    assert_eq!(harness.sent(), ["CANCELS"]);
     assert_eq!(harness.client.position("p"), 3);
     harness.done(&old[..1]);
     assert_eq!(harness.request("p"), None, "made for the old place");

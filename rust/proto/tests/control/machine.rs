@@ -6,18 +6,18 @@ use softs_proto::control::Endpoint;
 use softs_proto::limits::{MAX_GENERATION, MAX_STUDENTS};
 use softs_proto::wire::{ControlReply, ControlRequest, Message};
 
-use super::{CFG, Channel, Heard, model};
+use super::{CFG, Channel, Received, model};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn seat(number: u64, generation: u64, model_id: &str) -> Heard {
+fn seat(number: u64, generation: u64, model_id: &str) -> Received {
     let model_cfg = if generation == 0 { b"\xc0".to_vec() } else { CFG.to_vec() };
-    Heard::Seat { number, generation, model_id: model_id.to_owned(), model_cfg }
+    Received::Seat { number, generation, model_id: model_id.to_owned(), model_cfg }
 }
 
-fn refusal(heard: &Heard) -> &str {
-    match heard {
-        Heard::Refused(text) => text,
+fn refusal(received: &Received) -> &str {
+    match received {
+        Received::Refused(text) => text,
         other => panic!("{other:?}"),
     }
 }
@@ -26,12 +26,12 @@ fn refusal(heard: &Heard) -> &str {
 fn a_switch_by_the_leader_reaches_all_peers_workers_first() {
     let mut channel = Channel::new();
     let worker = channel.subscribe(b"");
-    let (leader, heard) = channel.student(0, 1, None);
-    assert_eq!(heard, seat(1, 0, ""));
+    let (leader, received) = channel.student(0, 1, None);
+    assert_eq!(received, seat(1, 0, ""));
     let first = channel.set(leader, "a");
-    assert_eq!(first, [(worker, Heard::Model(1, "a".into())), (leader, Heard::Set(1))]);
+    assert_eq!(first, [(worker, Received::Model(1, "a".into())), (leader, Received::Set(1))]);
     let second = channel.set(leader, "b");
-    assert_eq!(second, [(worker, Heard::Model(2, "b".into())), (leader, Heard::Set(2))]);
+    assert_eq!(second, [(worker, Received::Model(2, "b".into())), (leader, Received::Set(2))]);
     assert_eq!(channel.student(1, 2, None).1, seat(2, 2, "b"));
 }
 
@@ -42,14 +42,14 @@ fn a_peer_that_is_not_the_leader_is_refused() {
     let (follower, _) = channel.student(1, 1, None);
     let stranger = channel.connect(Endpoint::Control);
     for peer in [follower, stranger] {
-        let heard = channel.set(peer, "a");
-        assert_eq!(heard.len(), 1);
-        let text = refusal(&heard[0].1);
+        let received = channel.set(peer, "a");
+        assert_eq!(received.len(), 1);
+        let text = refusal(&received[0].1);
         assert!(text.contains("SET_MODEL: only rank 0, the leader, may send this"), "{text}");
-        channel.say(peer, &ControlRequest::Stop);
-        let heard = channel.heard();
-        assert_eq!((heard.len(), heard[0].0), (1, peer));
-        assert!(refusal(&heard[0].1).contains("STOP: only rank 0"));
+        channel.send(peer, &ControlRequest::Stop);
+        let received = channel.received();
+        assert_eq!((received.len(), received[0].0), (1, peer));
+        assert!(refusal(&received[0].1).contains("STOP: only rank 0"));
     }
     assert!(refusal(&channel.set(follower, "a")[0].1).contains("this is rank 1"));
     assert_eq!(channel.machine.stats(channel.now).generation, 0);
@@ -60,14 +60,14 @@ fn a_peer_that_is_not_the_leader_is_refused() {
 fn a_rank_has_one_live_student() {
     let mut channel = Channel::new();
     let (first, _) = channel.student(0, 1, None);
-    let (second, heard) = channel.student(0, 2, None);
-    assert!(refusal(&heard).contains("rank 0 is taken by a live student"));
+    let (second, received) = channel.student(0, 2, None);
+    assert!(refusal(&received).contains("rank 0 is taken by a live student"));
     // The refused one is not the leader.
-    assert!(matches!(channel.set(second, "a")[..], [(_, Heard::Refused(_))]));
+    assert!(matches!(channel.set(second, "a")[..], [(_, Received::Refused(_))]));
     channel.leave(first);
-    channel.say(second, &ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(2), known: None });
-    assert_eq!(channel.heard(), [(second, seat(2, 0, ""))]);
-    assert_eq!(channel.set(second, "a"), [(second, Heard::Set(1))]);
+    channel.send(second, &ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(2), known: None });
+    assert_eq!(channel.received(), [(second, seat(2, 0, ""))]);
+    assert_eq!(channel.set(second, "a"), [(second, Received::Set(1))]);
     // The end of the first one's connection, which has none any more, takes nothing from the second.
     assert!(channel.machine.stats(channel.now).leader);
 }
@@ -76,20 +76,20 @@ fn a_rank_has_one_live_student() {
 fn the_same_student_takes_its_seat_back_on_a_new_connection() {
     let mut channel = Channel::new();
     let (old, _) = channel.student(0, 1, None);
-    let (new, heard) = channel.student(0, 1, None);
-    assert_eq!(heard, seat(1, 0, ""));
-    assert!(matches!(channel.set(old, "a")[..], [(_, Heard::Refused(_))]));
+    let (new, received) = channel.student(0, 1, None);
+    assert_eq!(received, seat(1, 0, ""));
+    assert!(matches!(channel.set(old, "a")[..], [(_, Received::Refused(_))]));
     channel.leave(old);
-    assert_eq!(channel.set(new, "a"), [(new, Heard::Set(1))]);
+    assert_eq!(channel.set(new, "a"), [(new, Received::Set(1))]);
     // Two students without a nonce are two students.
     let peers = [channel.connect(Endpoint::Control), channel.connect(Endpoint::Control)];
     for peer in peers {
-        channel.say(peer, &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
+        channel.send(peer, &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
     }
-    assert!(matches!(&channel.heard()[..], [(_, Heard::Seat { .. }), (_, Heard::Refused(_))]));
+    assert!(matches!(&channel.received()[..], [(_, Received::Seat { .. }), (_, Received::Refused(_))]));
     // But the first of them may send it again.
-    channel.say(peers[0], &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
-    assert!(matches!(&channel.heard()[..], [(_, Heard::Seat { .. })]));
+    channel.send(peers[0], &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
+    assert!(matches!(&channel.received()[..], [(_, Received::Seat { .. })]));
 }
 
 #[test]
@@ -97,13 +97,13 @@ fn a_second_hello_moves_a_student_to_another_seat() {
     let mut channel = Channel::new();
     let (student, _) = channel.student(0, 1, None);
     let hello = |rank| ControlRequest::Hello { rank, slot_size: 64, nonce: Some(1), known: None };
-    channel.say(student, &hello(0));
-    assert_eq!(channel.heard(), [(student, seat(1, 0, ""))]);
-    channel.say(student, &hello(3));
-    channel.heard();
+    channel.send(student, &hello(0));
+    assert_eq!(channel.received(), [(student, seat(1, 0, ""))]);
+    channel.send(student, &hello(3));
+    channel.received();
     let stats = channel.machine.stats(channel.now);
     assert_eq!((stats.students, stats.leader), (vec![3], false));
-    assert!(matches!(channel.student(0, 2, None).1, Heard::Seat { .. }));
+    assert!(matches!(channel.student(0, 2, None).1, Received::Seat { .. }));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_late_subscription_is_answered_at_once_and_by_prefix() {
     channel.set(leader, "a");
     let told = |channel: &mut Channel, prefix: &[u8]| {
         let peer = channel.subscribe(prefix);
-        channel.heard() == [(peer, Heard::Model(1, "a".into()))]
+        channel.received() == [(peer, Received::Model(1, "a".into()))]
     };
     for prefix in [&b""[..], b"M", b"MODE", b"MODEL"] {
         assert!(told(&mut channel, prefix), "{}", prefix.escape_ascii());
@@ -123,12 +123,12 @@ fn a_late_subscription_is_answered_at_once_and_by_prefix() {
     }
     assert_eq!(channel.machine.stats(channel.now).subscribers, 4);
     // STOP goes to those that subscribe to it: the first of the four, and two of the six.
-    channel.say(leader, &ControlRequest::Stop);
-    let stopped = channel.heard().iter().filter(|(_, heard)| *heard == Heard::Stop).count();
+    channel.send(leader, &ControlRequest::Stop);
+    let stopped = channel.received().iter().filter(|(_, received)| *received == Received::Stop).count();
     assert_eq!(stopped, 3);
     // It is not kept for later.
     let late = channel.subscribe(b"");
-    assert_eq!(channel.heard(), [(late, Heard::Model(1, "a".into()))]);
+    assert_eq!(channel.received(), [(late, Received::Model(1, "a".into()))]);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_cancelled_subscription_is_over_and_doubles_count_once() {
     channel.machine.handle_subscription(channel.now, worker, false, b"NEVER");
     assert_eq!(channel.set(leader, "a").len(), 2);
     channel.machine.handle_subscription(channel.now, worker, false, b"");
-    assert_eq!(channel.set(leader, "b"), [(leader, Heard::Set(2))]);
+    assert_eq!(channel.set(leader, "b"), [(leader, Received::Set(2))]);
     assert_eq!(channel.machine.stats(channel.now).subscribers, 0);
     channel.leave(worker);
     assert_eq!(channel.machine.stats(channel.now).subscribers, 0);
@@ -156,19 +156,19 @@ fn a_subscriber_that_does_not_read_gets_the_newest_when_it_does() {
     let (slow, quick) = (channel.subscribe(b""), channel.subscribe(b""));
     channel.machine.handle_blocked(slow, true);
     for id in ["a", "b", "c"] {
-        let heard = channel.set(leader, id);
-        assert!(heard.iter().all(|(peer, _)| *peer != slow));
-        assert!(heard.iter().any(|(peer, _)| *peer == quick));
+        let received = channel.set(leader, id);
+        assert!(received.iter().all(|(peer, _)| *peer != slow));
+        assert!(received.iter().any(|(peer, _)| *peer == quick));
     }
     channel.machine.handle_blocked(slow, false);
-    assert_eq!(channel.heard(), [(slow, Heard::Model(3, "c".into()))]);
+    assert_eq!(channel.received(), [(slow, Received::Model(3, "c".into()))]);
     // And what was published of both kinds comes in the order of the latest.
     channel.machine.handle_blocked(slow, true);
     channel.set(leader, "d");
-    channel.say(leader, &ControlRequest::Stop);
+    channel.send(leader, &ControlRequest::Stop);
     channel.set(leader, "e");
     channel.machine.handle_blocked(slow, false);
-    assert_eq!(channel.heard(), [(slow, Heard::Stop), (slow, Heard::Model(5, "e".into()))]);
+    assert_eq!(channel.received(), [(slow, Received::Stop), (slow, Received::Model(5, "e".into()))]);
 }
 
 #[test]
@@ -176,14 +176,14 @@ fn a_subscriber_that_is_blocked_between_two_messages_gets_the_second_later() {
     let mut channel = Channel::new();
     let (leader, _) = channel.student(0, 1, None);
     let worker = channel.subscribe(b"");
-    channel.say(leader, &ControlRequest::Stop);
-    channel.say(leader, &ControlRequest::SetModel { nonce: None, above: 0, model_id: "a", model_cfg: CFG });
+    channel.send(leader, &ControlRequest::Stop);
+    channel.send(leader, &ControlRequest::SetModel { nonce: None, above: 0, model_id: "a", model_cfg: CFG });
     let mut message = Message::new();
     assert_eq!(channel.machine.poll_transmit(&mut message), Some(worker));
     channel.machine.handle_blocked(worker, true);
-    assert_eq!(channel.heard(), [(leader, Heard::Done), (leader, Heard::Set(1))]);
+    assert_eq!(channel.received(), [(leader, Received::Done), (leader, Received::Set(1))]);
     channel.machine.handle_blocked(worker, false);
-    assert_eq!(channel.heard(), [(worker, Heard::Model(1, "a".into()))]);
+    assert_eq!(channel.received(), [(worker, Received::Model(1, "a".into()))]);
 }
 
 #[test]
@@ -229,12 +229,15 @@ fn no_stop_waits_once_the_last_worker_has_gone() {
 fn after_a_restart_the_highest_generation_wins_and_is_published() {
     let mut channel = Channel::new();
     let worker = channel.subscribe(b"");
-    let (_, heard) = channel.student(1, 1, Some(model(6, "f")));
-    assert_eq!(heard, seat(1, 6, "f"));
-    let (leader, heard) = channel.student(0, 2, Some(model(7, "g")));
-    assert_eq!(heard, seat(2, 7, "g"));
+    let (_, received) = channel.student(1, 1, Some(model(6, "f")));
+    assert_eq!(received, seat(1, 6, "f"));
+    let (leader, received) = channel.student(0, 2, Some(model(7, "g")));
+    assert_eq!(received, seat(2, 7, "g"));
     assert_eq!(channel.student(2, 3, Some(model(6, "f"))).1, seat(3, 7, "g"));
-    assert_eq!(channel.set(leader, "h"), [(worker, Heard::Model(8, "h".into())), (leader, Heard::Set(8))]);
+    assert_eq!(
+        channel.set(leader, "h"),
+        [(worker, Received::Model(8, "h".into())), (leader, Received::Set(8))]
+    );
 }
 
 #[test]
@@ -243,8 +246,8 @@ fn what_students_remember_is_published() {
     let worker = channel.subscribe(b"");
     let peer = channel.connect(Endpoint::Control);
     let hello = ControlRequest::Hello { rank: 1, slot_size: 64, nonce: None, known: Some(model(6, "f")) };
-    channel.say(peer, &hello);
-    assert_eq!(channel.heard(), [(worker, Heard::Model(6, "f".into())), (peer, seat(1, 6, "f"))]);
+    channel.send(peer, &hello);
+    assert_eq!(channel.received(), [(worker, Received::Model(6, "f".into())), (peer, seat(1, 6, "f"))]);
 }
 
 #[test]
@@ -255,14 +258,17 @@ fn the_word_of_a_leader_wins_over_what_is_remembered() {
     let (leader, _) = channel.student(0, 1, None);
     channel.set(leader, "new");
     assert_eq!(channel.student(1, 2, Some(model(9, "old"))).1, seat(2, 1, "new"));
-    assert_eq!(channel.set(leader, "b"), [(worker, Heard::Model(2, "b".into())), (leader, Heard::Set(2))]);
+    assert_eq!(
+        channel.set(leader, "b"),
+        [(worker, Received::Model(2, "b".into())), (leader, Received::Set(2))]
+    );
 }
 
 #[test]
 fn a_refused_student_is_not_believed() {
     let mut channel = Channel::new();
     channel.student(1, 1, None);
-    assert!(matches!(channel.student(1, 2, Some(model(9, "x"))).1, Heard::Refused(_)));
+    assert!(matches!(channel.student(1, 2, Some(model(9, "x"))).1, Received::Refused(_)));
     assert_eq!(channel.machine.stats(channel.now).generation, 0);
 }
 
@@ -273,14 +279,14 @@ fn the_same_request_again_is_carried_out_once() {
     let (leader, _) = channel.student(0, 1, None);
     let set =
         |nonce| ControlRequest::SetModel { nonce: Some(nonce), above: 0, model_id: "a", model_cfg: CFG };
-    channel.say(leader, &set(5));
-    assert_eq!(channel.heard().len(), 2);
+    channel.send(leader, &set(5));
+    assert_eq!(channel.received().len(), 2);
     channel.leave(leader);
     let (leader, _) = channel.student(0, 1, None);
-    channel.say(leader, &set(5));
-    assert_eq!(channel.heard(), [(leader, Heard::Set(1))]);
-    channel.say(leader, &set(6));
-    assert_eq!(channel.heard(), [(worker, Heard::Model(2, "a".into())), (leader, Heard::Set(2))]);
+    channel.send(leader, &set(5));
+    assert_eq!(channel.received(), [(leader, Received::Set(1))]);
+    channel.send(leader, &set(6));
+    assert_eq!(channel.received(), [(worker, Received::Model(2, "a".into())), (leader, Received::Set(2))]);
 }
 
 #[test]
@@ -289,14 +295,14 @@ fn a_generation_is_above_what_the_leader_asks_for() {
     let (leader, _) = channel.student(0, 1, None);
     let set = |above| ControlRequest::SetModel { nonce: None, above, model_id: "a", model_cfg: CFG };
     for (above, generation) in [(4, 5), (0, 6), (6, 7), (9, 10)] {
-        channel.say(leader, &set(above));
-        assert_eq!(channel.heard(), [(leader, Heard::Set(generation))]);
+        channel.send(leader, &set(above));
+        assert_eq!(channel.received(), [(leader, Received::Set(generation))]);
     }
-    channel.say(leader, &set(MAX_GENERATION - 1));
-    assert_eq!(channel.heard(), [(leader, Heard::Set(MAX_GENERATION))]);
+    channel.send(leader, &set(MAX_GENERATION - 1));
+    assert_eq!(channel.received(), [(leader, Received::Set(MAX_GENERATION))]);
     for above in [0, MAX_GENERATION] {
-        channel.say(leader, &set(above));
-        assert!(refusal(&channel.heard()[0].1).contains("is the last"));
+        channel.send(leader, &set(above));
+        assert!(refusal(&channel.received()[0].1).contains("is the last"));
     }
 }
 
@@ -311,7 +317,7 @@ fn statistics_list_the_connected_peers() {
     let stats = channel.machine.stats(channel.now);
     assert_eq!((stats.leader, stats.slot_size, &stats.students[..]), (true, 64, &[0, 1, 3][..]));
     // Any peer may ask.
-    channel.say(asker, &ControlRequest::Stats);
+    channel.send(asker, &ControlRequest::Stats);
     let mut message = Message::new();
     channel.machine.poll_transmit(&mut message);
     let mut expected = Message::new();
@@ -324,7 +330,7 @@ fn a_subscriber_sends_only_subscriptions() {
     let mut channel = Channel::new();
     let peer = channel.connect(Endpoint::Publication);
     channel.machine.handle_message(channel.now, peer, &[b"HELLO", b"\x82\xa4rank\x00\xa9slot_size\x01"]);
-    assert_eq!(channel.heard(), []);
+    assert_eq!(channel.received(), []);
     assert!(!channel.machine.stats(channel.now).leader);
 }
 
@@ -338,8 +344,8 @@ fn seats_are_limited() {
     assert!(refusal(&channel.student(u32::MAX, 0, None).1).contains("4096 students are connected"));
     // Those that are there may still move.
     let hello = ControlRequest::Hello { rank: 9999, slot_size: 64, nonce: None, known: None };
-    channel.say(last.unwrap(), &hello);
-    assert!(matches!(channel.heard()[..], [(_, Heard::Seat { .. })]));
+    channel.send(last.unwrap(), &hello);
+    assert!(matches!(channel.received()[..], [(_, Received::Seat { .. })]));
 }
 
 #[test]
@@ -348,9 +354,9 @@ fn junk_is_answered_and_changes_nothing() {
     let (leader, _) = channel.student(0, 1, None);
     for frames in [&[][..], &[&b""[..]], &[b"HELLO"], &[b"SET_MODEL", b"\xc1"], &[b"\xff", b"\x80", b"x"]] {
         channel.machine.handle_message(channel.now, leader, frames);
-        assert!(matches!(channel.heard()[..], [(_, Heard::Refused(_))]));
+        assert!(matches!(channel.received()[..], [(_, Received::Refused(_))]));
     }
-    assert_eq!(channel.set(leader, "a"), [(leader, Heard::Set(1))]);
+    assert_eq!(channel.set(leader, "a"), [(leader, Received::Set(1))]);
 }
 
 #[test]

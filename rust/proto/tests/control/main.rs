@@ -23,7 +23,7 @@ pub(crate) struct Channel {
 
 /// What a peer receives, without the borrow.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     Seat { number: u64, generation: u64, model_id: String, model_cfg: Vec<u8> },
     Set(u64),
     Done,
@@ -44,7 +44,7 @@ impl Channel {
         peer
     }
 
-    pub(crate) fn say(&mut self, peer: PeerId, request: &ControlRequest<'_>) {
+    pub(crate) fn send(&mut self, peer: PeerId, request: &ControlRequest<'_>) {
         let mut message = Message::new();
         request.encode(&mut message);
         let frames: Vec<_> = message.frames().collect();
@@ -58,24 +58,29 @@ impl Channel {
     }
 
     /// A student on a new connection, whatever becomes of its HELLO.
-    pub(crate) fn student(&mut self, rank: u32, nonce: u64, known: Option<ModelRef<'_>>) -> (PeerId, Heard) {
+    pub(crate) fn student(
+        &mut self,
+        rank: u32,
+        nonce: u64,
+        known: Option<ModelRef<'_>>,
+    ) -> (PeerId, Received) {
         let peer = self.connect(Endpoint::Control);
-        self.say(peer, &ControlRequest::Hello { rank, slot_size: 64, nonce: Some(nonce), known });
-        let heard = self.heard().into_iter().rfind(|(to, _)| *to == peer);
-        (peer, heard.map(|(_, heard)| heard).unwrap())
+        self.send(peer, &ControlRequest::Hello { rank, slot_size: 64, nonce: Some(nonce), known });
+        let received = self.received().into_iter().rfind(|(to, _)| *to == peer);
+        (peer, received.map(|(_, received)| received).unwrap())
     }
 
     pub(crate) fn leave(&mut self, peer: PeerId) {
         self.machine.handle_disconnected(self.now, peer);
     }
 
-    pub(crate) fn set(&mut self, peer: PeerId, model_id: &str) -> Vec<(PeerId, Heard)> {
-        self.say(peer, &ControlRequest::SetModel { nonce: None, above: 0, model_id, model_cfg: CFG });
-        self.heard()
+    pub(crate) fn set(&mut self, peer: PeerId, model_id: &str) -> Vec<(PeerId, Received)> {
+        self.send(peer, &ControlRequest::SetModel { nonce: None, above: 0, model_id, model_cfg: CFG });
+        self.received()
     }
 
     /// All that was sent since the last call, and to which peers.
-    pub(crate) fn heard(&mut self) -> Vec<(PeerId, Heard)> {
+    pub(crate) fn received(&mut self) -> Vec<(PeerId, Received)> {
         let mut all = Vec::new();
         let mut message = Message::new();
         while let Some(peer) = self.machine.poll_transmit(&mut message) {
@@ -95,23 +100,30 @@ impl Channel {
     }
 }
 
-pub(crate) fn read(message: &Message) -> Heard {
+pub(crate) fn read(message: &Message) -> Received {
     let frames: Vec<_> = message.frames().collect();
     if frames.len() == 2 {
         return match Publication::decode(&frames).unwrap() {
-            Publication::Model(model) => Heard::Model(model.generation, model.model_id.to_owned()),
-            Publication::Stop => Heard::Stop,
+            Publication::Model(model) => Received::Model(model.generation, model.model_id.to_owned()),
+            Publication::Stop => Received::Stop,
         };
     }
     let reply = ControlReply::decode(&frames).unwrap();
     match reply {
-        ControlReply { ok: false, error: Some(error), .. } => Heard::Refused(error.to_owned()),
+        ControlReply { ok: false, error: Some(error), .. } => Received::Refused(error.to_owned()),
         ControlReply { ok: true, peer_id: Some(number), generation: Some(generation), model, .. } => {
             let (model_id, model_cfg) = model.unwrap();
-            Heard::Seat { number, generation, model_id: model_id.to_owned(), model_cfg: model_cfg.to_vec() }
+            Received::Seat {
+                number,
+                generation,
+                model_id: model_id.to_owned(),
+                model_cfg: model_cfg.to_vec(),
+            }
         }
-        ControlReply { ok: true, peer_id: None, generation: Some(generation), .. } => Heard::Set(generation),
-        ControlReply { ok: true, .. } => Heard::Done,
+        ControlReply { ok: true, peer_id: None, generation: Some(generation), .. } => {
+            Received::Set(generation)
+        }
+        ControlReply { ok: true, .. } => Received::Done,
         other => panic!("{other:?}"),
     }
 }

@@ -146,11 +146,11 @@ impl World {
     fn step(&mut self, i: usize) {
         let peer = &mut self.peers[i];
         let mut message = Message::new();
-        let said = match &mut peer.machine {
+        let sent = match &mut peer.machine {
             Machine::Student(student) => student.poll_transmit(&mut message),
             Machine::Worker(worker) => worker.poll_transmit(&mut message),
         };
-        if said && peer.connection.is_some() {
+        if sent && peer.connection.is_some() {
             peer.up.push_back(message);
         }
         match (self.rng.below(2), peer.connection) {

@@ -6,7 +6,7 @@ use softs_proto::wire::{ControlReply, ControlRequest, Message, Publication};
 use super::{CFG, model};
 
 /// The next request, if there is one.
-fn said(student: &mut Student) -> Option<Message> {
+fn sent(student: &mut Student) -> Option<Message> {
     let mut message = Message::new();
     student.poll_transmit(&mut message).then_some(message)
 }
@@ -48,8 +48,8 @@ fn set_model(nonce: u64, above: u64, model_id: &str) -> ControlRequest<'_> {
 fn seated() -> Student {
     let mut student = Student::new(0, 64, 100);
     student.handle_connected();
-    assert_eq!(said(&mut student), asked(&HELLO));
-    assert_eq!(said(&mut student), None);
+    assert_eq!(sent(&mut student), asked(&HELLO));
+    assert_eq!(sent(&mut student), None);
     assert_eq!(student.seat(), None);
     answer(&mut student, &seat(0, ""));
     assert_eq!(student.seat(), Some(Ok(4)));
@@ -60,13 +60,13 @@ fn seated() -> Student {
 fn nothing_is_sent_before_the_seat_is_taken() {
     let mut student = Student::new(0, 64, 100);
     let request = student.set_model("a".into(), CFG.into());
-    assert_eq!(said(&mut student), None);
+    assert_eq!(sent(&mut student), None);
     student.handle_connected();
-    assert_eq!(said(&mut student), asked(&HELLO));
-    assert_eq!(said(&mut student), None);
+    assert_eq!(sent(&mut student), asked(&HELLO));
+    assert_eq!(sent(&mut student), None);
     answer(&mut student, &seat(0, ""));
     assert_eq!(student.known(), None);
-    assert_eq!(said(&mut student), asked(&set_model(100, 0, "a")));
+    assert_eq!(sent(&mut student), asked(&set_model(100, 0, "a")));
     assert_eq!(student.take_outcome(request), None);
     answer(&mut student, &set(1));
     assert_eq!(student.take_outcome(request), Some(Outcome::Done(1)));
@@ -82,7 +82,7 @@ fn the_next_broker_is_sent_what_is_known() {
     student.handle_connected();
     let hello =
         ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(100), known: Some(model(7, "g")) };
-    assert_eq!(said(&mut student), asked(&hello));
+    assert_eq!(sent(&mut student), asked(&hello));
     // It knows better.
     answer(&mut student, &seat(9, "i"));
     assert_eq!(student.known(), Some(&known(9, "i")));
@@ -92,24 +92,24 @@ fn the_next_broker_is_sent_what_is_known() {
 fn a_request_without_answer_is_sent_again_to_the_next_broker() {
     let mut student = seated();
     let (first, second) = (student.set_model("a".into(), CFG.into()), student.stop_workers());
-    let sent = said(&mut student);
-    assert_eq!(said(&mut student), None);
+    let hello = sent(&mut student);
+    assert_eq!(sent(&mut student), None);
     student.handle_disconnected();
     student.handle_connected();
-    said(&mut student);
+    sent(&mut student);
     answer(&mut student, &seat(0, ""));
-    assert_eq!(said(&mut student), sent, "with the same nonce");
+    assert_eq!(sent(&mut student), hello, "with the same nonce");
     answer(&mut student, &set(1));
-    assert_eq!(said(&mut student), asked(&ControlRequest::Stop));
+    assert_eq!(sent(&mut student), asked(&ControlRequest::Stop));
     answer(&mut student, &ControlReply { ok: true, ..ControlReply::default() });
     assert_eq!(student.take_outcome(first), Some(Outcome::Done(1)));
     assert_eq!(student.take_outcome(second), Some(Outcome::Done(1)));
     // Nothing is sent twice.
     student.handle_disconnected();
     student.handle_connected();
-    said(&mut student);
+    sent(&mut student);
     answer(&mut student, &seat(1, "a"));
-    assert_eq!(said(&mut student), None);
+    assert_eq!(sent(&mut student), None);
 }
 
 #[test]
@@ -117,15 +117,15 @@ fn an_abandoned_request_is_not_sent_and_a_sent_one_not_again() {
     let mut student = seated();
     let (first, second) =
         (student.set_model("a".into(), CFG.into()), student.set_model("b".into(), CFG.into()));
-    said(&mut student);
+    sent(&mut student);
     student.abandon(first);
     student.abandon(second);
-    assert_eq!(said(&mut student), None);
+    assert_eq!(sent(&mut student), None);
     // Its answer is still understood: the broker did it.
     answer(&mut student, &set(1));
     assert_eq!(student.known(), Some(&known(1, "a")));
     assert_eq!(student.take_outcome(first), None);
-    assert_eq!(said(&mut student), None);
+    assert_eq!(sent(&mut student), None);
 }
 
 #[test]
@@ -133,15 +133,15 @@ fn what_may_have_been_done_unseen_counts() {
     let mut student = seated();
     student.note_model(known(4, "d"));
     let lost = student.set_model("e".into(), CFG.into());
-    said(&mut student);
+    sent(&mut student);
     student.abandon(lost);
     student.handle_disconnected();
     student.handle_connected();
-    said(&mut student);
+    sent(&mut student);
     answer(&mut student, &seat(4, "d"));
     // A follower may have received generation 5 as "e".
     student.set_model("f".into(), CFG.into());
-    assert_eq!(said(&mut student), asked(&set_model(101, 5, "f")));
+    assert_eq!(sent(&mut student), asked(&set_model(101, 5, "f")));
 }
 
 #[test]
@@ -149,21 +149,21 @@ fn a_refused_seat_refuses_all_requests_until_it_is_asked_for_again() {
     let mut student = Student::new(0, 64, 100);
     let request = student.set_model("a".into(), CFG.into());
     student.handle_connected();
-    said(&mut student);
+    sent(&mut student);
     answer(&mut student, &ControlReply::refused("taken"));
     assert_eq!(student.seat(), Some(Err("taken")));
     assert_eq!(student.take_outcome(request), Some(Outcome::Refused("taken".into())));
     assert!(student.poll_log().is_some_and(|record| record.text.contains("taken")));
-    assert_eq!(said(&mut student), None);
+    assert_eq!(sent(&mut student), None);
     let request = student.set_model("a".into(), CFG.into());
-    assert_eq!(said(&mut student), asked(&HELLO));
+    assert_eq!(sent(&mut student), asked(&HELLO));
     answer(&mut student, &seat(0, ""));
-    said(&mut student);
+    sent(&mut student);
     answer(&mut student, &ControlReply::refused("no"));
     assert_eq!(student.take_outcome(request), Some(Outcome::Refused("no".into())));
     // A claim asks again too, but not for a seat that is held.
     student.claim();
-    assert_eq!(said(&mut student), None);
+    assert_eq!(sent(&mut student), None);
 }
 
 #[test]
@@ -174,13 +174,13 @@ fn answers_that_make_no_sense_are_refusals_or_nothing() {
     assert_eq!(student.seat(), Some(Ok(4)));
     for frames in [&[&b"\xc1"[..]][..], &[b"MODEL", b"\x80"], &[b"\x81\xa2ok\xc3"]] {
         let request = student.set_model("a".into(), CFG.into());
-        said(&mut student);
+        sent(&mut student);
         student.handle_message(frames);
         assert!(matches!(student.take_outcome(request), Some(Outcome::Refused(_))));
     }
     let mut student = Student::new(0, 64, 100);
     student.handle_connected();
-    said(&mut student);
+    sent(&mut student);
     student.handle_message(&[b"\x81\xa2ok\xc3"]);
     assert_eq!(student.seat(), Some(Err("the broker's answer lacks a field")));
 }

@@ -304,9 +304,9 @@ fn handshake(role: Role) -> Vec<u8> {
         Role::Subscriber => Role::Publisher,
     });
     let mut codec = Codec::new(role);
-    let mut said = Vec::new();
+    let mut sent = Vec::new();
     for _ in 0..2 {
-        said.extend_from_slice(peer.output());
+        sent.extend_from_slice(peer.output());
         codec.receive(peer.output());
         peer.advance_output(peer.unsent());
         codec.poll().expect("a valid peer");
@@ -314,8 +314,8 @@ fn handshake(role: Role) -> Vec<u8> {
         codec.advance_output(codec.unsent());
         peer.poll().expect("a valid codec");
     }
-    said.extend_from_slice(peer.output());
-    said
+    sent.extend_from_slice(peer.output());
+    sent
 }
 
 /// Frames with headers of either width, and now and then a command before one.

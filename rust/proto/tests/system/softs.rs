@@ -25,7 +25,7 @@ pub(crate) struct SoftsSupplier {
 }
 
 impl SoftsSupplier {
-    fn say(&mut self, request: &SupplierRequest<'_>) {
+    fn send(&mut self, request: &SupplierRequest<'_>) {
         let mut message = Message::new();
         request.encode(&mut message);
         self.unsent.push_back(message.frames().map(<[u8]>::to_vec).collect());
@@ -34,9 +34,9 @@ impl SoftsSupplier {
     /// softs' own sends HELLO once only; this one is one that its user starts again, with its call still going on.
     pub(crate) fn connected(&mut self, peer: PeerId) {
         self.wire = Some(peer);
-        self.say(&SupplierRequest::Hello { product_ids: vec!["[abc]"], name: None });
+        self.send(&SupplierRequest::Hello { product_ids: vec!["[abc]"], name: None });
         if self.call.is_none() {
-            self.say(&SupplierRequest::Ready { credit: None });
+            self.send(&SupplierRequest::Ready { credit: None });
         }
     }
 
@@ -61,7 +61,7 @@ impl SoftsSupplier {
 
     /// Reports a call that is over.
     pub(crate) fn report(&mut self, order_id: &str, success: bool) {
-        self.say(&SupplierRequest::Done { order_id, success });
-        self.say(&SupplierRequest::Ready { credit: None });
+        self.send(&SupplierRequest::Done { order_id, success });
+        self.send(&SupplierRequest::Ready { credit: None });
     }
 }
