@@ -43,8 +43,8 @@ impl Codec {
     /// Encodes whole pieces, and what the last one of a tensor has.
     ///
     /// # Errors
-    /// [`CodecError`]: a value that this encoding cannot hold, or a length that does not fit; `first` is the number of
-    /// the first element, for the text. Part of `out` is undefined then.
+    /// [`CodecError`]: a value that this encoding cannot hold, or a length that does not fit; `first` is the number of the first element, for
+    /// the text. Part of `out` is undefined then.
     pub fn encode(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         self.encode_inlined(first, values, out)
     }

@@ -2,8 +2,7 @@
 
 use thiserror::Error;
 
-/// Why something cannot be encoded, or is not what an encoding writes. Elements are counted from 0, in the order of
-/// memory.
+/// Why something cannot be encoded, or is not what an encoding writes. Elements are counted from 0, in the order of memory.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum CodecError {
     /// Bytes that are no whole elements, or too many or too few.
@@ -24,7 +23,7 @@ pub enum CodecError {
         /// What it is.
         value: f32,
     },
-    /// A block with a scale that is out of range.
+    /// A block whose scale is out of range.
     #[error(
         "element {at} is {value}, too large for int8 with a float16 scale, which goes to 8319008; use a float32 scale"
     )]

@@ -1,9 +1,7 @@
-//! Floats of fewer bits, to and from float32: without a branch, and without arithmetic on denormal numbers, which a
-//! process may have flushed to 0.
+//! Floats of fewer bits, to and from float32: without a branch, and without arithmetic on denormal numbers, which a process may have flushed to 0.
 //!
-//! Narrowing rounds to nearest, ties to even. What is finite stays finite: beyond the largest number of a dtype comes
-//! that number. An infinity stays one, or in float8_e4m3fn, which has none, becomes the largest number. A NaN stays
-//! one.
+//! Narrowing rounds to nearest, ties to even. What is finite stays finite: beyond the largest number of a dtype comes that number. An infinity
+//! stays one, or in float8_e4m3fn, which has none, becomes the largest number. A NaN stays one.
 
 /// A float dtype, named as torch names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,11 +113,10 @@ trait Small {
     const REBIAS: u32 = (127 - Self::BIAS) << 23;
     /// The smallest number that is not denormal, as bits of float32.
     const SMALLEST_NORMAL: u32 = (128 - Self::BIAS) << 23;
-    /// A float32 with a last bit worth as much as that of our denormal numbers: adding it rounds to them.
+    /// A float32 whose last bit is worth as much as that of our denormal numbers: adding it rounds to them.
     const ROUNDS_TO_DENORMAL: u32 = (127 - Self::BIAS + Self::SHIFT + 1) << 23;
 
-    /// Source: F. Giesen, `float->half` with round to nearest even (gist rygorous/2156668), for any small float and
-    /// with saturation.
+    /// Source: F. Giesen, `float->half` with round to nearest even (gist rygorous/2156668), for any small float and with saturation.
     #[inline(always)]
     fn narrow(value: f32) -> u32 {
         let bits = value.to_bits();
@@ -197,11 +194,10 @@ fn widen_bf16(code: u16) -> f32 {
     f32::from_bits(u32::from(code) << 16)
 }
 
-/// The float32 next to a float64, with a last bit of 1 where anything was lost. A second rounding, to at least two bits
-/// less, then comes out as one from the float64 would.
+/// The float32 next to a float64 whose last bit is 1 where anything was lost. A second rounding, to at least two bits less, then comes out as one
+/// from the float64 would.
 ///
-/// Source: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
-/// odd", IEEE TC 2008.
+/// Source: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE TC 2008.
 #[inline(always)]
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;

@@ -2,8 +2,7 @@
 
 use crate::{CodecError, Piece};
 
-/// Whole numbers below the length of a row, int64 as torch wants them: stored as uint16 where the row has at most 65536
-/// elements, else as int32.
+/// Whole numbers below the length of a row, int64 as torch wants them: stored as uint16 where the row has at most 65536 elements, else as int32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Indices {
     len: u32,

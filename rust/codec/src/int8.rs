@@ -5,11 +5,10 @@ use crate::{CodecError, Float, Piece};
 
 /// Blocks of elements as `[scale][int8 per element]`, one after the other; the last block of a tensor may be shorter.
 ///
-/// `scale = largest absolute value / 127`, rounded up to a number of its dtype, and an element x is stored as `round(x
-/// / scale)`, ties to even. So `|stored * scale - x| <= scale / 2`, but for the last bits of float32.
+/// `scale = largest absolute value / 127`, rounded up to a number of its dtype, and an element x is stored as `round(x / scale)`, ties to even. So
+/// `|stored * scale - x| <= scale / 2`, but for the last bits of float32.
 ///
-/// Source: symmetric quantization by blocks, Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR
-/// 2022, with linear steps.
+/// Source: symmetric quantization by blocks, Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022, with linear steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Int8 {
     dtype: Float,

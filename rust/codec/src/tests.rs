@@ -219,7 +219,7 @@ proptest! {
                     let step = if is_short { step * (1.0 + 1.0 / 1024.0) + 2f64.powi(-24) } else { step * (1.0 + 1e-6) + 1.5e-45 };
                     for (value, back) in block.iter().zip(back) {
                         let error = (f64::from(*value) - f64::from(*back)).abs();
-                        prop_assert!(error <= step * 0.500_02, "{} was decoded as {}", value, back);
+                        prop_assert!(error <= step * 0.500_02, "{} came back as {}", value, back);
                     }
                 }
             }

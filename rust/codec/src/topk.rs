@@ -45,7 +45,7 @@ impl TopK {
         [self.k * self.dtype.n_bytes(), self.k * self.indices.n_bytes(), 4]
     }
 
-    /// Encodes one row into its values, indices and log-sum-exp, each part with exactly its length.
+    /// Encodes one row into its values, indices and log-sum-exp, all of whose lengths must be as they should.
     pub fn encode_row(&self, row: &[u8], parts: [&mut [u8]; 3], scratch: &mut Scratch) {
         self.encode_row_inlined(row, parts, scratch);
     }
@@ -103,8 +103,8 @@ fn index_of(candidate: i64) -> u32 {
 
 /// Puts the k best candidates into `best`, sorted.
 ///
-/// Goes through the row once. What is no better than the k-th best so far is passed over, many at a time; the rest is
-/// collected, and now and then cut down to k.
+/// Goes through the row once. What is no better than the k-th best so far is passed over, many at a time; the rest is collected, and now and then
+/// cut down to k.
 #[inline(always)]
 fn select(values: &[f32], k: usize, best: &mut Vec<i64>) {
     best.clear();
