@@ -1,4 +1,4 @@
-"""What ``softs-fast`` understands. Each command's code is loaded when it runs."""
+"""The arguments of ``softs-fast``. The code of a command is loaded when the command runs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The options of the command; with them `run`, a function that takes them, and `endless`, whether only a signal ends the command.
+        The options of the command; among them `run`, the function that takes them, and `endless`, whether only a signal
+        ends the command.
 
     Raises:
-        SystemExit: they are wrong, or ask for help.
+        SystemExit: the arguments are wrong, or ask for help.
     """
     parser = argparse.ArgumentParser(
         prog="softs-fast",
-        description="Training data from teachers to a student at memory speed: run a broker, look at a market, measure this machine.",
+        description="Training data from teachers to a student at memory speed: run a broker, show a market, measure "
+        "this machine.",
         epilog="softs-fast COMMAND --help tells more about a command.",
     )
     parser.add_argument("--version", action="version", version=f"softs-fast {__version__}")
@@ -66,9 +68,9 @@ examples:
     parser.add_argument(
         "--control",
         metavar="ENDPOINT",
-        help="where students say which model they want; served if it or --control-pub is given, or no endpoint is",
+        help="where students connect to set the model; served if it or --control-pub is given, or no endpoint is",
     )
-    parser.add_argument("--control-pub", metavar="ENDPOINT", help="where workers hear of models")
+    parser.add_argument("--control-pub", metavar="ENDPOINT", help="where workers receive models")
     parser.add_argument(
         "--log-level", choices=_LOG_LEVELS, default="info", help="what to log (default: %(default)s)"
     )
@@ -106,7 +108,7 @@ def _add_stats(add_parser: _AddParser) -> None:
     parser = _command(
         add_parser,
         "stats",
-        "print who is connected to a broker and what they did",
+        "print the peers of a broker and their counters",
         f"""\
 examples:
   softs-fast stats {_FRONTEND}
@@ -150,7 +152,7 @@ Without a terminal it prints plain text, one screen after the other.""",
         type=_seconds,
         default=1.0,
         metavar="SECONDS",
-        help="look again after so long (default: 1)",
+        help="interval between two screens (default: 1)",
     )
     parser.add_argument(
         "--once", action="store_true", help="print one screen as plain text, after one interval"

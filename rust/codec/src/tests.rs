@@ -172,7 +172,7 @@ fn no_number_and_no_end() {
         for (dtype, bytes) in from {
             let codes = encoded(cast(dtype, stored), &bytes).unwrap();
             let found: Vec<u32> = (0..4).map(|i| code_at(stored, &codes, i)).collect();
-            // Which sign a NaN has is nobody's business.
+            // The sign of a NaN does not matter.
             assert_eq!(found[..2], wanted[..2]);
             assert!(found[2..].iter().all(|code| code & (sign - 1) == nan));
         }
