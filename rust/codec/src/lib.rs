@@ -1,10 +1,10 @@
-//! What a teacher makes of a tensor so that it takes fewer bytes, and how the student's batch gets it back. `docs/numerics.md` has the formulas.
+//! Encodings of tensors in fewer bytes, and their decoding. `docs/numerics.md` has the formulas.
 //!
-//! Pure functions from bytes to bytes, native endian, at any address: nothing here knows where they come from. Loops go over whole pieces
-//! without a branch, so that the compiler makes vector instructions of them. What goes through all elements is inlined, and there twice: for
-//! every processor, and for those with AVX2. Which one this is, the caller finds out.
+//! Pure functions from bytes to bytes, native endian, at any address. Loops process whole pieces without a branch, so
+//! that the compiler uses vector instructions. Functions over all elements are inlined, and compiled twice: for every
+//! processor, and for those with AVX2. The caller detects the processor.
 //!
-//! What is decoded may have been written by anybody: lengths, scales and indices are checked, and a bad one is an error.
+//! Bytes to decode are not trusted: lengths, scales and indices are checked, and a bad one is an error.
 
 #![forbid(unsafe_code)]
 
@@ -25,30 +25,30 @@ pub use indices::Indices;
 pub use int8::Int8;
 pub use topk::{Scratch, TopK};
 
-/// A tensor's encoding that goes through it once, from the first element to the last.
+/// An encoding that reads a tensor once, from the first element to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// Another float dtype.
     Cast(Cast),
     /// Whole numbers of 8 bits and a scale per block.
     Int8(Int8),
-    /// Places in a row of known length.
+    /// Indices into a row of known length.
     Indices(Indices),
 }
 
-/// Elements that can be encoded and decoded without those beside them.
+/// Elements that are encoded and decoded independently of other elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// How many elements.
+    /// Number of elements.
     pub n: usize,
     /// Their bytes.
     pub decoded: usize,
-    /// The bytes that they take when encoded.
+    /// Their bytes when encoded.
     pub encoded: usize,
 }
 
 impl Codec {
-    /// The smallest piece; all of them are alike, but the last one of a tensor may be shorter.
+    /// The smallest piece; all pieces have the same size, but the last one of a tensor may be shorter.
     #[must_use]
     pub fn piece(&self) -> Piece {
         match self {
@@ -58,7 +58,7 @@ impl Codec {
         }
     }
 
-    /// The bytes that `decoded` bytes take when encoded; `None` where these are no whole elements.
+    /// The encoded size of `decoded` bytes; `None` if these are not whole elements.
     #[must_use]
     pub fn encoded_len(&self, decoded: usize) -> Option<usize> {
         match self {
@@ -70,19 +70,19 @@ impl Codec {
         }
     }
 
-    /// Encodes whole pieces, and what the last one of a tensor has.
+    /// Encodes whole pieces, and the last, possibly shorter one of a tensor.
     ///
     /// # Errors
-    /// [`CodecError`]: a value that this encoding cannot hold, or a length that does not fit; `first` is the number of the first element, for
-    /// the text. Part of `out` is undefined then.
+    /// [`CodecError`]: a value that this encoding cannot hold, or a length that does not fit; `first` is the number of
+    /// the first element, for the text. Part of `out` is undefined then.
     pub fn encode(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         self.encode_inlined(first, values, out)
     }
 
-    /// The other way round.
+    /// Decodes what `encode` has written.
     ///
     /// # Errors
-    /// [`CodecError`]: `encoded` is nothing that `encode` writes; as above.
+    /// [`CodecError`]: `encode` does not write such bytes, or a length does not fit.
     pub fn decode(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         self.decode_inlined(first, encoded, out)
     }
