@@ -11,10 +11,13 @@ SHELL := bash
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
 # Passed on to the program behind demo, test, bench and stress: `make test ARGS="-k loader"`.
 ARGS ?=
+# Most tests wait for other processes, so three at a time keep two cores busy; on any machine, so that none runs another suite.
+SIDE_BY_SIDE := -n 3 --dist loadgroup
 # How long `make fuzz` runs.
 SECONDS := 600
 
-VENV := .venv
+# A Python that is named gets an environment of its own, beside .venv: `make test PYTHON=python3.12` uses .venv-python3.12.
+VENV := .venv$(if $(filter-out file,$(origin PYTHON)),-$(notdir $(firstword $(PYTHON))))
 RUN := $(VENV)/bin/python
 NATIVE := Cargo.toml Cargo.lock $(shell find rust -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
 CSRC := $(shell find csrc -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' -o -path '*/standin/*.h')
@@ -37,8 +40,8 @@ demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) #
 test: $(VENV)/.installed-dev ## all tests but the slow ones: cargo test, pytest, and those of the CUDA side on a stand-in
 	cargo test
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib loom_tests
-	$(RUN) -m pytest $(ARGS)
-	$(RUN) tests/gpu/standin $(ARGS)
+	$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
+	$(RUN) tests/gpu/standin $(SIDE_BY_SIDE) $(ARGS)
 
 lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stubs, the arrows between rooms
 	@cargo fmt --version >/dev/null 2>&1 || { echo 'rustfmt is missing: rustup component add rustfmt, or install the package rustfmt' >&2; exit 1; }
@@ -78,7 +81,7 @@ fuzz: ## random bytes and random schedules against the protocol; SECONDS=600
 
 clean: ## remove everything that was built; .venv stays, its packages are large
 	rm -rf target dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
-	rm -f $(VENV)/.installed-* python/softs_fast/_core*.so python/softs_fast/_kernels*.so
+	rm -f $(VENV)/.installed-* .venv*/.installed-* python/softs_fast/_core*.so python/softs_fast/_kernels*.so
 	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
 
 # softs_fast itself, editable, with its native modules in release, and the packages of an extra of pyproject.toml.

@@ -25,16 +25,17 @@ BATCH = 32
 N_SLOTS = 4 * BATCH
 # Batches of each model that are taken before the next switch.
 N_TAKEN = 2
-WORKERS = {"num_workers": 2, "multiprocessing_context": "spawn"}
+PROCESSES = {"num_workers": 2, "multiprocessing_context": "spawn"}
 # Name of a case: number of suppliers, and the options of the loader.
 LOADERS: dict[str, tuple[int, dict[str, Any]]] = {
     "no workers, 1 supplier": (1, {}),
     "no workers, 1 supplier, zero copy": (1, {"zero_copy": True}),
-    "2 workers, 1 supplier": (1, WORKERS),
-    "2 workers, 2 suppliers": (2, WORKERS),
-    "2 workers, 2 suppliers, zero copy": (2, {**WORKERS, "zero_copy": True}),
-    "2 workers, 2 suppliers, ordered": (2, {**WORKERS, "ordered": True}),
-    "2 workers, 1 supplier, ordered": (1, {**WORKERS, "ordered": True}),
+    "2 workers, 1 supplier": (1, {"num_workers": 2}),
+    "2 workers, 2 suppliers, ordered": (2, {"num_workers": 2, "ordered": True}),
+    "2 worker processes, 1 supplier": (1, PROCESSES),
+    "2 worker processes, 2 suppliers": (2, PROCESSES),
+    "2 worker processes, 2 suppliers, zero copy": (2, {**PROCESSES, "zero_copy": True}),
+    "2 worker processes, 2 suppliers, ordered": (2, {**PROCESSES, "ordered": True}),
 }
 
 

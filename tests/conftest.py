@@ -1,19 +1,25 @@
 """Fixtures for all tests: unique endpoints, and a watch on what a test leaves behind."""
 
+import functools
 import gc
 import multiprocessing
 import os
 import shutil
 import signal
+import stat
+import struct
+import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from process import Process, Zygote
 
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.register_profile(
@@ -21,15 +27,36 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# Before any test starts the server: its forks have torch, which takes seconds to import.
+multiprocessing.set_forkserver_preload(["torch.distributed", "softs_fast.collectives", "softs_fast.loader"])
+# Python's default start method, for tests that name none and for the DataLoader: `SOFTS_TEST_START_METHOD=forkserver make test`.
+if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):
+    multiprocessing.set_start_method(start_method)
+
 # A shell's background job ignores SIGINT, and so would every process that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Of a segment, as in docs/segment.md: the length of the control block, which ends it, and where it names the process that owns it.
+BLOCK_BYTES, OWNER_AT = 4096, 40
+
+# Processes that this one has started, those that have ended too.
+_started: set[int] = set()
 
 # How long a watchdog waits for what must happen; it is never what a test measures.
 WATCHDOG_S = 30.0
 
+# Modules in the command lines of the processes that multiprocessing keeps for the life of a process.
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Parts of the names of the files in which multiprocessing keeps the memory that processes share.
+HEAP_FILES = ("/pym-", "/pymp-")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Threads of the real softs may die of its own bugs, in whichever test they happen to."""
+    """Tests that may take minutes come first, so that no worker of pytest-xdist ends with one of them.
+
+    Threads of the real softs may fail by bugs of its own, in any test.
+    """
+    items.sort(key=_time_limit, reverse=True)
     ignore = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     for item in items:
         callspec = getattr(item, "callspec", None)
@@ -37,6 +64,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             isinstance(value, str) and value == "softs" for value in callspec.params.values()
         ):
             item.add_marker(ignore)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Reports go from process to process as UTF-8; what a test logs or prints may have surrogates."""
+    report = yield
+    report.sections = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
+
+
+def _time_limit(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark else 0.0
 
 
 def pytest_sessionfinish() -> None:
@@ -66,7 +108,7 @@ def backend(short_path: Path) -> str:
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """Wait until a condition holds; fail with `what` if the watchdog bites."""
+    """Wait until a condition holds; fail with `what` after the time of the watchdog."""
 
     def wait(condition: Callable[[], object], what: str = "condition") -> None:
         give_up = time.monotonic() + WATCHDOG_S
@@ -89,7 +131,7 @@ def leaves_nothing_behind(request: pytest.FixtureRequest, caplog: pytest.LogCapt
         yield
         return
     gc.collect()
-    # What is here stays for long, torch above all: no collection need look at it again, which takes half a second otherwise.
+    # What is here stays for long, torch above all: later collections leave it out, which saves half a second each.
     gc.freeze()
     before = _belongings()
     yield
@@ -122,52 +164,114 @@ def _left_over(before: set[str]) -> set[str]:
 
 
 def _children() -> set[str]:
-    """Child processes; the helpers that multiprocessing keeps for the life of the process do not count."""
+    """Processes that this one has started, and theirs; helpers that live as long as the test run do not count."""
     multiprocessing.active_children()  # reaps those that have ended
-    helpers = {resource_tracker._resource_tracker._pid, forkserver._forkserver._forkserver_pid}  # type: ignore[attr-defined]
-    pids: set[int] = set()
-    for children in Path("/proc/self/task").glob("*/children"):
+    helpers = {pid for pid in _children_of(os.getpid()) if _is_helper(pid)} | set(Zygote.pids())
+    found: set[int] = set()
+    parents = {os.getpid()}
+    while parents:
+        parents = {child for parent in parents for child in _children_of(parent)}
+        found |= parents
+    return {f"child {pid}" for pid in found - helpers}
+
+
+def _children_of(pid: int) -> Iterator[int]:
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            pids.update(map(int, children.read_text().split()))
+            yield from map(int, children.read_text().split())
         except (FileNotFoundError, ProcessLookupError):  # the thread has ended
             continue
-    return {f"child {pid}" for pid in pids - helpers}
+
+
+def _is_helper(pid: int) -> bool:
+    """Return whether a process is the resource tracker or the fork server of multiprocessing."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # it has ended
+        return False
+    return any(module in command for module in HELPERS)
 
 
 def _descriptors() -> set[str]:
-    """Open descriptors; multiprocessing keeps the memory of its heap and the pipes of its helpers open."""
-    helpers = {
-        resource_tracker._resource_tracker._fd,  # type: ignore[attr-defined]
-        forkserver._forkserver._forkserver_alive_fd,  # type: ignore[attr-defined]
+    """Open descriptors; multiprocessing keeps the memory of its heap and the pipes to its helpers open."""
+    helpers = filter(_is_helper, _children_of(os.getpid()))
+    zygotes = set(Zygote.descriptors())
+    read_by_helpers = {
+        target for pid in helpers for _, target, mode in _open_files(pid) if mode & stat.S_IRUSR
     }
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
-        if int(name) not in helpers and "/pym-" not in target and "/pymp-" not in target:
-            found.add(f"descriptor {name} -> {target}")
-    return found
+    return {
+        f"descriptor {name} -> {target}"
+        for name, target, mode in _open_files("self")
+        if int(name) not in zygotes
+        if not (mode & stat.S_IWUSR and target.startswith("pipe:") and target in read_by_helpers)
+        and not any(part in target for part in HEAP_FILES)
+    }
+
+
+def _open_files(process: int | str) -> Iterator[tuple[str, str, int]]:
+    """Yield the number of each descriptor of a process, what it refers to, and whether that is read or written, as a mode."""
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(FileNotFoundError):  # the descriptor of the listing itself
+                yield link.name, os.readlink(link), link.lstat().st_mode
 
 
 def _is_foreign(segment: str) -> bool:
-    """Return whether a process that is neither this one nor its child has the segment mapped.
+    """Whether a segment is of another test run, or of a test that another worker of this one runs.
+
+    It is if a process has it mapped or locked that this one has not started, or if its owner, which has ended, is none of ours.
+    """
+    path = Path("/dev/shm", segment)
+    try:
+        inode = path.stat().st_ino
+        with path.open("rb") as file:
+            file.seek(-BLOCK_BYTES, os.SEEK_END)
+            block = file.read()
+    except OSError:  # it has gone, or is being made
+        return True
+    ours = {os.getpid(), *(int(child.split()[1]) for child in _children())}
+    holders = _holders(inode)
+    if holders:
+        return not holders & ours
+    if not block.startswith(
+        b"SLSEGMNT"
+    ):  # of softs; the fixtures that start its peers remove what they leave
+        return True
+    (owner,) = struct.unpack_from("<I", block, OWNER_AT)
+    return owner not in ours | _started | Process.pids
+
+
+def _holders(inode: int) -> set[int]:
+    """The processes that have a file of shared memory mapped or locked.
 
     By inode: a segment gets its name last, so the kernel does not list it under that name.
     """
-    try:
-        inode = Path("/dev/shm", segment).stat().st_ino
-    except FileNotFoundError:
-        return True
-    own = {str(os.getpid()), *(child.split()[1] for child in _children())}
+    found = set()
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
+            found.add(int(fields[4]))
     for maps in Path("/proc").glob("[0-9]*/maps"):
-        if maps.parent.name in own:
-            continue
         try:
             lines = maps.read_text().splitlines()
-        except OSError:  # it has ended, or belongs to somebody else
+        except OSError:  # it has ended, or belongs to another user
             continue
         if any("/dev/shm/" in line and int(line.split()[4]) == inode for line in lines):
-            return True
-    return False
+            found.add(int(maps.parent.name))
+    return found
+
+
+def _note_pids(cls: Any, method: str) -> None:
+    """Have a method that starts a process also note its id."""
+    start = getattr(cls, method)
+
+    @functools.wraps(start)
+    def noting(self: Any, *args: Any, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        _started.add(self.pid)
+
+    setattr(cls, method, noting)
+
+
+_note_pids(subprocess.Popen, "__init__")
+_note_pids(multiprocessing.process.BaseProcess, "start")

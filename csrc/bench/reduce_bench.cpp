@@ -1,4 +1,4 @@
-// How fast the reduce kernels are on one core, beside what the core can read and write at all. One JSON object per line.
+// Benchmark of the reduce kernels on one core, and of memcpy as the limit of the core. One JSON object per line.
 //
 // reduce_bench [seconds per case]
 #include <algorithm>
@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_per_case = 0.2;
 
-// Median seconds of one call. Short calls are timed in bunches.
+// Median seconds of one call. Short calls are timed in groups.
 template <class Call>
 double median_seconds(Call call) {
     const auto once = [&](int calls) {

@@ -1,4 +1,4 @@
-// One function per room; each puts its functions into the module.
+// One function per folder; each adds its functions to the module.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// softs_fast.collectives: groups of processes, and the memory that they share.
+// Bindings of csrc/collective: groups of processes, and the memory that they share.
 #include <pybind11/stl.h>
 
 #include <array>
@@ -44,7 +44,7 @@ void check_signals() {
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// One rank's memory, as Python's buffer protocol shows it; keeps the region.
+// One rank's memory with Python's buffer protocol; keeps the region.
 struct Part {
     Region region;
     std::byte* data;
@@ -69,7 +69,7 @@ std::size_t group_bytes(int size, std::size_t slot_bytes) {
     return Layout{.size = size, .slot_bytes = slot_bytes}.bytes();
 }
 
-// A segment on its way into a group: taken once.
+// A segment that a group takes over, once.
 struct Segment {
     std::optional<Mapping> mapping;
 };
@@ -84,7 +84,7 @@ std::unique_ptr<Group> join(int rank, const std::vector<std::pair<int, std::uint
                                    Settings{.timeout = nanoseconds(timeout_s), .interrupted = check_signals});
 }
 
-// A thread that waits inside a group needs the GIL now and then, so nobody waits for a group with the GIL.
+// A thread that waits inside a group needs the GIL at times, so no thread waits for a group with the GIL held.
 template <class Ask>
 auto without_gil(Ask ask) {
     const py::gil_scoped_release released;
@@ -141,7 +141,7 @@ void bind_collective(py::module_& module) {
         }
     });
 
-    // The plain metaclass: pybind11's own is for static properties, and nothing that a stub could name.
+    // The plain metaclass: pybind11's own is for static properties, and cannot be named in a stub.
     const py::metaclass plain(reinterpret_cast<PyObject*>(&PyType_Type));
     py::class_<Segment>(module, "Segment", plain)
         .def_static("create", [](std::size_t bytes) { return Segment{Mapping::create(bytes)}; })
@@ -227,9 +227,14 @@ void bind_collective(py::module_& module) {
 
     module.def("this_process", [] {
         const Member self = this_process();
-        return std::pair(static_cast<int>(self.pid), self.started);
+        return std::tuple(static_cast<int>(self.pid), self.started, self.pid_namespace);
     });
-    module.def("process_started", &process_started);
+    module.def(
+        "is_alive",
+        [](int pid, std::uint64_t started, std::uint64_t pid_namespace) {
+            return is_alive({.pid = pid, .started = started, .pid_namespace = pid_namespace});
+        },
+        py::arg("pid"), py::arg("started"), py::arg("pid_namespace"));
     module.attr("MAX_RANKS") = max_ranks;
 }
 

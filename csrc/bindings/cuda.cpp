@@ -1,4 +1,4 @@
-// The CUDA side. In a build without one every call of it says so.
+// Bindings of csrc/cuda. In a build without CUDA every call of them throws.
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ constexpr std::string_view architectures;
 #endif
 constexpr bool is_standin = architectures == "stand-in";
 
-// Address, items, dtype there; offset in the slot, dtype there.
+// Address, items and dtype of the source; offset and dtype in the slot.
 using Row = std::tuple<std::uintptr_t, std::uint64_t, std::string_view, std::uint64_t, std::string_view>;
 
 void pack_rows(const std::vector<Row>& rows, std::uintptr_t slot, std::uint64_t slot_bytes, std::uint64_t stream) {
@@ -80,7 +80,7 @@ dlpack::DataType as_dlpack(Dtype dtype) {
     }
 }
 
-// A tensor, and what keeps its memory.
+// A tensor, and the owner of its memory.
 struct Exported {
     std::vector<std::int64_t> shape, strides;
     py::object keep;
@@ -88,7 +88,7 @@ struct Exported {
 };
 
 void let_go(dlpack::ManagedTensor* managed) {
-    // Past the end of the interpreter nothing can be given back, and nobody is there who would use it.
+    // After the end of the interpreter nothing can be released, and nothing uses it.
     if (!Py_IsInitialized()) return;
     const py::gil_scoped_acquire acquired;
     delete static_cast<Exported*>(managed->context);
@@ -110,7 +110,7 @@ py::capsule tensor(std::uintptr_t address, std::vector<std::int64_t> shape, std:
         .deleter = let_go,
     };
     const py::capsule capsule(&exported->managed, "dltensor", [](PyObject* self) {
-        // Who took the tensor has renamed it.
+        // A consumer of the tensor has renamed it.
         if (!PyCapsule_IsValid(self, "dltensor")) return;
         auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(self, "dltensor"));
         managed->deleter(managed);

@@ -1,4 +1,4 @@
-// Reductions on CUDA devices. In a build without CUDA every call of them says so.
+// Bindings of the reductions on CUDA devices. In a build without CUDA every call of them throws.
 #include <pybind11/stl.h>
 
 #include <cstdint>
@@ -44,7 +44,7 @@ void reduce_inputs(const std::vector<std::uintptr_t>& inputs, std::uintptr_t out
     cuda::reduce_on_device(what, sources, reinterpret_cast<void*>(output), count, stream);
 }
 
-// Addresses of what is staged, of the slice, and of the flags.
+// Addresses of the staged data, of the slice, and of the flags.
 using Row = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t>;
 
 void reduce_ranks(const std::vector<Row>& ranks, int rank, std::uintptr_t output, std::uintptr_t missing, std::uint64_t count,

@@ -1,6 +1,7 @@
-// The part of DLPack that is needed to hand out memory as a tensor.
+// The part of DLPack that is needed to export memory as a tensor.
 //
-// Source: the DLPack C ABI, version 0.8 (dlpack.h); a capsule named "dltensor" holds a DLManagedTensor until somebody takes it.
+// Source: the DLPack C ABI, version 0.8 (dlpack.h); a capsule named "dltensor" holds a DLManagedTensor until a
+// consumer takes it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// softs_fast.kernels: the reduce kernels, and what this build holds.
+// Bindings of csrc/cpu: the reduce kernels, and the contents of this build.
 #include <pybind11/stl.h>
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Dtypes and operations by the names that Python has for them.
+// Dtypes and operations by their names in Python.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// One call of a group: exclusive, on a group that works, and measured.
+// One call of a group: checks that the group works, excludes other calls, and measures the time.
 #pragma once
 
 #include "group.hpp"

@@ -1,8 +1,9 @@
-// The collectives themselves. All stage through the group's own segment piece by piece: what is staged stays in the caches, so memory sees
-// one read and one write of every rank's tensor, which is the least for private results. Regions need no staging.
+// The collectives. All stage through the group's segment in chunks: staged data stays in the caches, so memory sees
+// one read and one write of every rank's tensor, which is the minimum for private results. Regions need no staging.
 //
-// One epoch per piece (rules G2 and G3 of control.hpp): write into the half of the next epoch, publish it, wait for all, read.
-// Order of summation: rank 0, 1, 2, ... for every element, so all ranks end with the same bits, and runs repeat.
+// One epoch per piece (rules G2 and G3 of control.hpp): write into the half of the next epoch, publish it, wait for
+// all, read. Order of summation: rank 0, 1, 2, ... for every element, so all ranks end with the same bits, and runs
+// repeat.
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +13,7 @@
 namespace softs::collective {
 namespace {
 
-// Spreads every bit of two words over one. Source: the finalizer of MurmurHash3 (public domain), chained.
+// Mixes every bit of two words into one. Source: the finalizer of MurmurHash3 (public domain), chained.
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
     hash ^= value + 0x9E3779B97F4A7C15 + (hash << 6) + (hash >> 2);
     hash ^= hash >> 33;
@@ -27,7 +28,7 @@ std::uint64_t mix(std::uint64_t hash, const Reduction& reduction) {
     return mix(mix(hash, static_cast<std::uint64_t>(reduction.dtype) << 8 | static_cast<std::uint64_t>(reduction.op)), scale);
 }
 
-// Walks over pieces as if they lay together.
+// Iterates over pieces as if they were contiguous.
 class Walk {
   public:
     Walk(std::span<const Piece> pieces, std::size_t item_bytes) : pieces_(pieces), item_bytes_(item_bytes) {}
@@ -46,7 +47,7 @@ class Walk {
         });
     }
 
-    // The next bytes, if they lie in one piece; does not move.
+    // The next bytes, if they are in one piece; does not advance.
     std::byte* together(std::size_t bytes) {
         skip_finished();
         return bytes != 0 && length() - at_ >= bytes ? pieces_[piece_].data + at_ : nullptr;
@@ -133,8 +134,9 @@ bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction
         return true;
     }
 
-    // Each rank reduces its slice of a chunk into the common result, and takes the rest from there. While others still reduce, the
-    // next chunk is brought: one wait per chunk. The own slice need not be staged, if it lies in one piece.
+    // Each rank reduces its slice of a chunk into the common result, and copies the rest from there. While others
+    // still reduce, it stages the next chunk: one wait per chunk. The own slice need not be staged, if it is in one
+    // piece.
     struct Slice {
         std::size_t begin, end, total;  // bytes of a chunk
     };
@@ -198,7 +200,7 @@ bool Group::reduce_scatter(const std::byte* in, std::span<const std::size_t> bou
     std::size_t longest = 0;
     for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slice(rank));
 
-    // A piece of every slice per epoch; each rank's own stays where it is.
+    // A piece of every slice per epoch; each rank's own slice stays in place.
     const std::size_t step =
         std::max<std::size_t>(1, schedule_.chunk_bytes / static_cast<std::size_t>(size()) / line_bytes * line_bytes / item);
     std::array<const void*, max_ranks> inputs{};

@@ -1,13 +1,14 @@
-// The layout of a group's own segment: one header, then for every rank lines that it alone writes, then the staging areas.
+// Layout of a group's segment: one header, then for every rank lines that only it writes, then the staging areas.
 //
 // Rules, each kept by group.cpp:
-// - G1 one writer: `epoch`, `state`, `call`, `notice` and `offer` of a rank are stored by that rank only, on lines of 128 bytes
-//   (two cache lines: processors fetch neighbours in pairs) that hold nothing of others.
-// - G2 an epoch is published after all that it announces (release) and read before all that it permits (acquire).
-// - G3 a rank publishes epoch e + 1 only when it no longer reads what others wrote for epoch e - 1 or earlier; so what is written for an
-//   epoch lies in the half of that epoch's parity, and is overwritten two epochs later at the earliest.
-// - G4 nothing read from here is used as an index, an address or a length without a check: peers are of the same user, not of the same
-// mind.
+// - G1 one writer: `epoch`, `state`, `call`, `notice` and `offer` of a rank are stored by that rank only, on lines of
+//   128 bytes (two cache lines: processors fetch neighbours in pairs) that hold nothing of other ranks.
+// - G2 an epoch is published after everything that it announces (release) and read before everything that it permits
+//   (acquire).
+// - G3 a rank publishes epoch e + 1 only when it no longer reads data of other ranks for epoch e - 1 or earlier; so
+//   the data of an epoch is in the half of that epoch's parity, and is overwritten two epochs later at the earliest.
+// - G4 nothing read from here is used as an index, an address or a length without a check: peers are of the same
+//   user, but may be faulty.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +21,10 @@
 
 namespace softs::collective {
 
-constexpr int max_ranks = 64;  // the survivors of a group are one word of bits
+constexpr int max_ranks = 64;  // the survivors of a group are the bits of one word
 constexpr std::size_t line_bytes = 128;
 
-// Epochs begin shortly before they wrap around, so that no group ever lives only on one side of it.
+// Epochs begin shortly before they wrap around, so that every group soon crosses the wrap.
 constexpr std::uint32_t first_epoch = 0xFFFFFF00;
 
 enum class State : std::uint32_t { working = 0, gave_up = 1, left = 2 };
@@ -31,25 +32,25 @@ enum class State : std::uint32_t { working = 0, gave_up = 1, left = 2 };
 struct alignas(line_bytes) Flags {
     std::atomic<std::uint32_t> epoch;
     std::atomic<std::uint32_t> state;
-    std::array<std::atomic<std::uint64_t>, 2> call;  // what the rank is asked to do, as a hash; by parity of its calls
+    std::array<std::atomic<std::uint64_t>, 2> call;  // hash of the call of the rank; by parity of its calls
 };
 
-// How many wait for the epoch of a rank; those who wait write it, so it is apart from the flags.
+// Number of ranks that wait for the epoch of a rank; waiting ranks write it, so it is apart from the flags.
 struct alignas(line_bytes) Sleepers {
     std::atomic<std::uint32_t> count;
 };
 
-// Why a rank gave up, and on whom (ranks as bits). Written before `state`.
+// Why a rank gave up, and the ranks that it gave up (as bits). Written before `state`.
 struct alignas(line_bytes) Notice {
     std::atomic<std::uint64_t> lost;
     std::array<char, 2 * line_bytes - sizeof(std::uint64_t)> text;
 };
 
-// A segment that a rank offers to the others, and what became of its own part in a common one.
+// A segment that a rank offers to the others, and the outcome of its own part in a common one.
 struct alignas(line_bytes) Offering {
-    std::atomic<std::uint32_t> ready;   // for a group made from an old one, which has no epochs any more
+    std::atomic<std::uint32_t> ready;   // for a group made from a broken one, which has no epochs any more
     std::atomic<std::uint32_t> rejoin;  // wants to be in the next group
-    std::atomic<std::uint32_t> failed;  // could not do its part; read after an epoch
+    std::atomic<std::uint32_t> failed;  // its part failed; read after an epoch
     std::atomic<std::uint32_t> fd;
     std::array<std::atomic<std::uint64_t>, 2> nonce;
 };
@@ -68,16 +69,16 @@ struct alignas(line_bytes) Shared {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(sizeof(Flags) == line_bytes && sizeof(Offering) == line_bytes);
 
-// Where everything is, from two numbers that every rank knows for itself.
+// All offsets, computed from two numbers that every rank knows.
 struct Layout {
     int size = 0;
     std::size_t slot_bytes = 0;  // of one staging area; a multiple of line_bytes
 
     std::size_t ranks_at() const { return sizeof(Shared); }
     std::size_t staging_at() const { return (ranks_at() + static_cast<std::size_t>(size) * sizeof(Rank) + 4095) / 4096 * 4096; }
-    // Off any power of two, which would put the same element of all ranks into the same set of the caches.
+    // Not a power of two, which would put the same element of all ranks into the same cache set.
     std::size_t stride() const { return slot_bytes + 4096 + 5 * line_bytes; }
-    // Two halves of what each rank brings, and two of the results that all make together.
+    // Two halves of the inputs of each rank, and two of the common results.
     std::size_t brought_at(int rank, std::uint32_t half) const {
         return staging_at() + (2 * static_cast<std::size_t>(rank) + half) * stride();
     }

@@ -1,4 +1,4 @@
-// What goes wrong in a collective, as one exception with a kind; the binding turns kinds into the classes of softs_fast.errors.
+// The exception of the collectives; the binding maps its kinds to the classes of softs_fast.errors.
 #pragma once
 
 #include <stdexcept>
@@ -7,9 +7,9 @@
 namespace softs::collective {
 
 enum class Failure {
-    config,     // arguments, or a group that cannot be what was asked for
-    peer_lost,  // a rank is dead, stopped, late or gone
-    segment,    // shared memory cannot be had, opened or watched
+    config,     // arguments, or an impossible group
+    peer_lost,  // a rank is dead, stopped, late or has left
+    segment,    // shared memory cannot be made or opened, or a process not be watched
     forked,     // used in a fork of the process that made it
 };
 

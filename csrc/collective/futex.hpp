@@ -1,4 +1,4 @@
-// Sleeping on a word of shared memory.
+// Waiting on a word of shared memory.
 #pragma once
 
 #include <linux/futex.h>
@@ -13,7 +13,7 @@
 
 namespace softs::collective {
 
-// Sleeps while the word is `seen`, at most so long. May return early.
+// Waits while the word is `seen`, up to the time-out. May return early.
 inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::nanoseconds at_most) noexcept {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
     const timespec limit{.tv_sec = static_cast<time_t>(seconds.count()), .tv_nsec = static_cast<long>((at_most - seconds).count())};

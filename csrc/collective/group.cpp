@@ -1,4 +1,5 @@
-// Joining, flags, waiting, giving up. The collectives are in collectives.cpp, new memory and new groups in sharing.cpp.
+// Joining, flags, waits and errors of a group. The collectives are in collectives.cpp, new memory and new groups in
+// sharing.cpp.
 #include "group.hpp"
 
 #include <sched.h>
@@ -61,7 +62,7 @@ Group::Group(int rank, std::vector<Member> members, Mapping segment, std::size_t
       settings_(std::move(settings)),
       schedule_{.one_shot_bytes = 1 << 15, .chunk_bytes = slot_bytes},
       forks_(fork_count()),
-      look_for_(shortest_look) {
+      spin_for_(shortest_look) {
     if (rank < 0 || rank >= size()) {
         throw Error(Failure::config, "rank " + std::to_string(rank) + " in a group of " + std::to_string(size()));
     }
@@ -77,7 +78,7 @@ Group::~Group() {
 }
 
 void Group::close() noexcept {
-    // In a fork neither the flags nor the lock are this process's.
+    // In a fork the flags and the lock are the parent's.
     if (forks_ != fork_count()) return;
     const std::lock_guard guard(mutex_);
     if (!closed_ && broken_.empty()) announce_end(State::left, "");
@@ -133,13 +134,13 @@ void Group::check_usable() const {
 }
 
 bool Group::begin(Kind kind, std::uint64_t hash) {
-    // Of another kind is never the same, whatever the hash says.
+    // Calls of different kinds never match, whatever their hashes.
     hash = hash << 8 | static_cast<std::uint64_t>(kind) | 0x80;
     const std::size_t parity = ++calls_ & 1;
     of(rank_).flags.call[parity].store(hash, std::memory_order_relaxed);
     publish();
     await_all();
-    // Whoever takes part has opened the segment.
+    // A rank that takes part has opened the segment.
     if (calls_ == 1) segment_.close_descriptor();
     for (int rank = 0; rank < size(); ++rank) {
         if (of(rank).flags.call[parity].load(std::memory_order_relaxed) != hash) return false;
@@ -149,13 +150,14 @@ bool Group::begin(Kind kind, std::uint64_t hash) {
 
 void Group::publish() noexcept {
     Rank& own = of(rank_);
-    // SYNC(collective-epoch): pairs with reached. Sequentially consistent against `sleep`: either this sees the sleeper, or it sees this.
+    // SYNC(collective-epoch): pairs with reached. Sequentially consistent with `sleep`: either this sees the waiting
+    // rank, or that rank sees this.
     own.flags.epoch.store(++epoch_, std::memory_order_seq_cst);
     if (own.sleepers.count.load(std::memory_order_seq_cst) != 0) futex_wake_all(own.flags.epoch);
 }
 
 bool Group::reached(int rank) const noexcept {
-    // SYNC(collective-epoch): pairs with publish. By difference, for the count wraps around.
+    // SYNC(collective-epoch): pairs with publish. By difference, because the count wraps around.
     const std::uint32_t there = of(rank).flags.epoch.load(std::memory_order_acquire);
     return static_cast<std::int32_t>(there - epoch_) >= 0;
 }
@@ -170,13 +172,13 @@ void Group::await(int rank) {
     const auto start = Clock::now();
     auto now = start;
     bool there = false;
-    while (!there && now - start < look_for_) {
-        for (int look = 0; look < 16 && !there; ++look) {
+    while (!there && now - start < spin_for_) {
+        for (int spin = 0; spin < 16 && !there; ++spin) {
             pause();
             there = reached(rank);
         }
         now = Clock::now();
-        // Whom this waits for may want this very core.
+        // The awaited rank may need this core.
         if (!there && now - start > shortest_look) sched_yield();
     }
     if (!there) {
@@ -185,9 +187,10 @@ void Group::await(int rank) {
     }
     const auto waited = now - start;
     waited_ += waited;
-    // A sleeper is woken late, and makes others wait in turn: if a longer look would have spared that, the next one is longer.
-    look_for_ = waited <= longest_look ? std::max<Clock::duration>(look_for_, std::min<Clock::duration>(2 * waited, longest_look))
-                                       : std::max<Clock::duration>(look_for_ / 2, shortest_look);
+    // A rank that blocks is woken late, and delays others: if a longer spin would have avoided that, the next spin is
+    // longer.
+    spin_for_ = waited <= longest_look ? std::max<Clock::duration>(spin_for_, std::min<Clock::duration>(2 * waited, longest_look))
+                                       : std::max<Clock::duration>(spin_for_ / 2, shortest_look);
 }
 
 void Group::sleep(int rank) {
@@ -206,14 +209,14 @@ void Group::sleep(int rank) {
         const auto now = Clock::now();
         if (now >= deadline) {
             std::uint64_t late = 0;
-            std::string who;
+            std::string names;
             for (int other = 0; other < size(); ++other) {
                 if (other == rank_ || reached(other)) continue;
                 late |= std::uint64_t{1} << other;
-                who += (who.empty() ? "" : ", ") + watch_.describe(other);
+                names += (names.empty() ? "" : ", ") + watch_.describe(other);
             }
             if (late == 0) continue;
-            give_up_on(late, "waited " + seconds(settings_.timeout) + " for " + who);
+            give_up_on(late, "waited " + seconds(settings_.timeout) + " for " + names);
         }
         if (now - asked >= interrupt_every) {
             call_interrupted();
@@ -228,10 +231,10 @@ void Group::check_awaited() {
         if (rank == rank_ || reached(rank)) continue;
         const auto state = static_cast<State>(of(rank).flags.state.load(std::memory_order_acquire));
         const bool ended = watch_.ended(rank);
-        // It may have arrived and then ended or left, as it should after the last call.
+        // It may have arrived and then ended or left, as is right after the last call.
         if ((state == State::working && !ended) || reached(rank)) continue;
         const std::uint64_t bit = std::uint64_t{1} << rank;
-        // What it said before it ended says more than that it ended.
+        // The state that it recorded before it ended tells more than its end.
         if (state == State::left) give_up_on(bit, watch_.describe(rank) + " has closed the group");
         if (state == State::working) give_up_on(bit, watch_.describe(rank) + " has ended");
         give_up_on(of(rank).notice.lost.load(std::memory_order_relaxed), "rank " + std::to_string(rank) + " gave up: " + notice_of(rank));
@@ -242,7 +245,7 @@ std::string Group::notice_of(int rank) const {
     std::array<char, sizeof(Notice::text) + 1> text{};
     std::memcpy(text.data(), of(rank).notice.text.data(), sizeof(Notice::text));
     std::string notice = text.data();
-    // Whatever stands there, it becomes a part of an error message.
+    // Any bytes are possible here; they become a part of an error message.
     for (char& letter : notice) {
         if (letter < ' ' || letter > '~') letter = '?';
     }
@@ -251,7 +254,7 @@ std::string Group::notice_of(int rank) const {
 
 void Group::give_up_on(std::uint64_t ranks, const std::string& why) {
     lost_ |= ranks;
-    broken_ = why + "; the group of " + std::to_string(size()) + " is broken, rebuild() makes one of those who are left";
+    broken_ = why + "; the group of " + std::to_string(size()) + " is broken, rebuild() makes one of the remaining ranks";
     announce_end(State::gave_up, why);
     throw Error(Failure::peer_lost, broken_);
 }
@@ -269,7 +272,7 @@ void Group::announce_end(State state, const std::string& why) noexcept {
     own.notice.lost.store(lost_, std::memory_order_relaxed);
     std::memcpy(own.notice.text.data(), why.data(), std::min(why.size(), sizeof(Notice::text) - 1));
     own.flags.state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
-    // Whoever waits for a third may have to hear of it from this one.
+    // Ranks that wait for another rank may learn this only from this one.
     for (int rank = 0; rank < size(); ++rank) futex_wake_all(of(rank).flags.epoch);
 }
 

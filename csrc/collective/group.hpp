@@ -1,7 +1,9 @@
-// Processes of one host that do the same collective calls in the same order, over memory that all of them have mapped.
+// A group: processes of one host that make the same collective calls in the same order, over memory that all of them
+// have mapped.
 //
-// Every wait has a deadline. A rank that is dead, stopped, late or gone gives the others an Error{peer_lost} that names it; the group is
-// then broken for good, and `rebuild` makes a new one, in new memory, of those who are left.
+// Every wait has a deadline. A rank that is dead, stopped, late or has left causes an Error{peer_lost} on the others
+// that names it; the group is then broken for good, and `rebuild` makes a new one, in new memory, of the remaining
+// ranks.
 #pragma once
 
 #include <array>
@@ -32,29 +34,29 @@ struct Metric {
     std::uint64_t calls = 0;
     std::uint64_t bytes = 0;  // of the tensors, not of the traffic
     std::chrono::nanoseconds total{};
-    std::chrono::nanoseconds waiting{};  // of it, for other ranks
+    std::chrono::nanoseconds waiting{};  // part of it spent waiting for other ranks
 };
 
-// What all ranks must agree upon.
+// Settings that are the same on all ranks.
 struct Settings {
     std::chrono::nanoseconds timeout{};
-    // Called every now and then while waiting; throws to stop it (a signal).
+    // Called regularly during a wait; throws to interrupt it (a signal).
     std::function<void()> interrupted;
 };
 
-// How a call is done; the same on every rank.
+// How calls are executed; the same on every rank.
 struct Schedule {
-    std::size_t one_shot_bytes = 0;  // up to here every rank reduces everything: one wait instead of two
-    std::size_t chunk_bytes = 0;     // more is done piece by piece, so that what is staged stays in the caches
+    std::size_t one_shot_bytes = 0;  // up to this size every rank reduces everything: one wait instead of two
+    std::size_t chunk_bytes = 0;     // longer calls are done in chunks, so that staged data stays in the caches
 };
 
-// Elements that need not lie together: the pieces of one call are reduced as if they did.
+// A part of the elements of a call; the pieces need not be contiguous.
 struct Piece {
     std::byte* data;
     std::size_t count;
 };
 
-// What a reduction does, apart from where.
+// A reduction without its addresses.
 struct Reduction {
     Dtype dtype;
     Op op;
@@ -66,39 +68,40 @@ class Group {
     // The segment that rank 0 makes and offers. Throws Error{segment}, Error{config}.
     static Mapping create_segment(int size, std::size_t slot_bytes);
 
-    // Joins. `segment` is that of rank 0, `members` are the processes of all ranks. Does not wait for anybody.
+    // Joins. `segment` is that of rank 0, `members` are the processes of all ranks. Does not wait.
     Group(int rank, std::vector<Member> members, Mapping segment, std::size_t slot_bytes, Settings settings);
     Group(const Group&) = delete;
     Group& operator=(const Group&) = delete;
     ~Group();
 
-    // All of these return false, having moved nothing, where the ranks are not doing the same (kind, tag, dtype, counts): false on every
-    // rank, and the group goes on. They throw Error{peer_lost}, Error{config} after `close`, Error{forked}.
-    // `tag` stands for whatever else must be the same.
+    // All of these return false, without any transfer, where the ranks make different calls (kind, tag, dtype,
+    // counts): false on every rank, and the group stays usable. They throw Error{peer_lost}, Error{config} after
+    // `close`, Error{forked}. `tag` stands for everything else that must be the same.
     bool barrier(std::uint64_t tag);
     // In place, over all pieces.
     bool all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag);
     // Rank r gets elements bounds[r] to bounds[r + 1] of the reduction of `in`.
     bool reduce_scatter(const std::byte* in, std::span<const std::size_t> bounds, std::byte* out, const Reduction& reduction,
                         std::uint64_t tag);
-    // Rank r brings bytes bounds[r] to bounds[r + 1] of `out`; `in` may be where they go.
+    // Rank r provides bytes bounds[r] to bounds[r + 1] of `out`; `in` may be their place in `out`.
     bool all_gather(const std::byte* in, std::span<const std::size_t> bounds, std::byte* out, std::uint64_t tag);
     bool broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_t tag);
 
-    // What each rank says, cut off at `exchange_bytes`. Every rank must call it.
+    // The text of each rank, truncated to `exchange_bytes`. Every rank must call it.
     std::vector<std::string> exchange(std::string_view said);
     static constexpr std::size_t exchange_bytes = 1 << 15;
 
-    // Memory of all ranks together, `bytes` for each and as much for a result; nothing where the ranks ask for different amounts.
+    // Memory that all ranks share, `bytes` for each and as much for a result; nothing where the ranks request
+    // different sizes.
     std::optional<Region> share(std::size_t bytes);
-    // Reduces `count` elements from `offset` of every rank's part, in place: into every part, or into the result only, there if
-    // asked for past the caches.
+    // Reduces `count` elements from `offset` of every rank's part, in place: into every part, or into the result
+    // only, there on request by non-temporal stores.
     bool all_reduce(const Region& region, std::size_t offset, std::size_t count, bool into_result, bool stream, const Reduction& reduction,
                     std::uint64_t tag);
 
-    // Tells the others, now, that this rank cannot go on.
+    // Tells the others at once that this rank cannot continue.
     void give_up(const std::string& why);
-    // A new group of those who are left and call this before the time is over; ranks keep their order.
+    // A new group of the remaining ranks that call this before the time is over; ranks keep their order.
     // Throws Error{peer_lost} if this rank came too late for the others.
     std::unique_ptr<Group> rebuild();
 
@@ -112,11 +115,11 @@ class Group {
     std::size_t slot_bytes() const noexcept { return layout_.slot_bytes; }
     // Empty while the group works.
     std::string broken();
-    // Ranks that this one had to give up.
+    // Ranks that this one gave up.
     std::vector<int> lost();
-    // Ranks whose processes have ended, whatever they did before.
+    // Ranks with processes that have ended, whatever they did before.
     std::vector<int> ended();
-    // A rank by number and process, with the state that the kernel knows.
+    // A rank by number and process, with the state of the process.
     std::string describe(int rank) const { return watch_.describe(rank); }
 
   private:
@@ -126,7 +129,7 @@ class Group {
     Rank& of(int rank) const noexcept;
     std::byte* brought(int rank, std::uint32_t half) const noexcept { return segment_.data() + layout_.brought_at(rank, half); }
     std::byte* result(std::uint32_t half) const noexcept { return segment_.data() + layout_.result_at(half); }
-    // The half that is written for the next epoch to be published.
+    // The half that is written for the next epoch.
     std::uint32_t next_half() const noexcept { return (epoch_ + 1) & 1; }
 
     void check_usable() const;
@@ -152,7 +155,7 @@ class Group {
     Watch watch_;
     Settings settings_;
     Schedule schedule_;
-    std::mutex mutex_;  // held for the length of a call
+    std::mutex mutex_;  // held during a call
     unsigned forks_;
     bool closed_ = false;
     std::string broken_;
@@ -161,8 +164,8 @@ class Group {
     std::uint64_t calls_ = 0;
     std::array<Metric, n_kinds> metrics_{};
     std::chrono::nanoseconds waited_{};
-    std::vector<std::byte> scratch_;  // small results for pieces that do not lie together
-    Clock::duration look_for_;        // how long to look for an epoch before sleeping
+    std::vector<std::byte> scratch_;  // small results for pieces that are not contiguous
+    Clock::duration spin_for_;        // how long to spin for an epoch before a wait
 };
 
 }  // namespace softs::collective

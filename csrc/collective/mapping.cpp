@@ -38,7 +38,7 @@ std::array<std::uint64_t, 2> random_nonce() {
 Mapping Mapping::create(std::size_t bytes) {
     Mapping made;
     made.bytes_ = bytes;
-    // Without a name nothing is left behind, whenever who is killed.
+    // Unnamed: nothing is left behind when a process is killed.
     made.fd_ = ::open("/dev/shm", O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
     if (made.fd_ < 0) fail("cannot create shared memory in /dev/shm (a tmpfs is needed there)", errno);
     if (ftruncate(made.fd_, static_cast<off_t>(bytes + header_bytes)) != 0) {
@@ -58,7 +58,7 @@ Mapping Mapping::open(const Offer& offer) {
     Mapping opened;
     opened.bytes_ = offer.bytes;
     opened.offer_ = offer;
-    // A pipe or a device could stand there by now: neither wait for it nor make a terminal of it.
+    // The descriptor may be a pipe or a device by now: neither wait for it nor make it the terminal.
     opened.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (opened.fd_ < 0) fail(what, errno);
     struct stat found{};
@@ -94,7 +94,7 @@ Mapping::~Mapping() {
 }
 
 void Mapping::allocate(std::size_t offset, std::size_t bytes) {
-    // The first page is taken along by whoever takes the beginning.
+    // The first page is allocated with the beginning of the data.
     const auto start = static_cast<off_t>(offset == 0 ? 0 : offset + header_bytes);
     const auto length = static_cast<off_t>(offset == 0 ? bytes + header_bytes : bytes);
     int error = EINTR;
@@ -112,7 +112,7 @@ void Mapping::map() {
     void* const memory = mmap(nullptr, bytes_ + header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (memory == MAP_FAILED) fail("cannot map " + std::to_string(bytes_) + " bytes of shared memory", errno);
     memory_ = static_cast<std::byte*>(memory);
-    // Only a hint: hosts whose administrator allows it save most of the misses of the address cache.
+    // Only a hint: hosts that allow huge pages here save most TLB misses.
     madvise(memory, bytes_ + header_bytes, MADV_HUGEPAGE);
 }
 

@@ -1,4 +1,5 @@
-// Unnamed shared memory of one host: made by one process, opened by others through its descriptor, gone with the last of them.
+// Unnamed shared memory of one host: made by one process, opened by others through its descriptor, freed with the
+// last of them.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +10,8 @@
 
 namespace softs::collective {
 
-// Where a process keeps a segment open, and the random number that proves that what was opened there is that segment.
+// The descriptor of a segment in its process, and the random number that proves that the opened memory is that
+// segment.
 struct Offer {
     std::int32_t pid = 0;
     std::int32_t fd = -1;
@@ -17,15 +19,15 @@ struct Offer {
     std::array<std::uint64_t, 2> nonce{};
 };
 
-// A segment mapped into this process. The first page belongs to this class; `data()` begins behind it.
+// A segment mapped into this process. The first page belongs to this class; `data()` begins after it.
 class Mapping {
   public:
     // A new segment of `bytes`, its memory not yet allocated (`allocate`).
     // Throws Error{segment} where /dev/shm is missing, full, or of another kind than tmpfs.
     static Mapping create(std::size_t bytes);
 
-    // Opens what another process offers. Throws Error{segment} where that is impossible, or is not what was offered: a process of
-    // another host or pid namespace, or one that has ended.
+    // Opens the offer of another process. Throws Error{segment} where that is impossible, or the memory is not the
+    // offered one: a process of another host or pid namespace, or one that has ended.
     static Mapping open(const Offer& offer);
 
     Mapping(Mapping&& other) noexcept;
@@ -34,11 +36,11 @@ class Mapping {
     Mapping& operator=(const Mapping&) = delete;
     ~Mapping();
 
-    // Takes memory for a range, so that a full /dev/shm is an error here and no SIGBUS later. Pages that exist stay as they are;
-    // new ones are zero, and near the calling thread. Throws Error{segment}.
+    // Allocates the memory of a range, so that a full /dev/shm is an error here and not a SIGBUS later. Existing
+    // pages keep their contents; new ones are zero, and near the calling thread. Throws Error{segment}.
     void allocate(std::size_t offset, std::size_t bytes);
 
-    // No more can be opened from this process; the memory stays mapped.
+    // Other processes cannot open it from this process any more; the memory stays mapped.
     void close_descriptor() noexcept;
 
     std::byte* data() const noexcept { return memory_ + header_bytes; }

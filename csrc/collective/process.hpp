@@ -1,4 +1,4 @@
-// Other processes as the kernel sees them: who they are, whether they live, what state they are in.
+// Other processes as the kernel sees them: identity, liveness and state.
 #pragma once
 
 #include <sys/types.h>
@@ -9,31 +9,35 @@
 
 namespace softs::collective {
 
-// A process, told from a later one of the same number by its start.
+// A process. Its start tells it from a later process of the same number.
 struct Member {
     pid_t pid = 0;
-    std::uint64_t started = 0;  // clock ticks since boot
+    std::uint64_t started = 0;        // clock ticks since boot
+    std::uint64_t pid_namespace = 0;  // inode; 0 where it is known to be that of this process
 };
 
 // This process.
 Member this_process();
 
-// When a process began, in clock ticks since boot; 0 if there is none.
-std::uint64_t process_started(pid_t pid);
+// Whether a process runs, by the rule of rust/shm/src/process/liveness.rs; rust/shm/tests/liveness_cases.txt has the
+// cases of both. A process is dead when a descriptor of it (a pidfd) is readable, when no process has its number
+// (ESRCH), or when the process of its number has another start. Everything that cannot be determined counts as alive.
+bool is_alive(const Member& process) noexcept;
 
-// How often this process's ancestry was forked since this module was loaded; a change tells an object that it is in a fork.
+// The number of forks between the process that loaded this module and this one; a change tells an object that it is
+// in a fork.
 unsigned fork_count() noexcept;
 
-// Descriptors of the processes of a group; they become readable when their process has ended, at once.
+// Descriptors of the processes of a group; one becomes readable as soon as its process has ended.
 class Watch {
   public:
-    // Throws Error{segment} where the kernel has no process descriptors.
+    // Throws Error{segment} where the kernel gives no descriptor of a process that may be alive.
     Watch(std::vector<Member> members, int self);
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
     ~Watch();
 
-    // Whether the process of a rank has ended; that of the own rank never has.
+    // Whether the process of a rank has ended; false for the own rank.
     bool ended(int rank) const noexcept;
 
     // "rank 2 (process 4711, stopped)".
@@ -45,7 +49,7 @@ class Watch {
     void close_all() noexcept;
 
     std::vector<Member> members_;
-    std::vector<int> descriptors_;  // negative for the own rank, and for those that had ended before
+    std::vector<int> descriptors_;  // negative for the own rank, and for processes that had ended before
 };
 
 }  // namespace softs::collective

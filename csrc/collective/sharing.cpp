@@ -1,4 +1,4 @@
-// Memory that a group makes together, and the group that follows a broken one.
+// Shared regions of a group, and the group that replaces a broken one.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Nothing that is waited for here is frequent; it may take a moment.
+// These waits are rare, so a long poll interval is enough.
 constexpr auto look_every = 1ms;
 
 }  // namespace
@@ -36,7 +36,8 @@ std::optional<Region> Group::share(std::size_t bytes) {
             problem = error.what();
         }
     };
-    // Rank 0 makes it, all open it, each takes its own part (near its own processor); then all know whether all could.
+    // Rank 0 makes it, all open it, each allocates its own part (near its own processor); then all know whether all
+    // succeeded.
     if (rank_ == 0) {
         attempt([&] {
             memory = Mapping::create(total);
@@ -65,7 +66,7 @@ std::optional<Region> Group::share(std::size_t bytes) {
     for (int rank = 0; rank < size(); ++rank) {
         if (of(rank).offering.failed.load(std::memory_order_relaxed) != 0) failed += (failed.empty() ? "" : ", ") + std::to_string(rank);
     }
-    // Nobody writes its verdict anew before all have read this one.
+    // No rank writes its next result before all have read this one.
     publish();
     await_all();
     if (!failed.empty()) {
@@ -85,7 +86,7 @@ void Group::make_offer(const Offer& offer) noexcept {
 
 Offer Group::offer_of(int rank) const noexcept {
     const Offering& theirs = of(rank).offering;
-    // The process is known; only where in it the segment is open comes from the memory of others.
+    // The process is known; only the descriptor in it comes from memory of other ranks.
     return {.pid = watch_.members()[static_cast<std::size_t>(rank)].pid,
             .fd = static_cast<std::int32_t>(theirs.fd.load(std::memory_order_relaxed)),
             .nonce = {theirs.nonce[0].load(std::memory_order_relaxed), theirs.nonce[1].load(std::memory_order_relaxed)}};
@@ -106,7 +107,7 @@ std::uint64_t Group::await_survivors() {
             complete = complete && rejoins;
         }
         if (complete || Clock::now() >= deadline) {
-            // Whoever decides first decides for all.
+            // The first decision counts for all.
             std::uint64_t undecided = 0;
             decided.compare_exchange_strong(undecided, here, std::memory_order_acq_rel);
             break;

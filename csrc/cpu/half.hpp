@@ -1,4 +1,5 @@
-// float16 and bfloat16 as float32 and back, in plain C++. Rounds to nearest, ties to even; a NaN becomes the positive quiet one.
+// Conversion of float16 and bfloat16 to float32 and back, in plain C++. Rounds to nearest, ties to even; a NaN
+// becomes the positive quiet one.
 #pragma once
 
 #include <bit>

@@ -11,7 +11,7 @@ bool is_float(Dtype dtype) noexcept {
 
 bool runs_here(InstructionSet set) noexcept {
 #if defined(__x86_64__)
-    // These look at what the operating system saves, too.
+    // These also check that the operating system saves the registers.
     if (set == InstructionSet::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
     if (set == InstructionSet::avx512) {
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

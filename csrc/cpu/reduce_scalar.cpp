@@ -1,7 +1,7 @@
-// Plain C++: every combination, block by block. Inputs are folded one after the other into a block of accumulators, which is
-// then finished and stored.
+// The reduce kernel in plain C++: every combination, block by block. Inputs are folded one after the other into a
+// block of accumulators, which is then finished and stored.
 //
-// May be written: `count` items of every output, each block after all inputs of the block were read.
+// Writes `count` items of every output, each block after all inputs of the block were read.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t block_items = 256;
 
-// --- Items in memory, and the accumulators that they become ---
+// --- Items in memory, and their accumulators ---
 
 struct Half {
     std::uint16_t bits;

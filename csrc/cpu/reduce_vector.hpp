@@ -1,14 +1,15 @@
-// The reduce kernels in vectors of the compiler, for any instruction set. A file per instruction set defines `Isa`, in an unnamed
-// namespace, and includes this; what it says has to stay in unnamed namespaces, because code compiled for one instruction set
-// must not be linked into places that all machines run. For the same reason nothing of the standard library is called here.
+// The reduce kernels in vectors of the compiler, for any instruction set. A file per instruction set defines `Isa`,
+// in an unnamed namespace, and includes this. Everything here has to stay in unnamed namespaces, because code
+// compiled for one instruction set must not be linked into code that all machines run. For the same reason nothing of
+// the standard library is called here.
 //
-// Isa says: how many bytes a vector has (`bytes`), how half a vector of 16-bit words becomes a vector of 32-bit ones and back (`widen`,
-// `narrow`; the high halves are zero), how float16 becomes float32 and back (`from_half`, `to_half`), and how a vector is stored
-// past the caches (`stream`, `stream_fence`).
+// Isa defines: the bytes of a vector (`bytes`), how half a vector of 16-bit words becomes a vector of 32-bit ones and
+// back (`widen`, `narrow`; the high halves are zero), how float16 becomes float32 and back (`from_half`, `to_half`),
+// and how a vector is stored by non-temporal stores (`stream`, `stream_fence`).
 //
-// Shapes: n_inputs buffers of `count` items, any alignment. Accumulators stay in registers: float for 16 and 32 bits, double for
-// 64, integers in their own width, which modulo 2^bits gives the same as 64 bits. Order: inputs by index, see reduce.hpp.
-// May be written: each output, at an item after all inputs were read there.
+// Shapes: n_inputs buffers of `count` items, any alignment. Accumulators stay in registers: float for 16 and 32 bits,
+// double for 64, integers in their own width, which gives the same as 64 bits modulo 2^bits. Order: inputs by index,
+// see reduce.hpp. Writes each output, at an item after all inputs were read there.
 #include <cstring>
 
 #include "cpu/reduce.hpp"
@@ -47,7 +48,7 @@ SOFTS_INLINE void save(char* to, V value) noexcept {
     }
 }
 
-// --- Dtypes: the items in memory, and the vector of accumulators that `lanes` of them become ---
+// --- Dtypes: the items in memory, and the vector of accumulators of `lanes` items ---
 
 struct Float32 {
     using Acc = Floats;
@@ -73,8 +74,8 @@ struct BFloat16 {
     SOFTS_INLINE Shorts put(Acc value) noexcept { return reinterpret_cast<Shorts>(Isa::narrow(rounded_to_bfloat16(value) >> 16)); }
 };
 
-// bfloat16 on both sides: a whole vector at a time, whose items of even and of odd number are widened in their places, for
-// nothing has to be shuffled then.
+// bfloat16 on both sides: a whole vector at a time. Items of even and of odd number are widened in place, so that no
+// shuffle is needed.
 struct FloatPair {
     Floats even, odd;
 };
@@ -199,8 +200,8 @@ SOFTS_INLINE FloatPair folded(FloatPair a, FloatPair b) noexcept {
 
 // --- The loop ---
 
-// Processors foresee one or two streams of reads well; of more we say what comes next (measured on Zen 5: four streams of 16-bit
-// items out of memory become 1.4 times as fast, of 32-bit items with AVX2 as well).
+// Hardware prefetches one or two streams of reads well; more streams are prefetched here (measured on Zen 5: four
+// streams of 16-bit items out of memory become 1.4 times as fast, of 32-bit items with AVX2 too).
 template <std::size_t bytes>
 SOFTS_INLINE void prefetch(const char* from) noexcept {
     constexpr std::size_t distance = 1024;
@@ -234,7 +235,7 @@ SOFTS_INLINE void step(const ReduceArgs& args, FactorOf<typename In::Acc> factor
     }
 }
 
-// Reduces fewer items than a vector has, by way of a whole vector.
+// Reduces fewer items than a vector has, through a whole vector.
 template <class In, class Out, class Operation>
 [[gnu::noinline]] static void part(const ReduceArgs& args, FactorOf<typename In::Acc> factor, std::size_t first,
                                    std::size_t items) noexcept {
@@ -259,7 +260,7 @@ template <class In, class Out, class Operation, bool streaming>
     if (first < args.count) part<In, Out, Operation>(args, factor, first, args.count - first);
 }
 
-// Returns how many items to reduce before every output is at a multiple of `alignment`; a negative number if there is no such place.
+// Number of items to reduce before every output is at a multiple of `alignment`; negative if there is no such item.
 static std::ptrdiff_t items_to_alignment(const ReduceArgs& args, std::size_t item, std::size_t alignment) noexcept {
     const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(args.outputs[0]) % alignment;
     for (int o = 1; o < args.n_outputs; ++o) {
@@ -310,7 +311,7 @@ static bool integers(const ReduceArgs& args) noexcept {
     return run<Integer<Unsigned>, Integer<Unsigned>, Sum>(args);  // unsigned, because they wrap around
 }
 
-// Returns false, and has written nothing, for combinations that are left to the plain loops.
+// Returns false, and writes nothing, for combinations that are left to the scalar kernel.
 static bool reduce_vector(const ReduceArgs& args) noexcept {
     switch (args.in) {
         case Dtype::float64:

@@ -1,4 +1,4 @@
-// A build without CUDA: everything of cuda/ that needs it says so.
+// A build without CUDA: all functions of cuda/ that need it throw.
 #include "device.hpp"
 #include "pack.hpp"
 #include "reduce.hpp"

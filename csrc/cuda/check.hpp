@@ -1,4 +1,4 @@
-// What CUDA returns, as exceptions. Only for sources that are compiled against CUDA.
+// Error codes of CUDA as exceptions. Only for sources that are compiled with CUDA.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@ namespace softs::cuda {
 
 inline void check(cudaError_t error, const char* call) {
     if (error == cudaSuccess) return;
-    // An error that is not taken would be reported again, by a call that is right.
+    // An error that is not cleared would be reported again by a later, successful call.
     (void)cudaGetLastError();
     fail(error, call);
 }

@@ -1,6 +1,6 @@
-// Memory, events and streams of CUDA devices, with other processes of this host: no CUDA headers, so that everybody may include it.
+// Memory, events and streams of CUDA devices, shared with other processes of this host. Includes no CUDA headers.
 //
-// In a build without CUDA all of it throws an Error that says so (absent.cpp).
+// In a build without CUDA all of it throws an Error (absent.cpp).
 #pragma once
 
 #include <array>
@@ -20,25 +20,25 @@ using Handle = std::array<char, 64>;
 // A cudaStream_t; 0 is the default stream.
 using StreamHandle = std::uint64_t;
 
-// How many devices there are; a negative number is minus a cudaError_t, such as that of a machine without a driver.
+// Number of devices; a negative number is minus a cudaError_t, such as that of a machine without a driver.
 int n_devices() noexcept;
-// Version of the CUDA runtime inside, 13000 for 13.0; 0 for the stand-in. Nothing in a build without CUDA.
+// Version of the linked CUDA runtime, 13000 for 13.0; 0 for the stand-in. Nothing in a build without CUDA.
 std::optional<int> runtime_version() noexcept;
 std::string device_name(int device);
 // The UUID, the same in all processes.
 std::string device_id(int device);
-// The device that an address belongs to; nothing for memory of the host.
+// The device of an address; nothing for memory of the host.
 std::optional<int> device_of(const void* address);
-// Whether `device` may read and write the memory of `peer`; its own it may.
+// Whether `device` can access the memory of `peer`; true for its own.
 bool can_access(int device, int peer);
 
-// Any kinds of memory; in the order of the stream, on the device that is current.
+// Between any kinds of memory; in the order of the stream, on the current device.
 void copy(void* to, const void* from, std::uint64_t bytes, StreamHandle stream);
-// Makes memory of the host known to CUDA, so that copies need no buffer in between.
+// Registers memory of the host with CUDA, so that copies need no intermediate buffer.
 void register_host(void* address, std::uint64_t bytes);
 void unregister_host(void* address);
 
-// An allocation of its own, which others may open as a whole; zeroed.
+// A separate allocation, which other processes may open as a whole; zeroed.
 class Memory {
   public:
     Memory(std::uint64_t bytes, int device);
@@ -50,9 +50,10 @@ class Memory {
     std::uint64_t bytes() const noexcept { return bytes_; }
     int device() const noexcept { return device_; }
     const Handle& handle() const noexcept { return handle_; }
-    // Who has it open must have closed it: CUDA says nothing about later accesses.
+    // Other processes must have closed it: CUDA does not define later accesses.
     void close() noexcept;
-    // Leaves it to the end of the process, for somebody may still use it: freeing would wait for streams, or take it from other processes.
+    // Leaves it allocated until the process ends, because it may still be in use: freeing would wait for streams, or
+    // unmap it in other processes.
     void abandon() noexcept { address_ = nullptr; }
 
   private:
@@ -65,7 +66,7 @@ class Memory {
 // The `Memory` of another process. A process opens one only once.
 class Mapping {
   public:
-    // `device` is the one whose work will access it; peer access is enabled where that is another than the owner's.
+    // `device` is the one that will access it; peer access is enabled where that is not the owner's device.
     Mapping(const Handle& handle, int device);
     ~Mapping() { close(); }
     Mapping(const Mapping&) = delete;
@@ -73,7 +74,7 @@ class Mapping {
 
     void* address() const noexcept { return address_; }
     void close() noexcept;
-    // Leaves it to the end of the process, for a stream may still use it.
+    // Leaves it mapped until the process ends, because a stream may still use it.
     void abandon() noexcept { address_ = nullptr; }
 
   private:
@@ -85,16 +86,16 @@ class Mapping {
 class Event {
   public:
     explicit Event(int device);
-    // That of another process.
+    // The event of another process.
     Event(const Handle& handle, int device);
     ~Event() { close(); }
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
 
     const Handle& handle() const noexcept { return handle_; }
-    // The stream is one of the event's device.
+    // The stream must be one of the event's device.
     void record(StreamHandle stream);
-    // The stream goes on once the record is done that is the last one at the time of this call; at once if there is none.
+    // The stream waits for the last record at the time of this call; not at all if there is none.
     void wait(StreamHandle stream);
     bool is_done();
     // As `wait`, for the calling thread.
@@ -109,7 +110,7 @@ class Event {
     Handle handle_{};
 };
 
-// Work in an order of its own, which the default stream does not wait for.
+// A stream that the default stream does not wait for.
 class Stream {
   public:
     explicit Stream(int device);

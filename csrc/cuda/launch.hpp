@@ -1,4 +1,4 @@
-// How kernels are launched: by nvcc's syntax, or by the stand-in for CUDA.
+// Launches of kernels: by nvcc's syntax, or by the stand-in for CUDA.
 //
 // SOFTS_LAUNCH(kernel, grid, block, stream, arguments...): threads that need not exist at the same time.
 // SOFTS_LAUNCH_TOGETHER(...): threads that wait for each other.

@@ -1,4 +1,4 @@
-// A device is the current one of this thread while this lives. Only for sources that are compiled against CUDA.
+// Makes a device the current one of this thread for a scope. Only for sources that are compiled with CUDA.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -16,7 +16,7 @@ constexpr std::uint32_t threads = 256;
 constexpr std::uint32_t chunk_items = 8;                            // of one thread at a time: 16 bytes or more on each side
 constexpr std::uint64_t tile_items = 4ull * threads * chunk_items;  // of one block
 
-// Travels as a parameter of the launch, so that nothing has to be copied to the device first.
+// A parameter of the launch, so that nothing has to be copied to the device first.
 struct Table {
     PackItem items[table_items];
     std::uint32_t first_block[table_items + 1];
@@ -78,8 +78,8 @@ union Chunk {
     __device__ Chunk() {}
 };
 
-// Shapes: `n` items from item `first` on, any alignment to items; whole 16-byte words where both sides are aligned to them. Who writes:
-// each thread its own items, nobody else any of them.
+// Shapes: `n` items from item `first` on, any alignment to items; whole 16-byte words where both sides are aligned to
+// them. Writers: each thread its own items only.
 template <class In, class Out, bool bitwise>
 __device__ void tile(const PackItem& item, unsigned char* slot, std::uint64_t first, std::uint64_t n) {
     const In* from = static_cast<const In*>(item.source) + first;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(threads) pack_kernel(const __grid_constant__ T
     }
 }
 
-// --- The host's side ---
+// --- Host code ---
 
 }  // namespace
 

@@ -13,24 +13,25 @@ namespace softs::cuda {
 namespace {
 
 constexpr unsigned threads = 256;
-// Enough to fill the largest device; each goes on with every `most_blocks`-th part.
+// Enough to fill the largest device; each block takes every `most_blocks`-th part.
 constexpr std::uint64_t most_blocks = 2048;
 
-// Travels as a parameter of the launch, so that nothing has to be copied to the device first.
+// A parameter of the launch, so that nothing has to be copied to the device first.
 struct Inputs {
     const void* at[max_device_inputs];
     int n;
 };
 
-// Shapes: `count` items of every input and of the output, in chunks of `n` (aligned to words if n is `chunk_items`). Accumulators: those
-// of cpu/reduce.hpp. Order: input 0, 1, 2, ... for every item. Who writes: each thread its own items, after it has read them.
+// Shapes: `count` items of every input and of the output, in chunks of `n` (aligned to words if n is `chunk_items`).
+// Accumulators: those of cpu/reduce.hpp. Order: input 0, 1, 2, ... for every item. Writers: each thread its own
+// items, after it has read them.
 template <class In, int n>
 __global__ void __launch_bounds__(threads)
     reduce_kernel(const __grid_constant__ Inputs inputs, const Finish finish, void* output, std::uint64_t count) {
     const std::uint64_t stride = static_cast<std::uint64_t>(gridDim.x) * blockDim.x * n;
     std::uint64_t at = (static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * n;
     for (; at + n <= count; at += stride) reduce_items<In, n>(inputs.at, inputs.n, at, finish, output, at);
-    // What is left at the end belongs to the thread whose chunk it would have been.
+    // The remainder is done by the thread of the next chunk.
     for (; at < count; ++at) reduce_items<In, 1>(inputs.at, inputs.n, at, finish, output, at);
 }
 

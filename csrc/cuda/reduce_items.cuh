@@ -1,6 +1,6 @@
-// What happens to single elements in a reduction on a device: the arithmetic of cpu/reduce.hpp, to the bit.
+// Arithmetic of single elements in a reduction on a device; bit-identical to cpu/reduce.hpp.
 //
-// No multiplication here feeds an addition, so there is nothing that a compiler could fuse into one rounding.
+// No product is an operand of an addition here, so a compiler cannot fuse the two into one rounding.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -31,16 +31,16 @@ using Accumulator =
     std::conditional_t<std::is_same_v<In, double>, double,
                        std::conditional_t<std::is_same_v<In, Bool>, bool, std::conditional_t<std::is_integral_v<In>, std::int64_t, float>>>;
 
-// How a reduction ends, computed once on the host.
+// The last step of a reduction, computed once on the host.
 struct Finish {
     Dtype out;
     Op op;
     double factor;  // of floats: scale, divided by n for a mean
     double scale;
-    int n;  // what integers are divided by
+    int n;  // divisor of integers
 };
 
-// How many items at a time.
+// Number of items at a time.
 template <int n>
 using Width = std::integral_constant<int, n>;
 
@@ -116,7 +116,7 @@ __device__ Out finished(Acc acc, const Finish& finish) {
     }
 }
 
-// `n` items, read and written in the largest words that there are if they are a whole chunk.
+// `n` items, read and written in the largest words if they are a whole chunk.
 template <class T, int n>
 union Items {
     using Word = std::conditional_t<sizeof(T) == 1, std::uint64_t, uint4>;
@@ -150,8 +150,8 @@ __device__ void store(const Acc* acc, const Finish& finish, void* output, std::u
     out.write(output, at);
 }
 
-// Items `at` to `at + n` of all inputs, by index, into items `to` to `to + n` of the output. Every input is read before the output is
-// written.
+// Items `at` to `at + n` of all inputs, by index, into items `to` to `to + n` of the output. Every input is read
+// before the output is written.
 template <class In, int n>
 __device__ void reduce_items(const void* const* inputs, int n_inputs, std::uint64_t at, const Finish& finish, void* output,
                              std::uint64_t to) {
@@ -203,7 +203,7 @@ __device__ void move_items(const void* from, std::uint64_t at, void* output, std
     items.write(output, to);
 }
 
-// --- The host's side ---
+// --- Host code ---
 
 template <class T>
 struct Type {

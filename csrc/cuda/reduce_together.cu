@@ -1,14 +1,17 @@
-// All of an all-reduce in one launch: blocks of all ranks wait for each other by flags in memory that all of them have mapped.
+// An all-reduce in one launch: blocks of all ranks wait for each other by flags in memory that all of them have
+// mapped.
 //
 // Rules:
-// - T1 one writer: flag [phase][block][r] in the memory of rank q is stored by rank r only, and waited for by rank q only.
-// - T2 a flag holds the epoch of the launch, which grows; compared by difference, for it wraps around. So nothing is ever reset, and who is
-//   ahead by a launch does no harm.
-// - T3 block b reads of the others' slices only what block b has written there: one flag per block is enough.
-// - T4 what is staged for a launch, and the slices, are written again two launches later at the earliest. A rank launches only when its
-// launch
-//   before has ended, so who waits for epoch e knows that all have ended e - 1, and no longer read what belongs to it.
-// - T5 every wait has a deadline. Who waits in vain says for whom, and ends; no block waits for a block of its own rank.
+// - T1 one writer: flag [phase][block][r] in the memory of rank q is stored by rank r only, and waited for by rank q
+//   only.
+// - T2 a flag holds the epoch of the launch, which grows; compared by difference, because it wraps around. So nothing
+//   is ever reset, and a rank that is ahead by a launch does no harm.
+// - T3 block b reads only those parts of other ranks' slices that their block b wrote: one flag per block is enough.
+// - T4 the staged data of a launch, and the slices, are overwritten two launches later at the earliest. A rank
+//   launches only after its previous launch has ended, so a rank that waits for epoch e knows that all have ended the
+//   epoch before it, and no longer read its data.
+// - T5 every wait has a deadline. A block that waits in vain records the missing rank, and ends; no block waits for a
+//   block of its own rank.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -26,7 +29,7 @@ namespace {
 #if defined(__CUDACC__)
 constexpr unsigned threads = 512;
 #else
-constexpr unsigned threads = 4;  // each is a thread of the host
+constexpr unsigned threads = 4;  // each is a host thread
 #endif
 
 struct Plan {
@@ -47,9 +50,9 @@ struct Plan {
     bool aligned;
 };
 
-// Says to the same block of all ranks that this one is here, and waits for theirs; false if one does not come.
-// What any thread of the block wrote before is seen by all threads of the others after.
-__device__ bool meet(const Plan& plan, int phase) {
+// Signals the same block of all ranks that this one has arrived, and waits for theirs; false if one does not arrive.
+// Earlier writes of any thread of the block are then visible to all threads of the other blocks.
+__device__ bool arrive_and_wait(const Plan& plan, int phase) {
     const auto flag = [&](int of, int by) {
         return plan.flags[of] + (static_cast<unsigned>(phase) * together_blocks + blockIdx.x) * max_device_inputs + by;
     };
@@ -72,7 +75,8 @@ __device__ bool meet(const Plan& plan, int phase) {
     return bits_of(missing) == 0;
 }
 
-// `count` items chunk by chunk, dealt to the threads of all blocks: the same way on every rank, however its memory is aligned.
+// `count` items in chunks, distributed over the threads of all blocks: the same way on every rank, however its memory
+// is aligned.
 template <class Use>
 __device__ void each_chunk(const Plan& plan, std::uint64_t count, Use use) {
     const std::uint64_t stride = static_cast<std::uint64_t>(gridDim.x) * blockDim.x * chunk_items;
@@ -86,21 +90,21 @@ __device__ void each_chunk(const Plan& plan, std::uint64_t count, Use use) {
     }
 }
 
-// Shapes, accumulators and order: those of `reduce_kernel`. Who writes: `output`, and `reduced` of this rank, each thread its own items;
-// `staged` nobody. `reduced` of others is read after the second meeting.
+// Shapes, accumulators and order: those of `reduce_kernel`. Writers: `output`, and `reduced` of this rank, each
+// thread its own items; `staged` is not written. `reduced` of other ranks is read after the second barrier.
 template <class In>
 __global__ void __launch_bounds__(threads) together_kernel(const __grid_constant__ Plan plan) {
     if (threadIdx.x == 0) plan.missing[blockIdx.x] = 0;
-    if (!meet(plan, 0)) return;
+    if (!arrive_and_wait(plan, 0)) return;
     const std::uint64_t first = plan.one_shot ? 0 : plan.first[plan.rank];
     const std::uint64_t own = plan.one_shot ? plan.count : plan.first[plan.rank + 1] - first;
     void* const to = plan.one_shot ? plan.output : plan.reduced[plan.rank];
     each_chunk(plan, own, [&](std::uint64_t at, auto width) {
         reduce_items<In, decltype(width)::value>(plan.staged, plan.size, first + at, plan.finish, to, at);
     });
-    if (plan.one_shot || !meet(plan, 1)) return;
+    if (plan.one_shot || !arrive_and_wait(plan, 1)) return;
     for (int step = 0; step < plan.size; ++step) {
-        // Each begins with its own, so that not all read from one.
+        // Each rank begins with its own slice, so that not all read from one rank.
         const int other = (plan.rank + step) % plan.size;
         const std::uint64_t begin = plan.first[other];
         each_chunk(plan, plan.first[other + 1] - begin, [&](std::uint64_t at, auto width) {
@@ -144,7 +148,7 @@ void reduce_together(const Together& together, std::uint64_t stream) {
     plan.deadline_ns = together.deadline_ns;
     plan.out_bytes = static_cast<int>(item_bytes(together.what.out));
     plan.one_shot = together.one_shot;
-    // By the count alone, which all ranks share.
+    // From the count only, which all ranks share.
     const std::uint64_t of_block = std::uint64_t{threads} * chunk_items;
     const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>((plan.count + of_block - 1) / of_block, 1, together_blocks));
     by_input(together.what.in, [&](auto in) {

@@ -1,6 +1,7 @@
-// Flags between devices, and the clock that waits for them go by. Under nvcc these are single instructions.
+// Flags between devices, and the clock of their deadlines. Under nvcc these are single instructions.
 //
-// A flag is stored after all that it announces, and loaded before all that it permits, whichever device or process that was written by.
+// A flag is stored after everything that it announces, and loaded before everything that it permits, across devices
+// and processes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -44,7 +45,7 @@ __device__ inline void set_bits(std::uint64_t* word, std::uint64_t bits) {
 #endif
 }
 
-// The word, as the last barrier of the block left it.
+// The word, as of the last barrier of the block.
 __device__ inline std::uint64_t bits_of(const std::uint64_t* word) {
 #if defined(__CUDACC__)
     return *static_cast<const volatile std::uint64_t*>(word);
@@ -53,7 +54,7 @@ __device__ inline std::uint64_t bits_of(const std::uint64_t* word) {
 #endif
 }
 
-// Since some fixed time; of one device only.
+// Nanoseconds since a fixed time; comparable on one device only.
 __device__ inline std::uint64_t nanoseconds() {
 #if defined(__CUDACC__)
     std::uint64_t now = 0;
@@ -66,7 +67,7 @@ __device__ inline std::uint64_t nanoseconds() {
 #endif
 }
 
-// Between two looks at a flag.
+// Pause between two loads of a flag.
 __device__ inline void let_others_run() {
 #if defined(__CUDACC__)
     __nanosleep(20);

@@ -1,17 +1,17 @@
 // A stand-in for the part of the CUDA runtime that csrc/cuda uses, for tests on machines without a GPU.
 //
-// Device memory is shared memory of the host, a stream is a thread, and a kernel is a function that is called for each of its threads. What
-// matters to the rooms above is kept: what runs asynchronously and in which order, what other processes may open, what events mean, and
-// which mistakes are errors. How fast anything is says nothing.
+// Device memory is shared memory of the host, a stream is a thread, and a kernel is a function that is called for
+// each of its threads. It keeps the semantics that its users depend on: what is asynchronous and in which order, what
+// other processes may open, what events mean, and which mistakes are errors. Its speed means nothing.
 //
-// What the environment may say:
-//   SOFTS_STANDIN_DEVICES: how many devices there are, 1 unless it says otherwise; 0 is a machine without a driver.
+// Environment variables:
+//   SOFTS_STANDIN_DEVICES: number of devices, 1 by default; 0 is a machine without a driver.
 //   SOFTS_STANDIN_DELAY_US: everything in a stream waits for a random time up to this.
-//   SOFTS_STANDIN_NO_IPC=1: nothing of another process can be opened.
-//   SOFTS_STANDIN_NO_PEERS=1: no device reaches the memory of another.
+//   SOFTS_STANDIN_NO_IPC=1: memory and events of other processes cannot be opened.
+//   SOFTS_STANDIN_NO_PEERS=1: no device can access the memory of another.
 //
-// Source of what is promised: CUDA Runtime API, sections "Device Management", "Stream Management", "Event Management", "Memory Management"
-// and "Unified Addressing".
+// Source of the semantics: CUDA Runtime API, sections "Device Management", "Stream Management", "Event Management",
+// "Memory Management" and "Unified Addressing".
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <cstring>
 
-// --- What kernels are written with ---
+// --- The language of kernels ---
 
 #define __global__
 #define __device__
@@ -57,7 +57,7 @@ inline float __double2float_rn(double value) {
     return static_cast<float>(value);
 }
 
-// Until all threads of the block are here. Only for kernels that were launched with SOFTS_LAUNCH_TOGETHER.
+// Barrier of the threads of a block. Only for kernels that were launched with SOFTS_LAUNCH_TOGETHER.
 void __syncthreads();
 
 // --- The runtime ---
@@ -122,7 +122,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
 cudaError_t cudaDeviceSynchronize();
 
-// Filled with 0xA5, which CUDA does not promise.
+// Filled with 0xA5; CUDA leaves it undefined.
 cudaError_t cudaMalloc(void** address, std::size_t bytes);
 cudaError_t cudaFree(void* address);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address);
@@ -134,7 +134,7 @@ cudaError_t cudaHostUnregister(void* address);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
 cudaError_t cudaMemsetAsync(void* address, int value, std::size_t bytes, cudaStream_t stream = nullptr);
 
-// Stream 0 does everything at once, in the thread of the caller.
+// Stream 0 executes everything at once, in the thread of the caller.
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);

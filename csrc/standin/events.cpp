@@ -1,4 +1,4 @@
-// Events: how often one was recorded, and up to which record the work is done, in memory that other processes can open.
+// Events: the number of records, and the last record with completed work, in memory that other processes can open.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -31,7 +31,7 @@ struct Marks {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// What a handle says; it fills the 64 bytes of CUDA's.
+// Contents of a handle; it fills the 64 bytes of CUDA's.
 struct Handle {
     char magic[8];
     std::uint64_t inode;
@@ -43,7 +43,7 @@ struct Handle {
 static_assert(sizeof(Handle) == sizeof(cudaIpcEventHandle_t));
 constexpr char magic[8] = {'s', 't', 'a', 'n', 'd', 'i', 'n', 'e'};
 
-// Work that is still in a stream keeps what it needs of an event that was destroyed.
+// Work that is still in a stream keeps the state of a destroyed event.
 std::shared_ptr<Marks> mapped(int fd) {
     void* memory = mmap(nullptr, sizeof(Marks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) return nullptr;

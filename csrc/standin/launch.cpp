@@ -38,7 +38,7 @@ void run_all(dim3 grid, dim3 block, bool together, const std::function<void()>& 
             running.emplace_back([=, &thread, barrier = barriers.back()] {
                 of_block = barrier;
                 run_thread(grid, block, b, t, thread);
-                // Who has returned is waited for no more.
+                // Later barriers do not wait for a thread that has returned.
                 barrier->arrive_and_drop();
             });
         }

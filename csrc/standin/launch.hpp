@@ -1,4 +1,5 @@
-// Kernels as functions: called for one thread of the grid after the other, or by as many threads as there are in the grid.
+// Kernels as functions: called for one thread of the grid after the other, or by one host thread for each thread of
+// the grid.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Device memory: an unnamed file in memory for each allocation, which other processes open through the descriptor of its owner.
+// Device memory: a memfd for each allocation, which other processes open through the descriptor of its owner.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -21,7 +21,7 @@ struct Block {
     int fd;  // -1: another process owns it
 };
 
-// What a handle says; it fills the 64 bytes of CUDA's.
+// Contents of a handle; it fills the 64 bytes of CUDA's.
 struct Handle {
     char magic[8];
     std::uint64_t bytes;

@@ -1,4 +1,4 @@
-// What the environment says of the devices that there are, read once.
+// Settings of the stand-in from the environment, read once.
 #pragma once
 
 #include "cuda_runtime.h"
@@ -13,10 +13,10 @@ struct Settings {
 };
 const Settings& settings();
 
-// The device that is current in this thread.
+// The current device of this thread.
 int current_device();
 
-// Remembers an error as the last one of this thread; returns it.
+// Sets the last error of this thread; returns it.
 cudaError_t failed(cudaError_t error);
 
 }  // namespace standin

@@ -40,7 +40,7 @@ struct StandinStream {
         while (true) {
             changed.wait(lock, [this] { return ended || !todo.empty(); });
             if (todo.empty()) return;
-            // It stays in the queue until it is done: an empty queue means that nothing is left to do.
+            // It stays in the queue until it is done: an empty queue means that all work is done.
             const auto& work = todo.front();
             lock.unlock();
             standin::delay();

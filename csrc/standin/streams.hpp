@@ -1,4 +1,4 @@
-// Work in order, in a thread of its own.
+// Streams: work in order, in one thread per stream.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 namespace standin {
 
-// Puts work at the end of a stream; stream 0 does it at once.
+// Appends work to a stream; stream 0 executes it at once.
 cudaError_t submit(cudaStream_t stream, std::function<void()> work);
 
 // Returns once every stream of this process has done its work.
@@ -16,7 +16,7 @@ void synchronize_all();
 // The device of a stream, that of this thread for stream 0.
 int device_of(cudaStream_t stream);
 
-// A random time, if the environment asks for it.
+// Sleeps for a random time, if the settings say so.
 void delay();
 
 }  // namespace standin

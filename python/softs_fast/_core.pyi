@@ -24,8 +24,10 @@ __all__ = [
     "Viewer",
     "__version__",
     "count_change",
+    "is_alive",
     "lane_stats",
     "sweep",
+    "this_process",
     "wake",
 ]
 
@@ -39,6 +41,19 @@ def lane_stats(segment: Segment) -> dict[str, Any] | None:
 
     `segment_id`; `client`: 16 counters; `suppliers`: `{index, pid, counters: 8 of them}` each; `lanes`: `{index,
     generation, attached, tail}` of each lane that was ever used.
+    """
+
+def this_process() -> tuple[int, int, int]:
+    """The number of this process, its start in ticks since the boot, and the inode of its pid namespace.
+
+    Raises:
+        SegmentError: `/proc` cannot be read.
+    """
+
+def is_alive(pid: int, start: int, pid_namespace: int) -> bool:
+    """Whether the process of that number and start runs. A zombie does not.
+
+    What cannot be determined counts as alive, as does a process of another namespace. 0 stands for the own one.
     """
 
 def count_change(memory: Any) -> None:
@@ -65,6 +80,61 @@ class Ahead:
         Raises:
             SegmentError: the slots cannot be read.
         """
+
+@final
+class GatherPipeline:
+    """A queue of batches, and native threads that fill them in the order of their submission.
+
+    Samples are taken for one batch after the other, and each goes to one row: rows are in the order of the stream, for any
+    number of threads. A thread waits for samples as `Client.gather` does. Threads start with the first batch, and are
+    blocked while there is nothing to fill. Made by `Client.gather_pipeline`.
+    """
+
+    def submit(self, product_id: str, n: int, targets: list[tuple[Any, ...]], done: int = 0) -> int:
+        """Add a batch, see `Client.gather`; its number, counted from 0.
+
+        The pipeline keeps the buffers until the batch is complete or taken back.
+
+        Args:
+            product_id: what is asked for.
+            n: rows of the batch.
+            targets: as for `Client.gather`.
+            done: rows that are filled already, from the first on.
+
+        Raises:
+            ConfigError: the targets do not fit, or the pipeline is stopped.
+            SegmentError: the client is closed, or the system has no thread.
+            ForkedError: called in a fork.
+        """
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait until the oldest batch is complete, which removes it; whether it is.
+
+        False when the time is over, and at once when the batch cannot be completed (`has_ended`) or there is none.
+
+        Raises:
+            WireError: a sample of the batch is not what a codec writes; see `has_ended`.
+            SegmentError: the client is closed, or a slot cannot be read.
+            ForkedError: called in a fork.
+        """
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is filled any more until `take_back`.
+
+        Because the client follows another product, or was closed, or a sample could not be copied.
+        """
+
+    def take_back(self) -> list[int]:
+        """End the filling of all batches and remove them; the rows of each that are filled, from the first on.
+
+        Waits for what is being copied, not for samples. Each sample that was taken is in one of these rows, unless one could
+        not be copied: nothing is lost if the batches are submitted again with these numbers as `done`, or the stream is set
+        back by their sum. The pipeline can be used again.
+        """
+
+    def stop(self) -> list[int]:
+        """As `take_back`, and end the threads. A second call does nothing, nor does one in a fork."""
 
 @final
 class Broker:
@@ -162,6 +232,15 @@ class Client:
 
         Raises:
             ConfigError: the targets do not fit, or there is no segment.
+            ForkedError: called in a fork.
+        """
+
+    def gather_pipeline(self, n_threads: int) -> GatherPipeline:
+        """A queue of batches that native threads fill ahead; with 0 threads, `GatherPipeline.wait` fills them.
+
+        Raises:
+            ConfigError: there is no segment that samples lie in.
+            SegmentError: the client is closed.
             ForkedError: called in a fork.
         """
 

@@ -230,11 +230,11 @@ CUDA_TOGETHER_FLAGS: int
 CUDA_TOGETHER_BLOCKS: int
 MAX_RANKS: int
 
-def this_process() -> tuple[int, int]:
-    """Return this process's number, and its start in clock ticks since boot."""
+def this_process() -> tuple[int, int, int]:
+    """Return this process's number, its start in clock ticks since boot, and the inode of its pid namespace."""
 
-def process_started(pid: int) -> int:
-    """Return the start of a process, in clock ticks since boot; 0 if there is no process with that number."""
+def is_alive(pid: int, started: int, pid_namespace: int) -> bool:
+    """Return whether the process of that number and start runs, by the rule of `_core.is_alive`."""
 
 class Segment:
     """Unnamed shared memory for a group."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from market import Market
-from process import Zygote
-from segments import remove_abandoned, segments
 from shell import Command
 
 
@@ -24,20 +21,12 @@ def command() -> Iterator[Command]:
         process.communicate()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def zygotes() -> None:
-    """The process that forks softs' peers lives as long as the test run."""
-    Zygote.of("softs", None)
-
-
 @pytest.fixture
 def market(short_path: Path) -> Iterator[Market]:
-    """A market whose processes end with the test; softs' peers leave segments, so those are removed."""
-    before = segments()
+    """A market; its processes end with the test."""
     market = Market(short_path)
     yield market
     market.end()
-    remove_abandoned(before)
 
 
 @pytest.fixture
@@ -47,30 +36,3 @@ def busy_market(market: Market) -> Market:
     market.supplier()
     market.client().event("done")
     return market
-
-
-@pytest.fixture
-def write_counters() -> Callable[..., None]:
-    """Write the words of a client's or supplier's counters into a segment, where docs/segment.md says they are.
-
-    ``write(address, slots_len, client=[...], suppliers={index: (pid, [...])})``.
-    """
-
-    def write(
-        address: str,
-        slots_len: int,
-        client: list[int],
-        suppliers: dict[int, tuple[int, list[int]]] | None = None,
-    ) -> None:
-        lanes_at = -(-slots_len // 4096) * 4096
-        with open(Path("/dev/shm", address), "r+b") as file:
-            file.seek(lanes_at + 512)
-            file.write(struct.pack(f"<{len(client)}Q", *client))
-            for index, (pid, counters) in (suppliers or {}).items():
-                entry = lanes_at + 9216 + 128 * index
-                file.seek(entry)
-                file.write(struct.pack("<QQII", pid << 32 | 1, 1, 0, 1))
-                file.seek(entry + 64)
-                file.write(struct.pack(f"<{len(counters)}Q", *counters))
-
-    return write

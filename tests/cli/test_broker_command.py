@@ -137,6 +137,6 @@ def test_a_port_for_metrics_that_is_in_use(
         port = other.getsockname()[1]
         ends = ["--frontend", frontend, "--backend", backend]
         status, out, errors = command.run("broker", *ends, "--prometheus", f"127.0.0.1:{port}")
-    assert (status, out) == (1, ""), "it says where it is once all of it is there"
+    assert (status, out) == (1, ""), "it prints where it is once all of it is there"
     assert f"softs-fast: cannot serve metrics at 127.0.0.1:{port}" in errors
     assert not list(short_path.iterdir()), "the broker is gone, too"

@@ -63,16 +63,16 @@ def test_a_call_that_takes_the_whole_time_counts_as_busy() -> None:
     before = segment(counters(on_order=4), maker(samples=3, sleeps=1))
     after = segment(counters(on_order=4, waited_ns=2 * SECOND), maker(samples=3, sleeps=1))
     assert bound(before, after) == (1.0, 1.0, 0.0)
-    # The client waited for nothing, so nobody knows whether there are orders: it slept.
+    # The client waited for nothing, so it is unknown whether there are orders: it slept.
     assert bound(before, before)[2] == 0.0
     idle = rates_between(snapshot(0.0, client(before)), snapshot(2.0, client(before)))
     assert idle.suppliers[77].busy == 0.0
     # Nothing was on order.
-    asleep = segment(counters(finished=4), maker(samples=3, sleeps=1))
-    assert bound(asleep, asleep) == (0.0, 0.0, 1.0)
+    idle = segment(counters(finished=4), maker(samples=3, sleeps=1))
+    assert bound(idle, idle) == (0.0, 0.0, 1.0)
 
 
-def test_by_wire_the_leases_say_who_is_busy() -> None:
+def test_by_wire_the_leases_show_which_supplier_is_busy() -> None:
     before = client(segment(counters()))
     after = client(segment(counters(waited_ns=SECOND)))
 
@@ -86,7 +86,7 @@ def test_by_wire_the_leases_say_who_is_busy() -> None:
 
     assert producer_bound(1, 0) == 0.25
     assert producer_bound(1, 1) == 0.5
-    assert producer_bound() == 0.5, "nobody is there to deliver"
+    assert producer_bound() == 0.5, "no supplier is there to deliver"
 
 
 @pytest.mark.parametrize("other", [{"segment_id": 2}, {"segment_id": 1, "peer_id": 9}])

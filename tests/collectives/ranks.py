@@ -1,6 +1,6 @@
 """Runs a function in several processes at once, one per rank, and collects what they return or raise.
 
-The processes are forks of a server that has torch loaded, so a rank starts in some milliseconds.
+The processes are forks of a server that has torch loaded (tests/conftest.py), so a rank starts in some milliseconds.
 """
 
 import multiprocessing
@@ -8,13 +8,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 WATCHDOG_S = 40.0
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "softs_fast.collectives"])
 
 
 @dataclass
@@ -28,23 +26,23 @@ class Raised:
 
 @dataclass
 class Ranks:
-    """Running processes, and the pipes on which they say what becomes of them."""
+    """Running processes, and the pipes on which they report."""
 
-    processes: list[ForkServerProcess]
+    processes: list[Any]
     pipes: list[Connection]
 
-    def hear(self, rank: int) -> Any:
-        """Return what a rank says next, within the watchdog's time; Raised if it ended by an exception."""
+    def receive(self, rank: int) -> Any:
+        """Return what a rank reports next, within the watchdog's time; Raised if it ended by an exception."""
         if not self.pipes[rank].poll(WATCHDOG_S):
-            raise AssertionError(f"rank {rank} says nothing for {WATCHDOG_S} s")
+            raise AssertionError(f"rank {rank} reports nothing for {WATCHDOG_S} s")
         return self.pipes[rank].recv()
 
     def results(self) -> list[Any]:
-        """Return what every rank says next; None of one that died."""
+        """Return what every rank reports next; None of one that died."""
         said: list[Any] = [None] * len(self.pipes)
         for rank in range(len(self.pipes)):
             try:
-                said[rank] = self.hear(rank)
+                said[rank] = self.receive(rank)
             except EOFError:
                 continue
         return said
@@ -61,7 +59,7 @@ class Ranks:
 
 
 def start(function: Callable[..., Any], size: int, *args: Any) -> Ranks:
-    """Start `function(say, rank, size, *args)` in a process per rank; `say` sends word before it returns."""
+    """Start `function(say, rank, size, *args)` in a process per rank; `say` reports before it returns."""
     processes = []
     pipes = []
     for rank in range(size):
@@ -82,7 +80,7 @@ def run(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
         while waiting:
             ready = wait(list(waiting), WATCHDOG_S)
             assert ready, (
-                f"ranks {[ranks.pipes.index(pipe) for pipe in waiting]} say nothing for {WATCHDOG_S} s"
+                f"ranks {[ranks.pipes.index(pipe) for pipe in waiting]} report nothing for {WATCHDOG_S} s"
             )
             for pipe in ready:
                 waiting.discard(pipe)

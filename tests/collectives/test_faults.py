@@ -19,7 +19,7 @@ import torch
 from softs_fast.collectives import Schedule, ShmStrategy
 from softs_fast.errors import ConfigError, ForkedError, PeerLost, SegmentError
 
-# Long enough that whoever ends by it and not by the kernel's word fails its test by the watchdog.
+# Long enough that a rank that ends by it, and not because the kernel reported a death, fails its test by the watchdog.
 NEVER_S = 300.0
 SCHEDULE = Schedule(1 << 15, 1 << 16)
 
@@ -66,9 +66,9 @@ def test_a_stopped_rank_is_named_when_the_time_is_over(tmp_path: Path) -> None:
     try:
         pids = running.results()
         os.kill(pids[1], signal.SIGSTOP)
-        told = [running.hear(0), running.hear(2)]
+        told = [running.receive(0), running.receive(2)]
         os.kill(pids[1], signal.SIGCONT)
-        told.append(running.hear(1))
+        told.append(running.receive(1))
     finally:
         running.stop()
     for result in told:
@@ -76,7 +76,7 @@ def test_a_stopped_rank_is_named_when_the_time_is_over(tmp_path: Path) -> None:
     for text, lost in told[:2]:
         assert f"rank 1 (process {pids[1]}, stopped)" in text
         assert lost == [1]
-    assert "rank" in told[2][0], "who comes back learns that it was given up"
+    assert "rank" in told[2][0], "a rank that goes on learns that it was given up"
 
 
 def goes_on_without(say: Callable[[Any], None], rank: int, size: int, folder: str) -> tuple[int, int, float]:
@@ -98,7 +98,7 @@ def goes_on_without(say: Callable[[Any], None], rank: int, size: int, folder: st
     return strategy.rank, strategy.size, float(tensor[0])
 
 
-def test_a_group_is_rebuilt_of_those_who_are_left_and_again(tmp_path: Path) -> None:
+def test_a_group_is_rebuilt_of_the_ranks_that_are_left_and_again(tmp_path: Path) -> None:
     running = ranks.start(goes_on_without, 4, str(tmp_path))
     try:
         pids = running.results()
@@ -127,14 +127,14 @@ def rebuilds_or_sleeps(say: Callable[[Any], None], rank: int, size: int, folder:
     return f"{strategy.size}"
 
 
-def test_who_comes_too_late_is_left_out(tmp_path: Path) -> None:
+def test_a_rank_that_comes_too_late_is_left_out(tmp_path: Path) -> None:
     running = ranks.start(rebuilds_or_sleeps, 3, str(tmp_path))
     try:
         pids = running.results()
         os.kill(pids[1], signal.SIGSTOP)
-        assert [running.hear(0), running.hear(2)] == ["2", "2"]
+        assert [running.receive(0), running.receive(2)] == ["2", "2"]
         os.kill(pids[1], signal.SIGCONT)
-        assert "rebuilt the group without rank 1" in running.hear(1)
+        assert "rebuilt the group without rank 1" in running.receive(1)
     finally:
         running.stop()
 
@@ -301,16 +301,16 @@ def interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -
     return "interrupted"
 
 
-def test_a_signal_is_heard_while_waiting(tmp_path: Path) -> None:
+def test_a_signal_interrupts_a_wait(tmp_path: Path) -> None:
     running = ranks.start(interrupted, 2, str(tmp_path))
     try:
-        pid = running.hear(0)
-        assert running.hear(1) == 0
+        pid = running.receive(0)
+        assert running.receive(1) == 0
         time.sleep(0.1)
         os.kill(pid, signal.SIGUSR1)
-        assert running.hear(0) == "interrupted"
+        assert running.receive(0) == "interrupted"
         Path(tmp_path, "go").touch()
-        told = running.hear(1)
+        told = running.receive(1)
         assert not isinstance(told, ranks.Raised), told.trace
         assert "rank 0 gave up: interrupted" in told
     finally:

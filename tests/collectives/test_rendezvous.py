@@ -1,4 +1,4 @@
-"""How ranks meet: every kind of place, what earlier meetings left, and who does not belong."""
+"""How ranks meet: every kind of place, what earlier meetings left, and processes that do not belong."""
 
 import json
 import os
@@ -57,7 +57,8 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
 
 
 def test_notes_of_processes_that_have_ended_do_not_count(tmp_path: Path) -> None:
-    (tmp_path / "softs.g.hello.1").write_bytes(b"1 12345\nnobody")
+    namespace = _kernels.this_process()[2]
+    (tmp_path / "softs.g.hello.1").write_bytes(b"1 12345 %d\nended" % namespace)
     (tmp_path / "softs.g.hello.0").write_bytes(b"nonsense")
     place = StoreRendezvous(FolderStore(tmp_path), 0, 2, "g")
     with pytest.raises(PeerLost, match="not there: rank 1"):
@@ -67,7 +68,7 @@ def test_notes_of_processes_that_have_ended_do_not_count(tmp_path: Path) -> None
 def talk(folder: Path, change: dict[str, Any]) -> str:
     """Join as rank 1 a group whose rank 0 says something else of itself than the truth; returns the error."""
     segment = _kernels.Segment.create_group(2, 1 << 16)
-    pid, started = _kernels.this_process()
+    pid, started, _ = _kernels.this_process()
     card = {
         "version": 1,
         "size": 2,

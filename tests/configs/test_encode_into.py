@@ -1,66 +1,26 @@
-"""Samples and batches written straight into slots, and slots shown as tensors."""
+"""Samples and batches written straight into slots."""
 
-import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from any_samples import (
+    NUMPY_DTYPES,
+    TORCH_DTYPES,
+    XY,
+    as_strided,
+    bytes_of,
+    configs,
+    random_tensor,
+    slots_of,
+    xy,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from softs_fast import BatchConfig, ConfigError, TensorSpec
-
-NUMPY_DTYPES = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
-TORCH_DTYPES = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
-XY = BatchConfig([TensorSpec("x", (2, 3), "float32"), TensorSpec("y", (), "int64")])
-
-
-def slots_of(n: int, slot_size: int) -> list[memoryview]:
-    """Slots that lie end to end, as in a segment."""
-    memory = memoryview(bytearray(b"\xee") * (n * slot_size))
-    return [memory[i * slot_size : (i + 1) * slot_size] for i in range(n)]
-
-
-def xy(number: float, n: int | None = None) -> dict[str, torch.Tensor]:
-    rows = () if n is None else (n,)
-    return {"x": torch.full((*rows, 2, 3), float(number)), "y": torch.full(rows, int(number))}
-
-
-def random_tensor(spec: TensorSpec, seed: int, rows: tuple[int, ...] = ()) -> torch.Tensor:
-    """Any bits that the dtype has."""
-    shape = (*rows, *spec.shape)
-    n_elements = int(np.prod(shape))
-    random_bytes = random.Random(seed).randbytes(n_elements * max(spec.torch_dtype.itemsize, 1))
-    if spec.dtype == "bool":
-        random_bytes = bytes(byte & 1 for byte in random_bytes)
-    bits = torch.tensor(list(random_bytes), dtype=torch.uint8)
-    return (
-        bits.view(spec.torch_dtype).reshape(shape)
-        if n_elements
-        else torch.empty(shape, dtype=spec.torch_dtype)
-    )
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.contiguous().flatten().view(torch.uint8).tolist()) if tensor.numel() else b""
-
-
-def as_strided(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values with gaps between them."""
-    wide = torch.zeros((*tensor.shape, 3), dtype=tensor.dtype)
-    wide[..., 1] = tensor
-    return wide[..., 1]
-
-
-@st.composite
-def configs(draw: st.DrawFn) -> BatchConfig:
-    shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
-    specs = draw(
-        st.lists(st.tuples(shapes, st.sampled_from(NUMPY_DTYPES + TORCH_DTYPES)), min_size=1, max_size=5)
-    )
-    return BatchConfig([TensorSpec(f"t{i}", shape, dtype) for i, (shape, dtype) in enumerate(specs)])
 
 
 @given(configs(), st.integers(0, 1000), st.booleans(), st.integers(0, 3))
@@ -106,150 +66,6 @@ def test_a_batch_is_laid_out_as_its_samples(
     assert [bytes(slot) for slot in slots] == expected
 
 
-@given(configs(), st.integers(0, 1000))
-def test_views_show_and_take_what_decode_gives(config: BatchConfig, seed: int) -> None:
-    sample = {spec.name: random_tensor(spec, seed + i) for i, spec in enumerate(config.specs)}
-    expected = config.encode(**sample)
-    slot = bytearray(expected)
-    # One without elements is nowhere, and so never unaligned.
-    half = [config.get_offset(spec.name) for spec in config.specs if spec.dtype == "bfloat16" and spec.numel]
-    if half and any(offset % 2 for offset in (*half, config.nbytes())):
-        with pytest.raises(
-            ConfigError, match=r'tensor "t\d" \(bfloat16\) would be unaligned.*order the tensors'
-        ):
-            config.views(slot)
-        return
-    views = config.views(slot)
-    assert list(views) == config.tensor_names
-    for name, view in views.items():
-        is_tensor = config.get_spec(name).dtype in TORCH_DTYPES
-        assert isinstance(view, torch.Tensor if is_tensor else np.ndarray)
-        tensor = view if is_tensor else torch.from_numpy(np.array(view))
-        assert tensor.shape == sample[name].shape
-        assert tensor.dtype is sample[name].dtype
-        assert bytes_of(tensor) == bytes_of(sample[name])
-    slot[:] = b"\0" * len(slot)
-    for name, view in views.items():
-        view[...] = sample[name] if isinstance(view, torch.Tensor) else sample[name].numpy()
-    assert slot == expected
-
-
-def test_unaligned_arrays_in_place() -> None:
-    config = BatchConfig([TensorSpec("flag", (), "bool"), TensorSpec("x", (3,), "float64")])
-    slots = slots_of(3, config.nbytes())
-    for i, slot in enumerate(slots):
-        views = config.views(slot)
-        views["flag"][...] = True
-        views["x"][...] = np.arange(3)
-        views["x"] += i
-    assert [config.decode(slot)["x"].tolist() for slot in slots] == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
-
-
-def test_bfloat16_at_an_odd_offset_cannot_be_shown() -> None:
-    config = BatchConfig(
-        [TensorSpec(name, (), dtype) for name, dtype in [("a", "bool"), ("x", "bfloat16"), ("b", "bool")]]
-    )
-    with pytest.raises(
-        ConfigError, match=r'"x" \(bfloat16\) would be unaligned at byte 1 of samples of 4 bytes'
-    ):
-        config.views(bytearray(4))
-
-
-def test_an_odd_sample_cannot_show_bfloat16_even_where_it_starts_aligned() -> None:
-    config = BatchConfig([TensorSpec("x", (2,), "bfloat16"), TensorSpec("flag", (), "bool")])
-    for slot in slots_of(2, 5):
-        with pytest.raises(
-            ConfigError, match=r'"x" \(bfloat16\) .* byte 0 of samples of 5 bytes.*multiple of 2'
-        ):
-            config.views(slot)
-
-
-@pytest.mark.parametrize("dtype", [*NUMPY_DTYPES, *TORCH_DTYPES])
-def test_other_dtypes_are_not_cast(dtype: str) -> None:
-    config = BatchConfig([TensorSpec("x", (2,), dtype)])
-    slot = bytearray(b"\xee") * config.nbytes()
-    for other in {*NUMPY_DTYPES, *TORCH_DTYPES} - {dtype}:
-        tensor = torch.zeros(2).to(getattr(torch, other))
-        with pytest.raises(ConfigError, match=rf'Dtype mismatch: torch.{other} != torch.{dtype}, .*"x"'):
-            config.encode_into({"x": tensor}, slot)
-        if other in NUMPY_DTYPES:
-            with pytest.raises(
-                ConfigError, match=rf'Dtype mismatch: {other} != {dtype}, expected by tensor "x"'
-            ):
-                config.encode_into({"x": tensor.numpy()}, slot)
-    assert slot == b"\xee" * config.nbytes()
-
-
-@pytest.mark.parametrize("dtype", [">f4", "uint16", "complex64", "object", "<U1"])
-def test_dtypes_that_are_none_of_ours(dtype: str) -> None:
-    for needed in ("float32", "bfloat16"):
-        config = BatchConfig([TensorSpec("x", (2,), needed)])
-        with pytest.raises(ConfigError, match=f"Dtype mismatch: .* != {needed}"):
-            config.encode_into({"x": np.zeros(2, dtype)}, bytearray(config.nbytes()))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "value", "kept"),
-    [
-        ("float64", 0.1, 0.1),
-        ("float64", 2**53, 2**53),
-        ("float32", 1.5, 1.5),
-        ("float16", -65504.0, -65504),
-        ("float16", float("inf"), float("inf")),
-        ("bfloat16", -2.5, -2.5),
-        ("bfloat16", float("-inf"), float("-inf")),
-        ("float8_e4m3fn", 448, 448),
-        ("float8_e5m2", -1.5, -1.5),
-        ("int64", -(2**63), -(2**63)),
-        ("uint8", 255, 255),
-        ("int8", np.int8(-3), -3),
-        ("float32", np.float32(2.5), 2.5),
-        ("bool", True, True),
-        ("bool", np.True_, True),
-    ],
-)
-def test_numbers(dtype: str, value: Any, kept: float) -> None:
-    config = BatchConfig([TensorSpec("pad", (1,), "bool"), TensorSpec("x", (), dtype)])
-    slot = bytearray(config.nbytes())
-    config.encode_into({"pad": np.ones(1, bool), "x": value}, slot)
-    assert config.decode(slot)["x"].item() == kept
-
-
-@pytest.mark.parametrize(
-    ("dtype", "value", "message"),
-    [
-        ("uint8", 256, 'tensor "x": int 256 is no value of uint8'),
-        ("int64", 2**63, "is no value of int64"),
-        ("int32", 1.0, r"float 1\.0 is no value of int32"),
-        ("int32", True, "bool True is no value of int32"),
-        ("bool", 1, "int 1 is no value of bool"),
-        ("float32", False, "bool False is no value of float32"),
-        ("float16", 65536.0, "is no value of float16"),
-        ("float32", -1e39, "is no value of float32"),
-        pytest.param("float64", 10**400, "is no value of float64", id="huge"),
-        ("float8_e4m3fn", float("-inf"), "is no value of float8_e4m3fn"),
-        ("bfloat16", 3.4e38, "is no value of bfloat16"),
-        ("float8_e4m3fn", 449, "is no value of float8_e4m3fn"),
-        ("float32", np.float64(1), "Dtype mismatch: float64 != float32"),
-        ("int64", "1", 'tensor "x" is of type str; need a tensor, an array or a number'),
-        ("int64", [1], 'tensor "x" is of type list'),
-        ("int64", None, 'tensor "x" is of type NoneType'),
-    ],
-)
-def test_what_is_no_such_number(dtype: str, value: Any, message: str) -> None:
-    config = BatchConfig([TensorSpec("x", (), dtype)])
-    slot = bytearray(config.nbytes())
-    with pytest.raises(ConfigError, match=message):
-        config.encode_into({"x": value}, slot)
-
-
-def test_a_number_is_not_spread_over_a_shape() -> None:
-    with pytest.raises(ConfigError, match=r"Shape mismatch: \(\) != \(2, 3\), expected by tensor \"x\""):
-        XY.encode_into({"x": 1.0, "y": 1}, bytearray(32))
-    with pytest.raises(ConfigError, match=r"Shape mismatch: \(\) != \(1,\), expected by tensor \"y\""):
-        XY.encode_batch_into({**xy(1, 1), "y": 1}, [bytearray(32)])
-
-
 @pytest.mark.parametrize(
     "use",
     [
@@ -293,7 +109,7 @@ def test_samples_of_no_bytes() -> None:
 
 
 class Elsewhere(torch.Tensor):
-    """A tensor that says that it is on a device."""
+    """A tensor that claims to be on a device."""
 
     is_cpu = False  # type: ignore[assignment]
 

@@ -1,6 +1,6 @@
 """One suite, two packages: every test here runs against softs 0.1.2 and against softs_fast.
 
-Where both differ on purpose, a test says so with `expect(softs=..., softs_fast=...)`, and docs/compat.md has
+Where both differ on purpose, a test states it with `expect(softs=..., softs_fast=...)`, and docs/compat.md has
 a row for it.
 """
 

@@ -57,7 +57,7 @@ def test_set_model(served: Any, config: Any, lib: ModuleType) -> None:
             assert value_of(next(samples)) == {VALUES[model]}
 
 
-def test_nobody_serves_the_product(served: Any, config: Any, lib: ModuleType) -> None:
+def test_no_supplier_serves_the_product(served: Any, config: Any, lib: ModuleType) -> None:
     dataset = lib.SoftIterableDataset(
         "nobody", served.endpoints.frontend, config, lib.ShmMedium, request_timeout=0.2
     )

@@ -219,7 +219,7 @@ def test_an_order_beyond_the_queue_is_served_later(market: Any, package: str, ta
 
 
 @pytest.mark.parametrize("patterns", [[], ["("], ["ok", "[a-"]])
-def test_patterns_that_nobody_can_read(market: Any, patterns: list[str]) -> None:
+def test_patterns_that_cannot_be_read(market: Any, patterns: list[str]) -> None:
     market.broker()
     with pytest.raises(RuntimeError, match="HELLO failed"):
         market.supplier(padded, patterns)

@@ -1,6 +1,6 @@
-"""One part of a training in a process of its own: ``python part.py ROLE '{"option": value}'``.
+"""One part of a training in a process of its own: a fork of zygote.py that calls `run`.
 
-Tells what it does as role.py does, one JSON object per line; ends when its standard input does.
+Reports what it does as role.py does, one JSON object per line; ends when its standard input does.
 """
 
 import json
@@ -76,7 +76,7 @@ def run_student(endpoints: tuple[str, str, str, str], options: dict[str, Any]) -
 
 RUN = {"broker": run_broker, "worker": run_worker, "student": run_student}
 
-if __name__ == "__main__":
-    role, options_text = sys.argv[1:]
-    options = json.loads(options_text)
+
+def run(role: str, options: dict[str, Any]) -> None:
+    """Do what a role does."""
     RUN[role](samples.endpoints(Path(options["folder"])), options)

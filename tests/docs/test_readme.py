@@ -1,4 +1,4 @@
-"""What the pages for newcomers say is true: the quickstart runs, commands exist, links lead somewhere."""
+"""The pages for newcomers are true: the quickstart runs, commands exist, links lead somewhere."""
 
 from __future__ import annotations
 

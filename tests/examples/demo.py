@@ -72,9 +72,9 @@ class Demo:
         return False
 
 
-def interrupt(demo: Demo, whom: str) -> None:
-    """What Ctrl-C in a terminal does to "everyone", or `kill -INT` to the "parent" alone."""
-    if whom == "everyone":
+def interrupt(demo: Demo, target: str) -> None:
+    """What Ctrl-C in a terminal does to the process "group", or `kill -INT` to the "parent" alone."""
+    if target == "group":
         os.killpg(demo.process.pid, signal.SIGINT)
     else:
         demo.process.send_signal(signal.SIGINT)

@@ -52,14 +52,14 @@ def test_ends_with_table_and_picture(start: Callable[..., Demo], picture: Path) 
     assert demo.remaining() == []
 
 
-@pytest.mark.parametrize("whom", ["everyone", "parent"])
-def test_interrupt_while_training_leaves_nothing(start: Callable[..., Demo], whom: str) -> None:
+@pytest.mark.parametrize("target", ["group", "parent"])
+def test_interrupt_while_training_leaves_nothing(start: Callable[..., Demo], target: str) -> None:
     demo = start("--steps", "6000")
     demo.wait_for("samples/s")
     segments = demo.segments()
     assert segments
     assert len(demo.processes()) >= 3
-    interrupt(demo, whom)
+    interrupt(demo, target)
     check_gone(demo, segments)
 
 
@@ -67,7 +67,7 @@ def test_interrupt_while_suppliers_start_leaves_nothing(start: Callable[..., Dem
     demo = start("--steps", "6000")
     # The suppliers have been started by now, and are busy importing.
     demo.wait_for("teacher:")
-    interrupt(demo, "everyone")
+    interrupt(demo, "group")
     check_gone(demo, set())
 
 
@@ -79,7 +79,7 @@ def test_suppliers_end_when_the_demo_is_killed(start: Callable[..., Demo]) -> No
     demo.output.read()  # ends when the last process that could write to it is gone
     assert demo.process.wait() == -signal.SIGKILL
     assert demo.remaining() == []
-    for segment in segments:  # nobody was left to do it; the next peer that starts would
+    for segment in segments:  # no process was left to do it; the next peer that starts would
         segment.unlink(missing_ok=True)
 
 

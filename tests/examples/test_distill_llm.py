@@ -23,12 +23,12 @@ QUICK = (
     "train.checkpoint_every=2",
 )
 RUNS_ALONE = 120.0
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("distill_llm")]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run that nobody disturbed: its folder, and what it printed."""
+    """A run without interruption: its folder, and what it printed."""
     folder = tmp_path_factory.mktemp("finished")
     demo = Demo(*command(folder))
     try:
@@ -69,7 +69,7 @@ def test_goes_on_exactly_where_it_was_interrupted(
     segments = demo.segments()
     assert segments
     assert len(demo.processes()) >= 3  # student, broker and worker
-    interrupt(demo, "everyone")
+    interrupt(demo, "group")
     check_gone(demo, segments)
 
     before = load(checkpoint)
@@ -105,7 +105,7 @@ def test_each_part_in_a_terminal_of_its_own(
     # The leader's STOP ended the worker; a broker stays until it is told.
     code, text = worker.finish()
     assert code == 0, text
-    interrupt(broker, "everyone")
+    interrupt(broker, "group")
     check_gone(broker, [])
 
 

@@ -1,4 +1,4 @@
-"""Services in processes of their own: they stop in good order, whatever happens to who started them."""
+"""Services in processes of their own: they stop in good order, however the process ends that started them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from market import Market
 
 @pytest.fixture
 def market(short_path: Path) -> Iterator[Market]:
-    """A market whose processes end with the test."""
+    """A market; its processes end with the test."""
     market = Market(short_path)
     yield market
     market.end()

@@ -1,4 +1,4 @@
-"""Wrong generators, addresses, endpoints, users and bytes: an error that says what is wrong, and everybody else goes on."""
+"""Wrong generators, addresses, endpoints, users and bytes: an error that says what is wrong, and all other peers go on."""
 
 import contextlib
 import os
@@ -267,7 +267,7 @@ except ConnectionError:
 def test_peers_of_another_user_are_refused(market: Market) -> None:
     broker = market.broker()
     path = market.folder / "f"
-    assert path.stat().st_mode & 0o077 == 0, "nobody else may even connect"
+    assert path.stat().st_mode & 0o077 == 0, "no other user may even connect"
     market.folder.chmod(0o755)
     path.chmod(0o666)
     script = subprocess.run(

@@ -65,11 +65,11 @@ def test_suppliers_die_one_after_the_other_and_every_sample_arrives_once(market:
         take(client, checker, 200)
 
 
-def test_the_broker_forgets_a_killed_client_at_once_and_the_next_peer_removes_its_segment(
+def test_the_broker_drops_a_killed_client_at_once_and_the_next_peer_removes_its_segment(
     market: Market,
 ) -> None:
     market.broker()
-    victim = market.client(n_samples=1)  # nobody serves it: its orders stay queued
+    victim = market.client(n_samples=1)  # no supplier serves it: its orders stay queued
     with open_client(market) as witness:
         witness.hello()
         eventually(lambda: witness.get_stats()["pending_orders"] == 4, "the orders have arrived")
@@ -77,7 +77,7 @@ def test_the_broker_forgets_a_killed_client_at_once_and_the_next_peer_removes_it
         segment = Path("/dev/shm", victim.ready["address"])
         assert segment.exists()
         victim.kill()
-        eventually(lambda: witness.get_stats()["connected_clients"] == 1, "the client is forgotten")
+        eventually(lambda: witness.get_stats()["connected_clients"] == 1, "the client is dropped")
         assert witness.get_stats()["pending_orders"] == 0
         assert segment.exists(), "a killed process cleans nothing up itself"
         with open_client(market) as next_peer:
@@ -161,7 +161,7 @@ def test_a_killed_supplier_leaves_the_clients_segment(market: Market) -> None:
             assert Path("/dev/shm", client.medium.address).exists()
 
 
-def test_a_supplier_lets_go_of_the_memory_of_clients_that_have_gone(market: Market) -> None:
+def test_a_supplier_unmaps_the_memory_of_clients_that_have_gone(market: Market) -> None:
     market.broker()
     supplier = market.supplier()
 
@@ -178,18 +178,18 @@ def test_a_supplier_lets_go_of_the_memory_of_clients_that_have_gone(market: Mark
         eventually(lambda: mapped() == {client.medium.address}, "the memory of the others is gone")
 
 
-@pytest.mark.parametrize("who", ["client", "supplier", "broker"])
-def test_a_killed_process_leaves_the_endpoints_usable(market: Market, who: str) -> None:
+@pytest.mark.parametrize("killed", ["client", "supplier", "broker"])
+def test_a_killed_process_leaves_the_endpoints_usable(market: Market, killed: str) -> None:
     peers = {
         "broker": market.broker(),
         "supplier": market.supplier(),
         "client": market.client(n_samples=10**9),
     }
     # The endless client would not end by itself.
-    for process in {peers["client"], peers[who]}:
+    for process in {peers["client"], peers[killed]}:
         process.kill()
-    if who == "broker":
+    if killed == "broker":
         market.broker()
-    if who == "supplier":
+    if killed == "supplier":
         market.supplier()
     market.client().event("done")

@@ -1,4 +1,4 @@
-"""A dataset that waits in vain says why: each cause made by real processes."""
+"""A dataset that waits in vain raises the cause: each cause made by real processes."""
 
 import itertools
 import logging
@@ -92,7 +92,7 @@ def test_suppliers_that_are_busy(market: Market) -> None:
         first_sample(market, request_timeout=2.0)
 
 
-def test_slots_that_nobody_gives_back(market: Market) -> None:
+def test_slots_that_are_never_released(market: Market) -> None:
     market.broker()
     market.supplier()
     with softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, 2) as client:

@@ -15,79 +15,28 @@ from typing import Any
 import pytest
 import stamp
 from market import Market, eventually
-from process import HERE, environment
+from process import HERE, Process, Zygote, environment
 
 import softs_fast
 from softs_fast import _core
 
 SLOT_SIZE = 4096
 KILLS = 5
+MORTAL = HERE / "mortal.py"
 
-Start = Callable[..., "Mortal"]
-
-
-class Mortal:
-    """A peer of mortal.py."""
-
-    def __init__(self, role: str, options: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "mortal.py"), role, json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(None),
-            text=True,
-        )
-        self.ready = self.event()
-        self.pid = self._process.pid
-
-    def event(self) -> dict[str, Any]:
-        """The next thing it says."""
-        assert self._process.stdout is not None
-        event: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return event
-
-    def tell(self) -> None:
-        """Say a line to it."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-
-    def is_dead(self) -> bool:
-        return self._process.poll() is not None
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self.bury()
-
-    def stop(self) -> None:
-        """Have all its threads stand still."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-        def stands_still() -> bool:
-            threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
-            # The state follows the name, which is in parentheses.
-            return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
-
-        # The thread that gets the signal tells the others when it runs.
-        eventually(stands_still, "the process has stopped")
-
-    def bury(self) -> None:
-        """Wait for its end."""
-        self._process.wait(timeout=45)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+Start = Callable[..., Process]
 
 
 @pytest.fixture
 def start(market: Market) -> Iterator[Start]:
     """Starts peers that end with the test."""
-    mortals = []
+    mortals: list[Process] = []
 
-    def start(role: str, **options: Any) -> Mortal:
+    def start(role: str, **options: Any) -> Process:
         endpoint = market.frontend if role == "holder" else market.backend
         defaults = {"endpoint": endpoint, "slot_size": SLOT_SIZE, "point": None, "call": 0}
-        mortals.append(Mortal(role, defaults | options))
+        mortals.append(Zygote.of(MORTAL).fork(role, defaults | options))
+        mortals[-1].ready = mortals[-1].event("ready")
         return mortals[-1]
 
     yield start
@@ -133,7 +82,7 @@ class Stream:
         return sum(lane["attached"].bit_count() for lane in self.stats()["lanes"])
 
     def await_attached(self, n: int) -> None:
-        """Wait until n suppliers serve the lane; only the client's own calls take note of the dead."""
+        """Wait until n suppliers serve the lane; only the client's own calls detect the dead."""
 
         def looked() -> bool:
             self.take()
@@ -152,7 +101,7 @@ class Stream:
         eventually(rests, "the suppliers have nothing left to do")
 
     def await_finished(self) -> None:
-        """Wait until all slots are finished, so that no supplier has an order in hand."""
+        """Wait until all slots are finished, so that no supplier has claimed an order."""
 
         def is_finished() -> bool:
             self.client.poll_completions(1)
@@ -178,7 +127,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("point", ["claimed", "half written", "written"])
-def test_a_supplier_dies_with_an_order_in_hand(market: Market, start: Start, point: str) -> None:
+def test_a_supplier_dies_with_a_claimed_order(market: Market, start: Start, point: str) -> None:
     market.broker()
     start("supplier")
     with Stream(market) as stream:
@@ -214,7 +163,7 @@ def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:
             victim = start("supplier")
             stream.await_attached(1)
             victim.stop()
-            # The orders that follow what was finished wait for somebody who has stopped.
+            # The orders that follow what was finished wait for the supplier that has stopped.
             while (slot := stream.client.request_sample("p1", timeout_ms=50)) is not None:
                 assert stamp.number_of(stream.client.medium.read(slot)) == stream.n_taken
                 stream.client.release_slot(slot)
@@ -244,7 +193,7 @@ def test_a_supplier_that_was_stopped_before_it_claims_is_replaced(
         stream.check_slots()
 
 
-def test_samples_of_a_dead_supplier_that_nobody_has_taken_are_good(market: Market, start: Start) -> None:
+def test_finished_samples_of_a_dead_supplier_are_good(market: Market, start: Start) -> None:
     market.broker()
     with Stream(market) as stream:
         for _ in range(KILLS):
@@ -273,7 +222,7 @@ def test_a_client_dies_with_slots_in_use(market: Market, start: Start) -> None:
         victim.kill()
         with Stream(market) as stream:
             stream.take(50)
-            eventually(lambda: mapped() <= {stream.client.medium.address}, "the victim's memory is let go")
+            eventually(lambda: mapped() <= {stream.client.medium.address}, "the victim's memory is unmapped")
             assert not Path("/dev/shm", victim.ready["address"]).exists()
 
 
@@ -291,7 +240,7 @@ def test_lanes_outlive_the_broker(market: Market, start: Start) -> None:
 
 
 def is_abandoned(segment: Path) -> bool:
-    """Whether it is a segment of ours, which softs' are not, that nobody owns."""
+    """Whether it is a segment of ours, which softs' are not, that no process owns."""
     try:
         with segment.open("rb") as file:
             block_at = max(0, os.fstat(file.fileno()).st_size - 4096)

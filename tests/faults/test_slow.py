@@ -1,4 +1,4 @@
-"""Slow, idle and stubborn peers: nothing that lives is taken for dead, and nothing waits that need not."""
+"""Slow, idle and stuck peers: no live process is taken for dead, and no peer waits without need."""
 
 import time
 

@@ -44,7 +44,7 @@ def school() -> Iterator[CudaMarket]:
 
 @pytest.fixture
 def cuda_market(short_path: Path) -> Iterator[CudaMarket]:
-    """A market whose processes end with the test."""
+    """A market; its processes end with the test."""
     market = CudaMarket(short_path)
     yield market
     market.end()

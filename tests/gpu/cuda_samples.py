@@ -1,4 +1,4 @@
-"""Samples that say which one they are, in every bit; the same in teachers and tests."""
+"""Samples that hold their own number in every bit; the same in teachers and tests."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def to_device(tensor: torch.Tensor, device: int = 0) -> torch.Tensor:
 
 
 def set_standin(settings: Mapping[str, str]) -> None:
-    """Set what the stand-in reads from the environment; a process that has used it already does not hear of it."""
+    """Set what the stand-in reads from the environment; a process that has used it already is not affected."""
     os.environ.update(settings)
 
 

@@ -1,4 +1,4 @@
-"""A student in a process of its own: `student.py OPTIONS`, JSON. It takes batches, checks them, and says so."""
+"""A student in a process of its own. It takes batches, checks them, and reports that in lines of JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from cuda_samples import CONFIGS, check
 
 from softs_fast import CudaIpcMedium, SoftDataLoader, _kernels
 
-OPTIONS = json.loads(sys.argv[1])
-CONFIG = CONFIGS[OPTIONS["config"]]
-
 
 def say(**event: Any) -> None:
     print(json.dumps(event), flush=True)
@@ -24,24 +21,26 @@ class _Records(logging.Handler):
         say(event="log", text=record.getMessage())
 
 
-def main() -> None:
+def run(options: dict[str, Any]) -> None:
+    """Take batches, and keep them until the input ends."""
+    config = CONFIGS[options["config"]]
     logging.getLogger("softs_fast").addHandler(_Records())
-    n = OPTIONS["batch_size"]
+    n = options["batch_size"]
     loader = SoftDataLoader(
         "p",
-        OPTIONS["frontend"],
-        CONFIG,
+        options["frontend"],
+        config,
         CudaIpcMedium,
         num_slots=4 * n,
         batch_size=n,
         ordered=True,
-        zero_copy=OPTIONS["zero_copy"],
+        zero_copy=options["zero_copy"],
     )
     batches = iter(loader)
-    for i in range(OPTIONS["n_batches"]):
+    for i in range(options["n_batches"]):
         got = next(batches)
-        check(CONFIG, got, list(range(i * n, (i + 1) * n)))
-    if OPTIONS.get("stalled"):
+        check(config, got, list(range(i * n, (i + 1) * n)))
+    if options.get("stalled"):
         # As if a long work of the device still read all slots.
         client = loader.soft_dataset._client
         assert client is not None
@@ -50,9 +49,5 @@ def main() -> None:
         stream = _kernels.CudaStream(0)
         for event in client.medium.arena.drained:
             event.record(stream.handle)
-    say(event="took", n=OPTIONS["n_batches"])
+    say(event="took", n=options["n_batches"])
     sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""A teacher in a process of its own: `teacher.py OPTIONS`, JSON. It says in lines of JSON what happens, and ends with its input."""
+"""A teacher in a process of its own. It reports in lines of JSON what happens, and ends with its input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from softs_fast import CudaIpcMedium, ShmMedium, Supplier
 from softs_fast.market.device_output import DeviceOutput
 from softs_fast.market.mediums.cuda.remote_arena import RemoteArena
 
-OPTIONS = json.loads(sys.argv[1])
 _lock = threading.Lock()
 
 
@@ -123,19 +122,20 @@ def arm(point: str, n_before: int) -> None:
         RemoteArena.write = deadly_write  # type: ignore[method-assign]
 
 
-def main() -> None:
+def run(options: dict[str, Any]) -> None:
+    """Serve what the options name until the input ends."""
     log = logging.getLogger("softs_fast")
     log.addHandler(_Records())
     log.propagate = False
-    if OPTIONS["point"]:
-        arm(OPTIONS["point"], OPTIONS["n_before"])
-    medium = {"cuda": CudaIpcMedium, "shm": ShmMedium}[OPTIONS["medium"]]
+    if options["point"]:
+        arm(options["point"], options["n_before"])
+    medium = {"cuda": CudaIpcMedium, "shm": ShmMedium}[options["medium"]]
     with contextlib.ExitStack() as suppliers:
-        for one in OPTIONS["serves"]:
+        for one in options["serves"]:
             maker = Maker(one["config"], one["where"], one["device"], one["wide"])
             supplier = Supplier(
                 product_ids=[one["product"]],
-                endpoint=OPTIONS["backend"],
+                endpoint=options["backend"],
                 medium_cls=medium,
                 slot_size=maker.config.nbytes(),
                 **maker.arguments(one["kind"]),
@@ -143,7 +143,3 @@ def main() -> None:
             suppliers.enter_context(supplier)
         say(event="ready")
         sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main()

@@ -20,7 +20,7 @@ from softs_fast.collectives.cuda.arena import _checked_card
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.tensors import cuda
 
-# Long enough that whoever ends by it and not by the kernel's word fails its test by the watchdog.
+# Long enough that a rank that ends by it, and not because the kernel reported a death, fails its test by the watchdog.
 NEVER_S = 300.0
 TWO_SHOT = Schedule(0, 1 << 20)
 Say = Callable[[Any], None]
@@ -78,9 +78,9 @@ def test_a_stopped_rank_is_named_when_the_time_is_over(tmp_path: Path) -> None:
     try:
         pids = running.results()
         os.kill(pids[1], signal.SIGSTOP)
-        told = [running.hear(0), running.hear(2)]
+        told = [running.receive(0), running.receive(2)]
         os.kill(pids[1], signal.SIGCONT)
-        told.append(running.hear(1))
+        told.append(running.receive(1))
     finally:
         running.stop()
     for result in told:
@@ -88,7 +88,7 @@ def test_a_stopped_rank_is_named_when_the_time_is_over(tmp_path: Path) -> None:
     for text, lost in told[:2]:
         assert f"rank 1 (process {pids[1]}, stopped)" in text
         assert lost == [1]
-    assert "rank" in told[2][0], "who comes back learns that it was given up"
+    assert "rank" in told[2][0], "a rank that goes on learns that it was given up"
 
 
 def _synchronize_and_reduce(strategy: CudaStrategy, tensor: torch.Tensor) -> None:
@@ -161,9 +161,9 @@ def never_launches(say: Say, rank: int, size: int, folder: str) -> str:
     return str(raised.value)
 
 
-def test_a_kernel_that_waits_in_vain_ends_and_says_for_whom(tmp_path: Path) -> None:
+def test_a_kernel_that_waits_in_vain_ends_and_names_the_rank(tmp_path: Path) -> None:
     told = ranks.run(never_launches, 3, str(tmp_path))
-    # Who hears it from another rank first has that in front.
+    # A rank that learns it from another one first has that in front.
     for text in told:
         assert "waited 0.5 s inside a kernel: rank 1 (process" in text
 
@@ -189,7 +189,7 @@ def goes_on_without(say: Say, rank: int, size: int, folder: str, in_kernel: bool
     return rank, size, result
 
 
-def test_a_group_is_rebuilt_of_those_who_are_left_and_again(tmp_path: Path) -> None:
+def test_a_group_is_rebuilt_of_the_ranks_that_are_left_and_again(tmp_path: Path) -> None:
     running = ranks.start(goes_on_without, 4, str(tmp_path), False)
     try:
         pids = running.results()

@@ -1,7 +1,8 @@
-"""kill -9 at the steps of a sample's way onto a device: the stream stays whole, or says what is lost."""
+"""kill -9 at the steps of a sample's way onto a device: the stream stays whole, or the error names what is lost."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def test_killed_before_it_said_so(cuda_market: CudaMarket) -> None:
         check(LARGE, got, list(range(i * B, (i + 1) * B)))
         del got
     for mortal in mortals:
-        mortal.await_death()
+        assert mortal.wait() == -signal.SIGKILL
 
 
 @needs_standin
@@ -62,7 +63,7 @@ def test_killed_after_it_said_so_ordered(cuda_market: CudaMarket, zero_copy: boo
     loader = new_loader(cuda_market, zero_copy=zero_copy)
     with pytest.raises(PeerLost, match=f"is lost: process {mortal.pid} has ended"):
         next(iter(loader))
-    mortal.await_death()
+    assert mortal.wait() == -signal.SIGKILL
     cuda_market.teacher(serve("large"))
     for i, got in zip(range(10), loader, strict=False):
         check(LARGE, got, list(range(i * B, (i + 1) * B)))
@@ -76,7 +77,7 @@ def test_killed_after_it_said_so(cuda_market: CudaMarket, zero_copy: bool) -> No
     """The lost sample is left out, and its slot is used again."""
     mortal = cuda_market.teacher(serve("large"), point="published", environment=STALLED)
     batches = batches_of(cuda_market, ordered=False, zero_copy=zero_copy)
-    # The others come when there is nobody else.
+    # The others come when there is no other teacher.
     helper = cuda_market.helper_after(mortal, serve("large"))
     seen: set[int] = set()
     for _ in range(20):
@@ -124,7 +125,7 @@ def arenas_of(pid: int) -> int:
 def test_student_killed_and_restarted(
     cuda_market: CudaMarket, zero_copy: bool, eventually: Callable[..., None]
 ) -> None:
-    """A teacher that has the old one's arena open writes to the new one's, and lets go of the old one."""
+    """A teacher that has the old one's arena open writes to the new one's, and closes the old one."""
     teacher = cuda_market.teacher(serve("large", "batch"))
     options = {"config": "large", "batch_size": B, "n_batches": 6, "zero_copy": zero_copy}
     for _ in range(2):
@@ -146,7 +147,7 @@ def test_student_killed_and_restarted(
 
 @needs_standin
 def test_student_killed_while_it_reads(cuda_market: CudaMarket) -> None:
-    """Its events are never done; nobody waits for them for long."""
+    """Its events are never done; no call waits for them for long."""
     cuda_market.teacher(serve("large", "batch"))
     options = {"config": "large", "batch_size": B, "n_batches": 2, "zero_copy": False}
     student = cuda_market.student(environment=STALLED, stalled=True, **options)

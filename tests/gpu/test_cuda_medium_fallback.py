@@ -7,8 +7,9 @@ import os
 from typing import Any
 
 import pytest
-from cuda_market import CudaMarket, Peer, serve
+from cuda_market import CudaMarket, serve
 from cuda_samples import CONFIGS, EVERY, check
+from process import Process
 
 from softs_fast import (
     BatchConfig,
@@ -66,7 +67,7 @@ def serve_all_kinds(**arguments: Any) -> list[dict[str, Any]]:
     return [serve("every", kind, product=kind, **arguments) for kind in KINDS]
 
 
-def reasons(teacher: Peer) -> list[str]:
+def reasons(teacher: Process) -> list[str]:
     teacher.end()
     return [text for text in teacher.logs if "shared memory" in text]
 

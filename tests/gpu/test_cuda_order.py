@@ -24,7 +24,7 @@ Say = Callable[[Any], None]
 
 
 def poison(steps: Steps, device: int, seed: int) -> None:
-    """Before anything is staged in a half, fill it with NaN, and what was reduced there: who still reads them, or reads too soon, gets NaN.
+    """Before anything is staged in a half, fill it with NaN, and what was reduced there: a rank that reads too late or too soon gets NaN.
 
     Now and then a stream is slow to go on to what it may read.
     """

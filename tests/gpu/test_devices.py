@@ -133,7 +133,7 @@ def test_tensor_over_memory_keeps_it(dtype: str) -> None:
     assert gone() is None
 
 
-def test_capsule_that_nobody_takes_lets_go() -> None:
+def test_a_capsule_that_is_never_taken_releases_its_memory() -> None:
     keep = _Keep()
     gone = weakref.ref(keep)
     memory = _kernels.CudaMemory(64, 0)

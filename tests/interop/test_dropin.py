@@ -153,7 +153,7 @@ if __name__ == "__main__":
     loader = DataLoader(Checks(), num_workers=1, multiprocessing_context="{method}")
     print([int(index) for index in loader])
 """)
-    # On a busy machine torch's worker may end before it has let go of its semaphores, which is no business of ours.
+    # On a busy machine torch's worker may end before it has released its semaphores, which is not ours to check.
     assert run(script, python=("-W", "ignore:resource_tracker")) == "[0, 1]\n"
 
 

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PATHS, Fleet
+from fleet import PATHS, Fleet
 
 VERSIONS = list(PATHS)
 #: Mixes that softs itself cannot run: 0.1.0's TCP medium has a constructor that its own client does not call.
 MEDIUMS = {"shm": VERSIONS, "file": VERSIONS, "tcp": ["softs_fast", "softs-0.1.2"]}
 N_SAMPLES = 60
+# Peers of softs start in seconds, forks of one that has started at once.
+pytestmark = pytest.mark.xdist_group("softs")
 
 
 def mixes() -> list[tuple[str, str, str, str]]:
@@ -36,7 +38,7 @@ def test_mixed_fleets_deliver(fleet: Fleet, broker: str, client: str, supplier: 
         settings = {"file_dirs": [str(fleet.folder)]}
     # softs 0.1.0 takes product ids literally.
     fleet.peer("supplier", supplier, patterns=["p1"], settings=settings)
-    # One slot for softs' client: with more it takes FULFILLED for an answer and loses slots, whoever the broker is.
+    # One slot for softs' client: with more it takes FULFILLED for an answer and loses slots, with any broker.
     n_slots = 4 if client == "softs_fast" else 1
     taker = fleet.peer("client", client, n_slots=n_slots, n_samples=N_SAMPLES)
     assert taker.event("done")["received"] == N_SAMPLES
@@ -47,7 +49,7 @@ def test_mixed_fleets_deliver(fleet: Fleet, broker: str, client: str, supplier: 
 )
 @pytest.mark.parametrize("fleet", ["shm", "file"], indirect=True)
 def test_slots_that_begin_on_cache_lines(fleet: Fleet, client: str, supplier: str) -> None:
-    """Those of our client have gaps from a page on, those of softs never; each supplier writes where the order says."""
+    """Those of our client have gaps from a page on, those of softs never; each supplier writes at the offset of the order."""
     fleet.slot_size = 5003
     fleet.peer("broker", "softs_fast")
     settings = (
@@ -76,6 +78,6 @@ def test_all_versions_in_one_market(fleet: Fleet, broker: str) -> None:
 def test_our_supplier_stays_with_a_softs_broker_that_drops_the_idle(fleet: Fleet) -> None:
     fleet.peer("broker", "softs-0.1.2", settings={"supplier_timeout": 12.0})
     fleet.peer("supplier", "softs_fast", patterns=["p1"])
-    # softs looks every 10 s; the second round comes after it would have dropped a silent supplier.
+    # softs looks every 10 s; the second round comes after it would have dropped an idle supplier.
     for pause in (0.0, 25.0):
         fleet.peer("client", "softs_fast", n_samples=5, pause=pause).event("done")

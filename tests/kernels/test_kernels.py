@@ -1,4 +1,4 @@
-"""`softs_fast.kernels`: what it takes, what it refuses, and what it says of the build."""
+"""`softs_fast.kernels`: what it takes, what it refuses, and what it reports of the build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of tensors that are to be packed into a slot: what is refused before CUDA hears of it, with and without a GPU."""
+"""Tables of tensors that are to be packed into a slot: what is refused before CUDA is called, with and without a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from softs_fast import _kernels
 
-# Addresses that nobody follows: a table is checked by its numbers.
+# Addresses that are never followed: a table is checked by its numbers.
 HERE = 1 << 20
 LARGEST = 2**64 - 1
 

@@ -3,7 +3,6 @@
 import copy
 import gc
 import multiprocessing
-import multiprocessing.util
 import os
 import pickle
 import time
@@ -17,9 +16,9 @@ from scripted_client import CONFIG, SAMPLE, ScriptedClient
 
 import softs_fast
 from softs_fast import ConfigError, HelloError, NoSupplier, SoftDataLoader, SoftIterableDataset
-from softs_fast.loader import backlog
 from softs_fast.loader import endless as iterable_dataset
-from softs_fast.loader import sample_iterator as stream
+from softs_fast.loader import wait_policy
+from softs_fast.loader.plan import IterationPlan
 
 
 @pytest.fixture(autouse=True)
@@ -102,9 +101,10 @@ def test_a_sample_that_cannot_be_decoded_frees_its_slot(opened: list[ScriptedCli
 def test_a_worker_that_fails_closes_its_client(
     opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    worker = SimpleNamespace(id=0, num_workers=1, dataset=None)
+    monkeypatch.setattr(iterable_dataset, "get_worker_info", lambda: worker)
     samples = iter(new())
     next(samples)
-    monkeypatch.setattr(iterable_dataset, "get_worker_info", lambda: object())
     opened[0].data = b""
     with pytest.raises(ConfigError):
         next(samples)
@@ -129,6 +129,7 @@ def test_timeout_raises_the_diagnosis(opened: list[ScriptedClient]) -> None:
     assert all(1 <= wait <= 100 for wait in waits)
     assert waits[-1] < waits[0], "the last wait ends with the timeout"
     opened[0].answers = None
+    assert next(samples)["y"] == 1, "an exception does not end the iterator"
     assert next(iter(data))["y"] == 1
     assert len(opened) == 1
 
@@ -180,7 +181,6 @@ def test_close_and_garbage(opened: list[ScriptedClient]) -> None:
     assert opened[0].closed == 1
     next(iter(data))
     assert len(opened) == 2
-    samples.close()  # type: ignore[attr-defined]
     del data, samples
     gc.collect()
     assert [client.closed for client in opened] == [1, 1]
@@ -191,10 +191,11 @@ def test_a_client_is_not_used_after_fork(
 ) -> None:
     data = new()
     next(iter(data))
+    inherited = data._open
     monkeypatch.setattr(iterable_dataset, "os", SimpleNamespace(getpid=lambda: -1))
     data.close()
     assert opened[0].closed == 0, "it belongs to the parent"
-    data._client = opened[0]  # type: ignore[assignment]
+    data._open = inherited
     next(iter(data))
     assert len(opened) == 2
     assert len(opened[0].requests) == 1
@@ -206,9 +207,9 @@ def test_a_worker_stops_when_its_trainer_died(
     samples = iter(new(retry_delay=0.0))
     next(samples)
     alive = True
-    monkeypatch.setattr(backlog, "get_worker_info", lambda: object())
+    monkeypatch.setattr(wait_policy, "get_worker_info", lambda: object())
     monkeypatch.setattr(
-        backlog.multiprocessing, "parent_process", lambda: SimpleNamespace(is_alive=lambda: alive)
+        wait_policy.multiprocessing, "parent_process", lambda: SimpleNamespace(is_alive=lambda: alive)
     )
     opened[0].answers = iter([None, 0, None, 0])
     next(samples)
@@ -234,7 +235,7 @@ def test_who_may_not_be_woken_looks_often(
             yield None
         yield 0
 
-    monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda s: None))
+    monkeypatch.setattr(wait_policy, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda s: None))
     data_client = ScriptedClient.__init__
 
     def scripted(self: ScriptedClient, *args: Any, **options: Any) -> None:
@@ -327,7 +328,7 @@ def test_a_worker_without_a_trainer_ends(
     loader = SoftDataLoader(*FIRST, batch_size=3, retry_delay=0.0)
     batches = iter(loader)
     next(batches)
-    monkeypatch.setattr(stream, "trainer_died", lambda: True)
+    monkeypatch.setattr(wait_policy, "_trainer_exited", lambda: True)
     opened[0].answers = iter([0, 0, None])
     for _ in range(2):
         with pytest.raises(StopIteration):
@@ -336,7 +337,7 @@ def test_a_worker_without_a_trainer_ends(
 
 
 def _first_sample_elsewhere(data: SoftIterableDataset, answers: Any) -> None:
-    answers.put((data.model_id, data._client is None))
+    answers.put((data.model_id, data._open is None))
     data.set_model("from the child")
 
 
@@ -372,7 +373,8 @@ def test_a_spawned_process_shares_the_model_id_and_not_the_client(opened: list[S
     assert answers.get() == ("a", True)
     answers.close()
     assert data.model_id == "from the child"
-    assert data._client is opened[0]  # type: ignore[comparison-overlap]
+    assert data._open is not None
+    assert data._open.client is opened[0]  # type: ignore[comparison-overlap]
 
 
 def test_a_worker_process_closes_its_client(opened: list[ScriptedClient]) -> None:
@@ -410,6 +412,6 @@ def test_the_iterator_of_a_loader_is_that_of_torch(opened: list[ScriptedClient])
 def test_what_is_asked_of_the_client(opened: list[ScriptedClient]) -> None:
     data = new(num_slots=7, ordered=True, prefetch=3, debug=True)
     assert (data.ordered, data.prefetch, data.debug, data.zero_copy) == (True, 3, True, False)
-    data._open_client()
+    data._open_client(IterationPlan())
     assert opened[0].options == {"ordered": True, "prefetch": 3, "block": 1, "scribble": True}
     data.close()

@@ -36,8 +36,8 @@ def test_forked_workers_do_not_touch_the_client_of_their_parent(endpoint: str) -
     data = SoftIterableDataset("3", endpoint, CONFIG, ShmMedium, num_slots=4)
     here = iter(data)
     assert next(here)["y"] == 3
-    client = data._client
-    assert client is not None
+    assert data._open is not None
+    client = data._open.client
     segment = Path("/dev/shm", client.medium.address)
     loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context="fork")
     for _ in range(2):
@@ -46,7 +46,7 @@ def test_forked_workers_do_not_touch_the_client_of_their_parent(endpoint: str) -
             assert next(batches)["y"].tolist() == [3, 3]
         del batches
     assert segment.exists()
-    assert data._client is client
+    assert data._open.client is client
     for _ in range(10):
         assert next(here)["x"].tolist() == [3.0] * 8
     data.close()

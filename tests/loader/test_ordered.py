@@ -1,6 +1,7 @@
 """Ordered streams: which samples come, in which batch, through switches and workers."""
 
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +10,14 @@ from numbered_client import CONFIG, NumberedClient, numbers_of
 
 from softs_fast import NoSupplier, ShmMedium, SoftDataLoader, SoftIterableDataset
 from softs_fast.loader import endless as iterable_dataset
+from softs_fast.loader.workers import _RequestedBatches, _Requests
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+# torch warns where a machine has fewer cores than a loader has workers.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
 
 KINDS = pytest.mark.parametrize("zero_copy", [False, True], ids=["gathered", "zero_copy"])
 FIRST = ("0", "ipc:///unused", CONFIG, ShmMedium)
@@ -29,7 +35,7 @@ def loader(**arguments: Any) -> SoftDataLoader:
 
 
 def client_of(loader: SoftDataLoader) -> Any:
-    return loader.soft_dataset._open_client()
+    return loader.soft_dataset._open_client(loader._plan).client
 
 
 @KINDS
@@ -45,14 +51,61 @@ def test_batches_are_in_order_for_any_number_of_workers(zero_copy: bool, num_wor
 
 
 @KINDS
+@pytest.mark.parametrize("persistent_workers", [False, True])
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_each_iterator_of_workers_that_live_on_begins_at_0(zero_copy: bool, num_workers: int) -> None:
+def test_each_iterator_of_workers_goes_on_where_the_last_one_stopped(
+    zero_copy: bool, persistent_workers: bool, num_workers: int
+) -> None:
     data = loader(
-        zero_copy=zero_copy, num_workers=num_workers, persistent_workers=True, multiprocessing_context="fork"
+        zero_copy=zero_copy,
+        num_workers=num_workers,
+        persistent_workers=persistent_workers,
+        multiprocessing_context="fork",
     )
-    for n_batches in (3, 1, 5):
-        numbers = [numbers_of(batch) for batch in islice(data, n_batches)]
-        assert numbers == [list(range(4 * i, 4 * i + 4)) for i in range(n_batches)]
+    numbers = [numbers_of(batch) for n_batches in (3, 1, 5) for batch in islice(data, n_batches)]
+    assert numbers == [list(range(4 * i, 4 * i + 4)) for i in range(9)]
+    assert data.state_dict() == {"positions": {"0": 36}}
+
+
+def test_iterators_of_workers_that_live_at_once_share_the_stream() -> None:
+    data = loader(num_workers=2, multiprocessing_context="fork")
+    first, second = iter(data), iter(data)
+    numbers = [numbers_of(next(batches))[0] for batches in (first, first, second, first, second)]
+    assert numbers == [0, 4, 8, 12, 16]
+    del first, second
+
+
+def fail_at_8(samples: list[Any]) -> Any:
+    """A collate_fn that fails once per worker, where sample 8 is in the batch."""
+    if samples[0]["y"] == 8 and not hasattr(fail_at_8, "has_failed"):
+        fail_at_8.has_failed = True  # type: ignore[attr-defined]
+        raise ValueError("sample 8")
+    return torch.utils.data.default_collate(samples)
+
+
+@KINDS
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_exception_does_not_end_an_iterator(
+    zero_copy: bool, num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(fail_at_8, "has_failed", raising=False)
+    context = "fork" if num_workers else None
+    data = loader(
+        zero_copy=zero_copy, num_workers=num_workers, multiprocessing_context=context, collate_fn=fail_at_8
+    )
+    batches, first, n_errors = iter(data), 0, 0
+    while first < 40:
+        try:
+            numbers = numbers_of(next(batches))
+        except ValueError:
+            n_errors += 1
+            continue
+        assert numbers == list(range(first, first + 4))
+        first += 4
+    # The batch is due again, and another worker may be asked for it.
+    assert 1 <= n_errors <= max(1, num_workers)
+    del batches
+    data.soft_dataset.close()
 
 
 class Bites(torch.utils.data.IterableDataset[Any]):
@@ -168,15 +221,41 @@ def test_a_batch_that_was_given_up_comes_again(monkeypatch: pytest.MonkeyPatch) 
     data.soft_dataset.close()
 
 
-def test_what_workers_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Worker:
-        id, num_workers = 2, 3
-
+def test_what_workers_of_another_loader_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = SimpleNamespace(id=2, num_workers=3, dataset=None)
     data = loader()
-    monkeypatch.setattr("softs_fast.loader.product.subscription.get_worker_info", lambda: Worker)
-    next(iter(data))
+    monkeypatch.setattr(iterable_dataset, "get_worker_info", lambda: worker)
+    next(iter(data.soft_dataset))
     assert client_of(data).seeks == [("0", 8, 4, 12, 0)]
     assert client_of(data).options["ordered"] is True
+    data.soft_dataset.close()
+
+
+@pytest.mark.parametrize(("batch_size", "n"), [(4, 4), (None, 1)])
+def test_what_workers_of_a_loader_ask_for(batch_size: int | None, n: int) -> None:
+    data = loader(batch_size=batch_size)
+    data.load_state_dict({"positions": {"0": 7}})
+    requested = _RequestedBatches(data.soft_dataset, data._plan, 3)
+    requests = _Requests(data.soft_dataset, data.soft_dataset.own_positions(), n)
+    asked = [next(requests) for _ in range(9)]
+    assert [request.first for request in asked] == [7 + n * i for i in range(9)]
+    for request in asked[1::3]:
+        answer = requested[request]
+        assert answer.product == "0"
+        numbers = answer.batch["y"].tolist()
+        assert numbers == (list(range(request.first, request.first + 4)) if batch_size else request.first)
+    opened = data.soft_dataset._open
+    assert opened is not None
+    client: Any = opened.client
+    assert client.seeks == [("0", 7 + n, n, 3 * n, 0)], "a worker whose turns come regularly goes on"
+    requested[asked[0]]
+    assert client.seeks[1:] == [("0", 7, n, 3 * n, 0)]
+    data.set_model("1")
+    assert requested[asked[3]].batch is None, "another product is wanted"
+    data.set_model("0")
+    assert requested[asked[3]].batch is None, "it was asked for before"
+    requests.restart()
+    assert next(requests)[1:] == (data.soft_dataset.source.version(), 7)
     data.soft_dataset.close()
 
 

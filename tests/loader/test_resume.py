@@ -37,8 +37,10 @@ def new(**arguments: Any) -> SoftDataLoader:
 
 @pytest.mark.parametrize("zero_copy", [False, True])
 @pytest.mark.parametrize("n_before", [0, 1, 5])
-def test_a_loader_goes_on_exactly(zero_copy: bool, n_before: int) -> None:
-    first, second = new(zero_copy=zero_copy), new(zero_copy=zero_copy)
+@pytest.mark.parametrize("context", [None, "fork"])
+def test_a_loader_goes_on_exactly(zero_copy: bool, n_before: int, context: str | None) -> None:
+    workers = {"num_workers": 2 if context else 0, "multiprocessing_context": context}
+    first, second = new(zero_copy=zero_copy, **workers), new(zero_copy=zero_copy)
     batches = iter(first)
     for _ in range(n_before):
         next(batches)
@@ -138,24 +140,24 @@ def test_without_order_there_is_nothing_to_resume() -> None:
         new(ordered=False).load_state_dict({"positions": {"0": 1}})
 
 
-def test_a_loader_with_workers_has_no_state_of_its_own() -> None:
-    data = new(num_workers=2)
-    with pytest.raises(ConfigError, match="StatefulDataLoader"):
-        data.state_dict()
-    with pytest.raises(ConfigError, match="StatefulDataLoader"):
-        data.load_state_dict({"positions": {"0": 1}})
-
-
 @pytest.mark.parametrize("zero_copy", [False, True])
 @pytest.mark.parametrize("as_batches", [False, True])
 @pytest.mark.parametrize("look", range(2, 10))
-def test_nothing_is_lost_where_the_model_is_the_same_again_at_the_next_look(
+def test_nothing_is_lost_where_the_model_is_the_same_again_at_the_next_check(
     zero_copy: bool, as_batches: bool, look: int
 ) -> None:
     looks = iter(range(1, 1000))
     loader = new(zero_copy=zero_copy)
-    data = loader.soft_dataset
-    data._model = SimpleNamespace(read=lambda: "1" if next(looks) == look else "0")
+    data: Any = loader.soft_dataset
+    read, version = data.source.read, data.source.version
+
+    def look_at_version() -> int:
+        n = next(looks)
+        if n in (look, look + 1):
+            data._shared_model_id.write("1" if n == look else "0")
+        return version()
+
+    data.source = SimpleNamespace(read=read, version=look_at_version)
     if as_batches:
         numbers = [number for batch in islice(loader, 4) for number in numbers_of(batch)]
     else:

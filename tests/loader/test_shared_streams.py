@@ -48,7 +48,7 @@ def test_iterators_take_turns(numbered: None, zero_copy: bool, single: bool) -> 
     numbers = [number for one in (first, second, second, first, second) * 4 for number in next_of(one)]
     assert numbers == list(range(len(numbers)))
     assert data.state_dict() == {"positions": {"0": len(numbers)}}
-    assert data.soft_dataset._open_client().seeks == []  # type: ignore[attr-defined]
+    assert data.soft_dataset._open_client(data._plan).client.seeks == []  # type: ignore[attr-defined]
     data.soft_dataset.close()
 
 
@@ -98,7 +98,7 @@ def test_an_iterator_begins_while_another_one_takes_samples(
 ) -> None:
     data = loader(zero_copy=zero_copy)
     source: Any = data.soft_dataset if single else data
-    client = data.soft_dataset._open_client()
+    client = data.soft_dataset._open_client(data._plan).client
     found: list[list[int]] = []
     other = threading.Thread(target=lambda: found.append(next_of(iter(source))))
     calls = count()
@@ -155,8 +155,8 @@ def exit_status_of_fork(data: sf.SoftDataLoader, act: Callable[[], object]) -> i
     """Fork while another thread holds all locks of a loader, and do something there; None or negative if it does not end."""
     held, done = threading.Event(), threading.Event()
     dataset = data.soft_dataset
-    assert dataset._course is not None
-    locks = (dataset._lock(), dataset._turn.lock, dataset._course._lock)
+    assert dataset._open is not None
+    locks = (dataset._lock(), dataset._open.lock.lock, dataset._open.subscription._lock)
 
     def hold() -> None:
         with locks[0], locks[1], locks[2]:

@@ -313,11 +313,11 @@ def wrapper(*args: Any) -> bytes:
         (undocumented, b"u"),
     ],
 )
-def test_who_gets_the_sequence(function: Callable[..., bytes], expected: bytes) -> None:
+def test_which_functions_get_the_sequence(function: Callable[..., bytes], expected: bytes) -> None:
     assert make(make_generator(function, slot_size=1), 1, 1) == [expected]
 
 
-def test_who_gets_the_sequence_in_other_forms() -> None:
+def test_which_functions_get_the_sequence_in_other_forms() -> None:
     for function, wants in [
         (lambda a, b: None, False),
         (lambda a, b, c: None, True),

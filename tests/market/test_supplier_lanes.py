@@ -304,7 +304,9 @@ def test_a_function_that_is_assigned_anew_is_used_from_then_on(market: Market) -
         market.teacher(fill_fn=fill).supplier.generator_fn = lambda p: b""
 
 
-def test_who_keeps_a_view_of_a_slot_is_told(market: Market, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_keeps_a_view_of_a_slot_is_logged(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
     kept: list[Any] = []
 
     def keep(product_id: str, out: memoryview) -> None:
@@ -430,7 +432,7 @@ def student_process(frontend: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("has_broker", [True, False])
-def test_the_lanes_of_a_client_that_was_killed_are_let_go(
+def test_the_lanes_of_a_client_that_was_killed_are_released(
     frontend: str, backend: str, has_broker: bool, eventually: Callable[..., None]
 ) -> None:
     with (
@@ -442,7 +444,7 @@ def test_the_lanes_of_a_client_that_was_killed_are_let_go(
         if not has_broker:
             broker.stop()
         process.kill()
-        eventually(lambda: n_watched() == 0, "nobody waits for the dead client")
+        eventually(lambda: n_watched() == 0, "no thread waits for the dead client")
 
 
 def n_watched() -> int:

@@ -49,15 +49,15 @@ def test_a_market_as_text() -> None:
     )
     text = render_metrics(snapshot(0.0, client(seen), suppliers=(supplier(2),), completed=7))
     values = parse(text)
-    who = 'client="1",address="sl_1"'
-    assert f"softs_fast_client_samples_total{{{who}}} {2**53 + 1}\n" in text, "exactly"
+    labels = 'client="1",address="sl_1"'
+    assert f"softs_fast_client_samples_total{{{labels}}} {2**53 + 1}\n" in text, "exactly"
     assert values["softs_fast_up"] == 1
     assert values["softs_fast_wire_orders_total"] == 7
-    assert values[f"softs_fast_client_wait_seconds_total{{{who}}}"] == 1.5
-    assert values[f"softs_fast_client_held_slots{{{who}}}"] == 2
-    assert values[f'softs_fast_lane_suppliers{{{who},lane="0",generation="2"}}'] == 3
-    assert values[f'softs_fast_lane_positions_total{{{who},lane="0",generation="2"}}'] == 99
-    assert values[f'softs_fast_lane_supplier_busy_seconds_total{{{who},index="3",pid="77"}}'] == 0.5
+    assert values[f"softs_fast_client_wait_seconds_total{{{labels}}}"] == 1.5
+    assert values[f"softs_fast_client_held_slots{{{labels}}}"] == 2
+    assert values[f'softs_fast_lane_suppliers{{{labels},lane="0",generation="2"}}'] == 3
+    assert values[f'softs_fast_lane_positions_total{{{labels},lane="0",generation="2"}}'] == 99
+    assert values[f'softs_fast_lane_supplier_busy_seconds_total{{{labels},index="3",pid="77"}}'] == 0.5
     assert values['softs_fast_product_queued_orders{product="p1"}'] == 3
     assert values['softs_fast_supplier_leases{supplier="1",name="host:77"}'] == 2
 
@@ -96,7 +96,7 @@ def test_a_broker_that_is_down_is_a_metric(frontend: str) -> None:
         assert parse(answer.read().decode()) == {"softs_fast_up": 0}
 
 
-def test_a_scraper_that_says_nothing_does_not_stay(market: Market) -> None:
+def test_a_scraper_that_sends_no_request_is_disconnected(market: Market) -> None:
     market.broker()
     with MetricsServer(market.frontend, "127.0.0.1:0") as metrics:
         host, port = metrics.url.split("/")[2].split(":")

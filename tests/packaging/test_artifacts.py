@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
+MODULE = "_kernels" + sysconfig.get_config_var("EXT_SUFFIX")
 # The first test to run builds: the native module, optimised, on whatever machine this is.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("artifacts")]
 
 ROUND_TRIP = """
 import importlib.util
@@ -64,24 +65,57 @@ print("sample arrived without torch")
 """
 
 
+# Between CMake and the C++ compiler: also copies each object file into a folder.
+KEEP_OBJECTS = """#!/bin/sh
+"$@" || exit
+while [ $# -gt 1 ]; do
+    if [ "$1" = -o ]; then
+        mkdir -p "$KEPT_OBJECTS/$(dirname "$2")"
+        cp "$2" "$KEPT_OBJECTS/$2"
+    fi
+    shift
+done
+"""
+
+
 @dataclass(frozen=True)
 class Artifacts:
-    """The two files of a release."""
+    """The two files of a release; the tree of the first one, from which the second one was built; the objects of the C++ module."""
 
     sdist: Path
     wheel: Path
+    tree: Path
+    objects: Path
 
 
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
-    """An sdist, and a wheel that was built from it in an isolated environment."""
+    """An sdist, and a wheel that was built from it in an isolated environment, without CUDA."""
     folder = tmp_path_factory.mktemp("dist")
-    # Shares the repository's build folder: what it has of other people's crates is not compiled again.
-    environment = {"CARGO_TARGET_DIR": str(REPOSITORY / "target")} | os.environ
-    run(sys.executable, "-m", "build", "--outdir", folder, REPOSITORY, env=environment)
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", folder, REPOSITORY)
     (sdist,) = folder.glob("*.tar.gz")
+    run("tar", "-xzf", sdist, "-C", folder)
+    (tree,) = folder.glob("softs_fast-*/")
+    for stale in (MODULE, "_kernels.cpython-399-x86_64-linux-gnu.so"):
+        (tree / "python" / "softs_fast" / stale).write_text("of another build")
+
+    programs = folder / "bin"
+    programs.mkdir()
+    # A CUDA compiler that can only fail: it is not asked.
+    for name, text in (("nvcc", "#!/bin/sh\nexit 1\n"), ("keep", KEEP_OBJECTS)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environment = os.environ | {
+        # Shares the repository's build folder: what it has of other people's crates is not compiled again.
+        "CARGO_TARGET_DIR": os.environ.get("CARGO_TARGET_DIR", str(REPOSITORY / "target")),
+        "CMAKE_CXX_COMPILER_LAUNCHER": str(programs / "keep"),
+        "KEPT_OBJECTS": str(folder / "objects"),
+        "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
+        "SOFTS_CUDA": "0",
+    }
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, tree, env=environment)
     (wheel,) = folder.glob("*.whl")
-    return Artifacts(sdist, wheel)
+    return Artifacts(sdist, wheel, tree, folder / "objects")
 
 
 def test_sdist_holds_all_that_a_build_needs(artifacts: Artifacts) -> None:
@@ -117,6 +151,25 @@ def test_wheel_holds_the_package_and_its_types(artifacts: Artifacts) -> None:
     assert any(re.fullmatch(r"softs_fast-.*\.dist-info/licenses/LICENSE", name) for name in names)
     # Nothing beside the package and its metadata lands in site-packages.
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"softs_fast"}
+
+
+def test_wheel_gets_a_library_of_its_own_and_none_with_cuda_left_out(artifacts: Artifacts) -> None:
+    package = artifacts.tree / "python" / "softs_fast"
+    assert [file.name for file in package.glob("_kernels*.so")] == [MODULE]
+    program = "import _kernels; print(_kernels.build_info()['available'][-1], _kernels.cuda_build())"
+    environment = os.environ | {"PYTHONPATH": str(package)}
+    assert run(sys.executable, "-c", program, env=environment) == "scalar None\n"
+
+
+def test_objects_of_instruction_sets_stay_apart(artifacts: Artifacts) -> None:
+    """What is compiled for one instruction set defines its entry and nothing that the linker might use for others too."""
+    files = [*artifacts.objects.rglob("cpu/x86/*.o"), *artifacts.objects.rglob("cpu/arm/*.o")]
+    assert files or os.uname().machine not in ("x86_64", "aarch64")
+    for file in files:
+        command = ["nm", "--demangle", "--defined-only", "--extern-only", file]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        defined = {line.split(maxsplit=2)[2] for line in lines} - {"DW.ref.__gxx_personality_v0"}
+        assert defined == {f"softs::{file.name.partition('.')[0]}(softs::ReduceArgs const&)"}
 
 
 def test_wheel_states_its_requirements(artifacts: Artifacts) -> None:

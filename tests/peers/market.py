@@ -5,7 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from process import WATCHDOG_S, Process, Spawned, Zygote
+from process import HERE, WATCHDOG_S, Process, Zygote
+from segments import remove
+
+
+def zygote(package: str = "softs_fast", path: str | None = None) -> Zygote:
+    """The process that forks peers of a package."""
+    return Zygote.of(HERE / "role.py", package, path)
 
 
 class Market:
@@ -16,20 +22,18 @@ class Market:
         self.frontend, self.backend = f"ipc://{folder}/f", f"ipc://{folder}/b"
         self.slot_size, self.medium = slot_size, medium
         self._processes: list[Process] = []
+        self._segments: list[str] = []
         self._n_files = 0
 
     def start(
         self, role: str, options: dict[str, Any], package: str = "softs_fast", path: str | None = None
     ) -> Process:
         """Start a peer and wait until it is ready."""
-        # softs takes seconds to import; ours are fresh processes, as a user's are.
-        process = (
-            Spawned(role, package, options, path)
-            if package == "softs_fast"
-            else Zygote.of(package, path).fork(role, options)
-        )
+        process = zygote(package, path).fork(role, {"package": package, **options})
         self._processes.append(process)
         process.ready = process.event("ready")
+        if (package, role, self.medium) == ("softs", "client", "shm"):
+            self._segments.append(process.ready["address"])
         return process
 
     def broker(self, package: str = "softs_fast", path: str | None = None, **options: Any) -> Process:
@@ -68,10 +72,11 @@ class Market:
         return self.start("client", defaults | options, package, path)
 
     def end(self) -> None:
-        """End all processes: clients first, the broker last."""
+        """End all processes, clients first, the broker last; remove what those of softs leave."""
         order = {"client": 0, "supplier": 1, "broker": 2}
         for process in sorted(self._processes, key=lambda p: order[p.role]):
             process.end()
+        remove(self._segments)
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:

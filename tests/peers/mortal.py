@@ -1,12 +1,7 @@
-"""Peers that kill themselves, or wait to be killed: ``python mortal.py ROLE '{"option": value}'``.
+"""Peers that kill themselves, or wait to be killed: forks of zygote.py that call `run`. They report what they do as role.py does."""
 
-They tell what they do as role.py does.
-"""
-
-import json
 import os
 import signal
-import sys
 import threading
 from typing import Any
 
@@ -24,7 +19,7 @@ def die() -> None:
 
 
 def leave_writer(out: memoryview) -> None:
-    """Fork a process that writes to the slot when the test says a line, and another one that tells how that went."""
+    """Fork a process that writes to the slot when the test sends a line, and another one that reports how that went."""
     if os.fork():
         return
     writer = os.fork()
@@ -134,5 +129,7 @@ RUN = {
     "sweeper": run_sweeper,
 }
 
-if __name__ == "__main__":
-    RUN[sys.argv[1]](json.loads(sys.argv[2]))
+
+def run(role: str, options: dict[str, Any]) -> None:
+    """Do what a role does."""
+    RUN[role](options)

@@ -1,4 +1,6 @@
-"""One peer in a process of its own, seen from the test."""
+"""Peers in processes of their own, seen from the test; each is the fork of a process that has imported what it needs."""
+
+from __future__ import annotations
 
 import atexit
 import contextlib
@@ -13,7 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 HERE = Path(__file__).parent
 #: What must happen happens within this, or the test hangs; it is never what a test measures.
@@ -27,134 +29,184 @@ def environment(path: str | None) -> dict[str, str]:
 
 
 class Process:
-    """A peer: its events, its end."""
+    """A running peer: its events, its end."""
 
-    def __init__(self, role: str, pid: int, reader: IO[str]) -> None:
-        self.role, self.pid = role, pid
-        #: What it said when it was ready.
+    #: All that ever ran.
+    pids: ClassVar[set[int]] = set()
+
+    def __init__(self, role: str, connection: socket.socket) -> None:
+        self.role = role
+        #: What it reported when it was ready.
         self.ready: dict[str, Any] = {}
+        #: Texts of what it logged.
+        self.logs: list[str] = []
+        #: Exit status of the process, negative for a signal; None while it runs.
+        self.status: int | None = None
+        self._connection = connection
+        self._has_ended = threading.Event()
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(reader,), daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        self.pid: int = self.event("born")["pid"]
+        self.pids.add(self.pid)
 
-    def _read(self, reader: IO[str]) -> None:
-        with reader:
-            for line in reader:
-                self._events.put(json.loads(line))
-        self._events.put(None)
-
-    def event(self, name: str, watchdog_s: float = WATCHDOG_S) -> dict[str, Any]:
-        """Wait for an event; others before it are dropped, but a problem fails the test."""
+    def event(self, name: str | None = None, watchdog_s: float = WATCHDOG_S) -> dict[str, Any]:
+        """Wait for an event, the next one or the next of this name; a problem before it fails the test."""
         give_up = time.monotonic() + watchdog_s
         while True:
             try:
                 event = self._events.get(timeout=max(give_up - time.monotonic(), 0.001))
             except queue.Empty:
-                raise AssertionError(f"{self.role} {self.pid}: no {name!r} within {watchdog_s} s") from None
-            assert event is not None, f"{self.role} {self.pid} ended before {name!r}"
-            assert event["event"] != "problem", event["problem"]
-            if event["event"] == name:
+                raise AssertionError(f"{self}: no {name!r} within {watchdog_s} s") from None
+            assert event is not None, f"{self} ended before {name!r}"
+            self._check(event)
+            if name in (None, event["event"]):
                 return event
+
+    def drain(self) -> None:
+        """Drop the events that have arrived; a problem among them fails the test."""
+        for _ in range(self._events.qsize()):
+            event = self._events.get()
+            assert event is not None, f"{self} has ended"
+            self._check(event)
+
+    def tell(self, line: str = "") -> None:
+        """Write a line to its standard input."""
+        self._connection.sendall(f"{line}\n".encode())
+
+    def stop(self) -> None:
+        """Have all its threads stand still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        give_up = time.monotonic() + WATCHDOG_S
+        # The thread that gets the signal tells the others when it runs.
+        while not self._stands_still():
+            assert time.monotonic() < give_up, f"{self} has not stopped within {WATCHDOG_S} s"
+            time.sleep(0.002)
+
+    def is_dead(self) -> bool:
+        """Whether the process has ended."""
+        return self._has_ended.is_set()
+
+    def wait(self, watchdog_s: float = WATCHDOG_S) -> int:
+        """Wait until the process has ended by itself; its exit status."""
+        assert self._has_ended.wait(watchdog_s), f"{self} still runs after {watchdog_s} s"
+        assert self.status is not None
+        return self.status
 
     def kill(self) -> None:
         """SIGKILL: nothing is cleaned up. Returns when the process is gone."""
-        raise NotImplementedError
+        if not self.is_dead():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+        self._close()
+
+    def ask_to_end(self) -> None:
+        """Close its standard input."""
+        with contextlib.suppress(OSError):  # it may have ended before
+            self._connection.shutdown(socket.SHUT_WR)
 
     def end(self) -> None:
-        """Tell it to end and wait; kill it if it does not."""
-        raise NotImplementedError
-
-
-class Spawned(Process):
-    """A fresh Python process."""
-
-    def __init__(self, role: str, package: str, options: dict[str, Any], path: str | None) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "role.py"), role, package, json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(path),
-            text=True,
-        )
-        assert self._process.stdout is not None
-        super().__init__(role, self._process.pid, self._process.stdout)
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
+        """Close its standard input and wait; kill it if it does not end."""
+        self.ask_to_end()
+        if not self._has_ended.wait(10):
             self.kill()
+        self._close()
+
+    def __str__(self) -> str:
+        return f"{self.role} {getattr(self, 'pid', '')}"
+
+    def _stands_still(self) -> bool:
+        threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        # The state follows the name, which is in parentheses.
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+
+    def _check(self, event: dict[str, Any]) -> None:
+        assert event["event"] != "problem", f"{self}: {event['problem']}"
+
+    def _read(self) -> None:
+        with self._connection.makefile("r") as lines:
+            for line in lines:
+                event = json.loads(line)
+                if event["event"] == "ended":
+                    self.status = event["status"]
+                    self._has_ended.set()
+                elif event["event"] == "log":
+                    self.logs.append(event["text"])
+                else:
+                    self._events.put(event)
+        self._events.put(None)
+
+    def _close(self) -> None:
+        # Forks of the peer may still have its end of the connection.
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._reader.join()
+        self._connection.close()
 
 
 class Zygote:
-    """A process that has imported a package and forks peers."""
+    """A process that has imported a script, and what it imports, and forks peers that run it; see zygote.py.
 
-    _all: ClassVar[dict[tuple[str, str | None], "Zygote"]] = {}
+    Args:
+        script: defines `run(role, options)`.
+        package: imported before the script; None for no other than those of the script.
+        path: in front of the Python path.
+    """
 
-    def __init__(self, package: str, path: str | None) -> None:
+    _all: ClassVar[dict[tuple[Path, str | None, str | None], Zygote]] = {}
+
+    def __init__(self, script: Path, package: str | None, path: str | None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="sz")
         self._n_forks = 0
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "zygote.py"), package],
+            [sys.executable, str(HERE / "zygote.py"), script, *filter(None, [package])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(path),
             text=True,
         )
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n", f"{package} cannot be imported"
-        atexit.register(self._process.kill)
+        assert self._process.stdout.readline() == "ready\n", f"{script} or {package} cannot be imported"
+        atexit.register(self._end)
 
     @classmethod
-    def of(cls, package: str, path: str | None) -> "Zygote":
-        """The zygote of a package; started when it is first asked for, ends with the test run."""
-        if (package, path) not in cls._all:
-            cls._all[package, path] = cls(package, path)
-        return cls._all[package, path]
+    def of(cls, script: Path, package: str | None = None, path: str | None = None) -> Zygote:
+        """The zygote of a script; started when it is first asked for, ends with the test run."""
+        key = (script, package, path)
+        if key not in cls._all:
+            cls._all[key] = cls(*key)
+        return cls._all[key]
 
-    def fork(self, role: str, options: dict[str, Any]) -> "Forked":
-        """A new peer."""
+    @classmethod
+    def pids(cls) -> set[int]:
+        """The zygotes that run."""
+        return {zygote._process.pid for zygote in cls._all.values()}
+
+    @classmethod
+    def descriptors(cls) -> set[int]:
+        """What is open for the zygotes that run."""
+        pipes = (
+            pipe for zygote in cls._all.values() for pipe in (zygote._process.stdin, zygote._process.stdout)
+        )
+        return {pipe.fileno() for pipe in pipes if pipe is not None}
+
+    def fork(self, role: str, options: dict[str, Any], variables: dict[str, str] | None = None) -> Process:
+        """A new peer; `variables` are put into its environment."""
         assert self._process.stdin is not None
         self._n_forks += 1
         address = f"{self._folder.name}/{self._n_forks}"
+        request = {"role": role, "options": options, "variables": variables or {}, "socket": address}
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
             listener.listen(1)
             listener.settimeout(WATCHDOG_S)
-            self._process.stdin.write(
-                json.dumps({"role": role, "options": options, "socket": address}) + "\n"
-            )
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             connection, _ = listener.accept()
         os.unlink(address)
-        return Forked(role, connection)
+        return Process(role, connection)
 
-
-class Forked(Process):
-    """A fork of a zygote."""
-
-    def __init__(self, role: str, connection: socket.socket) -> None:
-        self._connection = connection
-        reader = connection.makefile("r")
-        super().__init__(role, json.loads(reader.readline())["pid"], reader)
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        self._reader.join()
-        self._connection.close()
-
-    def end(self) -> None:
-        with contextlib.suppress(OSError):  # it may have ended before
-            self._connection.shutdown(socket.SHUT_WR)
-        self._reader.join(timeout=10)
-        if self._reader.is_alive():
-            self.kill()
-        self._connection.close()
+    def _end(self) -> None:
+        self._process.kill()
+        self._folder.cleanup()

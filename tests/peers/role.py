@@ -1,7 +1,7 @@
-"""One peer in a process of its own: ``python role.py ROLE PACKAGE '{"option": value}'``.
+"""One peer in a process of its own: a fork of zygote.py that calls `run`.
 
-Works with softs 0.1.0, softs 0.1.2 and softs_fast (PACKAGE is the module name; which softs is a matter of the Python path). Prints one JSON
-object per line; ends when its standard input does.
+Works with softs 0.1.0, softs 0.1.2 and softs_fast (the option `package` is the module name; which softs is a matter of the Python path).
+Prints one JSON object per line; ends when its standard input does.
 """
 
 import ctypes
@@ -14,10 +14,11 @@ import time
 from typing import Any
 
 import stamp
+from medium import run_medium
 
 
 def say(**event: Any) -> None:
-    """Tell the test something."""
+    """Report an event to the test."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
@@ -93,7 +94,7 @@ def run_supplier(package: Any, options: dict[str, Any]) -> None:
 
 
 def run_client(package: Any, options: dict[str, Any]) -> None:
-    """A client that takes samples one by one, checks each, and tells; then does what `then` says."""
+    """A client that takes samples one by one, checks each, and reports."""
     settings = options.get("settings", {})
     time.sleep(options.get("pause", 0.0))
     client = package.Client(
@@ -123,8 +124,11 @@ def run_client(package: Any, options: dict[str, Any]) -> None:
     client.close()
 
 
-RUN = {"broker": run_broker, "supplier": run_supplier, "client": run_client}
+RUN = {"broker": run_broker, "supplier": run_supplier, "client": run_client, "medium": run_medium}
 
-if __name__ == "__main__":
-    role, package_name, options_text = sys.argv[1:]
-    RUN[role](importlib.import_module(package_name), json.loads(options_text))
+
+def run(role: str, options: dict[str, Any]) -> None:
+    """Do what a role does, in the package that the options name."""
+    RUN[role](importlib.import_module(options["package"]), options)
+    if options["package"] == "softs":
+        os._exit(0)  # it leaves threads that do not end

@@ -1,4 +1,4 @@
-"""Samples that say who made them, for which product, and whether they are whole."""
+"""Samples that hold the process that made them, their product, and a digest."""
 
 import hashlib
 import os

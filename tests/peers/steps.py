@@ -2,7 +2,7 @@
 
 A child does the action, stopped at the beginning and at the end of each of its system calls (ptrace); it is killed at the first of these
 moments, another one at the second, and so on. Names, locks and lengths change at no other moments; what is stored in mapped memory between
-two of them is there whole at the second. After each death this process looks at what is left. It says
+two of them is there whole at the second. After each death this process checks what is left. It prints
 ``{"steps": number of them, "wrong": [what was not as it must be]}``, or ``{"forbidden": why}``.
 """
 
@@ -80,7 +80,7 @@ def entries() -> set[Path]:
 
 
 def is_owned(path: Path) -> bool:
-    """Whether somebody who lives holds the segment, or it has gone meanwhile."""
+    """Whether a live process holds the segment, or it has gone meanwhile."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

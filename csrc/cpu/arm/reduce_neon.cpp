@@ -1,4 +1,4 @@
-// NEON (AArch64), which every such processor has.
+// NEON, which every AArch64 processor has.
 #include <arm_neon.h>
 
 #include <cstring>
@@ -27,7 +27,7 @@ struct Isa {
     static float16x4_t to_half(Floats value) noexcept {
         return vcvt_f16_f32(reinterpret_cast<float32x4_t>(value));
     }
-    // There is a hint for this (STNP), but no intrinsic; an ordinary store is correct.
+    // There is an instruction for this (STNP), but no intrinsic; an ordinary store is correct.
     template <class V>
     static void stream(char* to, V value) noexcept {
         std::memcpy(to, &value, sizeof(V));

@@ -9,7 +9,7 @@ namespace {
 struct Isa {
     static constexpr int bytes = 64;
 
-    // Of the masks nothing is left in the code; without them GCC 12 warns of its own header.
+    // The compiler removes the masks; without them GCC 12 warns about its own header.
     template <class Shorts>
     static __m512i widen(Shorts value) noexcept {
         return _mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(value));

@@ -36,22 +36,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         epilog="softs-fast COMMAND --help tells more about a command.",
     )
     parser.add_argument("--version", action="version", version=f"softs-fast {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_broker(commands)
-    _add_stats(commands)
-    _add_top(commands)
-    _add_bench(commands)
+    add_parser = parser.add_subparsers(metavar="COMMAND", required=True).add_parser
+    _add_broker(add_parser)
+    _add_stats(add_parser)
+    _add_top(add_parser)
+    _add_bench(add_parser)
     arguments = parser.parse_args(argv)
     arguments.endless = arguments.is_endless(arguments)
     return arguments
 
 
-_Commands = argparse._SubParsersAction  # the only name for the type that add_subparsers returns
+#: Adds a command: `add_parser` of what `ArgumentParser.add_subparsers` returns.
+_AddParser = Callable[..., argparse.ArgumentParser]
 
 
-def _add_broker(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_broker(add_parser: _AddParser) -> None:
     parser = _command(
-        commands,
+        add_parser,
         "broker",
         "run a broker until SIGINT or SIGTERM",
         """\
@@ -103,9 +104,9 @@ examples:
     )
 
 
-def _add_stats(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_stats(add_parser: _AddParser) -> None:
     parser = _command(
-        commands,
+        add_parser,
         "stats",
         "print the peers of a broker and their counters",
         f"""\
@@ -131,9 +132,9 @@ A broker of softs tells less: no clients and no suppliers.""",
     parser.set_defaults(run=_loaded("stats"), is_endless=lambda arguments: arguments.watch is not None)
 
 
-def _add_top(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_top(add_parser: _AddParser) -> None:
     parser = _command(
-        commands,
+        add_parser,
         "top",
         "watch a market live",
         f"""\
@@ -159,9 +160,9 @@ Without a terminal it prints plain text, one screen after the other.""",
     parser.set_defaults(run=_loaded("top"), is_endless=lambda arguments: not arguments.once)
 
 
-def _add_bench(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_bench(add_parser: _AddParser) -> None:
     parser = _command(
-        commands,
+        add_parser,
         "bench",
         "measure this machine with a market of its own",
         """\
@@ -188,10 +189,8 @@ examples:
     parser.set_defaults(run=_loaded("bench"), is_endless=lambda arguments: False)
 
 
-def _command(
-    commands: _Commands[argparse.ArgumentParser], name: str, summary: str, epilog: str
-) -> argparse.ArgumentParser:
-    return commands.add_parser(
+def _command(add_parser: _AddParser, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
+    return add_parser(
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",

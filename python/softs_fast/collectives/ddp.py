@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import torch
-from torch._C._distributed_c10d import GradBucket
+from torch.distributed import GradBucket
 
 from softs_fast.collectives.strategy import ReduceOp, Strategy
 from softs_fast.collectives.tensors import name_of

@@ -21,8 +21,7 @@ from softs_fast import _kernels
 from softs_fast.errors import ConfigError, PeerLost
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Store
 
 # Largest message of one rank in one exchange.
 MAX_MESSAGE_BYTES = 4096
@@ -142,9 +141,9 @@ class FolderStore:
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value, atomically."""
-        pid, started = _kernels.this_process()
+        author = " ".join(map(str, _kernels.this_process()))
         draft = self._folder / f".{key}.{secrets.token_hex(8)}"
-        draft.write_bytes(f"{pid} {started}\n".encode() + value)
+        draft.write_bytes(f"{author}\n".encode() + value)
         draft.rename(self._folder / key)
 
     def get(self, key: str) -> bytes | None:
@@ -155,9 +154,9 @@ class FolderStore:
         except FileNotFoundError:
             return None
         author, _, value = text.partition(b"\n")
-        pid, _, started = author.partition(b" ")
         try:
-            alive = _kernels.process_started(int(pid)) == int(started)
+            pid, started, namespace = map(int, author.split())
+            alive = _kernels.is_alive(pid, started, namespace)
         except (ValueError, TypeError):
             return None
         return value if alive else None
@@ -273,13 +272,13 @@ def _torch_kinds(rank: int, size: int, name: str) -> list[tuple[type, Callable[.
         return ProcessGroupRendezvous(group)
 
     return [
-        (dist.distributed_c10d.Store, lambda store: StoreRendezvous(TorchStore(store), rank, size, name)),
+        (dist.Store, lambda store: StoreRendezvous(TorchStore(store), rank, size, name)),
         (dist.ProcessGroup, by_group),
     ]
 
 
 def _tcp_store(address: str, rank: int, size: int, timeout_s: float) -> Store:
-    from torch._C._distributed_c10d import TCPStore
+    from torch.distributed import TCPStore
 
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     if not host or not port.isdecimal():

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore
 
 from softs_fast.collectives import agreement
 from softs_fast.collectives.meter import Meter

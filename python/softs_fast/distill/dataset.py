@@ -9,7 +9,7 @@ from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..loader.arguments import check_at_least
 from ..loader.endless import EndlessDataset
-from ..loader.soft_loader import EndlessDataLoader
+from ..loader.endless_loader import EndlessDataLoader
 from ..market import Client, ShmMedium
 from ..market import Medium as MarketMedium
 from ..market.protocol import EndpointConfig
@@ -49,9 +49,6 @@ class DistillIterableDataset(EndlessDataset):
     Raises:
         ConfigError: a number is out of range, `generation_value` has no `value`, or `zero_copy` is impossible.
     """
-
-    # Each generation is new.
-    _products_return = False
 
     def __init__(
         self,
@@ -103,7 +100,7 @@ class DistillIterableDataset(EndlessDataset):
         """Of which model samples are wanted now; 0: there is none yet."""
         return int(self.generation_value.value)
 
-    def _needs_watch(self) -> bool:
+    def _needs_watcher(self) -> bool:
         return self._can_wake
 
     def _make_client(self, **arguments: Any) -> Client:
@@ -124,9 +121,9 @@ class DistillDataLoader(EndlessDataLoader):
         for batch in loader:
             train(batch["x"], batch["y"])
 
-    After a switch, no batch of an earlier model comes, not even one that its workers have fetched ahead, and none
-    with samples of two models. With an ordered dataset, the batches of each model come in the order of the stream, from the
-    first on, for any number of workers.
+    With the default `collate_fn` no process is started; `num_workers=N` then means N times the slots and N native threads, see
+    `EndlessDataLoader`. After a switch, no batch of an earlier model is handed out, not even one that was fetched ahead, and none with
+    samples of two models. With an ordered dataset, the batches of each model come in the order of the stream, for any number of workers.
 
     Args:
         dataset: where samples come from.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
-from ctypes import c_longlong, c_ubyte, sizeof
+from ctypes import Structure, c_longlong, c_uint32
+from multiprocessing.sharedctypes import RawValue
 from typing import Any
 
 from .. import _core
@@ -12,24 +11,36 @@ from ..errors import ConfigError
 from ..market.client import LeaveAfter
 from .model import product_of
 
-__all__ = ["GenerationProduct", "new_generation_value", "set_generation"]
+__all__ = ["GenerationProduct", "SharedGeneration", "new_generation_value", "set_generation"]
 
 
-def new_generation_value() -> c_longlong:
+class SharedGeneration(Structure):
+    """A generation, and how often it was set: a generation may be the same again after another one, the count never is.
+
+    Attributes:
+        n_changes: modulo 2^32.
+        value: the generation.
+    """
+
+    _fields_ = [("n_changes", c_uint32), ("value", c_longlong)]
+
+
+def new_generation_value() -> SharedGeneration:
     """Return a number for all processes that it is given to when they start; 0."""
     # No lock: a process that is killed while it holds one would block all others.
-    value: c_longlong = multiprocessing.Value("q", 0, lock=False)
+    # Not multiprocessing.Value: that sets the default start method of the program for good.
+    value: SharedGeneration = RawValue(SharedGeneration)
     return value
 
 
-def set_generation(value: c_longlong, generation: int) -> None:
-    """Change it, and wake those who sleep because of it, in whatever process."""
+def set_generation(value: SharedGeneration, generation: int) -> None:
+    """Change it, and wake all threads that sleep until it changes, in all processes."""
     value.value = generation
-    _core.wake(_bytes_of(value))
+    _core.count_change(value)
 
 
 class GenerationProduct:
-    """The product of the newest generation.
+    """The product of the newest generation, a `ProductSource`.
 
     Args:
         student_rank: whose samples they are.
@@ -40,7 +51,7 @@ class GenerationProduct:
     """
 
     def __init__(self, student_rank: int, value: Any) -> None:
-        # Reading a Value that has a lock takes it, and somebody who was killed may hold it.
+        # Reading a Value that has a lock takes it, and a process that was killed may hold it.
         get_obj = getattr(value, "get_obj", None)
         self._value = value if get_obj is None else get_obj()
         self._rank = student_rank
@@ -53,8 +64,13 @@ class GenerationProduct:
 
     @property
     def can_wake(self) -> bool:
-        """Whether the number lies where one can sleep until it changes."""
-        return isinstance(self._value, c_longlong)
+        """Whether changes are counted where a thread can sleep until the next one."""
+        return isinstance(self._value, SharedGeneration)
+
+    def version(self) -> int:
+        """Return the count of changes; of a number that is not ours the number itself, which must not be the same again."""
+        value = self._value
+        return int(value.n_changes if isinstance(value, SharedGeneration) else value.value)
 
     def read(self) -> str:
         """Return the product."""
@@ -63,24 +79,10 @@ class GenerationProduct:
             seen = self._seen = (generation, product_of(generation, self._rank))
         return seen[1]
 
-    def sleep_while(self, product: str, leave_after: LeaveAfter) -> None:
-        """Sleep while it is this product, see `WantedProduct`."""
-        # Read once, for it may change at any time.
-        generation = int(self._value.value)
-        if product_of(generation, self._rank) == product:
-            leave_after(product, _bytes_of(self._value), _word_of(generation))
+    def sleep_while(self, version: int, product: str, leave_after: LeaveAfter) -> None:
+        """Sleep while the generation was not set since, see `ProductSource`."""
+        leave_after(product, self._value, version)
 
     def wake(self) -> None:
-        """Wake all who sleep, in whatever process."""
-        _core.wake(_bytes_of(self._value))
-
-
-def _bytes_of(value: c_longlong) -> Any:
-    return (c_ubyte * sizeof(value)).from_buffer(value)
-
-
-def _word_of(generation: int) -> int:
-    """Return the word that the kernel looks at, the first four bytes."""
-    return int.from_bytes(
-        generation.to_bytes(sizeof(c_longlong), sys.byteorder, signed=True)[:4], sys.byteorder
-    )
+        """Wake all threads that sleep, in all processes."""
+        _core.wake(self._value)

@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from ctypes import c_longlong
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +20,7 @@ from ..mediums import Medium, market_medium
 from .model import NO_MODEL, Model, check_model_id, check_rank, encode_model_cfg, product_of
 from .model_listener import ModelListener, model_of
 from .orders import StudentOrders
-from .shared_generation import new_generation_value, set_generation
+from .shared_generation import SharedGeneration, new_generation_value, set_generation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -316,8 +315,8 @@ class StudentClient:
         return self._wanted.model.generation
 
     @property
-    def generation_value(self) -> c_longlong:
-        """The same, as a ``multiprocessing.Value("q", lock=False)`` that other processes read: for datasets."""
+    def generation_value(self) -> SharedGeneration:
+        """The same in memory that other processes share, as the attribute `value`: for datasets."""
         return self._generation_value
 
     @property

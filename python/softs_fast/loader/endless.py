@@ -8,7 +8,7 @@ import multiprocessing.util
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -17,44 +17,37 @@ from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..market import Client, Medium
 from .arguments import check_at_least
-from .backlog import Backlog
-from .product.subscription import MAX_PRODUCTS, Course, Plan, WantedProduct
-from .product.watch import Watch
-from .readers.block_rows import BlockRows
-from .readers.copying import batch_reader, rows_of
-from .readers.device import DeviceBlockReader, DeviceReader, check_on_device, is_on_device
+from .plan import IterationPlan
+from .product.source import ProductSource
+from .product.subscription import MAX_PRODUCTS, Stride, Subscription
+from .readers.choice import make_reader
+from .readers.device import check_on_device, is_on_device
 from .readers.pinning import pin
-from .readers.views import BlockReader, check_zero_copy
-from .sample_iterator import Stream
-from .stream_lock import Turn
-from .turns import Turns
-from .wait_policy import WAIT_MS
+from .readers.views import check_zero_copy
+from .sample_iterator import Reader, SampleIterator, Stream
+from .stream_lock import StreamLock
+from .wait_policy import WAIT_MS, WaitPolicy
 
 __all__ = ["EndlessDataset"]
 
-_Reader = TypeVar("_Reader")
-
 
 class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
-    """Endless dataset of the samples of a product that may change: what `SoftIterableDataset` and others have in common.
+    """Endless dataset of the samples of a product that may change.
 
     Args:
-        model: names the product to order, in whatever process.
+        source: names the product to order, in any process.
         max_failures: orders that may fail in a row before iteration raises, after a second at least; None: any
             number.
-        first_wait_ms: how soon a wait looks whether the model has changed, see `Stream`.
+        first_wait_ms: how soon a wait checks whether the product has changed, see `WaitPolicy`.
         medium_cls, ...: as for `SoftIterableDataset`.
 
     Raises:
         ConfigError: as for `SoftIterableDataset`.
     """
 
-    #: Whether a product may be wanted again after another one.
-    _products_return = True
-
     def __init__(
         self,
-        model: WantedProduct,
+        source: ProductSource,
         endpoint: str,
         batch_config: BatchConfig,
         medium_cls: Callable[..., Medium],
@@ -69,31 +62,20 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         max_failures: int | None = None,
         first_wait_ms: int = WAIT_MS,
     ) -> None:
-        self._client: Client | None = None
-        self._client_pid: int | None = None
-        self._unpin: Callable[[], None] | None = None
-        # By process, so that a fork has its own: what it inherits may be locked by a thread that it has not.
+        self._open: _OpenClient | None = None
+        # By process, so that a fork has its own: what it inherits may be locked by a thread that it does not have.
         self._locks: dict[int, threading.RLock] = {}
         self._positions: dict[int, dict[str, int]] = {}
-        self._turn = Turn()
         # An iterator was made since the positions were loaded.
         self._has_begun = False
-        self._batch_size = 1
-        self._rows_per_batch: int | None = None
-        # Items of each batch of a loader that wants to know of which product they are.
-        self._rows_per_turn: int | None = None
-        self._backlog: Backlog | None = None
-        self._course: Course | None = None
-        self._watch: Watch | None = None
         self._home_pid = os.getpid()
-        self._last_stream: Stream | None = None
         check_at_least("num_slots", num_slots, 1)
         check_at_least("retry_delay", retry_delay, 0)
         if request_timeout is not None:
             check_at_least("request_timeout", request_timeout, 0)
         if prefetch is not None:
             check_at_least("prefetch", prefetch, 1)
-        self._model = model
+        self.source = source
         self.endpoint = endpoint
         self.num_slots = num_slots
         self.batch_config = batch_config
@@ -106,13 +88,14 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self.debug = debug
         self._max_failures = max_failures
         self._first_wait_ms = first_wait_ms
-        self._is_on_device = is_on_device(medium_cls)
-        if self._is_on_device:
+        self.is_on_device = is_on_device(medium_cls)
+        if self.is_on_device:
             check_on_device(batch_config, zero_copy=zero_copy)
         elif zero_copy:
             check_zero_copy(batch_config, medium_cls)
-        if zero_copy:
-            self._use_blocks_of(1)
+        #: Samples that belong together: workers of a DataLoader of torch take so many in turns. A loader over this dataset sets it.
+        self.batch_size = 1
+        self.check_batch_size(1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many samples this process has handed out, for `load_state_dict`.
@@ -123,7 +106,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         Returns:
             `{"positions": {product: number of samples}}`, the products that were used last.
         """
-        return {"positions": dict(self._own_positions())}
+        return {"positions": dict(self.own_positions())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let iterators that this process makes from now on begin where another one stopped.
@@ -143,181 +126,113 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         positions = _checked_positions(state)
         with self._lock():
             self._positions[os.getpid()] = positions
-            # Iterators that live go on with what they have.
-            self._turn.readers.clear()
+            if self._open is not None:
+                # Live iterators go on with what they have.
+                self._open.forget_readers()
             self._has_begun = False
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator that yields samples for ever; each is `{name: dtype [*shape]}`.
 
+        An exception does not end the iterator: the next call goes on.
+
         Raises (the iterator):
             SampleTimeout: no sample for `request_timeout` seconds, or the user holds all slots; the subclass and
                 the text name the cause.
             HelloError: the broker did not answer when the client was opened.
-            WireError: a sample is not what a codec of `batch_config` writes; its slot has gone back.
+            WireError: a sample is not what a codec of `batch_config` writes; its slot was released.
             SegmentError: `close` was called.
         """
-        n_rows, items_per_turn = self._rows_per_batch, self._rows_per_turn
-        items = self._iterate(n_rows)
-        if items_per_turn is not None:
-            worker = get_worker_info()
-            which, n_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-            if n_rows is not None:
-                items_per_turn = 1
-            items = Turns(items, self._newest_stream, items_per_turn, which, n_workers, self._backlog)
-        return items if n_rows is None else rows_of(items, n_rows)
+        return self.iterate(IterationPlan())
+
+    def iterate(self, plan: IterationPlan) -> SampleIterator:
+        """Return an iterator over the items of a plan in this process; it opens the client at its first request."""
+        worker = get_worker_info()
+        if self.ordered and worker is not None and worker.dataset is self:
+            # The trainer makes another iterator of persistent workers. It has dropped batches of the last one, and which is not known here.
+            if self._has_begun:
+                self.load_state_dict({"positions": {}})
+            self._has_begun = True
+        run = self.batch_size
+        stride = Stride() if worker is None else Stride(worker.id * run, run, worker.num_workers * run)
+        # torch ends a worker that has failed with a signal, which leaves no time to clean up.
+        on_error = None if worker is None else self.close
+        return SampleIterator(lambda: self.begin(plan, self.own_positions(), stride), on_error)
+
+    def begin(self, plan: IterationPlan, positions: dict[str, int], stride: Stride) -> tuple[Stream, Reader]:
+        """Return the samples and the reader with which this process iterates.
+
+        Args:
+            plan: what the reader makes.
+            positions: how many samples of each product were handed out; kept up to date.
+            stride: which samples to take, if the dataset is ordered.
+
+        Raises:
+            HelloError: the broker did not answer.
+        """
+        with self._lock():
+            opened = self._open_client(plan)
+            # Iterators share a reader that takes samples ahead: in an ordered stream it has their next samples, and the threads of a loader
+            # gather for all of its iterators.
+            shares = self.ordered or plan.n_threads > 0
+            reader: Reader | None = opened.reader(plan) if shares else None
+            if reader is None:
+                reader = make_reader(self, opened.client, plan, opened.block, opened.pin)
+                if shares:
+                    opened.keep_reader(plan, reader)
+        wait = WaitPolicy(
+            opened.client, self.retry_delay, self.request_timeout, self._max_failures, self._first_wait_ms
+        )
+        lock = opened.lock if shares else StreamLock()
+        stream = Stream(
+            self.source, opened.subscription, positions, stride if self.ordered else None, lock, wait
+        )
+        return stream, reader
 
     def close(self) -> None:
         """Close this process's client, if there is one; the next iterator opens a new one.
 
-        Tensors on slots stay what they are. Iterators that live raise SegmentError, those of zero-copy samples when
+        Tensors on slots stay what they are. Live iterators raise SegmentError, those of zero-copy samples when
         they have handed out their block.
         """
-        client, self._client = self._client, None
-        self._course = self._last_stream = None
-        watch, self._watch = self._watch, None
-        unpin, self._unpin = self._unpin, None
-        if client is not None and self._client_pid == os.getpid():
-            if unpin is not None:
-                unpin()
-            client.close()
-            if watch is not None:
-                watch.end()
+        opened, self._open = self._open, None
+        if opened is not None and opened.pid == os.getpid():
+            opened.close()
 
     def __del__(self) -> None:
-        """Close the client if nobody did."""
+        """Close the client if it is open."""
         with contextlib.suppress(Exception):
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the client behind: the process that unpickles opens its own."""
-        return {
-            **self.__dict__,
-            "_client": None,
-            "_client_pid": None,
-            "_unpin": None,
-            "_locks": {},
-            "_turn": None,
-            "_course": None,
-            "_watch": None,
-            "_last_stream": None,
-        }
+        return {**self.__dict__, "_open": None, "_locks": {}}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._turn = Turn()
+    def check_batch_size(self, batch_size: int) -> None:
+        """Check that the slots are enough for batches of this size.
 
-    def _use_blocks_of(self, n: int) -> None:
-        """Take slots by n neighbours: those of one batch of a SoftDataLoader."""
-        self._batch_size = n
-        if self.zero_copy and self.num_slots < 2 * n:
+        Raises:
+            ConfigError: with zero_copy, there are no slots for two batches.
+        """
+        if self.zero_copy and self.num_slots < 2 * batch_size:
             raise ConfigError(
-                f"zero_copy needs slots for two batches at least: num_slots must be at least {2 * n} with batches "
-                f"of {n}, got {self.num_slots}"
+                f"zero_copy needs slots for two batches at least: num_slots must be at least {2 * batch_size} with "
+                f"batches of {batch_size}, got {self.num_slots}"
             )
 
-    def _iterate(self, rows_per_batch: int | None) -> Iterator[Any]:
-        """Yield batches of so many rows, or samples."""
-        in_worker = get_worker_info() is not None
-        try:
-            yield from self._samples() if rows_per_batch is None else self._batches(rows_per_batch)
-        except Exception:
-            if in_worker:
-                # torch ends a worker that has failed with a signal, which leaves no time to clean up.
-                self.close()
-            raise
-
-    def _samples(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield samples for ever, `{name: dtype [*shape]}`."""
-        stream = self._stream()
-        if self.zero_copy:
-            rows = self._reader(BlockRows, lambda: BlockRows(self._block_reader(pinned=False)))
-            return stream.rows(rows)
-        if self._is_on_device:
-            batches = stream.batches(DeviceReader(self.batch_config, self._open_client(), 1))
-            return ({name: tensor[0] for name, tensor in batch.items()} for batch in batches)
-        return stream.samples()
-
-    def _batches(self, n_rows: int, pinned: bool = False) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield batches for ever, `{name: dtype [n_rows, *shape]}`; `pinned` ones only with zero_copy."""
-        stream = self._stream()
-        if self.zero_copy:
-            yield from stream.batches(self._block_reader(pinned))
-        elif self._is_on_device:
-            yield from stream.batches(DeviceReader(self.batch_config, self._open_client(), n_rows))
-        else:
-            client = self._open_client()
-            yield from stream.batches(
-                self._reader(n_rows, lambda: batch_reader(self.batch_config, client, n_rows))
-            )
-
-    def _reader(self, key: object, make: Callable[[], _Reader]) -> _Reader:
-        """Return a reader that takes samples ahead; iterators of an ordered stream share it, for those are the next samples."""
-        if not self.ordered:
-            return make()
-        with self._lock():
-            reader: _Reader | None = self._turn.readers.get(key)
-            if reader is None:
-                reader = self._turn.readers[key] = make()
-            return reader
-
-    def _block_reader(self, pinned: bool) -> BlockReader | DeviceBlockReader:
-        client, n = self._open_client(), self._batch_size
-        if self._is_on_device:
-            return DeviceBlockReader(self.batch_config, client, n, client.slot_count // n)
-        in_worker = get_worker_info() is not None
-        return BlockReader(
-            self.batch_config, client, n, client.slot_count // n, self._pin if pinned else None, in_worker
-        )
-
-    def _pin(self, address: int) -> bool:
-        """Register the slots of the open client, which begin at `address`, with CUDA, once."""
-        medium = None if self._client is None else self._client.medium
-        if self._unpin is None and medium is not None:
-            self._unpin = pin(address, medium.num_slots * getattr(medium, "slot_stride", medium.slot_size))
-        return self._unpin is not None
-
-    def _stream(self) -> Stream:
-        client = self._open_client()
-        worker = get_worker_info()
-        if self.ordered and worker is not None and worker.dataset is self:
-            # The trainer makes another iterator of workers that live on. It has dropped batches of the last one, nobody knows which.
-            if self._has_begun:
-                self.load_state_dict({"positions": {}})
-            self._has_begun = True
-        assert self._course is not None
-        self._last_stream = Stream(
-            client,
-            self.batch_config,
-            self._model,
-            self._course,
-            self._own_positions(),
-            Plan.of_this_worker(self._batch_size) if self.ordered else None,
-            self._turn if self.ordered else Turn(),
-            self.retry_delay,
-            self.request_timeout,
-            self._max_failures,
-            self._first_wait_ms,
-        )
-        return self._last_stream
-
-    def _change_course(self) -> None:
-        """Have the client of this process, if there is one, order the product that is wanted now."""
-        course = self._course
-        if course is not None and self._client_pid == os.getpid():
-            course.change()
-
-    def _needs_watch(self) -> bool:
-        """Return whether nobody tells this object that another product is wanted."""
-        return os.getpid() != self._home_pid
-
-    def _newest_stream(self) -> Stream:
-        assert self._last_stream is not None
-        return self._last_stream
-
-    def _own_positions(self) -> dict[str, int]:
-        """Return the positions of this process; those that a worker got from its trainer are of no use to it."""
+    def own_positions(self) -> dict[str, int]:
+        """Return how many samples of each product this process has handed out; those of a worker's trainer are of no use to the worker."""
         return self._positions.setdefault(os.getpid(), {})
+
+    def _update_subscription(self) -> None:
+        """Have the client of this process, if there is one, order the product that is wanted now."""
+        opened = self._open
+        if opened is not None and opened.pid == os.getpid():
+            opened.subscription.update()
+
+    def _needs_watcher(self) -> bool:
+        """Return whether another process may change the product without calling this object."""
+        return os.getpid() != self._home_pid
 
     def _lock(self) -> threading.RLock:
         """Return what this process holds while it opens its client or changes what iterators share."""
@@ -326,23 +241,22 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
     def _make_client(self, **arguments: Any) -> Client:
         return Client(**arguments)
 
-    def _open_client(self) -> Client:
-        with self._lock():
-            if self._client is None or self._client_pid != os.getpid():
-                self._client, self._client_pid = self._new_client(), os.getpid()
-                self._unpin, self._turn, self._course = None, Turn(), Course(self._client, self._model)
-                self._watch = Watch(self._course, self._model) if self._needs_watch() else None
-            return self._client
-
-    def _new_client(self) -> Client:
-        if self._is_on_device and get_worker_info() is not None:
+    def _open_client(self, plan: IterationPlan) -> _OpenClient:
+        """Return the open client; one whose blocks are of another size is closed, and a new one opened."""
+        block = (plan.batch_size or self.batch_size) if self.zero_copy else 1
+        opened = self._open
+        if opened is not None and opened.pid == os.getpid():
+            if plan.batch_size is None or opened.block == block:
+                return opened
+            self.close()
+        if self.is_on_device and get_worker_info() is not None:
             raise ConfigError(NO_WORKERS)
-        block = self._batch_size if self.zero_copy else 1
+        num_slots = self.num_slots * max(1, plan.n_threads)
         client = self._make_client(
             endpoint=self.endpoint,
             medium_cls=self.medium_cls,
             slot_size=self.batch_config.nbytes(),
-            num_slots=self.num_slots // block * block,
+            num_slots=num_slots // block * block,
             ordered=self.ordered,
             prefetch=self.prefetch,
             block=block,
@@ -356,7 +270,57 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         if multiprocessing.parent_process() is not None:
             # A forked worker ends without running finalizers of what its parent's frames still hold.
             multiprocessing.util.Finalize(self, client.close, exitpriority=10)
-        return client
+        subscription = Subscription(client, self.source, watches=self._needs_watcher())
+        self._open = opened = _OpenClient(client, block, subscription)
+        return opened
+
+
+class _OpenClient:
+    """The client of one process, and what its iterators share."""
+
+    def __init__(self, client: Client, block: int, subscription: Subscription) -> None:
+        self.client = client
+        self.block = block
+        self.subscription = subscription
+        self.pid = os.getpid()
+        self.lock = StreamLock()
+        # The reader whose threads gather ahead lives as long as the client, so that what it has is not lost between two iterators.
+        self._gathering: tuple[IterationPlan, Reader] | None = None
+        self._unpin: Callable[[], None] | None = None
+
+    def reader(self, plan: IterationPlan) -> Reader | None:
+        """Return the reader that was kept for a plan."""
+        if self._gathering is not None and self._gathering[0] == plan:
+            return self._gathering[1]
+        return self.lock.readers.get(plan)
+
+    def keep_reader(self, plan: IterationPlan, reader: Reader) -> None:
+        """Keep a reader for the next iterators of the same plan."""
+        if plan.n_threads > 0:
+            self._gathering = (plan, reader)
+        else:
+            self.lock.readers[plan] = reader
+
+    def forget_readers(self) -> None:
+        """Keep no reader any longer."""
+        self.lock.readers.clear()
+        self._gathering = None
+
+    def pin(self, address: int) -> bool:
+        """Register the slots, which begin at `address`, with CUDA, once; return whether they are registered."""
+        medium = self.client.medium
+        if self._unpin is None:
+            self._unpin = pin(address, medium.num_slots * getattr(medium, "slot_stride", medium.slot_size))
+        return self._unpin is not None
+
+    def close(self) -> None:
+        """Close the client, then end the thread that follows the product."""
+        self.forget_readers()
+        unpin, self._unpin = self._unpin, None
+        if unpin is not None:
+            unpin()
+        self.client.close()
+        self.subscription.close()
 
 
 def _checked_positions(state: Any) -> dict[str, int]:
@@ -377,8 +341,8 @@ def _checked_positions(state: Any) -> dict[str, int]:
 
 
 NO_WORKERS = (
-    "CudaIpcMedium hands out tensors on a device, which a DataLoader's workers cannot send; use num_workers=0: batches are made by "
-    "the device, and need no workers"
+    "CudaIpcMedium hands out tensors on a device, which a DataLoader's worker processes cannot send; use num_workers=0 with your "
+    "own collate_fn, worker_init_fn or multiprocessing_context: batches are made by the device, and need no workers"
 )
-#: Sequence numbers have 64 bits; workers that take turns need some of them.
+#: Sequence numbers have 64 bits; the strides of workers need some of them.
 _MAX_POSITION = 2**48

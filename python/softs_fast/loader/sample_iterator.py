@@ -1,195 +1,183 @@
-"""How an iterator gets its samples: it follows the model, waits, gives up, and counts."""
+"""How an iterator gets its samples: it follows the product, waits, and counts what it hands out."""
 
 from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from ..configs import BatchConfig
-from ..market import Client
-from .product.subscription import Course, Plan, WantedProduct
-from .readers.block_rows import BlockRows
-from .readers.copying import GatherReader, RowReader, SampleReader
-from .readers.device import DeviceBlockReader, DeviceReader
-from .readers.views import BlockReader
-from .stream_lock import LOST, Turn
-from .wait_policy import WAIT_MS, WaitPolicy
+from .product.source import ProductSource
+from .product.subscription import Stride, Subscription
+from .stream_lock import LOST, StreamLock, Taker
+from .wait_policy import WaitPolicy
 
-#: What fills batches.
-Reader = GatherReader | RowReader | BlockReader | DeviceReader | DeviceBlockReader
+__all__ = ["Reader", "SampleIterator", "Stream"]
 
-__all__ = ["Stream"]
 
-Tensors = dict[str, Any]
+class Reader(Taker, Protocol):
+    """Makes items of the samples of a client: batches, or samples."""
+
+    #: Samples per item.
+    n_rows: int
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether nothing can come because the user holds all slots."""
+
+    def begin(self, product_id: str) -> None:
+        """Begin to copy the next item, while the caller is busy."""
+
+    def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
+        """Take samples into the rows from `done` on, waiting up to timeout_ms for the first; return how many are filled now."""
+
+    def take(self) -> Any:
+        """Hand out the item; all rows must have been filled."""
 
 
 class Stream:
     """The samples that one iterator takes from a client.
 
     Args:
-        client: who orders them.
-        config: what a slot holds.
-        model: names the product that is wanted.
-        course: has the client order it.
+        source: names the product that is wanted.
+        subscription: has the client order it.
         positions: how many samples of each product were handed out; kept up to date.
-        plan: which samples to ask for, if the client hands them out in order.
-        turn: that of all who take samples of these streams.
-        retry_delay: seconds, the shortest time between two requests that got nothing.
-        request_timeout: seconds without a sample after which to give up; None: never.
-        max_failures: orders that may fail in a row before it gives up; None: any number.
-        first_wait_ms: how long to wait before looking for the first time whether the model has changed; then for an
-            eighth of the time that it has waited already, so that a switch in another process is seen before a supplier
-            has made much of a sample of the old model.
+        stride: which samples to ask for, if the client hands them out in order.
+        lock: shared by all iterators that take samples of these streams.
+        wait: decides how long to wait.
     """
 
     def __init__(
         self,
-        client: Client,
-        config: BatchConfig,
-        model: WantedProduct,
-        course: Course,
+        source: ProductSource,
+        subscription: Subscription,
         positions: dict[str, int],
-        plan: Plan | None,
-        turn: Turn,
-        retry_delay: float,
-        request_timeout: float | None,
-        max_failures: int | None = None,
-        first_wait_ms: int = WAIT_MS,
+        stride: Stride | None,
+        lock: StreamLock,
+        wait: WaitPolicy,
     ) -> None:
-        self._client = client
-        self._config = config
-        self._model = model
+        self._source = source
+        self._subscription = subscription
         self._positions = positions
-        self._course = course
-        self._plan = plan
-        self._turn = turn
-        self._product = model.read()
-        self._patience = WaitPolicy(client, retry_delay, request_timeout, max_failures, first_wait_ms)
+        self._stride = stride
+        self._lock = lock
+        self._wait = wait
+        # An iterator that shares a reader goes on with what the reader has.
+        self._wanted = lock.wanted
 
-    @property
-    def product(self) -> str:
-        """The product of what was yielded last."""
-        return self._product
+    def take(self, reader: Reader, *, begins_next: bool) -> Any:
+        """Return the next item of a reader, all samples of one version of the product.
 
-    def give_back(self, product: str, n: int) -> None:
-        """Take the last n samples of a product for not handed out; it is not the one of what was yielded last."""
-        if product in self._positions:
-            self._positions[product] -= n
+        Args:
+            reader: makes the item.
+            begins_next: have the reader begin with the next item.
+        """
+        with self._lock.lock:
+            self._begin(reader)
+            while not self._fill(reader):
+                self._switch()
+            return self._hand_out(reader, begins_next)[1]
 
-    def samples(self) -> Iterator[Tensors]:
-        """Yield copies of samples, `{name: dtype [*shape]}`."""
-        client, patience, positions, turn = self._client, self._patience, self._positions, self._turn
-        request_sample, release_slot, read_model_id = (
-            client.request_sample,
-            client.release_slot,
-            self._model.read,
-        )
-        reader = SampleReader(self._config, client.medium)
-        read, take, me = reader.read, reader.take, weakref.ref(reader)
-        product = self._product
-        patience.restart()
-        while True:
-            with turn.lock:
-                if turn.last is not me or turn.product != product:
-                    product = self._resume()
-                turn.last = LOST
-                if read_model_id() != product:
-                    product = self._switch()
-                slot_id = request_sample(product, timeout_ms=patience.wait_ms)
-                if slot_id is not None:
-                    try:
-                        read(slot_id)
-                    finally:
-                        release_slot(slot_id)
-                    if read_model_id() != product:
-                        continue
-                    positions[product] += 1
-                turn.last = me
-            if slot_id is not None:
-                # No local variable keeps the sample: its memory is free when those who got it let it go.
-                yield take()
-                patience.restart()
-            elif read_model_id() == product and not patience.goes_on(product):
-                return
+    def take_of(self, version: int, reader: Reader) -> tuple[str, Any] | None:
+        """Return the product and the next item of a reader if they are of this version; None if another version is wanted."""
+        with self._lock.lock:
+            self._begin(reader)
+            if self._wanted is None or self._wanted.version != version or not self._fill(reader):
+                return None
+            return self._hand_out(reader, False)
 
-    def batches(self, reader: Reader) -> Iterator[Tensors]:
-        """Yield the batches of a reader, `{name: dtype [n_rows, *shape]}`, all samples of one model each."""
-        n_rows, take, positions, turn = reader.n_rows, reader.take, self._positions, self._turn
-        is_busy, clock, me = False, time.perf_counter, weakref.ref(reader)
-        while True:
-            with turn.lock:
-                if turn.last is not me or turn.product != self._product:
-                    self._resume()
-                turn.last = LOST
-                if not self._fill(reader):
-                    return
-                # No local variable keeps the batch: its memory is free when those who got it let it go.
-                batch = [take()]
-                positions[self._product] += n_rows
-                if is_busy:
-                    reader.begin(self._product)
-                turn.last = me
-            given = clock()
-            yield batch.pop()
-            is_busy = clock() - given >= _BUSY_S
+    def restart(self) -> None:
+        """Begin again at the position of the product that is wanted."""
+        self._wanted = None
 
-    def rows(self, reader: BlockRows) -> Iterator[Tensors]:
-        """Yield the samples of blocks one by one, `{name: dtype [*shape]}`, views of slots."""
-        positions, read_model_id, turn = self._positions, self._model.read, self._turn
-        rows, me = reader.rows, weakref.ref(reader)
-        while True:
-            with turn.lock:
-                if turn.last is not me or turn.product != self._product:
-                    self._resume()
-                if rows and read_model_id() != self._product:
-                    rows.clear()
-                    # The model may be the same again by now: then these are due once more.
-                    self._switch()
-                if not rows:
-                    turn.last = LOST
-                    if not self._fill(reader.blocks):
-                        return
-                    reader.split()
-                    turn.last = me
-                positions[self._product] += 1
-                row = [rows.pop()]
-            yield row.pop()
+    def _begin(self, reader: Reader) -> None:
+        lock = self._lock
+        if lock.last is not weakref.ref(reader) or lock.wanted is not self._wanted:
+            self._resume(reader)
+        lock.last = LOST
+
+    def _hand_out(self, reader: Reader, begins_next: bool) -> tuple[str, Any]:
+        """Return product and item of a reader that is filled, and count its samples."""
+        assert self._wanted is not None
+        product = self._wanted.product
+        item = reader.take()
+        self._positions[product] += reader.n_rows
+        if begins_next:
+            reader.begin(product)
+        self._lock.last = weakref.ref(reader)
+        return product, item
 
     def _fill(self, reader: Reader) -> bool:
-        """Fill a batch of the model that is wanted; return whether anybody wants one still."""
-        patience, read_model_id = self._patience, self._model.read
+        """Fill an item; False if another version of the product is wanted meanwhile: what was taken is dropped then."""
+        wanted = self._wanted
+        if wanted is None:
+            return False
+        version, product = wanted.version, wanted.product
+        current_version, wait = self._source.version, self._wait
         n_rows, fill = reader.n_rows, reader.fill
-        product = self._product
-        patience.restart()
+        wait.restart()
         done = 0
         while True:
-            if read_model_id() != product:
-                # No batch has samples of two models: those that are there are dropped.
+            if current_version() != version:
+                # No item has samples of two versions.
                 reader.forget()
-                product, done = self._switch(), 0
-            elif done == n_rows:
-                return True
-            before, done = done, fill(product, done, patience.wait_ms)
-            if done > before:
-                patience.restart()
-            elif read_model_id() == product and not patience.goes_on(product, reader.is_starved):
                 return False
+            if done == n_rows:
+                return True
+            before, done = done, fill(product, done, wait.wait_ms)
+            if done > before:
+                wait.restart()
+            elif current_version() == version:
+                wait.check(product, reader.is_starved)
 
-    def _resume(self) -> str:
-        """Go to the first sample that nobody got: another iterator has had the turn, or has not come to its end."""
-        last = self._turn.last()
+    def _resume(self, reader: Reader) -> None:
+        """Go to the first sample that was not handed out: another reader took samples last, or taking was not completed."""
+        last = self._lock.last()
         if last is not None:
             last.forget()
-        return self._switch()
+        # After an error this reader may have samples, too, which are due again.
+        reader.forget()
+        self._switch()
 
-    def _switch(self) -> str:
-        """Begin with the product that is wanted now, and return it."""
-        self._product = self._turn.product = self._course.enter(self._positions, self._plan)
-        self._patience.restart()
-        return self._product
+    def _switch(self) -> None:
+        """Begin with the product that is wanted now."""
+        self._wanted = self._lock.wanted = self._subscription.enter(self._positions, self._stride)
 
 
-#: Who works for so long on a batch lets the next one be put together meanwhile.
+class SampleIterator:
+    """Iterates over the items of a reader for ever. An exception does not end it: the next call goes on.
+
+    Args:
+        begin: returns the samples and what makes items of them; called at the first request.
+        on_error: called when an exception leaves the iterator.
+    """
+
+    def __init__(
+        self, begin: Callable[[], tuple[Stream, Reader]], on_error: Callable[[], None] | None = None
+    ) -> None:
+        self._begin = begin
+        self._on_error = on_error
+        self._begun: tuple[Stream, Reader] | None = None
+        self._returned_at = float("inf")
+
+    def __iter__(self) -> SampleIterator:
+        return self
+
+    def __next__(self) -> Any:
+        is_busy = time.perf_counter() - self._returned_at >= _BUSY_S
+        try:
+            if self._begun is None:
+                self._begun = self._begin()
+            stream, reader = self._begun
+            # Nothing here keeps the item: its memory is free when the caller releases it.
+            return stream.take(reader, begins_next=is_busy)
+        except Exception:
+            if self._on_error is not None:
+                self._on_error()
+            raise
+        finally:
+            self._returned_at = time.perf_counter()
+
+
+#: A caller that works for so long between two items has the next one copied meanwhile, seconds.
 _BUSY_S = 0.0005

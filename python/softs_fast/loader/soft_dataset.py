@@ -96,4 +96,4 @@ class SoftIterableDataset(EndlessDataset):
             ConfigError: `model_id` is no string or longer than 256 bytes.
         """
         self._shared_model_id.write(model_id)
-        self._change_course()
+        self._update_subscription()

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import gc
 import math
+import multiprocessing
 import time
+
+from torch.utils.data import get_worker_info
 
 from ..errors import SampleTimeout
 from ..market import Client
-from .backlog import trainer_died
 
 __all__ = ["WAIT_MS", "WaitPolicy"]
 
-#: A wait is never longer than this before it looks whether the model has changed, or the trainer has died.
+#: The longest wait before an iterator checks whether another product is wanted, or its trainer has exited.
 WAIT_MS = 100
 
 
 class WaitPolicy:
-    """How long an iterator waits for a sample, and what it does when it waits no longer.
+    """Decides after each wait that gave nothing whether to wait again.
+
+    Args:
+        client: explains why nothing comes.
+        retry_delay: seconds, the shortest time between two requests that got nothing.
+        request_timeout: seconds without a sample after which to give up; None: never.
+        max_failures: orders that may fail in a row before it gives up; None: any number.
+        first_wait_ms: how long to wait before the first check whether another product is wanted; then for an eighth of the time
+            that was waited already, so that a switch in another process is noticed before a supplier has made much of a sample of
+            the old product.
 
     Attributes:
-        wait_ms: how long to wait before looking again whether the model has changed.
+        wait_ms: how long the next wait may take.
     """
 
     def __init__(
@@ -28,12 +39,12 @@ class WaitPolicy:
         client: Client,
         retry_delay: float,
         request_timeout: float | None,
-        max_failures: int | None,
-        shortest_ms: int,
+        max_failures: int | None = None,
+        first_wait_ms: int = WAIT_MS,
     ) -> None:
         self._client = client
         self._max_failures = max_failures
-        self._shortest_ms = shortest_ms
+        self._shortest_ms = first_wait_ms
         self._retry_delay = retry_delay
         self._request_timeout = request_timeout
         self._first_wait_ms = self._wait_ms(0.0)
@@ -46,23 +57,23 @@ class WaitPolicy:
         self._starved_since: float | None = None
         self.wait_ms = self._first_wait_ms
 
-    def goes_on(self, product: str, is_starved: bool = False) -> bool:
-        """Return whether to ask again after a request that got nothing.
+    def check(self, product: str, is_starved: bool = False) -> None:
+        """Return after a request that got nothing if it should be made again.
 
         Args:
             product: what was asked for.
-            is_starved: nothing can come, because the user holds everything.
+            is_starved: nothing can come, because the user holds all slots.
 
         Raises:
-            SampleTimeout: request_timeout has passed, or the user lets nothing go; subclass and text name the
-                cause.
+            SampleTimeout: request_timeout has passed, or the user releases nothing; subclass and text name the cause.
+            StopIteration: this is a DataLoader's worker, and its trainer has exited.
         """
-        if trainer_died():
-            return False
+        if _trainer_exited():
+            raise StopIteration
         now = time.monotonic()
         if is_starved:
             self._starve(product, now)
-            return True
+            return
         self._starved_since = None
         waited_s = now - self._waiting_since
         if self._request_timeout is not None and waited_s >= self._request_timeout:
@@ -71,16 +82,15 @@ class WaitPolicy:
             n_failures = self._client.n_failures(product)
             if n_failures and n_failures >= self._max_failures:
                 raise self._client.diagnose(product, waited_s)
-        # The client waits by itself; this keeps one that comes back at once from spinning.
+        # The client waits by itself; this keeps a request that returns at once from spinning.
         asked_s = now - self._asked_at
         if self._shortest_ms == WAIT_MS or asked_s * 1000 < self.wait_ms:
             time.sleep(max(0.0, self._retry_delay - asked_s))
         self._asked_at = time.monotonic()
         self.wait_ms = self._wait_ms(self._asked_at - self._waiting_since)
-        return True
 
     def _starve(self, product: str, now: float) -> None:
-        """Give other threads, and cycles of garbage, a moment to let a block go."""
+        """Give other threads, and cycles of garbage, time to release a block."""
         if self._starved_since is None:
             self._starved_since = now
             gc.collect()
@@ -99,9 +109,15 @@ class WaitPolicy:
         return max(1, min(wait_ms, math.ceil((self._request_timeout - waited_s) * 1000)))
 
 
+def _trainer_exited() -> bool:
+    """Return whether this is a DataLoader's worker whose parent has exited: no process takes another sample."""
+    parent = multiprocessing.parent_process()
+    return get_worker_info() is not None and parent is not None and not parent.is_alive()
+
+
 _STARVED_S = 1.0
-#: Orders that fail while a model switch makes its way to everybody are no reason to give up.
+#: Orders that fail while a switch reaches all suppliers are no reason to give up.
 _FAILING_S = 1.0
 _STARVED_WAIT_MS = 10
-#: A switch in another process is seen this much too late, as a part of the time that was waited.
+#: A switch in another process is noticed this much too late, as a part of the time that was waited.
 _LATE = 1 / 8

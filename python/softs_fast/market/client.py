@@ -172,7 +172,7 @@ class Client:
         """
         slot_id = self._core.request_sample(product_id, max(timeout_ms, 0))
         if slot_id is None:
-            self._after_timeout()
+            self.maintain()
         return slot_id
 
     def gather(
@@ -200,7 +200,7 @@ class Client:
         """
         n_filled = self._core.gather(product_id, n, done, list(targets), timeout_ms)
         if n_filled < n:
-            self._after_timeout()
+            self.maintain()
         return n_filled
 
     def gather_ahead(self, product_id: str, n: int, targets: Sequence[tuple[int, Any]]) -> "_core.Ahead":
@@ -232,7 +232,7 @@ class Client:
         """
         lease = self._core.lease(product_id, timeout_ms)
         if lease is None:
-            self._after_timeout()
+            self.maintain()
         return lease
 
     def n_failures(self, product_id: str) -> int:
@@ -368,7 +368,20 @@ class Client:
         """
         self._finalizer()
 
-    def _after_timeout(self) -> None:
+    def gather_pipeline(self, n_threads: int) -> "_core.GatherPipeline":
+        """A queue of batches that native threads fill in order, ahead of the caller, which calls `maintain` now and then.
+
+        Args:
+            n_threads: how many threads copy.
+
+        Raises:
+            ConfigError: there is no segment.
+            SegmentError: the client is closed.
+        """
+        return self._core.gather_pipeline(n_threads)
+
+    def maintain(self) -> None:
+        """Relay log records, and keep the name of the segment; for callers that wait for samples without this class."""
         self._relay_log()
         if isinstance(self.medium, ShmMedium):
             # On Python before 3.13 the exit of a softs supplier removes the name, and no other supplier can attach.

@@ -2,32 +2,22 @@
 //!
 //! * [`Endpoint`]: where a broker listens.
 //! * [`BrokerHandle`]: a broker in a thread of its own.
-//! * [`control`]: the channel that says which model the workers run, all three ends of it.
-//! * [`Connection`]: a peer's connection to a broker; [`wait`] sleeps until it has something to say.
+//! * [`control`]: the channel that distributes which model the workers run, all three ends of it.
+//! * [`client`] and [`supplier`]: the drivers of the two peers of a broker.
+//! * [`Connection`]: a peer's connection to a broker; [`wait`] blocks until it can be read or written.
 
 mod broker;
 pub mod client;
-mod connection;
 pub mod control;
-mod doors;
-mod endpoint;
 mod error;
 mod lanes;
-mod link;
-mod listener;
-mod lock;
-mod log;
-mod peers;
-mod server;
-mod socket;
-mod spin;
+mod runtime;
 pub mod supplier;
 pub mod tcp_medium;
+mod transport;
+mod waited;
 
 pub use broker::{BrokerHandle, BrokerOptions};
-pub use connection::Connection;
-pub use endpoint::{Endpoint, MAX_SOCKET_PATH_BYTES};
 pub use error::NetError;
 pub use lanes::counters;
-pub use socket::{KeepAlive, wait};
-pub use spin::LOOK;
+pub use transport::{Connection, Endpoint, KeepAlive, MAX_SOCKET_PATH_BYTES, SPIN, wait};

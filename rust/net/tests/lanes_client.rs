@@ -1,4 +1,4 @@
-//! A client whose samples come through its lanes, from a worker of this process that speaks no other way.
+//! A client whose samples come through its lanes, from a supplier of this process that has no other connection.
 #![allow(clippy::unwrap_used)]
 
 use std::os::fd::AsRawFd;
@@ -27,11 +27,11 @@ struct Student {
 
 impl Student {
     /// There is no broker: a lane needs none.
-    fn new(n_slots: u32, change: impl FnOnce(&mut Config), look: Duration) -> Self {
-        Self::with_slots_of(SLOT, n_slots, change, look)
+    fn new(n_slots: u32, change: impl FnOnce(&mut Config), spin: Duration) -> Self {
+        Self::with_slots_of(SLOT, n_slots, change, spin)
     }
 
-    fn with_slots_of(slot_size: u64, n_slots: u32, change: impl FnOnce(&mut Config), look: Duration) -> Self {
+    fn with_slots_of(slot_size: u64, n_slots: u32, change: impl FnOnce(&mut Config), spin: Duration) -> Self {
         let segment = Arc::new(Segment::create_shm(None, slot_size, u64::from(n_slots)).unwrap());
         let mut config = Config {
             address: segment.address().to_owned(),
@@ -44,8 +44,8 @@ impl Student {
         };
         change(&mut config);
         let slots = Slots::in_segment(&segment).unwrap();
-        let nobody: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
-        let client = Client::new(nobody, config, slots, look);
+        let absent: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
+        let client = Client::new(absent, config, slots, spin);
         // Opens the first lane.
         assert_eq!(client.try_block("p"), None);
         Self { client, segment }
@@ -103,9 +103,9 @@ impl Drop for Teacher {
 fn teach(address: &str, stop: &AtomicBool) {
     let segment = Arc::new(Segment::attach_shm(address).unwrap());
     let slot_len = usize::try_from(segment.slot_size()).unwrap();
-    let (heard, rope) = pipe().unwrap();
+    let (read_end, doorbell) = pipe().unwrap();
     let identity = Identity::current().unwrap();
-    let worker = LaneSupplier::attach(segment, identity, rope.as_raw_fd().unsigned_abs()).unwrap();
+    let worker = LaneSupplier::attach(segment, identity, doorbell.as_raw_fd().unsigned_abs()).unwrap();
     let lane = LaneRef { index: 0, generation: 1 };
     assert!(worker.join(lane));
     let client = worker.client();
@@ -132,11 +132,11 @@ fn teach(address: &str, stop: &AtomicBool) {
         }
         worker.set_sleeping(true);
         if !worker.has_orders(lane) {
-            let mut fds = [PollFd::new(&heard, PollFlags::IN)];
+            let mut fds = [PollFd::new(&read_end, PollFlags::IN)];
             let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
             // A wake-up that is lost costs a second, and the test its patience.
             if poll(&mut fds, Some(&second)).unwrap() == 1 {
-                rustix::io::read(&heard, &mut [0; 16]).unwrap();
+                rustix::io::read(&read_end, &mut [0; 16]).unwrap();
             }
         }
         worker.set_sleeping(false);
@@ -144,10 +144,10 @@ fn teach(address: &str, stop: &AtomicBool) {
 }
 
 #[test]
-fn each_sample_of_an_ordered_stream_comes_once_whoever_sleeps() {
-    for (look, n) in [(Duration::ZERO, 2_000), (softs_net::LOOK, 20_000)] {
+fn each_sample_of_an_ordered_stream_comes_once_whether_the_ends_spin_or_sleep() {
+    for (spin, n) in [(Duration::ZERO, 2_000), (softs_net::SPIN, 20_000)] {
         for n_slots in [1, 2, 16] {
-            let student = Student::new(n_slots, |config| config.ordered = true, look);
+            let student = Student::new(n_slots, |config| config.ordered = true, spin);
             let teacher = Teacher::new(&student);
             for expected in 0..n {
                 let (slot, number) = student.sample();
@@ -167,7 +167,7 @@ fn a_seek_goes_on_at_another_place_and_blocks_are_consecutive() {
             config.ordered = true;
             config.block = 4;
         },
-        softs_net::LOOK,
+        softs_net::SPIN,
     );
     let _teacher = Teacher::new(&student);
     let block = |expected: [u64; 4]| {
@@ -188,12 +188,13 @@ fn a_seek_goes_on_at_another_place_and_blocks_are_consecutive() {
 }
 
 #[test]
-fn who_waits_for_a_block_is_woken_once() {
+fn waiting_for_a_block_is_woken_once() {
     let student = Student::new(8, |config| config.block = 4, Duration::ZERO);
-    let (_heard, rope) = pipe().unwrap();
+    let (_heard, doorbell) = pipe().unwrap();
     let segment = Arc::new(Segment::attach_shm(student.segment.address()).unwrap());
     let worker =
-        LaneSupplier::attach(segment, Identity::current().unwrap(), rope.as_raw_fd().unsigned_abs()).unwrap();
+        LaneSupplier::attach(segment, Identity::current().unwrap(), doorbell.as_raw_fd().unsigned_abs())
+            .unwrap();
     let lane = LaneRef { index: 0, generation: 1 };
     assert!(worker.join(lane));
     let path = PathBuf::from(format!("/proc/self/fd/{}", worker.client().1));
@@ -223,7 +224,7 @@ fn who_waits_for_a_block_is_woken_once() {
 
 #[test]
 fn many_samples_at_once_are_those_that_are_there() {
-    let student = Student::new(16, |_| {}, softs_net::LOOK);
+    let student = Student::new(16, |_| {}, softs_net::SPIN);
     let _teacher = Teacher::new(&student);
     let mut seen = std::collections::HashSet::new();
     while seen.len() < 5_000 {
@@ -256,7 +257,7 @@ fn rows_are_filled_in_order_by_one_thread_and_by_several() {
         [(16, 8, 32, 100), (256 << 10, 8, 64, 6), (256 << 10, 300, 64, 6)]
     {
         let student =
-            Student::with_slots_of(slot_size, n_slots, |config| config.ordered = true, softs_net::LOOK);
+            Student::with_slots_of(slot_size, n_slots, |config| config.ordered = true, softs_net::SPIN);
         let teacher = Teacher::new(&student);
         let mut number = 0_u64;
         for _ in 0..n_batches {
@@ -283,7 +284,7 @@ fn a_batch_ends_early_when_time_is_up_or_the_user_wants_it() {
     let (_, done) = gather(&student, n, 0, |batch| {
         student.client.gather(batch, 0, Duration::from_millis(5), &mut || false)
     });
-    assert_eq!(done, Ok(0), "nobody makes samples");
+    assert_eq!(done, Ok(0), "no supplier makes samples");
     let mut n_asked = 0;
     let (_, done) = gather(&student, n, 0, |batch| {
         student.client.gather(batch, 0, WATCHDOG, &mut || {
@@ -300,7 +301,7 @@ fn a_batch_ends_early_when_time_is_up_or_the_user_wants_it() {
 
 #[test]
 fn slots_of_a_batch_that_fails_are_free_again() {
-    let student = Student::with_slots_of(1 << 20, 4, |_| {}, softs_net::LOOK);
+    let student = Student::with_slots_of(1 << 20, 4, |_| {}, softs_net::SPIN);
     let _teacher = Teacher::new(&student);
     for _ in 0..5 {
         let (_, done) =

@@ -1,5 +1,5 @@
-//! What a broker and a control channel do when nothing happens, and what is left of them afterwards: nothing. One test alone in its process, as
-//! it counts threads.
+//! What a broker and a control channel do when nothing happens, and what is left of them afterwards: nothing. One test
+//! alone in its process, as it counts threads.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -13,7 +13,7 @@ use softs_net::wait;
 use softs_proto::control::Outcome;
 
 #[test]
-fn who_is_idle_sleeps_and_leaves_no_thread_and_no_descriptor() {
+fn an_idle_broker_sleeps_and_leaves_no_thread_and_no_descriptor() {
     an_idle_broker();
     an_idle_control_channel();
 }

@@ -1,4 +1,5 @@
-//! What the two ends of a lane do while nothing happens in it. One test alone in its process, as it finds threads by their names.
+//! What the two ends of a lane do while nothing happens in it. One test alone in its process, as it finds threads by
+//! their names.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -10,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use harness::{Scratch, WATCHDOG, eventually};
-use softs_net::LOOK;
+use softs_net::SPIN;
 use softs_net::client::{Client, Slots, Waited, nonce};
 use softs_net::supplier::{Batch, LanePolicy, Options, Supplier, Task};
 use softs_proto::client::Config as ClientConfig;
@@ -18,16 +19,16 @@ use softs_proto::supplier::{Config, Weights};
 use softs_shm::Segment;
 
 const N_SUPPLIERS: u32 = 2;
-/// How often a client that waits looks up, and a keeper during a long call.
+/// How often a client that waits wakes, and a watchdog during a long call.
 const CLIENT_SLICE: Duration = Duration::from_millis(50);
-const KEEPER_SLICE: Duration = Duration::from_millis(100);
+const WATCHDOG_SLICE: Duration = Duration::from_millis(100);
 /// How long nothing happens.
 const PAUSE: Duration = Duration::from_millis(800);
 /// Sleeps on the way into a pause and out of it.
 const MARGIN: u128 = 6;
 
 #[test]
-fn who_has_nothing_to_do_in_a_lane_sleeps() {
+fn threads_without_work_in_a_lane_sleep() {
     let scratch = Scratch::new();
     let _broker = scratch.broker();
     let (client, segment) = client(&scratch);
@@ -49,10 +50,14 @@ fn who_has_nothing_to_do_in_a_lane_sleeps() {
     let slot = take();
     // It rings once at each supplier that it sees for the first time.
     assert_eq!(client.request_sample("p", Duration::from_millis(1), &mut || false), Waited::TimedOut);
-    rest(&["maker", "softs-keeper"]);
-    let before = (activity("maker"), activity("softs-keeper"));
+    rest(&["maker", "softs-watchdog"]);
+    let before = (activity("maker"), activity("softs-watchdog"));
     assert_wakes_in_slices(&client);
-    assert_eq!((activity("maker"), activity("softs-keeper")), before, "an idle supplier woke up for nothing");
+    assert_eq!(
+        (activity("maker"), activity("softs-watchdog")),
+        before,
+        "an idle supplier woke up for nothing"
+    );
 
     // One supplier is in a call, and the other has nothing to do.
     let held = gate.lock().unwrap();
@@ -61,12 +66,12 @@ fn who_has_nothing_to_do_in_a_lane_sleeps() {
     eventually("a call begins", || is_called.load(Ordering::SeqCst));
     rest(&["maker"]);
     let before = activity("maker");
-    let (began, keepers) = (Instant::now(), n_sleeps("softs-keeper"));
+    let (began, watchdogs) = (Instant::now(), n_sleeps("softs-watchdog"));
     assert_wakes_in_slices(&client);
     assert_eq!(activity("maker"), before, "a supplier that has no order woke up for nothing");
-    let n_slept = u128::from(n_sleeps("softs-keeper") - keepers);
-    let n_slices = began.elapsed().as_millis() / KEEPER_SLICE.as_millis();
-    assert!(n_slept <= n_slices + MARGIN, "keepers woke {n_slept} times in {n_slices} slices");
+    let n_slept = u128::from(n_sleeps("softs-watchdog") - watchdogs);
+    let n_slices = began.elapsed().as_millis() / WATCHDOG_SLICE.as_millis();
+    assert!(n_slept <= n_slices + MARGIN, "watchdogs woke {n_slept} times in {n_slices} slices");
 
     drop(held);
     take();
@@ -100,7 +105,7 @@ fn client(scratch: &Scratch) -> (Client, Arc<Segment>) {
         ..ClientConfig::default()
     };
     let slots = Slots::in_segment(&segment).unwrap();
-    (Client::new(scratch.endpoint("front"), config, slots, LOOK), segment)
+    (Client::new(scratch.endpoint("front"), config, slots, SPIN), segment)
 }
 
 /// A supplier whose calls wait at a gate.
@@ -113,7 +118,7 @@ impl Maker {
     fn new(scratch: &Scratch, gate: &Arc<Mutex<()>>, is_called: &Arc<AtomicBool>) -> Self {
         let config = Config { product_ids: vec!["p".into()], name: "t".into() };
         let options =
-            Options { lanes: LanePolicy::Shm, slot_size: 8, weights: Weights::default(), spin: LOOK };
+            Options { lanes: LanePolicy::Shm, slot_size: 8, weights: Weights::default(), spin: SPIN };
         let supplier = Arc::new(Supplier::new(scratch.endpoint("back"), config, options).unwrap());
         assert!(matches!(supplier.hello(WATCHDOG, &mut || false), Waited::Ready(Ok(_))));
         let make = {

@@ -4,7 +4,9 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use softs_net::NetError;
+use softs_net::client::GatherError;
 use softs_proto::client::ReleaseError;
+use softs_shm::SegmentError;
 
 /// An exception of `softs_fast.errors`; a Python error of its own if that class is missing.
 pub(crate) fn raise(py: Python<'_>, class: &str, message: String) -> PyErr {
@@ -18,7 +20,8 @@ pub(crate) fn raise(py: Python<'_>, class: &str, message: String) -> PyErr {
     }
 }
 
-/// Text as it can be sent: what is no Unicode, such as the bytes of a file name that Python could not decode, becomes `\\udcXX`.
+/// Text as it can be sent: what is no Unicode, such as the bytes of a file name that Python could not decode, becomes
+/// `\\udcXX`.
 pub(crate) fn sendable(text: &Bound<'_, PyAny>) -> PyResult<String> {
     let bytes = text.call_method1("encode", ("utf-8", "backslashreplace"))?;
     Ok(String::from_utf8_lossy(bytes.cast::<PyBytes>()?.as_bytes()).into_owned())
@@ -42,5 +45,35 @@ pub(crate) fn release_error(py: Python<'_>, error: ReleaseError) -> PyErr {
         ReleaseError::Unknown { .. } | ReleaseError::NotHeld(_) => {
             raise(py, "ConfigError", error.to_string())
         }
+    }
+}
+
+pub(crate) fn segment_error(py: Python<'_>, error: &SegmentError) -> PyErr {
+    let class = match error {
+        SegmentError::Invalid(_) => "ConfigError",
+        SegmentError::Malformed { .. } => "WireError",
+        SegmentError::Exists { .. } | SegmentError::Busy { .. } => "SegmentExists",
+        SegmentError::NotFound { .. } => "SegmentNotFound",
+        SegmentError::Full { .. }
+        | SegmentError::Refused { .. }
+        | SegmentError::OutOfBounds { .. }
+        | SegmentError::NotOneSlot { .. }
+        | SegmentError::Gone { .. }
+        | SegmentError::NotOwner { .. }
+        | SegmentError::Io { .. } => "SegmentError",
+    };
+    raise(py, class, error.to_string())
+}
+
+/// What every call raises that wants more of a client that is closed.
+pub(crate) fn closed(py: Python<'_>) -> PyErr {
+    raise(py, "SegmentError", "this client is closed; open another one".to_owned())
+}
+
+pub(crate) fn gather_error(py: Python<'_>, error: &GatherError) -> PyErr {
+    match error {
+        GatherError::Copy(error) => segment_error(py, error),
+        GatherError::Release(error) => release_error(py, *error),
+        GatherError::Panic => raise(py, "SegmentError", "a thread that gathers batches panicked".to_owned()),
     }
 }

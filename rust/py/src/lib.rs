@@ -1,22 +1,15 @@
 //! `softs_fast._core`: what Python sees of the Rust crates. Converts, drops the GIL, calls; decides nothing.
 //! Documented for users in `python/softs_fast/_core.pyi`.
 
-mod ahead;
 mod broker;
-mod buffer;
 mod client;
-mod codec;
 mod control;
 mod errors;
-mod lane_stats;
 mod log;
+mod mediums;
+mod memory;
 mod process;
-mod segment;
-mod stats;
 mod supplier;
-mod tcp_medium;
-mod viewer;
-mod word;
 
 use pyo3::prelude::*;
 
@@ -24,29 +17,27 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
-    use crate::ahead::Ahead;
+    use crate::broker::{Broker, Viewer};
     #[pymodule_export]
-    use crate::broker::Broker;
-    #[pymodule_export]
-    use crate::buffer::Lease;
-    #[pymodule_export]
-    use crate::client::Client;
-    #[pymodule_export]
-    use crate::codec::{Codec, TopK};
+    use crate::client::{Ahead, Client, GatherPipeline};
     #[pymodule_export]
     use crate::control::{ControlServer, ControlStudent, ControlSubscriber};
     #[pymodule_export]
-    use crate::lane_stats::lane_stats;
+    use crate::mediums::lane_stats::lane_stats;
     #[pymodule_export]
-    use crate::segment::{Segment, sweep};
+    use crate::mediums::segment::{Segment, sweep};
+    #[pymodule_export]
+    use crate::mediums::tcp_medium::{TcpMediumServer, TcpMediumWriter};
+    #[pymodule_export]
+    use crate::memory::buffer::Lease;
+    #[pymodule_export]
+    use crate::memory::codec::{Codec, TopK};
+    #[pymodule_export]
+    use crate::memory::futex::{count_change, wake};
+    #[pymodule_export]
+    use crate::process::{is_alive, this_process};
     #[pymodule_export]
     use crate::supplier::Supplier;
-    #[pymodule_export]
-    use crate::tcp_medium::{TcpMediumServer, TcpMediumWriter};
-    #[pymodule_export]
-    use crate::viewer::Viewer;
-    #[pymodule_export]
-    use crate::word::{count_change, wake};
 
     use pyo3::prelude::*;
 

@@ -1,15 +1,31 @@
-//! Handles belong to the process that made them.
+//! Processes: handles belong to the process that made them; identity and liveness of other processes.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use softs_shm::ProcessToken;
+use softs_shm::{Identity, ProcessToken, is_process_alive, start_of};
 
 use crate::errors::raise;
 
-/// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to the socket: there the handle
-/// refuses to work and is never dropped.
+/// The number, start and pid namespace of this process.
+#[pyfunction]
+pub(crate) fn this_process(py: Python<'_>) -> PyResult<(u32, u64, u64)> {
+    let Identity { pid, pid_ns, .. } =
+        Identity::current().map_err(|error| raise(py, "SegmentError", error.to_string()))?;
+    let start = start_of(pid).ok_or_else(|| {
+        raise(py, "SegmentError", format!("/proc/{pid}/stat does not tell when this process started"))
+    })?;
+    Ok((pid, start, pid_ns))
+}
+
+#[pyfunction]
+pub(crate) fn is_alive(pid: u32, start: u64, pid_namespace: u64) -> bool {
+    is_process_alive(pid, start, pid_namespace)
+}
+
+/// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to
+/// the socket: there the handle refuses to work and is never dropped.
 #[derive(Debug)]
 pub(crate) struct Owned<T> {
     value: Arc<T>,
@@ -20,6 +36,11 @@ pub(crate) struct Owned<T> {
 impl<T> Owned<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { value: Arc::new(value), process: ProcessToken::current(), pid: std::process::id() }
+    }
+
+    /// The handle for a thread of this process. A fork has no such thread, so the reference is never dropped there.
+    pub(crate) fn share(&self) -> Arc<T> {
+        Arc::clone(&self.value)
     }
 
     pub(crate) fn is_forked(&self) -> bool {
@@ -53,29 +74,42 @@ impl<T> Deref for Owned<T> {
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         if self.is_forked() {
-            // One reference too many, so that the value's own Drop, which would speak on the parent's socket, never runs.
+            // One reference too many, so that the value's own Drop, which would speak on the parent's socket, never
+            // runs.
             std::mem::forget(Arc::clone(&self.value));
         }
     }
 }
 
-/// Looks for signals during a blocking call; keeps what their handlers raised.
-pub(crate) struct Signals(Option<PyErr>);
+/// Checks for signals during a blocking call; keeps what their handlers raised.
+struct Signals(Option<PyErr>);
 
 impl Signals {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self(None)
     }
 
     /// Whether a handler raised.
-    pub(crate) fn look(&mut self) -> bool {
+    fn interrupted(&mut self) -> bool {
         if let Err(error) = Python::attach(|py| py.check_signals()) {
             self.0 = Some(error);
         }
         self.0.is_some()
     }
 
-    pub(crate) fn raised(self) -> PyResult<()> {
+    fn raised(self) -> PyResult<()> {
         self.0.map_or(Ok(()), Err)
     }
+}
+
+/// Runs a blocking call without the GIL; raises what a signal handler raised meanwhile.
+pub(crate) fn blocking<H: Sync, T: Send>(
+    py: Python<'_>,
+    handle: &H,
+    call: impl FnOnce(&H, &mut dyn FnMut() -> bool) -> T + Send,
+) -> PyResult<T> {
+    let mut signals = Signals::new();
+    let done = py.detach(|| call(handle, &mut || signals.interrupted()));
+    signals.raised()?;
+    Ok(done)
 }

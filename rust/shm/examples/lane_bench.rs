@@ -1,4 +1,4 @@
-//! How fast a lane is: the hand-off from one thread to another on another core, and orders per second, Rust to Rust.
+//! Benchmark of a lane: latency from one thread to another on another core, and orders per second.
 //!
 //! ```text
 //! lane_bench [CLIENT_CPU SUPPLIER_CPU]   a lane between two CPUs, beside a bare word between them
@@ -15,7 +15,7 @@ use std::time::Instant;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use softs_shm::{Identity, LaneClient, LaneRef, LaneSupplier, Segment};
 
-/// Hand-offs there and back that are timed together, so that reading the clock does not count.
+/// Round trips that are timed together, so that reading the clock does not count.
 const ROUNDS: usize = 100;
 const BATCHES: usize = 5000;
 const ORDERS: u64 = 2_000_000;
@@ -61,27 +61,27 @@ fn lanes(client_cpu: usize, supplier_cpu: usize) -> Result<(), Box<dyn std::erro
         )?;
         pair.segment.unlink()?;
     }
-    // Whoever moves the CPUs of a virtual machine changes the distance in the middle of it.
+    // The host may move the CPUs of a virtual machine, and so change the distance meanwhile.
     writeln!(out, ", \"bare_word_after_ns\": {:.0}}}", bare_word(supplier_cpu, BATCHES)?)?;
     Ok(())
 }
 
-/// A client and a supplier that takes what comes.
+/// A client and a supplier that serves all orders.
 struct Pair {
     segment: Arc<Segment>,
-    owner: LaneClient,
+    client: LaneClient,
     lane: LaneRef,
-    worker: LaneSupplier,
+    supplier: LaneSupplier,
 }
 
 impl Pair {
     fn new(n_slots: u64) -> Result<Self, Box<dyn std::error::Error>> {
         let segment = Arc::new(Segment::create_shm(None, SLOT_SIZE, n_slots)?);
-        let mut owner = segment.lane_owner(0)?;
-        let lane = owner.open_lane().ok_or("no lane")?;
+        let mut client = segment.lane_owner(0)?;
+        let lane = client.open_lane().ok_or("no lane")?;
         let attached = Arc::new(Segment::attach_shm(segment.address())?);
-        let worker = LaneSupplier::attach(attached, Identity::current()?, 0)?;
-        Ok(Self { segment, owner, lane, worker })
+        let supplier = LaneSupplier::attach(attached, Identity::current()?, 0)?;
+        Ok(Self { segment, client, lane, supplier })
     }
 
     /// Runs `client` while the supplier spins on another core.
@@ -91,27 +91,27 @@ impl Pair {
         client: impl FnOnce(&mut LaneClient, LaneRef) -> T,
     ) -> Result<T, Box<dyn std::error::Error>> {
         let stop = AtomicBool::new(false);
-        let (worker, lane) = (&self.worker, self.lane);
+        let (supplier, lane) = (&self.supplier, self.lane);
         std::thread::scope(|scope| {
-            let supplier = scope.spawn(|| {
+            let thread = scope.spawn(|| {
                 let pinned = pin(cpu);
                 while !stop.load(Ordering::Relaxed) {
-                    match worker.claim(lane) {
-                        Some(claim) => drop(worker.publish(claim, Ok(()))),
+                    match supplier.claim(lane) {
+                        Some(claim) => drop(supplier.publish(claim, Ok(()))),
                         None => std::hint::spin_loop(),
                     }
                 }
                 pinned
             });
-            let result = client(&mut self.owner, lane);
+            let result = client(&mut self.client, lane);
             stop.store(true, Ordering::Relaxed);
-            supplier.join().map_err(|_| "the supplier panicked")??;
+            thread.join().map_err(|_| "the supplier panicked")??;
             Ok(result)
         })
     }
 }
 
-/// What the machine allows: one word on its own cache line, from core to core and back, median of one way.
+/// The lower bound of the machine: one word on its own cache line, from core to core and back, median of one way.
 fn bare_word(cpu: usize, n_batches: usize) -> Result<f64, Box<dyn std::error::Error>> {
     let (there, back) = (Word::default(), Word::default());
     let n_rounds = (ROUNDS * n_batches) as u64;
@@ -150,13 +150,13 @@ fn wait_for(word: &Word, value: u64) {
     }
 }
 
-/// One order at a time: two hand-offs each.
-fn round_trips(owner: &mut LaneClient, lane: LaneRef) -> Vec<f64> {
+/// One order at a time: two transfers each.
+fn round_trips(client: &mut LaneClient, lane: LaneRef) -> Vec<f64> {
     let mut batch = || {
         let began = Instant::now();
         for round in 0..ROUNDS {
-            owner.place(lane, (round % 8) as u32, round as u64);
-            while owner.poll().is_none() {
+            client.place(lane, (round % 8) as u32, round as u64);
+            while client.poll().is_none() {
                 std::hint::spin_loop();
             }
         }
@@ -169,22 +169,22 @@ fn round_trips(owner: &mut LaneClient, lane: LaneRef) -> Vec<f64> {
 }
 
 /// As many orders as there are slots at any time.
-fn throughput(owner: &mut LaneClient, lane: LaneRef) -> f64 {
-    let n_slots = owner.segment().n_slots() as u32;
+fn throughput(client: &mut LaneClient, lane: LaneRef) -> f64 {
+    let n_slots = client.segment().n_slots() as u32;
     for slot in 0..n_slots {
-        owner.place(lane, slot, 0);
+        client.place(lane, slot, 0);
     }
     let began = Instant::now();
     let mut n = 0;
     while n < ORDERS {
-        if let Some(finished) = owner.poll() {
+        if let Some(finished) = client.poll() {
             n += 1;
-            owner.place(lane, finished.slot, n);
+            client.place(lane, finished.slot, n);
         }
     }
     let per_s = n as f64 / began.elapsed().as_secs_f64();
-    while !owner.is_settled(lane) {
-        owner.poll();
+    while !client.is_settled(lane) {
+        client.poll();
     }
     per_s
 }

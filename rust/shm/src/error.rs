@@ -1,14 +1,14 @@
-//! What can go wrong with a segment.
+//! [`SegmentError`]: errors of this crate.
 
 use rustix::io::Errno;
 
 /// Why a segment cannot be created, opened, read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
-    /// An argument is wrong: a size of zero, an overflow, a name that cannot be one.
+    /// An invalid argument: a size of zero, an overflow, an impossible name.
     #[error("{0}")]
     Invalid(String),
-    /// The name is taken.
+    /// The name is in use.
     #[error("segment {name:?} exists; choose another name, or remove it if its owner is gone")]
     Exists {
         /// Name or path.
@@ -20,8 +20,8 @@ pub enum SegmentError {
         /// Path.
         name: String,
     },
-    /// Nothing has that name.
-    #[error("segment {name:?} does not exist; its owner closed it or died")]
+    /// There is no segment of that name.
+    #[error("segment {name:?} does not exist; its owner closed it or has ended")]
     NotFound {
         /// Name or path.
         name: String,
@@ -36,7 +36,7 @@ pub enum SegmentError {
         /// Bytes available.
         free: u64,
     },
-    /// What the name leads to may not be opened.
+    /// The file of that name may not be opened.
     #[error("segment {name:?} refused: {why}")]
     Refused {
         /// Name or path.
@@ -44,7 +44,7 @@ pub enum SegmentError {
         /// The rule it breaks.
         why: String,
     },
-    /// An access that leaves the slots.
+    /// An access beyond the slots.
     #[error("segment {name:?}: {len} bytes at offset {offset} do not fit into {size} bytes of slots")]
     OutOfBounds {
         /// Name or path.
@@ -68,19 +68,19 @@ pub enum SegmentError {
         /// Bytes of one slot.
         slot_size: u64,
     },
-    /// A part of a slot that its decoder does not take.
+    /// A part of a slot that its decoder rejects.
     #[error("segment {name:?}: slot {slot} cannot be decoded from byte {start} on: {why}")]
     Malformed {
         /// Name or path.
         name: String,
-        /// Which slot.
+        /// Number of the slot.
         slot: u32,
-        /// Where in it the part starts.
+        /// Offset of the part in the slot.
         start: u64,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// The name leads somewhere else by now, or the segment was resized: whoever is attached must attach again.
+    /// The name leads to another file by now, or the segment was resized: attached processes must attach again.
     #[error("segment {name:?} was replaced or resized; attach again")]
     Gone {
         /// Name or path.
@@ -91,7 +91,7 @@ pub enum SegmentError {
     NotOwner {
         /// Name or path.
         name: String,
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
     },
     /// The system refused.

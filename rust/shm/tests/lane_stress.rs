@@ -1,6 +1,7 @@
-//! Real processes at one segment: suppliers that are killed at random moments, a client that checks every byte of every sample.
+//! Several processes at one segment: suppliers are killed at random times, and the client checks every byte of every
+//! sample.
 //!
-//! Runs for two seconds; `SOFTS_FAST_STRESS_S` says for how many else.
+//! Runs for two seconds, or for `SOFTS_FAST_STRESS_S` seconds.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::HashMap;
@@ -14,8 +15,9 @@ const SLOT_SIZE: usize = 4096;
 const N_SLOTS: u32 = 24;
 const N_SUPPLIERS: usize = 3;
 const N_PRODUCTS: usize = 2;
-/// In the environment of a supplier: the segment, and the generations of the first lanes.
+/// Environment variable of a supplier with the name of the segment.
 const ADDRESS: &str = "SOFTS_FAST_STRESS_ADDRESS";
+/// Generation of the first lanes.
 const GENERATION: u32 = 1;
 
 /// Sample number `sequence`, by supplier `pid`: no two have a word in common, and each word names its place.
@@ -33,20 +35,20 @@ fn sample(sequence: u64, pid: u32) -> Vec<u8> {
 fn supplier_process() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let segment = Arc::new(Segment::attach_shm(&address).unwrap());
-    let worker = LaneSupplier::attach(segment, Identity::current().unwrap(), 0).unwrap();
-    let client = worker.client().0;
+    let supplier = LaneSupplier::attach(segment, Identity::current().unwrap(), 0).unwrap();
+    let client = supplier.client().0;
     let lanes: Vec<LaneRef> =
         (0..N_PRODUCTS as u32).map(|index| LaneRef { index, generation: GENERATION }).collect();
-    assert!(lanes.iter().all(|lane| worker.join(*lane)));
+    assert!(lanes.iter().all(|lane| supplier.join(*lane)));
     let mut noise = u64::from(std::process::id());
     let mut held: Vec<Claim> = Vec::new();
-    while client.is_alive() && worker.is_current() {
+    while client.is_alive() && supplier.is_current() {
         for _ in 0..1000 {
             noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            held.extend(worker.claim(lanes[(noise >> 40) as usize % N_PRODUCTS]));
+            held.extend(supplier.claim(lanes[(noise >> 40) as usize % N_PRODUCTS]));
             if held.len() > (noise >> 50) as usize % 4 {
                 let claim = held.swap_remove((noise >> 33) as usize % held.len());
-                end(&worker, claim, noise >> 45);
+                end(&supplier, claim, noise >> 45);
             } else if held.is_empty() {
                 std::thread::yield_now();
             }
@@ -54,14 +56,14 @@ fn supplier_process() {
     }
 }
 
-fn end(worker: &LaneSupplier, claim: Claim, noise: u64) {
+fn end(supplier: &LaneSupplier, claim: Claim, noise: u64) {
     let sequence = claim.sequence();
     match noise % 16 {
-        0 => worker.unclaim(claim),
-        1 => assert!(worker.publish(claim, Err(&format!("sample {sequence}")))),
+        0 => supplier.unclaim(claim),
+        1 => assert!(supplier.publish(claim, Err(&format!("sample {sequence}")))),
         _ => {
-            worker.write(&claim, &sample(sequence, std::process::id())).unwrap();
-            assert!(worker.publish(claim, Ok(())));
+            supplier.write(&claim, &sample(sequence, std::process::id())).unwrap();
+            assert!(supplier.publish(claim, Ok(())));
         }
     }
 }
@@ -82,16 +84,16 @@ impl Fleet {
             .unwrap()
     }
 
-    /// Kills one, tells the client so once the kernel says it, and starts another.
-    fn kill_one(&mut self, owner: &mut LaneClient, which: usize) {
+    /// Kills a supplier, reports its end to the client, and starts another.
+    fn kill_one(&mut self, client: &mut LaneClient, which: usize) {
         let child = &mut self.suppliers[which];
         let pid = child.id();
         child.kill().unwrap();
         child.wait().unwrap();
         // It may have had no time to enter the table.
-        for supplier in owner.suppliers() {
+        for supplier in client.suppliers() {
             if supplier.identity.pid == pid {
-                owner.owner_died(&supplier);
+                client.owner_died(&supplier);
             }
         }
         self.n_killed += 1;
@@ -100,7 +102,7 @@ impl Fleet {
 
     fn check_alive(&mut self) {
         for child in &mut self.suppliers {
-            assert!(child.try_wait().unwrap().is_none(), "a supplier ended by itself");
+            assert!(child.try_wait().unwrap().is_none(), "a supplier ended without being killed");
         }
     }
 }
@@ -115,11 +117,11 @@ impl Drop for Fleet {
 }
 
 #[test]
-fn killed_suppliers_lose_nothing_and_tear_nothing() {
+fn killed_suppliers_lose_no_order_and_tear_no_sample() {
     let seconds = std::env::var("SOFTS_FAST_STRESS_S").map_or(2.0, |text| text.parse().unwrap());
     let segment = Arc::new(Segment::create_shm(None, SLOT_SIZE as u64, u64::from(N_SLOTS)).unwrap());
-    let mut owner = segment.lane_owner(0).unwrap();
-    let lanes: Vec<LaneRef> = (0..N_PRODUCTS).map(|_| owner.open_lane().unwrap()).collect();
+    let mut client = segment.lane_owner(0).unwrap();
+    let lanes: Vec<LaneRef> = (0..N_PRODUCTS).map(|_| client.open_lane().unwrap()).collect();
     let mut fleet = Fleet { address: segment.address().to_owned(), suppliers: Vec::new(), n_killed: 0 };
     fleet.suppliers = (0..N_SUPPLIERS).map(|_| fleet.spawn()).collect();
 
@@ -135,16 +137,16 @@ fn killed_suppliers_lose_nothing_and_tear_nothing() {
         for slot in 0..N_SLOTS {
             if !is_over && !open.contains_key(&slot) {
                 next += 1;
-                assert!(owner.place(lanes[next as usize % N_PRODUCTS], slot, next));
+                assert!(client.place(lanes[next as usize % N_PRODUCTS], slot, next));
                 open.insert(slot, next);
             }
         }
         noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let slot = (noise >> 40) as u32 % N_SLOTS;
-        if noise >> 60 == 0 && open.contains_key(&slot) && owner.cancel(slot) {
+        if noise >> 60 == 0 && open.contains_key(&slot) && client.cancel(slot) {
             open.remove(&slot);
         }
-        while let Some(finished) = owner.poll() {
+        while let Some(finished) = client.poll() {
             last_end = Instant::now();
             let sequence = open.remove(&finished.slot).expect("an order that is open ends");
             let mut bytes = [0; SLOT_SIZE];
@@ -164,13 +166,13 @@ fn killed_suppliers_lose_nothing_and_tear_nothing() {
         }
         if began.elapsed() > kill_at && !is_over {
             kill_at += Duration::from_millis(20 + (noise >> 58));
-            fleet.kill_one(&mut owner, (noise >> 30) as usize % N_SUPPLIERS);
+            fleet.kill_one(&mut client, (noise >> 30) as usize % N_SUPPLIERS);
             fleet.check_alive();
         }
         assert!(last_end.elapsed() < Duration::from_secs(60), "nothing ends any more: {open:?}");
         std::thread::yield_now();
     }
-    assert!(lanes.iter().all(|lane| owner.is_settled(*lane)), "no slot is missing");
+    assert!(lanes.iter().all(|lane| client.is_settled(*lane)), "no slot is missing");
     fleet.check_alive();
     assert!(
         n_done > 0 && n_failed > 0 && fleet.n_killed > 0,

@@ -14,9 +14,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 def test_a_half_written_model_id_is_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     data = SharedModelId("a")
     data.write("old model")
-    view = memoryview(data._memory).cast("B")
+    view = data._record
     old = bytes(view)
+    changed = data.version()
     data.write("the new model, which is longer")
+    assert data.version() == changed + 1
+    data.write("the new model, which is longer")
+    assert data.version() == changed + 1, "nothing has changed"
     new_record = bytes(view)
     for cut in (1, 4, 6, 8, 20):
         view[:] = new_record[:cut] + old[cut:]
@@ -45,3 +49,21 @@ def test_model_ids_from_several_processes() -> None:
         assert writer.exitcode == 0
     assert seen <= {*models, "a"}
     assert data.read() in models
+
+
+def test_changes_of_several_processes_are_all_counted() -> None:
+    data = SharedModelId("a")
+    before = data.version()
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_count_changes, args=(data, 3000)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert data.version() == before + 9000
+
+
+def _count_changes(data: SharedModelId, n: int) -> None:
+    for _ in range(n):
+        data._write(b"b")

@@ -22,8 +22,7 @@ from softs_fast import (
     _core,
 )
 from softs_fast.loader.product.shared_id import SharedModelId
-from softs_fast.loader.product.subscription import Course
-from softs_fast.market.client import LeaveAfter
+from softs_fast.loader.product.subscription import Subscription, Wanted
 
 CONFIG = softs_fast.make_xy_config((8,), "float32", (), "int64")
 
@@ -89,7 +88,6 @@ def test_workers_of_a_loader_follow(calls: list[str], frontend: str, eventually:
         loader.set_model(model)
         # Sixteen, but for a slot whose sample was not published yet.
         eventually(lambda: calls.count(model) >= 15, "orders of both workers")  # noqa: B023
-    assert "QueueFeederThread" not in {thread.name for thread in threading.enumerate()}, "queues are direct"
     del batches
 
 
@@ -104,13 +102,13 @@ def test_a_sleeper_wakes_up_for_another_name(frontend: str, eventually: Callable
     model, seen = SharedModelId("a"), []
 
     def watch() -> None:
-        product = "a"
+        version = model.version()
         with softs_fast.Client(frontend, ShmMedium, 64, 1) as client:
-            model.sleep_while("another one than it is", client.leave_after)
-            while product != "end":
-                model.sleep_while(product, client.leave_after)
-                product = model.read()
-                seen.append(product)
+            model.sleep_while(version - 1, "a", client.leave_after)
+            while "end" not in seen:
+                model.sleep_while(version, "a", client.leave_after)
+                version = model.version()
+                seen.append(model.read())
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -157,31 +155,64 @@ def test_who_follows_a_product_already_keeps_what_was_ordered(calls: list[str], 
     assert len(calls) <= 8 + 4
 
 
-def test_a_model_that_comes_back_at_once_is_ordered_again(calls: list[str], frontend: str) -> None:
-    model = SharedModelId("1")
+class Flipping:
+    """A product that is another one at each reading that is asked for, and the first one again right after it."""
+
+    def __init__(self) -> None:
+        self.shared = SharedModelId("1")
+        self.n_flips = 0
+        self.version, self.sleep_while, self.wake = (
+            self.shared.version,
+            self.shared.sleep_while,
+            self.shared.wake,
+        )
+
+    def read(self) -> str:
+        if self.n_flips == 0:
+            return self.shared.read()
+        self.n_flips -= 1
+        self.shared.write("2")
+        product = self.shared.read()
+        self.shared.write("1")
+        return product
+
+
+def test_a_product_that_is_wanted_again_while_another_is_followed(calls: list[str], frontend: str) -> None:
+    model = Flipping()
     with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 4) as client:
         client.hello()
-        course = Course(client, model)
-        course.change()
+        subscription = Subscription(client, model, watches=False)
+        subscription.update()
+        assert client.request_sample("1", 5_000) is not None
+        model.n_flips = 1
+        wanted = subscription.update()
+        assert wanted.product == "2"
+        assert wanted.version != model.version()
+        # A sleep on the product that was read, instead of the version before it, would not end; nor one on a product read now.
+        subscription.sleep_while(wanted)
+        assert client.request_sample("2", 50) is None, "it was left"
+        assert subscription.update() == Wanted(model.version(), "1")
         assert client.request_sample("1", 5_000) is not None
 
-        class Flipping:
-            """A model that is another one for the moment in which it is looked at."""
 
-            def sleep_while(self, product: str, leave_after: LeaveAfter) -> None:
-                leave_after(product, bytearray(4), 1)
-
-            def read(self) -> str:
-                return "1"
-
-            def wake(self) -> None:
-                raise AssertionError
-
-        course._model = Flipping()
-        course.sleep_while("1")
-        assert client.request_sample("1", 50) is None
-        course.change()
+@pytest.mark.parametrize("n_flips", [1, 2, 5])
+def test_a_watching_thread_ends_at_the_product_that_is_wanted(
+    calls: list[str], frontend: str, eventually: Callable[..., None], n_flips: int
+) -> None:
+    model = Flipping()
+    with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 8) as client:
+        client.hello()
+        subscription = Subscription(client, model, watches=True)
+        # Two iterators of this process, the second of which is late.
+        for _ in range(2):
+            subscription.enter({}, None)
+        model.n_flips = n_flips
+        model.shared.write("3")
+        eventually(lambda: model.n_flips == 0, "flips while the thread follows")
+        eventually(lambda: subscription._followed == "1", "the product that is wanted")
         assert client.request_sample("1", 5_000) is not None
+        client.close()
+        subscription.close()
 
 
 def test_memory_without_a_word(frontend: str) -> None:
@@ -191,8 +222,11 @@ def test_memory_without_a_word(frontend: str) -> None:
             pytest.raises(ConfigError, match="four aligned bytes"),
         ):
             client.leave_after("a", memory, 0)
-        with pytest.raises(ConfigError, match="four aligned bytes"):
-            _core.wake(memory)
+        for act in (_core.wake, _core.count_change):
+            with pytest.raises(ConfigError, match="four aligned bytes"):
+                act(memory)
+    with pytest.raises(ConfigError, match="read-only"):
+        _core.count_change(bytes(8))
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from softs_fast import (
     Supplier,
     TensorSpec,
 )
-from softs_fast.loader.readers import copying as batches
-from softs_fast.loader.readers.copying import RowReader, SampleReader, collate_rows, has_rows, rows_of
+from softs_fast.loader.readers import batch_memory
+from softs_fast.loader.readers.copying import RowReader, SampleReader, SampleRows, has_rows
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -218,7 +218,7 @@ def test_little_memory_is_kept_for_later() -> None:
     many = [next_batch(reader) for _ in range(10)]
     assert [len(field._lent) for field in reader._memory._fields] == [10, 10]
     del many
-    assert [len(field._idle) for field in reader._memory._fields] == [batches._IDLE] * 2
+    assert [len(field._idle) for field in reader._memory._fields] == [batch_memory._IDLE] * 2
     assert [len(field._lent) for field in reader._memory._fields] == [0, 0]
 
 
@@ -286,24 +286,36 @@ def test_nothing_there_fills_nothing() -> None:
     assert row_reader(xy_medium()).fill("m", 2, 0) == 2
 
 
-def test_batches_on_their_way_through_a_data_loader() -> None:
-    batches = [{"x": torch.full((3,), float(i))} for i in range(4)]
-    known = [weakref.ref(batch["x"]) for batch in batches]
-    items = rows_of(iter(batches), 3)
-    for i in range(4):
-        samples = [next(items) for _ in range(3)]
-        batch = collate_rows(samples)
-        assert batch is batches[i]
-        batches[i] = {}
-        del samples, batch
-        assert known[i]() is None, "nothing on the way keeps a batch"
-    with pytest.raises(StopIteration):
-        next(items)
+def test_samples_are_taken_one_by_one_and_own_their_memory() -> None:
+    medium = xy_medium(4)
+    reader = SampleRows(XY, Slots(medium), 3)  # type: ignore[arg-type]
+    client: Any = reader._client
+    client.finished = [3, 2]
+    assert [reader.fill("m", 0, 0), reader.fill("m", 0, 0)] == [1, 1]
+    assert reader.fill("m", 1, 0) == 1, "nothing is there"
+    client.finished = [0, 1]
+    assert [reader.fill("m", 1, 0), reader.fill("m", 2, 0)] == [2, 3]
+    assert client.held == []
+    rows = reader.take()
+    assert [int(row["y"]) for row in rows] == [2, 0, 1], "what was read again has the later sample"
+    assert len({row["x"].untyped_storage().data_ptr() for row in rows}) == 3
+    client.finished = [0]
+    reader.fill("m", 0, 0)
+    reader.forget()
+    assert reader.take() == []
 
 
-def test_samples_are_stacked() -> None:
-    batch = collate_rows([{"x": torch.tensor([1.0])}, {"x": torch.tensor([2.0])}])
-    assert batch["x"].tolist() == [[1], [2]]
+def test_no_iterator_keeps_what_it_handed_out(endpoint: str) -> None:
+    for arguments in ({}, {"collate_fn": torch.utils.data.default_collate}, {"batch_size": None}):
+        loader = SoftDataLoader("m", endpoint, XY, ShmMedium, **{"batch_size": 4, **arguments})
+        batches = iter(loader)
+        known = []
+        for _ in range(3):
+            batch = next(batches)
+            known.append(weakref.ref(batch["x"]))
+            del batch
+            assert known[-1]() is None
+        loader.soft_dataset.close()
 
 
 def test_an_overridden_read_is_used() -> None:

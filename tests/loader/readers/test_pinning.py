@@ -10,9 +10,6 @@ from numbered_client import CONFIG, NumberedClient, numbers_of
 from softs_fast import ShmMedium, SoftDataLoader
 from softs_fast.loader import endless as iterable_dataset
 
-# torch says that there is no accelerator.
-pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning")
-
 
 class Cudart:
     def __init__(self, code: int = 0) -> None:
@@ -54,7 +51,7 @@ def test_slots_are_registered_once_and_unregistered_at_close(cudart: Cudart) -> 
     next(iter(loader))
     assert len(cudart.calls) == 1
     closed = []
-    client: Any = loader.soft_dataset._client
+    client: Any = loader.soft_dataset._open.client  # type: ignore[union-attr]
     close = client.close
 
     def record_close() -> None:
@@ -123,5 +120,7 @@ def test_without_cuda_it_is_as_with_torch(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(iterable_dataset, "Client", NumberedClient)
     monkeypatch.setattr(torch.cuda, "cudart", SimpleNamespace)
     loader = new()
-    assert numbers_of(next(iter(loader))) == [0, 1, 2, 3]
+    with pytest.warns(UserWarning, match="no CUDA device"):
+        batches = iter(loader)
+    assert numbers_of(next(batches)) == [0, 1, 2, 3]
     loader.soft_dataset.close()

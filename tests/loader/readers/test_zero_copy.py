@@ -4,11 +4,8 @@ import copy
 import gc
 import io
 import itertools
-import pickle
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_sharer
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,6 @@ from softs_fast import (
     TCPMedium,
     TensorSpec,
 )
-from softs_fast.loader.packing import Packed
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -107,9 +103,8 @@ def check(batch: dict[str, torch.Tensor]) -> list[int]:
 
 
 def n_held(loader: SoftDataLoader) -> int:
-    client = loader.soft_dataset._client
-    assert client is not None
-    return client.n_blocks_held
+    assert loader.soft_dataset._open is not None
+    return loader.soft_dataset._open.client.n_blocks_held
 
 
 @pytest.mark.parametrize("in_file", [False, True])
@@ -278,8 +273,8 @@ def test_debug_overwrites_what_came_back(frontend: str, backend: str) -> None:
     ):
         batches = iter(data)
         batch, other = next(batches), next(batches)
-        client = data.soft_dataset._client
-        assert client is not None
+        assert data.soft_dataset._open is not None
+        client = data.soft_dataset._open.client
         slot = (batch["y"].data_ptr() > other["y"].data_ptr()) * B
         assert client.medium.read(slot)[:8] == batch["y"][:1].numpy().tobytes()
         del batch
@@ -298,26 +293,6 @@ def test_batches_of_workers(new: Callable[..., SoftDataLoader], method: str) -> 
     for batch in kept:
         assert not seen & set(check(batch))
         seen |= set(batch["y"].tolist())
-
-
-@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
-def test_workers_send_no_slot(
-    new: Callable[..., SoftDataLoader], monkeypatch: pytest.MonkeyPatch, inline_bytes: int
-) -> None:
-    monkeypatch.setattr("softs_fast.loader.packing.INLINE_BYTES", inline_bytes)
-    monkeypatch.setattr("softs_fast.loader.endless.get_worker_info", lambda: object())
-    loader = new(num_workers=1, multiprocessing_context="fork")
-    batches = loader.soft_dataset._iterate(B)
-    packed = Packed(next(batches))
-    assert n_held(loader) == 0
-    batch = pickle.loads(ForkingPickler.dumps(packed))
-    check(batch)
-    assert {tensor.is_shared() for tensor in batch.values() if tensor.numel()} == {inline_bytes == 0}
-    if inline_bytes == 0:
-        storages = {tensor.untyped_storage().data_ptr() for tensor in batch.values() if tensor.numel()}
-        assert len(storages) == 1, "large tensors of a block are sent together"
-    resource_sharer.stop()
-    loader.soft_dataset.close()
 
 
 def test_samples_and_batches_of_the_user(new: Callable[..., SoftDataLoader], endpoint: str) -> None:

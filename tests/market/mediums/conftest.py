@@ -1,71 +1,68 @@
 """Mediums in other processes."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
+from market import zygote
+from segments import remove
 
 SLOT_BYTES = 16
 N_SLOTS = 3
 
 
 class Child:
-    """The other end of `child.py`."""
+    """The other end of the role in `medium.py`."""
 
-    def __init__(self, package: str, name: str, role: str, address: str | None) -> None:
-        script = Path(__file__).with_name("child.py")
-        arguments = [package, name, role, address or "-", str(SLOT_BYTES), str(N_SLOTS)]
-        # softs on Python before 3.13 makes the resource tracker complain about segments of others.
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", script, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.address = self.answer()
+    def __init__(self, package: str, medium: str, role: str, address: str | None) -> None:
+        options = {
+            "package": package,
+            "medium": medium,
+            "owns": role == "own",
+            "address": address,
+            "slot_size": SLOT_BYTES,
+            "n_slots": N_SLOTS,
+        }
+        self.process = zygote(package).fork("medium", options)
+        self.address: str = self.answer()
 
-    def ask(self, line: str) -> str:
+    def ask(self, line: str) -> Any:
         self.tell(line)
         return self.answer()
 
     def tell(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        self.process.tell(line)
 
-    def answer(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the child ended with {self.process.wait()}"
-        return line.strip()
+    def answer(self) -> Any:
+        return self.process.event("answer")["value"]
 
     def write(self, offset: int, data: bytes) -> bool:
-        return self.ask(f"write {offset} {data.hex()}") == "True"
+        done: bool = self.ask(f"write {offset} {data.hex()}")
+        return done
 
     def read(self, slot: int) -> bytes:
         return bytes.fromhex(self.ask(f"read {slot}"))
 
     def end(self) -> None:
-        self.process.communicate()
+        self.process.end()
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate()
 
 
 @pytest.fixture
 def child() -> Iterator[Callable[..., Child]]:
-    """Start a process with a medium: package, class, role, address."""
+    """Start a process with a medium: package, class, role, address. What the processes of softs leave is removed."""
     children: list[Child] = []
+    owned: list[str] = []
 
     def start(package: str, name: str, role: str, address: str | None = None) -> Child:
         children.append(Child(package, name, role, address))
+        if (package, name, role) == ("softs", "ShmMedium", "own"):
+            owned.append(children[-1].address)
         return children[-1]
 
     yield start
     for one in children:
-        if one.process.poll() is None:
-            one.kill()
+        one.kill()
+    remove(owned)

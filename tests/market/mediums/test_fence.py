@@ -47,18 +47,17 @@ def test_a_supplier_that_was_stopped_before_its_write_does_not_write_late(
     owner: TCPMedium, child: Callable[..., Any]
 ) -> None:
     stopped = child("softs_fast", "TCPMedium", "attach", owner.address)
-    assert stopped.ask("prepare") == "True"
-    stopped.process.send_signal(signal.SIGSTOP)
-    assert os.WIFSTOPPED(os.waitpid(stopped.process.pid, os.WUNTRACED)[1])
+    assert stopped.ask("prepare") is True
+    stopped.process.stop()
     stopped.tell(f"write_prepared 0 {LATE.hex()}")
     owner.fence()
     with TCPMedium.attach(owner.address or "") as other:
         assert other.write(0, GOOD)
-        stopped.process.send_signal(signal.SIGCONT)
-        assert stopped.answer() == "False"
+        os.kill(stopped.process.pid, signal.SIGCONT)
+        assert stopped.answer() is False
         assert owner.read(0) == GOOD
-        assert stopped.ask("prepare") == "True"
-        assert stopped.ask(f"write_prepared {SLOT_BYTES} {GOOD.hex()}") == "True"
+        assert stopped.ask("prepare") is True
+        assert stopped.ask(f"write_prepared {SLOT_BYTES} {GOOD.hex()}") is True
         assert owner.read(1) == GOOD
 
 
@@ -94,7 +93,7 @@ def test_a_writer_of_softs_is_fenced(owner: TCPMedium, child: Callable[..., Any]
 
 def test_an_owner_of_softs_can_be_prepared_for(child: Callable[..., Any]) -> None:
     owner = child("softs", "TCPMedium", "own")
-    assert owner.ask(f"write 0 {GOOD.hex()}") == "True"
+    assert owner.ask(f"write 0 {GOOD.hex()}") is True
     with TCPMedium.attach(owner.address) as writer:
         assert writer.prepare()
         assert [owner.read(slot) for slot in range(3)] == [GOOD, bytes(SLOT_BYTES), bytes(SLOT_BYTES)]
@@ -127,7 +126,7 @@ def test_each_thread_writes_to_what_it_has_prepared(
         assert owner.read(0) == bytes(SLOT_BYTES)
 
 
-def test_who_can_fence_and_prepare(owner: TCPMedium) -> None:
+def test_which_mediums_can_fence_and_prepare(owner: TCPMedium) -> None:
     writer = TCPMedium.attach(owner.address or "")
     with pytest.raises(SegmentError, match="owner"):
         writer.fence()

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from segments import remove_abandoned, segments
 
 from softs_fast.market import mediums
 
 SLOT_BYTES = 16
 NAMES = ["ShmMedium", "FilesystemMedium", "TCPMedium"]
+pytestmark = pytest.mark.xdist_group("softs")
 
 
 def sample(n: int) -> bytes:
@@ -40,7 +40,6 @@ def test_others_write_to_our_slots(
 def test_we_write_to_the_slots_of_others(
     name: str, theirs: str, child: Callable[..., Any], short_path: Path
 ) -> None:
-    before = segments()
     owner = child(theirs, name, "own", address_for(name, short_path))
     with getattr(mediums, name).attach(owner.address) as ours:
         assert ours.write(SLOT_BYTES, sample(2))
@@ -49,7 +48,6 @@ def test_we_write_to_the_slots_of_others(
         known = 0 if theirs == "softs" or name == "TCPMedium" else 1
         assert (ours.slot_size, ours.num_slots) == (known * SLOT_BYTES, known * 3)
     owner.kill()
-    remove_abandoned(before)
 
 
 def test_softs_writers_are_refused_what_is_no_slot(child: Callable[..., Any]) -> None:

@@ -205,7 +205,7 @@ try:
 except SegmentError as error:
     print(error)
 assert os.listdir("/dev/shm") == []
-# A segment of softs has no memory before somebody writes to it: here is the SIGBUS of whoever maps it.
+# A segment of softs has no memory before it is written to: here is the SIGBUS of the process that maps it.
 plain = shared_memory.SharedMemory("plain", create=True, size=4 << 20)
 writer = ShmMedium.attach("plain")
 print(writer.write(0, b"x" * (4 << 20)))

@@ -122,13 +122,14 @@ def test_a_receipt_is_none_or_says_a_place(noise: bytes) -> None:
 def test_a_process_is_known_by_its_start() -> None:
     me = this_process()
     assert me.pid == os.getpid()
-    assert is_alive(me.pid, me.start)
-    assert not is_alive(me.pid, me.start + 1)
+    assert is_alive(me)
+    assert not is_alive(dataclasses.replace(me, start=me.start + 1))
     child = os.posix_spawn("/bin/true", ["true"], {})
     # It waits for its parent, and so has a number still.
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     with open(f"/proc/{child}/stat", "rb") as file:
         start = int(file.read().rpartition(b")")[2].split()[19])
-    assert not is_alive(child, start)
+    ended = Process(child, start, me.pid_namespace)
+    assert not is_alive(ended)
     os.waitpid(child, 0)
-    assert not is_alive(child, start)
+    assert not is_alive(ended)

@@ -67,7 +67,7 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
             segment = _kernels.Segment.create_group(size, staging_bytes)
         except SegmentError as error:
             problem = str(error)
-    pid, started = _kernels.this_process()
+    pid, started, _ = _kernels.this_process()
     card = {
         "version": _VERSION,
         "size": size,

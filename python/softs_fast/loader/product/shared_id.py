@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.context
 import struct
-import sys
 import time
 import zlib
 from typing import Any
@@ -18,11 +17,12 @@ __all__ = ["SharedModelId"]
 
 
 class SharedModelId:
-    """A string in memory that forked and spawned workers share.
+    """A string in memory that forked and spawned workers share: the number of its changes, then a record of the string.
 
-    No lock: one of a fork context cannot go to a spawned process, and a killed holder would block the others.
-    Instead the record carries a checksum. A reader that meets a half-written one reads again, and a writer
-    whose record was mixed with another writer's writes again, so the last one to finish leaves a whole record.
+    There is no lock: a lock of a fork context cannot be sent to a spawned process, and a process that is killed while it holds
+    a lock would block the others. Instead the record has a checksum. A reader that meets a half-written record reads again. A writer
+    whose record was mixed with that of another writer writes again, so the last one to finish leaves a whole record. Each
+    change is counted after its record is whole, so a number that was read before a record is never newer than that record.
 
     Args:
         value: the first name.
@@ -31,53 +31,48 @@ class SharedModelId:
         ConfigError: as for `write`; or it is pickled for something else than a process that starts.
     """
 
+    #: The last record and its text.
+    _seen: tuple[bytes, str]
+
     def __init__(self, value: str) -> None:
-        self._memory = multiprocessing.RawArray("B", _RECORD.size)
-        self._view = memoryview(self._memory).cast("B")
-        self._seen = (b"", "")
-        self.write(value)
+        self._attach(multiprocessing.RawArray("B", _COUNTER_BYTES + _RECORD.size))
+        self._write(_encoded(value))
 
     def write(self, value: str) -> None:
-        """Set the name, for all processes, and wake those who sleep because of it.
+        """Set the name, for all processes, and wake those that sleep until it changes.
 
         Raises:
             ConfigError: it is no string, or longer than 256 bytes of UTF-8.
         """
-        if not isinstance(value, str):
-            raise ConfigError(f"model_id must be a string, got {type(value).__name__}")
-        text = value.encode()
-        if len(text) > _MODEL_ID_BYTES:
-            raise ConfigError(
-                f'model_id "{value[:32]}..." has {len(text)} bytes of UTF-8; at most {_MODEL_ID_BYTES}'
-            )
-        record = _RECORD.pack(zlib.crc32(text), len(text), text)
-        self._view[:] = record
-        while _text_of(bytes(self._view)) is None:
-            self._view[:] = record
-        self.wake()
+        text = _encoded(value)
+        if self.read() != value:
+            self._write(text)
 
-    def sleep_while(self, value: str, leave_after: LeaveAfter) -> None:
-        """Sleep while it is this name, see `WantedProduct`."""
-        record = bytes(self._view)
-        if _text_of(record) == value.encode():
-            # The checksum: what follows changes with it.
-            leave_after(value, self._view, int.from_bytes(record[:4], sys.byteorder))
-
-    def wake(self) -> None:
-        """Wake all who sleep, in whatever process."""
-        _core.wake(self._view)
+    def version(self) -> int:
+        """Return how often the name was changed, modulo 2^32."""
+        return self._counter[0]
 
     def read(self) -> str:
         """Return the name."""
+        # Read once: another thread may replace it.
+        seen = self._seen
         while True:
-            record = bytes(self._view)
-            if record == self._seen[0]:
-                return self._seen[1]
+            record = bytes(self._record)
+            if record == seen[0]:
+                return seen[1]
             text = _text_of(record)
             if text is not None:
-                self._seen = (record, text.decode())
-                return self._seen[1]
+                self._seen = seen = (record, text.decode())
+                return seen[1]
             time.sleep(0)  # lets a writer in this process finish
+
+    def sleep_while(self, version: int, product: str, leave_after: LeaveAfter) -> None:
+        """Sleep while the name was not changed since, see `ProductSource`."""
+        leave_after(product, self._view, version)
+
+    def wake(self) -> None:
+        """Wake all threads that sleep, in all processes."""
+        _core.wake(self._view)
 
     def __getstate__(self) -> Any:
         if multiprocessing.context.get_spawning_popen() is None:
@@ -88,9 +83,32 @@ class SharedModelId:
         return self._memory
 
     def __setstate__(self, memory: Any) -> None:
+        self._attach(memory)
+
+    def _attach(self, memory: Any) -> None:
         self._memory = memory
         self._view = memoryview(memory).cast("B")
+        self._counter = self._view[:_COUNTER_BYTES].cast("I")
+        self._record = self._view[_COUNTER_BYTES:]
         self._seen = (b"", "")
+
+    def _write(self, text: bytes) -> None:
+        record = _RECORD.pack(zlib.crc32(text), len(text), text)
+        self._record[:] = record
+        while _text_of(bytes(self._record)) is None:
+            self._record[:] = record
+        _core.count_change(self._view)
+
+
+def _encoded(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise ConfigError(f"model_id must be a string, got {type(value).__name__}")
+    text = value.encode()
+    if len(text) > _MODEL_ID_BYTES:
+        raise ConfigError(
+            f'model_id "{value[:32]}..." has {len(text)} bytes of UTF-8; at most {_MODEL_ID_BYTES}'
+        )
+    return text
 
 
 def _text_of(record: bytes) -> bytes | None:
@@ -101,4 +119,6 @@ def _text_of(record: bytes) -> bytes | None:
 
 
 _MODEL_ID_BYTES = 256
+#: The counter comes first: a futex needs four aligned bytes.
+_COUNTER_BYTES = 4
 _RECORD = struct.Struct(f"<IH{_MODEL_ID_BYTES}s")

@@ -1,13 +1,14 @@
-"""Memory that is there already, made known to CUDA, so that copies to a GPU need no buffer in between."""
+"""Pinned memory: slots that are registered with CUDA, and batches that are copied to it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
-__all__ = ["pin"]
+__all__ = ["pin", "pinned"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,19 @@ def pin(address: int, n_bytes: int) -> Callable[[], None] | None:
         cudart.cudaHostUnregister(address)
 
     return unpin
+
+
+def pinned(item: Any) -> Any:
+    """Return a batch with all tensors copied to pinned memory; what has a method `pin_memory` is asked for its copy, as torch does it."""
+    if hasattr(item, "pin_memory"):
+        return item.pin_memory()
+    if isinstance(item, Mapping):
+        return {name: pinned(value) for name, value in item.items()}
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*map(pinned, item))
+    if isinstance(item, list | tuple):
+        return type(item)(map(pinned, item))
+    return item
 
 
 _SUCCESS = 0

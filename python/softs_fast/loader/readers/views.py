@@ -17,6 +17,7 @@ from ...market.mediums.segment import SegmentMedium
 from ...tensors.dtypes import ITEM_BYTES, torch_dtype
 from .blocks import Blocks, Tensors
 from .copying import has_rows
+from .pinning import pinned
 
 __all__ = ["BlockReader", "check_zero_copy"]
 
@@ -80,7 +81,6 @@ class BlockReader(Blocks):
         n_blocks: how many blocks there are.
         pin: called with the address of the first slot, before the first batch; returns whether torch takes the
             slots for pinned memory, otherwise batches are copied to pinned memory. None: not needed.
-        one_storage: all tensors of a batch share a torch storage, so that they are sent to another process together.
     """
 
     def __init__(
@@ -90,14 +90,12 @@ class BlockReader(Blocks):
         n_rows: int,
         n_blocks: int,
         pin: Callable[[int], bool] | None = None,
-        one_storage: bool = False,
     ) -> None:
         super().__init__(client, n_rows, n_blocks)
         assert isinstance(client.medium, SegmentMedium)
         self._stride = client.medium.slot_stride
         self._pin = pin
         self._copy_to_pinned = False
-        self._one_storage = one_storage
         self._fields = [self._field(spec, config.get_offset(spec.name)) for spec in config.specs]
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
@@ -115,15 +113,15 @@ class BlockReader(Blocks):
             pin, self._pin = self._pin, None
             address = torch.frombuffer(lease, dtype=torch.uint8).data_ptr()
             self._copy_to_pinned = not pin(address - lease.first_slot * self._stride)
-        views = self._views_of_one if self._one_storage else self._views
-        self._batch = views(lease)
+        self._batch = self._views(lease)
         return self.n_rows
 
     def take(self) -> Tensors:
         """As `Blocks.take`; a copy in pinned memory where the slots cannot be pinned."""
         batch = super().take()
         if self._copy_to_pinned:
-            return {name: tensor.pin_memory() for name, tensor in batch.items()}
+            pinned_copies: Tensors = pinned(batch)
+            return pinned_copies
         return batch
 
     def _views(self, lease: _core.Lease) -> Tensors:
@@ -133,15 +131,6 @@ class BlockReader(Blocks):
             ).as_strided_(field.shape, field.strides)
             if field.n_items
             else torch.empty(field.shape, dtype=field.dtype)
-            for field in self._fields
-        }
-
-    def _views_of_one(self, lease: _core.Lease) -> Tensors:
-        storage = torch.frombuffer(lease, dtype=torch.uint8).untyped_storage()
-        return {
-            field.name: torch.empty(0, dtype=field.dtype).set_(
-                storage, field.offset // field.dtype.itemsize, field.shape, field.strides
-            )
             for field in self._fields
         }
 

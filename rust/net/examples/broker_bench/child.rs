@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// The process; ended when dropped.
 pub(crate) struct Child {

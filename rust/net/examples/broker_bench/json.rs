@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::Outcome;
-use crate::sync::Times;
+use crate::outcome::Outcome;
+use crate::times::Times;
 
 /// One object, its fields in the order of their addition.
 pub(crate) struct Object(Vec<(String, String)>);

@@ -10,34 +10,32 @@
 //! broker_bench --supplier BACK DIALECT ORDERS    only a supplier, which leaves after so many orders
 //! ```
 //!
-//! Round trips (`round_trip_*`) are made between processes that are bound to a core each, or all to one where this process is bound
-//! to one (`taskset -c 3 broker_bench`); their `added_to_raw` is what [`sync::report`] says.
+//! Round trips (`round_trip_*`) are made between processes that are bound to a core each, or all to one where this
+//! process is bound to one (`taskset -c 3 broker_bench`); their `added_to_raw` is defined at [`sync::report`].
 
 mod child;
 mod dealer;
 mod json;
 mod load;
+mod outcome;
 mod peer;
 mod placement;
 mod sync;
+mod times;
+mod waiting;
 
-use std::error::Error;
 use std::io::{Read, Write};
 use std::time::Duration;
 
 use child::Child;
 use json::Object;
 use load::{Load, Parties};
+use outcome::{Failure, Outcome};
 use placement::Placement;
 use softs_net::{BrokerHandle, BrokerOptions};
 use softs_proto::Dialect::{self, Native, Softs};
 use softs_proto::broker::Config;
 use sync::Placed;
-
-/// What went wrong; the benchmark ends with it.
-type Failure = Box<dyn Error + Send + Sync>;
-/// A value or what went wrong.
-type Outcome<T> = Result<T, Failure>;
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

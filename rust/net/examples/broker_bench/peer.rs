@@ -1,23 +1,21 @@
-//! The other side of a round trip, in a process of its own: an echo without a broker, or a supplier of one order at a time.
+//! The other side of a round trip, in a process of its own: an echo without a broker, or a supplier of one order at a
+//! time.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags};
 use softs_proto::Dialect;
 use softs_proto::wire::{SupplierRequest, ToSupplier};
 
-use crate::Outcome;
 use crate::dealer::Dealer;
+use crate::outcome::Outcome;
+use crate::waiting::spin_then_wait;
 
 /// Bytes of a message of the raw comparison; an ORDER with its frames has about as many.
 pub(crate) const RAW_BYTES: usize = 64;
-/// How long our own drivers look before they sleep, and so everybody here.
-const LOOK: Duration = Duration::from_micros(20);
-
 /// A process that answers; killed when dropped, if it has not ended by itself.
 pub(crate) struct Answerer(Child);
 
@@ -88,7 +86,7 @@ pub(crate) fn be_a_supplier(endpoint: &str, dialect: &str, orders: &str) -> Outc
 
 /// One message of the raw comparison; `false` at the end.
 pub(crate) fn hop_in(socket: &OwnedFd, bytes: &mut [u8; RAW_BYTES]) -> Outcome<bool> {
-    look_then_wait(socket.as_fd())?;
+    spin_then_wait(socket.as_fd())?;
     match rustix::net::recv(socket, &mut *bytes, RecvFlags::DONTWAIT)?.0 {
         0 => Ok(false),
         RAW_BYTES => Ok(true),
@@ -104,20 +102,7 @@ pub(crate) fn hop_out(socket: &OwnedFd, bytes: &[u8; RAW_BYTES]) -> Outcome<()> 
     }
 }
 
-/// Waits until there is something to read, as all peers do here, with a broker or without.
-pub(crate) fn look_then_wait(fd: BorrowedFd<'_>) -> Outcome<()> {
-    let started = Instant::now();
-    while started.elapsed() < LOOK {
-        if softs_net::wait(fd, true, false, Duration::ZERO)? {
-            return Ok(());
-        }
-        std::thread::yield_now();
-    }
-    while !softs_net::wait(fd, true, false, Duration::from_secs(60))? {}
-    Ok(())
-}
-
-/// Says and hears what a supplier of its dialect does: that of softs waits for the answer to DONE before it is READY again.
+/// Exchanges what a supplier of its dialect does: that of softs waits for the answer to DONE before it is READY again.
 fn serve_one(supplier: &mut Dealer) -> Outcome<()> {
     let (mut lease, mut order) = (None, None);
     while lease.is_none() && order.is_none() {

@@ -6,21 +6,15 @@ use std::time::Instant;
 use softs_proto::Dialect;
 use softs_proto::wire::{ClientRequest, ToClient};
 
-use crate::Outcome;
 use crate::dealer::Dealer;
 use crate::json::Object;
+use crate::outcome::Outcome;
 use crate::peer::{Answerer, RAW_BYTES, hop_in, hop_out};
 use crate::placement::Placement;
+use crate::times::Times;
 
 /// What is compared is measured in turns, so that whatever else the machine does meets all of it.
 const ROUNDS: usize = 5;
-
-/// Median and tail of many round trips.
-#[derive(Clone, Copy)]
-pub(crate) struct Times {
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-}
 
 /// A broker for each of the [`Placement::turns`].
 pub(crate) struct Placed<'a> {
@@ -67,7 +61,7 @@ fn middle(rounds: &[Times]) -> Times {
     Times { p50_us: middle(|times| times.p50_us), p99_us: middle(|times| times.p99_us) }
 }
 
-/// Calls `trip` many times and looks at how long each took; the first tenth does not count.
+/// Calls `trip` many times and measures each; the first tenth does not count.
 fn times(trips: usize, mut trip: impl FnMut() -> Outcome<()>) -> Outcome<Times> {
     let mut all = Vec::with_capacity(trips);
     for _ in 0..trips {

@@ -1,4 +1,5 @@
-//! How a batch is put together: one thread at a time takes samples, and each copies what it has taken and gives the slots back.
+//! How a batch is put together: one thread at a time takes samples, and each copies what it has taken and gives the
+//! slots back.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -7,10 +8,12 @@ use std::time::{Duration, Instant};
 use softs_proto::client::{ReleaseError, SlotId};
 use softs_shm::{Rows, Segment, SegmentError};
 
-use super::{Client, SLICE, Waited};
+use super::driver::Client;
+use super::state::SLICE;
+use crate::waited::Waited;
 
 /// Bytes that are taken at once: so few that suppliers have the slots back while caches still know them.
-const AT_ONCE: usize = 1 << 20;
+pub(super) const AT_ONCE: usize = 1 << 20;
 /// What one more thread copies at least; starting it takes as long as copying a few hundred KiB.
 const WORTH_A_THREAD: usize = 2 << 20;
 /// More of them do not copy faster: memory is as fast as it is.
@@ -36,6 +39,8 @@ pub enum GatherError {
     Copy(SegmentError),
     /// A slot could not be given back.
     Release(ReleaseError),
+    /// A thread that copied samples panicked.
+    Panic,
 }
 
 /// Takes up to so many samples; whether there are any.
@@ -54,7 +59,7 @@ struct Gathering<'a> {
 struct State {
     /// Rows for which samples were taken.
     n_taken: usize,
-    /// Somebody takes samples, or waits for some.
+    /// A thread takes samples, or waits for some.
     is_taking: bool,
     is_over: bool,
     failed: Option<GatherError>,

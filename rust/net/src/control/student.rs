@@ -1,4 +1,5 @@
-//! A student's connection to the control channel. Its seat is held by the connection, so a thread keeps that up, asleep while nothing happens.
+//! A student's connection to the control channel. Its rank is registered for as long as the connection is up, so a
+//! thread keeps that up; it is blocked while nothing happens.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,18 +14,19 @@ use softs_proto::control::{Model, Outcome, Request, Student as Machine};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
 
-use crate::client::{Waited, nonce};
-use crate::endpoint::Endpoint;
 use crate::error::NetError;
-use crate::link::{self, Link};
-use crate::server::lock;
+use crate::runtime::mutex::lock;
+use crate::transport::broker_link::{BrokerLink, PeerMachine};
+use crate::transport::endpoint::Endpoint;
+use crate::transport::nonce::nonce;
+use crate::waited::Waited;
 
-/// A call that waits looks up this often for signals.
+/// A call that waits checks for signals this often.
 const SLICE: Duration = Duration::from_millis(50);
 /// Lines of log that wait to be taken; beyond them the oldest go.
 const MAX_RECORDS: usize = 256;
 
-impl link::Machine for Machine {
+impl PeerMachine for Machine {
     fn handle_connected(&mut self, _now: Instant, _dialect: Dialect) {
         Machine::handle_connected(self);
     }
@@ -48,7 +50,7 @@ impl link::Machine for Machine {
     }
 }
 
-/// A student that holds the seat of its rank as long as it lives; may be shared between threads.
+/// A student that has its rank as long as it exists; may be shared between threads.
 #[derive(Debug)]
 pub struct ControlStudent {
     shared: Arc<Shared>,
@@ -58,7 +60,7 @@ pub struct ControlStudent {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// The thread has turned the crank.
+    /// The thread has run a step of the event loop.
     turned: Condvar,
     /// Wakes the thread.
     wake: OwnedFd,
@@ -67,7 +69,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    link: Link<Machine>,
+    link: BrokerLink<Machine>,
     log: VecDeque<LogRecord>,
 }
 
@@ -81,7 +83,7 @@ impl ControlStudent {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| NetError::os(&name, "cannot make an eventfd", error))?;
         let machine = Machine::new(rank, slot_size, nonce()?);
-        let link = Link::new(machine, endpoint, Instant::now(), Duration::ZERO);
+        let link = BrokerLink::new(machine, endpoint, Instant::now(), Duration::ZERO);
         let shared = Arc::new(Shared {
             state: Mutex::new(State { link, log: VecDeque::new() }),
             turned: Condvar::new(),
@@ -96,7 +98,8 @@ impl ControlStudent {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits until a broker has given us our seat: our number there, and the newest model that is known. Or why it refused; a further call asks again.
+    /// Waits until a broker has registered the rank: the student's number there, and the newest model that is known. Or
+    /// why it refused; a further call asks again.
     pub fn hello(
         &self,
         timeout: Duration,
@@ -109,8 +112,8 @@ impl ControlStudent {
         })
     }
 
-    /// Makes the workers run this model. Carried over to the next broker if this one is lost meanwhile; after a time-out it is not known whether it
-    /// was carried out.
+    /// Makes the workers run this model. Carried over to the next broker if this one is lost meanwhile; after a
+    /// time-out it is not known whether it was carried out.
     pub fn set_model(
         &self,
         model_id: &str,
@@ -129,7 +132,7 @@ impl ControlStudent {
         self.outcome(request, timeout, interrupted)
     }
 
-    /// It has heard of a model elsewhere; a broker that was restarted is told of it.
+    /// A model is known from elsewhere; a broker that was restarted is told of it.
     pub fn note_model(&self, model: Model) {
         self.shared.lock().link.machine.note_model(model);
     }
@@ -149,7 +152,7 @@ impl ControlStudent {
         self.shared.lock().log.drain(..).collect()
     }
 
-    /// Leaves the seat and ends the thread. A second call does nothing.
+    /// Gives up the rank and ends the thread. A second call does nothing.
     pub fn close(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
@@ -179,19 +182,19 @@ impl ControlStudent {
         done
     }
 
-    /// Waits until `look` finds something. After [`ControlStudent::close`] nothing comes any more.
+    /// Waits until `check` finds something. After [`ControlStudent::close`] nothing comes any more.
     fn wait<T>(
         &self,
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
-        mut look: impl FnMut(&mut Machine) -> Option<T>,
+        mut check: impl FnMut(&mut Machine) -> Option<T>,
     ) -> Waited<T> {
         let started = Instant::now();
         loop {
             let mut state = self.shared.lock();
             let seen = Instant::now();
             loop {
-                if let Some(found) = look(&mut state.link.machine) {
+                if let Some(found) = check(&mut state.link.machine) {
                     return Waited::Ready(found);
                 }
                 let left = timeout.saturating_sub(started.elapsed());

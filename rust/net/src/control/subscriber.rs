@@ -1,4 +1,4 @@
-//! A subscriber's connection to the control channel: no thread, who waits for news turns the crank.
+//! A subscriber's connection to the control channel. It has no thread: a call that waits for news runs the event loop.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -12,16 +12,16 @@ use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
 use softs_proto::zmtp::Role;
 
-use crate::client::Waited;
-use crate::endpoint::Endpoint;
 use crate::error::NetError;
-use crate::link::{self, Link};
-use crate::server::lock;
+use crate::runtime::mutex::lock;
+use crate::transport::broker_link::{BrokerLink, PeerMachine};
+use crate::transport::endpoint::Endpoint;
+use crate::waited::Waited;
 
-/// A call that waits, mostly for hours, looks up this often for signals.
+/// A call that waits, mostly for hours, checks for signals this often.
 const SLICE: Duration = Duration::from_millis(100);
 
-impl link::Machine for Machine {
+impl PeerMachine for Machine {
     const ROLE: Role = Role::Subscriber;
 
     fn handle_connected(&mut self, _now: Instant, _dialect: Dialect) {
@@ -47,10 +47,10 @@ impl link::Machine for Machine {
     }
 }
 
-/// Hears what is published, from whichever broker serves the endpoint. One thread waits at a time; any may close.
+/// Receives what is published by the broker that serves the endpoint. One thread waits at a time; any may close.
 #[derive(Debug)]
 pub struct ControlSubscriber {
-    link: Mutex<Link<Machine>>,
+    link: Mutex<BrokerLink<Machine>>,
     closed: AtomicBool,
     /// Readable from the moment of [`ControlSubscriber::close`] on.
     closing: OwnedFd,
@@ -64,7 +64,7 @@ impl ControlSubscriber {
     pub fn new(endpoint: Endpoint) -> Result<Self, NetError> {
         let closing = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| NetError::os(endpoint.as_str(), "cannot make an eventfd", error))?;
-        let link = Link::new(Machine::new(), endpoint, Instant::now(), Duration::ZERO);
+        let link = BrokerLink::new(Machine::new(), endpoint, Instant::now(), Duration::ZERO);
         Ok(Self { link: Mutex::new(link), closed: AtomicBool::new(false), closing })
     }
 
@@ -118,15 +118,15 @@ impl ControlSubscriber {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Ends the connection, and whoever waits. A second call does nothing.
+    /// Ends the connection, and calls that wait. A second call does nothing.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // Nobody reads it: it stays readable, for whoever waits next too. Eight bytes fit into an event descriptor.
+        // It is never read: so it stays readable, for later waits too. Eight bytes fit into an event descriptor.
         let _readable = rustix::io::write(&self.closing, &1_u64.to_ne_bytes());
         self.link().close();
     }
 
-    fn link(&self) -> MutexGuard<'_, Link<Machine>> {
+    fn link(&self) -> MutexGuard<'_, BrokerLink<Machine>> {
         lock(&self.link)
     }
 }

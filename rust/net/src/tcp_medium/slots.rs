@@ -1,6 +1,8 @@
 //! The owner's memory.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use crate::runtime::mutex::lock;
 
 /// One buffer per slot, so that a sample that is complete takes the place of the old one without a copy.
 #[derive(Debug)]
@@ -75,9 +77,4 @@ impl Slots {
     pub(super) fn store(&self, index: usize, sample: &mut Vec<u8>) {
         std::mem::swap(&mut *lock(&self.slots[index]), sample);
     }
-}
-
-/// What a panicking thread left in a slot or a handle is still bytes or a handle.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -175,13 +175,13 @@ fn products_that_came_once_are_forgotten() {
     for n in 0..50_000 {
         bench.order(&format!("p{n}"), vec![(n, 0)]);
         bench.supply(&SupplierRequest::Dones { done: vec![n + 1], failed: vec![], returned: vec![] });
-        assert!(bench.broker.catalogue.n_products() <= 16_385);
+        assert!(bench.broker.index.n_products() <= 16_385);
     }
     assert_eq!(bench.broker.stats().total_completed, 50_000);
     for n in 0..5 {
         bench.broker.handle_disconnected(bench.now, PeerId(CLIENT.0 + n));
     }
-    assert!(!bench.broker.catalogue.has_products());
+    assert!(!bench.broker.index.has_products());
 }
 
 #[test]

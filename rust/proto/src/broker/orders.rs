@@ -3,12 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::absent::Absentee;
-use super::catalogue::Product;
-use super::clients::Client;
-use super::guards::Address;
-use super::slab::{Key, Linked, Links};
-use super::suppliers::Supplier;
+use super::ids::{AddressKey, ClientKey, LostClientKey, OrderTag, ProductKey, SupplierKey};
+use super::slab::{Linked, Links, Slab};
 
 /// What a client calls its order; unique within the client only.
 #[derive(Clone)]
@@ -60,29 +56,32 @@ pub(super) enum Place {
 pub(super) struct Order {
     pub(super) id: OrderId,
     /// `None`: the client is gone, and only the lease keeps the order.
-    pub(super) client: Option<Key<Client>>,
+    pub(super) client: Option<ClientKey>,
     /// Who hears of the end of that lease, if the client should come back.
-    pub(super) absentee: Option<Key<Absentee>>,
-    pub(super) product: Key<Product>,
-    pub(super) address: Key<Address>,
+    pub(super) lost_client: Option<LostClientKey>,
+    pub(super) product: ProductKey,
+    pub(super) address: AddressKey,
     /// The supplier that failed last: somebody else should try, if there is one.
-    pub(super) avoid: Option<Key<Supplier>>,
+    pub(super) avoid: Option<SupplierKey>,
     pub(super) offset: u64,
     pub(super) slot_size: u64,
     /// The number of the sample in its client's stream, for the supplier.
     pub(super) sequence: u64,
-    pub(super) links: Links<Order>,
+    pub(super) links: Links<OrderTag>,
     pub(super) attempts: u32,
     /// How often a supplier was lost while this was its oldest lease.
     pub(super) lost: u32,
     pub(super) place: Place,
 }
 
-impl Linked for Order {
-    fn links(&self) -> &Links<Self> {
+/// All orders.
+pub(super) type OrderTable = Slab<OrderTag, Order>;
+
+impl Linked<OrderTag> for Order {
+    fn links(&self) -> &Links<OrderTag> {
         &self.links
     }
-    fn links_mut(&mut self) -> &mut Links<Self> {
+    fn links_mut(&mut self) -> &mut Links<OrderTag> {
         &mut self.links
     }
 }

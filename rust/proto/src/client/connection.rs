@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use super::lane_port::Lanes;
 use super::products::Supplied;
 use super::requests::Pending;
-use super::{Client, Lanes};
+use super::state::Client;
 use crate::Dialect;
 use crate::wire::{EndCode, Message, Reply, Supply, ToClient};
 

@@ -5,12 +5,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::lanes::LaneRef;
-use super::stream::{Plan, Stream};
-use super::{OrderNumber, SlotId};
-
-/// Names a product within one client.
-pub(super) type ProductKey = u32;
+use super::ids::{OrderNumber, ProductKey, SlotId};
+use super::lane_port::LaneRef;
+use super::sequence::{Plan, Stream};
 
 /// Products whose streams are remembered. With more of them, the one that was not asked for in the longest time is forgotten, position and
 /// all, unless it is in use.

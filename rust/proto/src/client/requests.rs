@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::OrderNumber;
+use super::ids::OrderNumber;
 use crate::Dialect;
 use crate::wire::{ClientRequest, Detail, Diagnosis, Message, Reply, Stats};
 

@@ -1,6 +1,11 @@
 //! Orders on the wire.
 
-use super::{Client, Config, Lanes, OrderNumber, SlotId, State, requests};
+use super::config::Config;
+use super::ids::{OrderNumber, SlotId};
+use super::lane_port::Lanes;
+use super::requests::MAX_BATCH;
+use super::slots::State;
+use super::state::Client;
 use crate::wire::{ClientRequest, Message};
 
 impl<L: Lanes> Client<L> {
@@ -13,8 +18,8 @@ impl<L: Lanes> Client<L> {
     pub(super) fn encode_orders(&mut self, out: &mut Message) -> bool {
         while let Some(&key) = self.sendable.front() {
             let room = self.room_on_wire(key);
-            let mut batch = Vec::with_capacity(self.products.get(key).waiting.len().min(requests::MAX_BATCH));
-            while batch.len() < room.min(requests::MAX_BATCH)
+            let mut batch = Vec::with_capacity(self.products.get(key).waiting.len().min(MAX_BATCH));
+            while batch.len() < room.min(MAX_BATCH)
                 && let Some((slot, order)) = self.products.get_mut(key).waiting.pop_front()
             {
                 if self.note_sent(slot, order) {
@@ -22,7 +27,7 @@ impl<L: Lanes> Client<L> {
                 }
             }
             let product = self.products.get_mut(key);
-            if product.waiting.is_empty() || batch.len() < requests::MAX_BATCH {
+            if product.waiting.is_empty() || batch.len() < MAX_BATCH {
                 // The rest, if any, waits until an order has ended.
                 product.sendable = false;
                 self.sendable.pop_front();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::Model;
+use super::model::Model;
 use crate::log::{Level, LogRecord};
 use crate::wire::{ControlReply, ControlRequest, Message, ModelRef};
 

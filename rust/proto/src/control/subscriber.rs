@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Model;
+use super::model::Model;
 use crate::log::{Level, LogRecord};
 use crate::wire::{Message, Publication};
 

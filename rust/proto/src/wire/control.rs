@@ -2,8 +2,8 @@
 //!
 //! The configuration of a model is one msgpack value that stands in these messages as it is; nobody on the way looks into it.
 
-use super::WireError;
-use super::decode::{any_map, split, unknown_command};
+use super::envelope::{any_map, split, unknown_command};
+use super::error::WireError;
 use super::reader::{Reader, cut};
 use crate::limits::{MAX_GENERATION, MAX_ID_BYTES, MAX_MODEL_CFG_BYTES};
 

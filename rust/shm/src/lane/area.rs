@@ -1,4 +1,4 @@
-//! The lane area of a segment: the types whose atomics lie in it, and the one place that makes references to them.
+//! [`Area`]: the lane area of a segment. Its types, and the only code that makes references to them.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
-use super::ring::{Cell, Door, LaneHeader, Line, Ring};
-use super::shape::{
-    CELL_LEN, ERROR_LEN, ERRORS_AT, HEADER_LEN, LANE_LEN, LANES_AT, MAX_SUPPLIERS, N_ERRORS, N_LANES,
-    SUPPLIER_LEN, SUPPLIERS_AT, Shape,
+use super::cell::Cell;
+use super::ring::{LaneHeader, Membership, PaddedAtomic, Ring};
+use crate::SegmentError;
+use crate::segment::{
+    CELL_LEN, ERROR_LEN, ERRORS_AT, HEADER_LEN, LANE_LEN, LANES_AT, LaneLayout, MAX_SUPPLIERS, N_ERRORS,
+    N_LANES, SEGMENT_ID_AT, SUPPLIER_LEN, SUPPLIERS_AT, Segment,
 };
-use crate::control::SEGMENT_ID_AT;
-use crate::{Segment, SegmentError};
 
 /// Counters of the client.
 pub const N_CLIENT_COUNTERS: usize = 16;
@@ -25,17 +25,17 @@ pub(crate) const MAX_TEXT: usize = ERROR_LEN as usize - 16;
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) client: ClientEntry,
-    /// After how many more endings of orders the client wants to be woken; 0: it is awake.
-    pub(crate) client_awaits: Line,
-    /// One bit per supplier that sleeps.
-    pub(crate) suppliers_asleep: Line,
-    /// Grows when a supplier comes or goes.
-    pub(crate) table_version: Line,
+    /// After how many more ended orders the client must be woken; 0: it does not wait.
+    pub(crate) client_awaits: PaddedAtomic,
+    /// One bit per supplier that waits.
+    pub(crate) suppliers_waiting: PaddedAtomic,
+    /// Incremented when a supplier enters or leaves the table.
+    pub(crate) table_version: PaddedAtomic,
     pub(crate) counters: [AtomicU64; N_CLIENT_COUNTERS],
     room: [AtomicU64; 48],
 }
 
-/// Who the client is.
+/// The process of the client.
 #[repr(C, align(128))]
 pub(crate) struct ClientEntry {
     pub(crate) pid: AtomicU32,
@@ -44,20 +44,20 @@ pub(crate) struct ClientEntry {
     pub(crate) bell_fd: AtomicU32,
     /// 1 once the rest is there.
     pub(crate) ready: AtomicU32,
-    /// 1: suppliers should write past the caches.
+    /// 1: suppliers should use non-temporal stores.
     pub(crate) streaming: AtomicU32,
 }
 
 /// One supplier.
 #[repr(C, align(128))]
 pub(crate) struct SupplierEntry {
-    /// Process number in the upper half, its start in the lower; 0 is a free entry.
+    /// Process number in the high half, its start in the low half; 0 is a free entry.
     pub(crate) holder: AtomicU64,
     pub(crate) pid_ns: AtomicU64,
     pub(crate) bell_fd: AtomicU32,
     /// 1 once the rest is there.
     pub(crate) ready: AtomicU32,
-    /// Grows when the entry is taken.
+    /// Incremented when the entry is taken.
     pub(crate) generation: AtomicU32,
     room: [AtomicU32; 9],
     pub(crate) counters: [AtomicU64; N_SUPPLIER_COUNTERS],
@@ -66,7 +66,7 @@ pub(crate) struct SupplierEntry {
 /// The text of one failed order.
 #[repr(C)]
 pub(crate) struct ErrorRecord {
-    /// The slot in the upper half, the supplier and 1 in the lower; 0 is a free record.
+    /// The slot in the high half, the supplier + 1 in the low half; 0 is a free record.
     pub(crate) holder: AtomicU64,
     pub(crate) len: AtomicU32,
     room: AtomicU32,
@@ -76,7 +76,7 @@ pub(crate) struct ErrorRecord {
 const _: () = {
     assert!(size_of::<Header>() == HEADER_LEN as usize);
     assert!(offset_of!(Header, client_awaits) == 128);
-    assert!(offset_of!(Header, suppliers_asleep) == 256);
+    assert!(offset_of!(Header, suppliers_waiting) == 256);
     assert!(offset_of!(Header, table_version) == 384);
     assert!(offset_of!(Header, counters) == 512);
     assert!(offset_of!(Header, room) == 640);
@@ -87,8 +87,8 @@ const _: () = {
     assert!(offset_of!(ClientEntry, ready) == 20);
     assert!(offset_of!(ClientEntry, streaming) == 24);
     assert!(size_of::<LaneHeader>() == LANE_LEN as usize);
-    assert!(offset_of!(LaneHeader, door) == 0 && offset_of!(Door, attached) == 0);
-    assert!(offset_of!(Door, generation) == 8);
+    assert!(offset_of!(LaneHeader, membership) == 0 && offset_of!(Membership, attached) == 0);
+    assert!(offset_of!(Membership, generation) == 8);
     assert!(offset_of!(LaneHeader, tail) == 128);
     assert!(offset_of!(LaneHeader, hint) == 256);
     assert!(offset_of!(LaneHeader, finished) == 384);
@@ -106,38 +106,38 @@ const _: () = {
     assert!(offset_of!(ErrorRecord, room) == 12);
     assert!(offset_of!(ErrorRecord, text) == 16);
     assert!(size_of::<Cell>() == CELL_LEN as usize);
-    assert!(offset_of!(Cell, word) == 0);
+    assert!(offset_of!(Cell, value) == 0);
     assert!(offset_of!(Cell, sequence) == 8);
 };
 
-/// What may lie in memory that other processes write to.
+/// A type that may be placed in memory that other processes write to.
 ///
 /// # Safety
-/// Made of nothing but atomics (L1): any bytes are a valid value, and a shared reference allows others to write.
+/// It consists of atomics only (L1): any bytes are a valid value, and a shared reference allows concurrent writes.
 unsafe trait Shared {}
 
 // SAFETY: L1: an atomic.
 unsafe impl Shared for AtomicU64 {}
-// SAFETY: L1: made of atomics.
+// SAFETY: L1: it consists of atomics.
 unsafe impl Shared for Header {}
-// SAFETY: L1: made of atomics.
+// SAFETY: L1: it consists of atomics.
 unsafe impl Shared for LaneHeader {}
-// SAFETY: L1: made of atomics.
+// SAFETY: L1: it consists of atomics.
 unsafe impl Shared for SupplierEntry {}
-// SAFETY: L1: made of atomics.
+// SAFETY: L1: it consists of atomics.
 unsafe impl Shared for ErrorRecord {}
-// SAFETY: L1: made of atomics.
+// SAFETY: L1: it consists of atomics.
 unsafe impl Shared for Cell {}
 
 /// The lane area of a mapped segment, which it keeps alive.
 #[derive(Debug)]
 pub(crate) struct Area {
     base: NonNull<u8>,
-    shape: Shape,
+    layout: LaneLayout,
     segment: Arc<Segment>,
 }
 
-// SAFETY: M1, L1: the mapping belongs to no thread, and all that is reached through `base` is atomics.
+// SAFETY: M1, L1: the mapping belongs to no thread, and only atomics are accessed through `base`.
 unsafe impl Send for Area {}
 // SAFETY: M1, L1: as for Send.
 unsafe impl Sync for Area {}
@@ -147,15 +147,15 @@ impl Area {
     pub(crate) fn new(segment: &Arc<Segment>) -> Result<Self, SegmentError> {
         let refused = |why| segment.refused(why);
         let layout = segment.layout.ok_or_else(|| refused("it has no lanes: it is not one of softs-fast"))?;
-        let shape =
-            layout.shape().ok_or_else(|| refused("it has no lanes: they serve at most 1048576 slots"))?;
+        let lane_layout =
+            layout.lanes().ok_or_else(|| refused("it has no lanes: they serve at most 1048576 slots"))?;
         let at = usize::try_from(layout.lanes_at()).ok();
-        // To the end of the control block: `is_current` looks there.
+        // To the end of the control block, which `is_current` reads.
         let len = usize::try_from(layout.file_len() - layout.lanes_at()).ok();
         let map = segment.access.map().ok_or_else(|| refused("it has no lanes: it cannot be mapped"))?;
         let base = at.zip(len).and_then(|(at, len)| map.address(at, len));
         let base = base.ok_or_else(|| refused("its lanes lie outside of it"))?;
-        Ok(Self { base, shape, segment: Arc::clone(segment) })
+        Ok(Self { base, layout: lane_layout, segment: Arc::clone(segment) })
     }
 
     pub(crate) fn segment(&self) -> &Arc<Segment> {
@@ -163,20 +163,20 @@ impl Area {
     }
 
     pub(crate) fn n_slots(&self) -> u32 {
-        self.shape.n_slots
+        self.layout.n_slots
     }
 
     pub(crate) fn max_open(&self) -> usize {
-        self.shape.max_open()
+        self.layout.max_open()
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.shape.capacity as usize
+        self.layout.capacity as usize
     }
 
-    /// Whether the file still holds the segment that was attached, and not one that its next owner made in its place.
+    /// Whether the file still holds the segment that was attached, and not one that a later owner made in its place.
     pub(crate) fn is_current(&self) -> bool {
-        let at = self.shape.len() + SEGMENT_ID_AT;
+        let at = self.layout.len() + SEGMENT_ID_AT;
         self.slice::<AtomicU64>(at, 1)[0].load(Ordering::Relaxed).to_le() == self.segment.segment_id
     }
 
@@ -196,18 +196,20 @@ impl Area {
         self.slice(ERRORS_AT, N_ERRORS)
     }
 
-    /// A lane below [`N_LANES`].
+    /// The ring of a lane below [`N_LANES`].
     pub(crate) fn ring(&self, lane: u32) -> Ring<'_> {
-        let cells = self.slice(self.shape.cells_at(lane), self.capacity());
+        let cells = self.slice(self.layout.cells_at(lane), self.capacity());
         Ring { header: &self.lanes()[lane as usize], cells }
     }
 
-    /// `n` values at an offset that this file's constants put within the area, or a word of the control block.
+    /// `n` values at an offset in the area, or a word of the control block. All offsets follow from constants of the
+    /// layout.
     fn slice<T: Shared>(&self, at: u64, n: usize) -> &[T] {
-        debug_assert!(at as usize + n * size_of::<T>() <= (self.shape.len() + crate::BLOCK_LEN) as usize);
+        debug_assert!(at as usize + n * size_of::<T>() <= (self.layout.len() + crate::BLOCK_LEN) as usize);
         debug_assert!(at.is_multiple_of(align_of::<T>() as u64));
-        // SAFETY: L1: `new` found the whole area in the mapping, which `segment` keeps, page-aligned; all offsets follow from the shape that
-        // was checked there, and are aligned as the assertions above say. `Shared` allows any bytes and writes of others.
+        // SAFETY: L1: `new` found the whole area in the mapping, which `segment` keeps, page-aligned; all offsets
+        // follow from the layout that was checked there, and are aligned, as asserted above. `Shared` allows any
+        // bytes and concurrent writes.
         unsafe {
             let first = self.base.add(at as usize).cast::<T>();
             std::slice::from_raw_parts(first.as_ptr(), n)

@@ -1,4 +1,4 @@
-//! The atomics of the lanes: those of the standard library, or those of loom where the orderings are being proved.
+//! The atomics of the lanes: those of the standard library, or of loom under `cfg(loom)`.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

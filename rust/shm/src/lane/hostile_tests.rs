@@ -1,18 +1,18 @@
-//! Lanes among neighbours that are too many, wrong, late or hostile.
+//! Lanes with peers that are too many, wrong, late or hostile.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
+use super::cell::{CellValue, State};
 use super::tests::Client;
-use super::word::{State, Word};
-use super::{Ending, Finished, Identity, LaneSupplier, MAX_SUPPLIERS, Supplier, peers};
-use crate::access::write_all;
-use crate::control::SEGMENT_ID_AT;
-use crate::{Segment, SegmentError};
+use super::{Ending, Finished, LaneSupplier, Supplier, peers};
+use crate::segment::SEGMENT_ID_AT;
+use crate::segment::write_all;
+use crate::{Identity, MAX_SUPPLIERS, Segment, SegmentError};
 
 #[test]
-fn who_may_have_lanes() {
+fn only_the_owner_has_lanes_and_only_once() {
     let client = Client::new(8);
     assert!(matches!(client.segment.lane_owner(1), Err(SegmentError::Refused { .. })), "once");
     let peer = Arc::new(Segment::attach_shm(client.segment.address()).unwrap());
@@ -36,18 +36,18 @@ fn who_may_have_lanes() {
 }
 
 #[test]
-fn the_table_has_an_end() {
+fn the_table_of_suppliers_is_bounded() {
     let client = Client::new(8);
-    let workers: Vec<LaneSupplier> = (0..MAX_SUPPLIERS).map(|_| client.worker()).collect();
+    let suppliers: Vec<LaneSupplier> = (0..MAX_SUPPLIERS).map(|_| client.supplier()).collect();
     let segment = Arc::new(Segment::attach_shm(client.segment.address()).unwrap());
     let me = Identity::current().unwrap();
     let one_more = || LaneSupplier::attach(Arc::clone(&segment), me, 1);
     assert!(one_more().unwrap_err().to_string().contains("64 suppliers are attached already"));
-    assert_eq!(client.owner.suppliers().len(), 64);
-    drop(workers);
-    assert_eq!(client.owner.suppliers(), []);
+    assert_eq!(client.lanes.suppliers().len(), 64);
+    drop(suppliers);
+    assert_eq!(client.lanes.suppliers(), []);
 
-    // One that died while it registered, and one that did not.
+    // The first one registers still, the second one was killed while it registered.
     let area = client.area();
     for (entry, pid) in area.suppliers().iter().zip([me.pid, 0x7fff_ffff]) {
         entry.holder.store(u64::from(pid) << 32 | u64::from(me.start), Ordering::Relaxed);
@@ -57,26 +57,26 @@ fn the_table_has_an_end() {
 }
 
 #[test]
-fn who_was_seen_once_loses_its_claims_only_when_it_dies_whatever_the_table_says() {
+fn a_known_supplier_loses_its_claims_only_when_it_ends_whatever_the_table_contains() {
     let mut client = Client::new(8);
-    let lane = client.owner.open_lane().unwrap();
-    assert!(client.owner.place(lane, 0, 0));
-    let worker = client.worker();
-    let claim = worker.claim(lane).unwrap();
-    let [seen] = client.owner.suppliers()[..] else { panic!("it is there") };
+    let lane = client.lanes.open_lane().unwrap();
+    assert!(client.lanes.place(lane, 0, 0));
+    let supplier = client.supplier();
+    let claim = supplier.claim(lane).unwrap();
+    let [seen] = client.lanes.suppliers()[..] else { panic!("it is there") };
     client.area().suppliers()[0].holder.store(0x7fff_ffff << 32, Ordering::Relaxed);
-    let [damaged] = client.owner.suppliers()[..] else { panic!("it is there") };
+    let [damaged] = client.lanes.suppliers()[..] else { panic!("it is there") };
     assert!(damaged.is_same(&seen) && damaged.identity != seen.identity);
-    client.owner.owner_died(&seen);
+    client.lanes.owner_died(&seen);
     assert_eq!(client.polled(), [Finished { slot: 0, ending: Ending::Lost }]);
-    assert_eq!(client.owner.suppliers(), []);
+    assert_eq!(client.lanes.suppliers(), []);
     drop(claim);
-    let next = client.worker();
-    assert!(next.index() == seen.index && !client.owner.suppliers()[0].is_same(&seen));
+    let next = client.supplier();
+    assert!(next.index() == seen.index && !client.lanes.suppliers()[0].is_same(&seen));
 }
 
 #[test]
-fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
+fn suppliers_of_a_replaced_file_do_not_touch_the_new_segment() {
     let dir = std::env::temp_dir().join(format!("softs-shm-lanes-{}", std::process::id()));
     let path = dir.join("file");
     let me = Identity::current().unwrap();
@@ -85,110 +85,111 @@ fn a_replaced_file_is_left_alone_by_those_who_had_the_old_one() {
         let attached = Segment::attach_file(&path, &crate::AttachPolicy::Anywhere).unwrap();
         LaneSupplier::attach(Arc::new(attached), me, 1).unwrap()
     };
-    // By one of the same shape, and by one that is smaller: then the old mapping must stay backed.
+    // By one of the same layout, and by a smaller one: the old mapping must stay backed.
     for n_slots in [100, 2] {
         let old = create(100);
-        let mut owner = old.lane_owner(1).unwrap();
-        let worker = attach();
-        let lane = owner.open_lane().unwrap();
-        assert!(worker.join(lane) && owner.place(lane, 0, 0) && owner.place(lane, 1, 0));
-        let claim = worker.claim(lane).unwrap();
+        let mut client = old.lane_owner(1).unwrap();
+        let supplier = attach();
+        let lane = client.open_lane().unwrap();
+        assert!(supplier.join(lane) && client.place(lane, 0, 0) && client.place(lane, 1, 0));
+        let claim = supplier.claim(lane).unwrap();
         let unused = attach();
-        std::mem::forget(owner);
-        // As the death of its owner does.
+        std::mem::forget(client);
+        // As the end of its owner does.
         rustix::fs::flock(&old.file, rustix::fs::FlockOperation::Unlock).unwrap();
 
         let len = std::fs::metadata(&path).unwrap().len();
         let new = create(n_slots);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
-        let mut owner = new.lane_owner(1).unwrap();
-        let fresh = owner.open_lane().unwrap();
-        assert_eq!(fresh, lane, "the same name means another lane");
-        let workers = [attach(), attach()];
-        assert!(workers.iter().all(|worker| worker.join(fresh)) && owner.place(fresh, 0, 0));
+        let mut client = new.lane_owner(1).unwrap();
+        let fresh = client.open_lane().unwrap();
+        assert_eq!(fresh, lane, "the same reference, another lane");
+        let suppliers = [attach(), attach()];
+        assert!(suppliers.iter().all(|supplier| supplier.join(fresh)) && client.place(fresh, 0, 0));
         assert!(
-            !worker.is_current()
-                && worker.claim(lane).is_none()
-                && !worker.has_orders(lane)
-                && !worker.join(lane)
+            !supplier.is_current()
+                && supplier.claim(lane).is_none()
+                && !supplier.has_orders(lane)
+                && !supplier.join(lane)
         );
-        assert!(matches!(worker.write(&claim, &[1; 4096]), Err(SegmentError::Gone { .. })));
-        assert!(!worker.publish(claim, Ok(())));
-        worker.set_sleeping(true);
-        assert_eq!(owner.wake_list(fresh, 9, u64::MAX), [0; 0]);
-        drop((worker, unused));
-        assert_eq!((owner.suppliers().len(), owner.n_attached(fresh)), (2, 2));
+        assert!(matches!(supplier.write(&claim, &[1; 4096]), Err(SegmentError::Gone { .. })));
+        assert!(!supplier.publish(claim, Ok(())));
+        supplier.set_sleeping(true);
+        assert_eq!(client.wake_list(fresh, 9, u64::MAX), [0; 0]);
+        drop((supplier, unused));
+        assert_eq!((client.suppliers().len(), client.n_attached(fresh)), (2, 2));
         let mut sample = [7; 8192];
         new.read(0, &mut sample).unwrap();
         assert_eq!(sample, [0; 8192]);
 
-        let claim = workers[1].claim(fresh).unwrap();
-        workers[1].write(&claim, &[3; 4096]).unwrap();
-        assert!(workers[1].publish(claim, Ok(())));
-        assert_eq!(owner.poll(), Some(Finished { slot: 0, ending: Ending::Done }));
-        drop((workers, owner, new));
+        let claim = suppliers[1].claim(fresh).unwrap();
+        suppliers[1].write(&claim, &[3; 4096]).unwrap();
+        assert!(suppliers[1].publish(claim, Ok(())));
+        assert_eq!(client.poll(), Some(Finished { slot: 0, ending: Ending::Done }));
+        drop((suppliers, client, new));
     }
     std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
-fn what_a_supplier_does_in_a_segment_that_was_replaced_meanwhile_is_undone() {
+fn actions_of_a_supplier_in_a_replaced_segment_are_undone() {
     let mut client = Client::new(8);
-    let worker = client.worker();
-    let lane = client.owner.open_lane().unwrap();
-    assert!(worker.join(lane) && client.owner.place(lane, 0, 7));
-    // It has looked, and found the segment that it attached to; then that is another one, with the same names for lanes.
+    let supplier = client.supplier();
+    let lane = client.lanes.open_lane().unwrap();
+    assert!(supplier.join(lane) && client.lanes.place(lane, 0, 7));
+    // It has checked that the segment is the one it attached to; then the segment is replaced by one with the same
+    // lane references.
     let area = client.area();
     let ring = area.ring(lane.index);
     let id_at = client.segment.layout.unwrap().block_at() + SEGMENT_ID_AT;
     write_all(client.segment.file.as_fd(), id_at, &[5; 8]).unwrap();
-    assert!(worker.claim_in(ring, lane).is_none());
-    let other = client.worker();
+    assert!(supplier.claim_in(ring, lane).is_none());
+    let other = client.supplier();
     let claim = other.claim(lane).unwrap();
     assert_eq!((claim.slot(), claim.sequence()), (0, 7));
 
-    // Its place in the table is somebody else's by now.
-    let supplier = client.owner.suppliers()[worker.index() as usize];
-    let before = Identity { start: supplier.identity.start ^ 1, ..supplier.identity };
-    peers::leave(&area, worker.index(), before);
-    assert_eq!((client.owner.suppliers()[0], client.owner.n_attached(lane)), (supplier, 1));
-    peers::leave(&area, worker.index(), supplier.identity);
-    assert_eq!((client.owner.suppliers().len(), client.owner.n_attached(lane)), (1, 0));
+    // Its entry in the table is that of another supplier by now.
+    let entry = client.lanes.suppliers()[supplier.index() as usize];
+    let before = Identity { start: entry.identity.start ^ 1, ..entry.identity };
+    peers::leave(&area, supplier.index(), before);
+    assert_eq!((client.lanes.suppliers()[0], client.lanes.n_attached(lane)), (entry, 1));
+    peers::leave(&area, supplier.index(), entry.identity);
+    assert_eq!((client.lanes.suppliers().len(), client.lanes.n_attached(lane)), (1, 0));
     assert!(other.publish(claim, Ok(())));
 }
 
 #[test]
-fn a_slot_whose_order_was_overwritten_stays_out_of_use() {
-    let done = |word: Word| word.with_state(State::Done);
+fn the_slot_of_an_overwritten_order_stays_out_of_use() {
+    let done = |word: CellValue| word.with_state(State::Done);
     for wrong in [
-        done(Word::ordered(0, 1)),
-        done(Word::ordered(9, 0)),
-        done(Word::ordered(1 << 20, 0)),
-        Word::ordered(0, 0).with_state(State::Cancelled),
-        Word::from_bits(!0),
+        done(CellValue::ordered(0, 1)),
+        done(CellValue::ordered(9, 0)),
+        done(CellValue::ordered(1 << 20, 0)),
+        CellValue::ordered(0, 0).with_state(State::Cancelled),
+        CellValue::from_bits(!0),
     ] {
         let mut client = Client::new(8);
-        let (worker, other) = (client.worker(), client.worker());
-        let lane = client.owner.open_lane().unwrap();
-        assert!(worker.join(lane) && client.owner.place(lane, 0, 0));
-        let claim = worker.claim(lane).unwrap();
+        let (supplier, other) = (client.supplier(), client.supplier());
+        let lane = client.lanes.open_lane().unwrap();
+        assert!(supplier.join(lane) && client.lanes.place(lane, 0, 0));
+        let claim = supplier.claim(lane).unwrap();
         let area = client.area();
         let ring = area.ring(lane.index);
-        ring.cells[ring.index(0)].word.store(wrong.bits(), Ordering::Relaxed);
-        assert!(!worker.publish(claim, Ok(())), "not even its supplier knows the order now");
-        // Others go round and round the cell.
+        ring.cells[ring.index(0)].value.store(wrong.bits(), Ordering::Relaxed);
+        assert!(!supplier.publish(claim, Ok(())), "its supplier cannot end the order either");
+        // Other orders pass the cell in each lap.
         for sequence in 0..40 {
-            assert!(client.owner.place(lane, 3, sequence));
+            assert!(client.lanes.place(lane, 3, sequence));
             let claim = other.claim(lane).unwrap();
             assert_eq!(claim.sequence(), sequence);
             assert!(other.publish(claim, Ok(())));
             assert_eq!(client.polled(), [Finished { slot: 3, ending: Ending::Done }]);
         }
-        let supplier = client.owner.suppliers()[worker.index() as usize];
-        worker.die();
-        client.owner.owner_died(&supplier);
+        let entry = client.lanes.suppliers()[supplier.index() as usize];
+        supplier.die();
+        client.lanes.owner_died(&entry);
         assert_eq!(client.polled(), []);
-        assert!(!client.owner.place(lane, 0, 0) && !client.owner.cancel(0) && !client.owner.is_settled(lane));
+        assert!(!client.lanes.place(lane, 0, 0) && !client.lanes.cancel(0) && !client.lanes.is_settled(lane));
     }
 }
 
@@ -203,7 +204,7 @@ impl Noise {
         self.0
     }
 
-    /// Anything at all, or `word` with one bit wrong, or mostly what it is.
+    /// A random word, or `word` with one bit flipped, or mostly `word`.
     fn damage(&mut self, word: u64) -> u64 {
         match self.next() % 6 {
             0 => self.next(),
@@ -235,20 +236,20 @@ fn check_ends(client: &mut Client) -> usize {
 }
 
 #[test]
-fn whatever_lies_in_the_lanes_both_sides_stay_within_them() {
+fn with_damaged_lanes_both_ends_stay_within_bounds() {
     let (mut noise, mut n_ended) = (Noise(1), 0);
     for _ in 0..500 {
         // Slots go out of use, so a new one each time.
         let mut client = Client::new(8);
-        let worker = client.worker();
-        let lane = client.owner.open_lane().unwrap();
+        let supplier = client.supplier();
+        let lane = client.lanes.open_lane().unwrap();
         let area = client.area();
         let ring = area.ring(lane.index);
         for round in 0..40 {
             for slot in 0..8 {
-                client.owner.place(lane, slot, 0);
+                client.lanes.place(lane, slot, 0);
             }
-            noise.damage_all(ring.cells.iter().map(|cell| &cell.word));
+            noise.damage_all(ring.cells.iter().map(|cell| &cell.value));
             let header = ring.header;
             let words = [
                 &header.tail.word,
@@ -257,10 +258,10 @@ fn whatever_lies_in_the_lanes_both_sides_stay_within_them() {
                 &area.errors()[round % 3].holder,
             ];
             words[round % 4].store(noise.next(), Ordering::Relaxed);
-            while let Some(claim) = worker.claim(lane) {
+            while let Some(claim) = supplier.claim(lane) {
                 assert!(claim.slot() < 8);
-                worker.write(&claim, &[1; 64]).unwrap();
-                worker.publish(claim, if round % 3 == 0 { Err("text") } else { Ok(()) });
+                supplier.write(&claim, &[1; 64]).unwrap();
+                supplier.publish(claim, if round % 3 == 0 { Err("text") } else { Ok(()) });
             }
             area.errors()[round % 4].len.store(noise.next() as u32, Ordering::Relaxed);
             n_ended += check_ends(&mut client);
@@ -270,28 +271,28 @@ fn whatever_lies_in_the_lanes_both_sides_stay_within_them() {
 }
 
 #[test]
-fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
+fn with_damaged_tables_both_ends_stay_within_bounds() {
     let (mut noise, mut n_ended, mut n_died, mut n_woken) = (Noise(7), 0, 0, 0);
     for _ in 0..100 {
         let mut client = Client::new(8);
-        let mut workers = vec![client.worker(), client.worker()];
-        let lane = client.owner.open_lane().unwrap();
+        let mut suppliers = vec![client.supplier(), client.supplier()];
+        let lane = client.lanes.open_lane().unwrap();
         let area = client.area();
-        let (header, door) = (area.header(), &area.ring(lane.index).header.door);
+        let (header, membership) = (area.header(), &area.ring(lane.index).header.membership);
         let me = &header.client;
         for round in 0..40 {
             for slot in 0..8 {
-                client.owner.place(lane, slot, 0);
+                client.lanes.place(lane, slot, 0);
             }
-            for worker in &workers {
-                worker.join(lane);
-                worker.set_sleeping(round % 2 == 0);
+            for supplier in &suppliers {
+                supplier.join(lane);
+                supplier.set_sleeping(round % 2 == 0);
             }
-            client.owner.sleep_for(round % 9);
-            noise.damage_all([&door.attached, &me.pid_ns, &header.client_awaits.word]);
-            noise.damage_all([&header.suppliers_asleep.word, &header.table_version.word]);
+            client.lanes.sleep_for(round % 9);
+            noise.damage_all([&membership.attached, &me.pid_ns, &header.client_awaits.word]);
+            noise.damage_all([&header.suppliers_waiting.word, &header.table_version.word]);
             noise.damage_halves([
-                &door.generation,
+                &membership.generation,
                 &me.pid,
                 &me.start,
                 &me.bell_fd,
@@ -304,42 +305,42 @@ fn whatever_lies_in_the_tables_both_sides_stay_within_them() {
             }
 
             let n_new = round as usize % 5;
-            let woken = client.owner.wake_list(lane, n_new, u64::MAX);
+            let woken = client.lanes.wake_list(lane, n_new, u64::MAX);
             assert!(woken.len() <= n_new && woken.iter().all(|&supplier| supplier < MAX_SUPPLIERS));
             n_woken += woken.len();
-            for worker in &workers {
-                let _ = worker.has_senior_awake(lane);
-                let _ = worker.client_to_wake(round);
-                let claims: Vec<_> = (0..3).map_while(|_| worker.claim(lane)).collect();
+            for supplier in &suppliers {
+                let _ = supplier.has_senior_awake(lane);
+                let _ = supplier.client_to_wake(round);
+                let claims: Vec<_> = (0..3).map_while(|_| supplier.claim(lane)).collect();
                 for claim in claims {
                     assert!(claim.slot() < 8);
-                    worker.write(&claim, &[1; 64]).unwrap();
-                    worker.publish(claim, Ok(()));
+                    supplier.write(&claim, &[1; 64]).unwrap();
+                    supplier.publish(claim, Ok(()));
                 }
             }
-            let suppliers = client.owner.suppliers();
-            assert!(suppliers.iter().all(|supplier| supplier.index < MAX_SUPPLIERS));
-            for supplier in suppliers.iter().filter(|supplier| supplier.index % 3 == round % 3) {
-                client.owner.owner_died(supplier);
+            let entries = client.lanes.suppliers();
+            assert!(entries.iter().all(|entry| entry.index < MAX_SUPPLIERS));
+            for entry in entries.iter().filter(|entry| entry.index % 3 == round % 3) {
+                client.lanes.owner_died(entry);
                 n_died += 1;
             }
-            let nobody = Identity { pid: 1, start: 1, pid_ns: 1 };
+            let unknown = Identity { pid: 1, start: 1, pid_ns: 1 };
             let index = noise.next() as u32;
-            client.owner.owner_died(&Supplier { index, generation: 1, identity: nobody, bell_fd: 0 });
+            client.lanes.owner_died(&Supplier { index, generation: 1, identity: unknown, bell_fd: 0 });
             n_ended += check_ends(&mut client);
             let _ = (
-                client.owner.suppliers_version(),
-                client.owner.n_attached(lane),
-                client.owner.who_is_awake(lane),
+                client.lanes.suppliers_version(),
+                client.lanes.n_attached(lane),
+                client.lanes.who_is_awake(lane),
             );
             assert!(client.segment.lane_stats().is_some());
-            // It leaves, or cannot; another one comes, or cannot.
-            let segment = Arc::clone(workers[0].segment());
-            if let Ok(worker) = LaneSupplier::attach(segment, Identity::current().unwrap(), 1) {
-                workers[round as usize % 2] = worker;
+            // It leaves if it can, and another one attaches if it can.
+            let segment = Arc::clone(suppliers[0].segment());
+            if let Ok(supplier) = LaneSupplier::attach(segment, Identity::current().unwrap(), 1) {
+                suppliers[round as usize % 2] = supplier;
             }
             // What the client alone writes, it does not write again.
-            door.generation.store(lane.generation, Ordering::Relaxed);
+            membership.generation.store(lane.generation, Ordering::Relaxed);
             me.register(Identity::current().unwrap(), 7);
         }
     }
@@ -353,7 +354,7 @@ fn a_view_shows_the_slot_and_keeps_it() {
     assert!(matches!(client.segment.view(500, 64), Err(SegmentError::OutOfBounds { .. })));
     client.segment.write(64, b"seen").unwrap();
     drop(client);
-    // SAFETY: M5: the view keeps the mapping, and nobody else has it.
+    // SAFETY: M5: the view keeps the mapping, which no other process has.
     let seen = unsafe { std::slice::from_raw_parts(view.as_ptr(), 4).to_vec() };
     assert_eq!((seen.as_slice(), view.len(), view.is_empty()), (b"seen".as_slice(), 64, false));
     view.segment().scribble(64, 64).unwrap();

@@ -1,24 +1,25 @@
-//! The ring under loom: every interleaving, and every value that a load may return, of two or three peers at small capacities.
+//! The ring under loom: every interleaving, and every value that a load may return, for two or three peers at small
+//! capacities.
 //!
-//! The samples are loom's cells, which report two accesses that nothing orders. `make test` runs these.
+//! The samples are loom's cells, which report unordered accesses. `make test` runs these.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
 use super::atomics::{AtomicU64, Ordering};
-use super::bell;
-use super::ring::{Cell, Held, LaneHeader, Look, Ring};
-use super::word::{State, Word};
+use super::cell::{Cell, CellValue, State};
+use super::doorbell;
+use super::ring::{HeldOrder, LaneHeader, OrderState, Ring};
 
 const N_SLOTS: u32 = 2;
 const GENERATION: u32 = 1;
 
-/// What lies in a segment.
+/// The contents of a segment.
 struct Memory {
     header: LaneHeader,
     cells: Vec<Cell>,
-    asleep: AtomicU64,
+    waiting: AtomicU64,
     samples: [UnsafeCell<u64>; N_SLOTS as usize],
 }
 
@@ -27,7 +28,7 @@ impl Memory {
         let memory = Self {
             header: LaneHeader::default(),
             cells: (0..n_cells).map(|_| Cell::default()).collect(),
-            asleep: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             samples: std::array::from_fn(|_| UnsafeCell::new(0)),
         };
         memory.ring().begin(GENERATION);
@@ -43,25 +44,26 @@ impl Memory {
         self.ring().set_tail(position + 1);
     }
 
-    fn claim(&self, owner: u32) -> Option<Held> {
-        self.ring().claim(GENERATION, owner, N_SLOTS)
+    fn claim(&self, supplier: u32) -> Option<HeldOrder> {
+        self.ring().claim(GENERATION, supplier, N_SLOTS)
     }
 
     /// Fills the slot of an order with its sequence.
-    fn fill(&self, held: &Held) {
+    fn fill(&self, held: &HeldOrder) {
         let slot = held.slot() as usize;
-        // SAFETY: L4, which is to be shown: whoever holds an order is alone with its slot. Loom panics otherwise.
+        // SAFETY: L4, which is tested here: only the supplier that holds an order accesses its slot. Loom panics
+        // otherwise.
         self.samples[slot].with_mut(|sample| unsafe { *sample = held.sequence() });
     }
 
     fn sample(&self, slot: u32) -> u64 {
-        // SAFETY: L4, which is to be shown: nobody writes to the slot of an order that has ended. Loom panics otherwise.
+        // SAFETY: L4, which is tested here: no supplier writes to the slot of an ended order. Loom panics otherwise.
         self.samples[slot as usize].with(|sample| unsafe { *sample })
     }
 
-    /// One supplier that takes what there is.
-    fn serve(&self, owner: u32) -> bool {
-        let held = self.claim(owner);
+    /// One supplier that serves one order, if one waits.
+    fn serve(&self, supplier: u32) -> bool {
+        let held = self.claim(supplier);
         if let Some(held) = &held {
             self.fill(held);
             assert!(self.ring().publish(held, State::Done));
@@ -77,15 +79,15 @@ fn a_claim_against_a_claim() {
         memory.place(0, 0, 10);
         memory.place(1, 1, 11);
         let peers: Vec<_> = (1..3)
-            .map(|owner| {
+            .map(|supplier| {
                 let memory = Arc::clone(&memory);
-                thread::spawn(move || u32::from(memory.serve(owner)))
+                thread::spawn(move || u32::from(memory.serve(supplier)))
             })
             .collect();
         let n_served: u32 = peers.into_iter().map(|peer| peer.join().unwrap()).sum();
         assert_eq!(n_served, 2, "two orders, two suppliers, one each");
         for (position, slot) in [(0, 0), (1, 1)] {
-            assert_eq!(memory.ring().look(position, slot), Look::Done);
+            assert_eq!(memory.ring().state_of(position, slot), OrderState::Done);
             assert_eq!(memory.sample(slot), 10 + u64::from(slot));
         }
     });
@@ -100,24 +102,25 @@ fn a_publish_against_a_take() {
             thread::spawn(move || memory.serve(1) as u32 + memory.serve(1) as u32)
         };
         memory.place(0, 0, 10);
-        // Whether it is taken at its cell or because its region is flagged, the sample is there; then the slot is ordered again.
+        // Whether it is found at its cell or by the flag of its region, the sample is complete; then the slot is
+        // ordered again.
         let flagged = memory.ring().fetch_finished() != 0;
-        let seen = memory.ring().look(0, 0);
-        assert!(!flagged || seen == Look::Done, "whoever sees the flag sees the end");
-        let again = seen == Look::Done;
+        let seen = memory.ring().state_of(0, 0);
+        assert!(!flagged || seen == OrderState::Done, "a client that sees the flag sees the end");
+        let again = seen == OrderState::Done;
         if again {
             assert_eq!(memory.sample(0), 10);
             memory.place(1, 0, 20);
         }
         let n_served = supplier.join().unwrap();
-        // What was placed before the supplier looked is served; all that was served has been flagged.
+        // An order placed before the supplier checked is served; all served orders are flagged.
         let (position, sequence) = if again { (1, 20) } else { (0, 10) };
         if n_served == 1 + u32::from(again) {
-            assert_eq!(memory.ring().look(position, 0), Look::Done);
+            assert_eq!(memory.ring().state_of(position, 0), OrderState::Done);
             assert_eq!(memory.sample(0), sequence);
             assert!(flagged || memory.ring().fetch_finished() != 0);
         } else {
-            assert_eq!(memory.ring().look(position, 0), Look::Waiting);
+            assert_eq!(memory.ring().state_of(position, 0), OrderState::Waiting);
             assert!(memory.claim(2).is_some(), "no order is lost behind the hint");
         }
     });
@@ -134,14 +137,14 @@ fn a_cancel_against_a_claim() {
         };
         let cancelled = memory.ring().cancel(0, 0);
         if cancelled {
-            // The slot is the client's: it orders it elsewhere.
+            // The slot is free: the client orders it again.
             memory.place(1, 0, 20);
         }
         let served = supplier.join().unwrap();
         assert!(served || cancelled);
         if served {
             let (position, sequence) = if cancelled { (1, 20) } else { (0, 10) };
-            assert_eq!(memory.ring().look(position, 0), Look::Done);
+            assert_eq!(memory.ring().state_of(position, 0), OrderState::Done);
             assert_eq!(memory.sample(0), sequence);
         } else {
             assert!(memory.serve(2), "the new order waits");
@@ -150,7 +153,7 @@ fn a_cancel_against_a_claim() {
 }
 
 #[test]
-fn an_order_that_is_given_back_is_not_lost() {
+fn a_returned_order_is_not_lost() {
     loom::model(|| {
         let memory = Memory::new(4);
         memory.place(0, 0, 10);
@@ -160,7 +163,7 @@ fn an_order_that_is_given_back_is_not_lost() {
             let memory = Arc::clone(&memory);
             thread::spawn(move || memory.serve(2))
         };
-        // It has begun to write when it gives the order back.
+        // It has begun to write when it returns the order.
         memory.fill(&held);
         assert!(memory.ring().unclaim(&held));
         assert!(other.join().unwrap(), "an order waited all the time");
@@ -171,7 +174,7 @@ fn an_order_that_is_given_back_is_not_lost() {
 }
 
 #[test]
-fn two_orders_that_are_given_back_are_not_lost() {
+fn two_returned_orders_are_not_lost() {
     loom::model(|| {
         let memory = Memory::new(4);
         memory.place(0, 0, 10);
@@ -191,7 +194,7 @@ fn two_orders_that_are_given_back_are_not_lost() {
 }
 
 #[test]
-fn an_order_given_back_and_taken_back() {
+fn a_return_against_a_cancel() {
     loom::model(|| {
         let memory = Memory::new(2);
         memory.place(0, 0, 10);
@@ -205,7 +208,7 @@ fn an_order_given_back_and_taken_back() {
             })
         };
         if memory.ring().cancel(0, 0) {
-            // The slot's memory is used by the client itself: what the supplier wrote comes before.
+            // The client uses the slot's memory itself: writes of the supplier come before.
             memory.sample(0);
         }
         supplier.join().unwrap();
@@ -227,7 +230,7 @@ fn a_reclaim_against_a_publish() {
         let published = supplier.join().unwrap();
         assert!(reclaimed != published, "the order ends once");
         if published {
-            assert_eq!(memory.ring().look(0, 0), Look::Done);
+            assert_eq!(memory.ring().state_of(0, 0), OrderState::Done);
         }
     });
 }
@@ -241,16 +244,16 @@ fn a_reclaim_against_a_claim() {
             let memory = Arc::clone(&memory);
             thread::spawn(move || memory.serve(2))
         };
-        // Supplier 1 is dead; that is no reason to take the order from supplier 2.
+        // Supplier 1 is dead; the order of supplier 2 is not reclaimed.
         assert!(!memory.ring().reclaim(0, 0, 1));
-        memory.ring().look_everywhere(1);
+        memory.ring().rescan_all(1);
         assert!(supplier.join().unwrap());
-        assert_eq!((memory.ring().look(0, 0), memory.sample(0)), (Look::Done, 10));
+        assert_eq!((memory.ring().state_of(0, 0), memory.sample(0)), (OrderState::Done, 10));
     });
 }
 
 #[test]
-fn an_order_whose_owner_dies_as_it_gives_it_back_is_not_lost() {
+fn an_order_of_a_supplier_killed_while_it_returns_it_is_not_lost() {
     loom::model(|| {
         let memory = Memory::new(2);
         memory.place(0, 0, 10);
@@ -260,12 +263,12 @@ fn an_order_whose_owner_dies_as_it_gives_it_back_is_not_lost() {
             let memory = Arc::clone(&memory);
             thread::spawn(move || memory.serve(2))
         };
-        // It dies between the two steps of `unclaim`: the cell says that the order waits, the hint does not.
-        memory.cells[0].word.store(Word::ordered(0, 0).bits(), Ordering::Release);
+        // It is killed between the two steps of `unclaim`: the order waits by its cell, but not by the hint.
+        memory.cells[0].value.store(CellValue::ordered(0, 0).bits(), Ordering::Release);
         assert!(!memory.ring().reclaim(0, 0, 1));
-        memory.ring().look_everywhere(1);
-        assert!(other.join().unwrap() || memory.serve(3), "it waits, and nobody looks");
-        assert_eq!((memory.ring().look(0, 0), memory.sample(0)), (Look::Done, 10));
+        memory.ring().rescan_all(1);
+        assert!(other.join().unwrap() || memory.serve(3), "it waits, and no supplier finds it");
+        assert_eq!((memory.ring().state_of(0, 0), memory.sample(0)), (OrderState::Done, 10));
     });
 }
 
@@ -279,7 +282,7 @@ fn an_order_that_waits_for_more_than_a_lap_is_served_once() {
             let memory = Arc::clone(&memory);
             thread::spawn(move || memory.serve(1))
         };
-        // The second order is taken back and placed again; the position between, whose cell is in use, is passed.
+        // The second order is cancelled and placed again; the position between, with a cell in use, is passed.
         let sequence = if memory.ring().cancel(1, 1) {
             memory.place(3, 1, 21);
             21
@@ -289,13 +292,13 @@ fn an_order_that_waits_for_more_than_a_lap_is_served_once() {
         let served = supplier.join().unwrap();
         assert!(served, "an order waited all the time");
         assert!(memory.serve(2) && !memory.serve(2), "and so does the other");
-        assert_eq!(memory.ring().look(0, 0), Look::Done);
+        assert_eq!(memory.ring().state_of(0, 0), OrderState::Done);
         assert_eq!((memory.sample(0), memory.sample(1)), (10, sequence));
     });
 }
 
 #[test]
-fn an_order_that_is_given_back_after_a_lap_is_not_lost() {
+fn an_order_returned_after_a_lap_is_not_lost() {
     loom::model(|| {
         let memory = Memory::new(2);
         memory.place(0, 0, 10);
@@ -312,31 +315,32 @@ fn an_order_that_is_given_back_after_a_lap_is_not_lost() {
         let served = other.join().unwrap();
         let n_left = u32::from(memory.serve(3)) + u32::from(memory.serve(3));
         assert_eq!(n_left + u32::from(served), 2);
-        assert_eq!(memory.ring().look(0, 0), Look::Done);
+        assert_eq!(memory.ring().state_of(0, 0), OrderState::Done);
         assert_eq!(memory.sample(0), 10);
     });
 }
 
 #[test]
-fn a_bell_against_sleep() {
+fn a_wake_against_a_wait() {
     loom::model(|| {
         let memory = Memory::new(2);
         let supplier = {
             let memory = Arc::clone(&memory);
             thread::spawn(move || {
-                bell::fall_asleep(&memory.asleep, 1);
+                doorbell::begin_wait(&memory.waiting, 1);
                 memory.ring().next_sequence(GENERATION).is_some()
             })
         };
         memory.place(0, 0, 10);
-        let woken = bell::asleep(&memory.asleep) & 2 != 0 && bell::may_ring(&memory.asleep, 1);
+        let woken =
+            doorbell::waiting_peers(&memory.waiting) & 2 != 0 && doorbell::claim_wake(&memory.waiting, 1);
         let saw_it = supplier.join().unwrap();
-        assert!(woken || saw_it, "it would sleep while an order waits");
+        assert!(woken || saw_it, "it would block while an order waits");
     });
 }
 
 #[test]
-fn an_order_that_one_leaves_to_another_who_falls_asleep_is_seen() {
+fn an_order_left_to_a_supplier_that_begins_to_wait_is_seen() {
     loom::model(|| {
         let memory = Memory::new(2);
         memory.place(0, 0, 10);
@@ -344,21 +348,21 @@ fn an_order_that_one_leaves_to_another_who_falls_asleep_is_seen() {
             let memory = Arc::clone(&memory);
             thread::spawn(move || {
                 let has_seen = memory.ring().next_sequence(GENERATION).is_some();
-                bell::fall_asleep(&memory.asleep, 1);
-                // It leaves the order to the senior if that one is awake.
-                has_seen && memory.asleep.load(Ordering::Relaxed) & 1 == 0
+                doorbell::begin_wait(&memory.waiting, 1);
+                // It leaves the order to the senior if that one does not wait.
+                has_seen && memory.waiting.load(Ordering::Relaxed) & 1 == 0
             })
         };
-        bell::fall_asleep(&memory.asleep, 0);
+        doorbell::begin_wait(&memory.waiting, 0);
         let senior_takes_it = memory.ring().next_sequence(GENERATION).is_some();
-        assert!(!junior.join().unwrap() || senior_takes_it, "both would sleep while an order waits");
+        assert!(!junior.join().unwrap() || senior_takes_it, "both would block while an order waits");
     });
 }
 
 #[test]
-fn the_last_of_the_awaited_rings() {
+fn the_last_awaited_change_wakes() {
     loom::model(|| {
-        // What matters of two orders: whether they have ended.
+        // Two orders, reduced to whether they have ended.
         let ended: Arc<[AtomicU64; 2]> = Arc::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let awaited = Arc::new(AtomicU64::new(0));
         let suppliers: Vec<_> = (0..2)
@@ -366,34 +370,34 @@ fn the_last_of_the_awaited_rings() {
                 let (ended, awaited) = (Arc::clone(&ended), Arc::clone(&awaited));
                 thread::spawn(move || {
                     ended[order].store(1, Ordering::Release);
-                    bell::count(&awaited, 1)
+                    doorbell::count_changes(&awaited, 1)
                 })
             })
             .collect();
         let missing = || ended.iter().filter(|one| one.load(Ordering::Acquire) == 0).count() as u32;
-        // The client says how many it waits for, and looks again, until nothing has ended in between.
-        let (mut said, mut left) = (0, missing());
-        while left != 0 && left != said {
-            said = left;
-            bell::sleep_for(&awaited, said);
+        // The client announces how many it awaits, and checks again, until no order has ended in between.
+        let (mut announced, mut left) = (0, missing());
+        while left != 0 && left != announced {
+            announced = left;
+            doorbell::await_changes(&awaited, announced);
             left = missing();
         }
-        let n_rings: usize = suppliers.into_iter().map(|one| usize::from(one.join().unwrap())).sum();
-        assert!(left == 0 || n_rings >= 1, "it sleeps for {left} that have ended, and nobody rang");
+        let n_wakes: usize = suppliers.into_iter().map(|one| usize::from(one.join().unwrap())).sum();
+        assert!(left == 0 || n_wakes >= 1, "it would wait for {left} orders that have ended");
     });
 }
 
 #[test]
-fn one_of_two_rings() {
+fn one_of_two_changes_wakes() {
     loom::model(|| {
         let memory = Memory::new(2);
-        bell::sleep_for(&memory.asleep, 1);
+        doorbell::await_changes(&memory.waiting, 1);
         let other = {
             let memory = Arc::clone(&memory);
-            thread::spawn(move || bell::count(&memory.asleep, 1))
+            thread::spawn(move || doorbell::count_changes(&memory.waiting, 1))
         };
-        let mine = bell::count(&memory.asleep, 1);
-        assert!(mine != other.join().unwrap(), "one wake-up, one ring");
+        let mine = doorbell::count_changes(&memory.waiting, 1);
+        assert!(mine != other.join().unwrap(), "one wake-up");
     });
 }
 
@@ -424,7 +428,7 @@ fn a_new_generation_against_a_join() {
         };
         memory.ring().begin(GENERATION + 1);
         old.join().unwrap();
-        let attached = memory.header.door.attached.load(Ordering::Relaxed);
+        let attached = memory.header.membership.attached.load(Ordering::Relaxed);
         assert_eq!(attached, 0, "a supplier of the old product counts for the new one");
     });
 }

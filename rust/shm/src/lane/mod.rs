@@ -1,29 +1,27 @@
-//! Lanes: orders that go from a client to its suppliers, and back, through memory alone.
+//! Lanes: orders from a client to its suppliers, and back, through shared memory only.
 //!
-//! A lane is a ring of cells for one product. The client ([`LaneClient`]) places an order into a cell, any attached supplier
-//! ([`LaneSupplier`]) claims it, fills the slot and publishes, and the client takes note. No step is taken in two halves, so whoever dies, at
-//! whatever instruction, leaves cells that say exactly what he held. The invariants L1 to L7 are in the crate documentation, the bytes
-//! in `docs/segment.md`.
+//! A lane is a ring of cells for one product. The client ([`LaneClient`]) places an order into a cell, any attached
+//! supplier ([`LaneSupplier`]) claims it, fills the slot and publishes, and the client polls it. Each step is one
+//! atomic operation, so a process that is killed at any instruction leaves cells that record exactly what it held.
+//! The invariants L1 to L7 are in the crate documentation, the bytes in `docs/segment.md`.
 
 #[cfg(not(loom))]
 mod area;
 mod atomics;
-mod bell;
+mod cell;
+#[cfg(not(loom))]
+mod client;
 #[cfg(not(loom))]
 mod counters;
+mod doorbell;
 #[cfg(not(loom))]
 mod errors;
-#[cfg(not(loom))]
-mod identity;
-#[cfg(not(loom))]
-mod owner;
+mod lane_ref;
 #[cfg(not(loom))]
 mod peers;
 mod ring;
-mod shape;
-mod word;
 #[cfg(not(loom))]
-mod worker;
+mod supplier;
 
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -44,23 +42,11 @@ mod tests;
 #[cfg(not(loom))]
 pub use area::{N_CLIENT_COUNTERS, N_SUPPLIER_COUNTERS};
 #[cfg(not(loom))]
+pub use client::{Ending, Finished, LaneClient};
+#[cfg(not(loom))]
 pub use counters::{Counters, LaneActivity, LaneStats};
-#[cfg(not(loom))]
-pub use identity::Identity;
-#[cfg(not(loom))]
-pub use owner::{Ending, Finished, LaneClient};
+pub use lane_ref::LaneRef;
 #[cfg(not(loom))]
 pub use peers::Supplier;
-pub(crate) use shape::Shape;
-pub use shape::{MAX_SUPPLIERS, N_LANES};
 #[cfg(not(loom))]
-pub use worker::{Claim, LaneSupplier};
-
-/// One use of one lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LaneRef {
-    /// Which lane, below [`N_LANES`].
-    pub index: u32,
-    /// Which use of it, counted from 1.
-    pub generation: u32,
-}
+pub use supplier::{Claim, LaneSupplier};

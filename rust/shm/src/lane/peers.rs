@@ -1,25 +1,27 @@
-//! The table of the attached suppliers, and the client's own entry.
+//! The table of attached suppliers, and the entry of the client.
 
 use super::area::{Area, ClientEntry, Header, SupplierEntry};
 use super::atomics::Ordering;
-use super::identity::Identity;
-use crate::CachePolicy;
+use super::doorbell;
+use crate::copy::CachePolicy;
+use crate::process::Identity;
+use crate::segment::N_LANES;
 
 /// A supplier that is attached to the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supplier {
-    /// Its place in the table, below [`super::MAX_SUPPLIERS`].
+    /// Its index in the table, below [`crate::MAX_SUPPLIERS`].
     pub index: u32,
-    /// Which use of that place this is.
+    /// Number of this use of the index.
     pub generation: u32,
     /// Its process.
     pub identity: Identity,
-    /// The descriptor of its bell, in its process.
+    /// The descriptor of its doorbell, in its process.
     pub bell_fd: u32,
 }
 
 impl Supplier {
-    /// Whether both are one use of one place, whatever else the table says of it by now.
+    /// Whether both are the same use of the same index, whatever else the table contains by now.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         (self.index, self.generation) == (other.index, other.generation)
@@ -36,7 +38,7 @@ impl ClientEntry {
         self.ready.store(1, Ordering::Release);
     }
 
-    /// The client's process and its bell, once it has lanes.
+    /// The client's process and its doorbell, once it has lanes.
     pub(crate) fn read(&self) -> Option<(Identity, u32)> {
         // SYNC(client-known): pairs with `register`.
         if self.ready.load(Ordering::Acquire) != 1 {
@@ -50,13 +52,13 @@ impl ClientEntry {
         Some((identity, self.bell_fd.load(Ordering::Relaxed)))
     }
 
-    /// How the slots are to be written.
-    pub(crate) fn advise(&self, stores: CachePolicy) {
-        self.streaming.store(u32::from(stores == CachePolicy::Streaming), Ordering::Relaxed);
+    /// Sets how suppliers should write the slots.
+    pub(crate) fn advise(&self, policy: CachePolicy) {
+        self.streaming.store(u32::from(policy == CachePolicy::Streaming), Ordering::Relaxed);
     }
 
-    /// How the client would have its slots written. Right or wrong, it changes nothing but the speed.
-    pub(crate) fn stores(&self) -> CachePolicy {
+    /// How suppliers should write the slots; it affects only speed.
+    pub(crate) fn cache_policy(&self) -> CachePolicy {
         if self.streaming.load(Ordering::Relaxed) == 1 { CachePolicy::Streaming } else { CachePolicy::Cached }
     }
 
@@ -67,9 +69,9 @@ impl ClientEntry {
 }
 
 impl SupplierEntry {
-    /// What is registered here, if anything.
+    /// The registered supplier, if there is one.
     pub(crate) fn read(&self, index: u32) -> Option<Supplier> {
-        // SYNC(entry-taken): pairs with `register`; what is read from here on is not from an earlier use.
+        // SYNC(entry-taken): pairs with `register`; later reads do not return values of an earlier use.
         let generation = self.generation.load(Ordering::Acquire);
         // SYNC(supplier-known): pairs with `register`.
         if self.ready.load(Ordering::Acquire) != 1 {
@@ -85,7 +87,7 @@ impl SupplierEntry {
         (holder != 0).then_some(Identity { pid: (holder >> 32) as u32, start: holder as u32, pid_ns })
     }
 
-    /// Takes the entry if it is free, or if a process that died while it registered left it.
+    /// Takes the entry if it is free, or if it is that of a process that was killed while it registered.
     fn register(&self, identity: Identity, bell_fd: u32) -> bool {
         let left = match self.holder() {
             None => 0,
@@ -127,12 +129,13 @@ pub(crate) fn register(area: &Area, identity: Identity, bell_fd: u32) -> Option<
     Some(index)
 }
 
-/// Gives back the entry of a supplier that holds no claim. Nothing happens where somebody else has it.
+/// Frees the entry of a supplier that holds no claim. Does nothing where another supplier has it.
 pub(crate) fn leave(area: &Area, index: u32, identity: Identity) {
     free(area, index, |entry| entry.holder() == Some(identity));
 }
 
-/// Gives back the entry of a supplier that is dead and has lost its claims, whatever stands there by now, unless it has been taken again.
+/// Frees the entry of a dead supplier that has lost its claims, whatever it contains by now, unless it was taken
+/// again.
 pub(crate) fn bury(area: &Area, supplier: &Supplier) {
     free(area, supplier.index, |entry| entry.generation.load(Ordering::Relaxed) == supplier.generation);
 }
@@ -140,20 +143,20 @@ pub(crate) fn bury(area: &Area, supplier: &Supplier) {
 fn free(area: &Area, index: u32, is_theirs: impl FnOnce(&SupplierEntry) -> bool) {
     let entry = area.suppliers().get(index as usize);
     let Some(entry) = entry.filter(|entry| is_theirs(entry)) else { return };
-    for lane in 0..super::N_LANES {
+    for lane in 0..N_LANES {
         area.ring(lane).leave(index);
     }
-    super::bell::wake_up(&area.header().suppliers_asleep.word, index);
+    doorbell::end_wait(&area.header().suppliers_waiting.word, index);
     entry.free();
     changed(area.header());
 }
 
 fn changed(header: &Header) {
-    // SYNC(table-changed): pairs with `version`; whoever sees the number sees the table.
+    // SYNC(table-changed): pairs with `version`; a process that sees the number sees the table.
     header.table_version.word.fetch_add(1, Ordering::Release);
 }
 
-/// A number that changes when a supplier comes or goes.
+/// A number that changes when a supplier enters or leaves the table.
 pub(crate) fn version(area: &Area) -> u64 {
     // SYNC(table-changed): pairs with `changed`.
     area.header().table_version.word.load(Ordering::Acquire)

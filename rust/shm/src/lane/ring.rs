@@ -1,55 +1,45 @@
-//! The algorithm of a lane, on nothing but its atomics: the same code runs on a segment and under loom.
+//! [`Ring`]: the algorithm of a lane on its atomics. The same code runs on a segment and under loom.
 //!
-//! Every change of an order is one atomic operation on its cell (L2). `hint` and `finished` only say where to look: what they say may be
-//! late, but the cell decides.
+//! Every change of an order is one atomic operation on its cell (L2). `hint` and `finished` only tell where to
+//! search: they may lag behind, and the cell decides.
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
-use super::word::{State, Word};
+use super::cell::{Cell, CellValue, State};
 
 /// Cells that share a cache line.
 const CELLS_PER_LINE: usize = 4;
-/// The position in a hint; the rest counts the orders that were given back.
+/// Bits of the position in a hint; the others count returned orders.
 const HINT_BITS: u32 = 40;
 const HINT_MASK: u64 = (1 << HINT_BITS) - 1;
 
-/// What all peers look at and hardly anybody writes.
+/// Words that all peers read often and write rarely.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(crate) struct Door {
+pub(crate) struct Membership {
     /// Suppliers that serve the lane, one bit each.
     pub(crate) attached: AtomicU64,
-    /// Which use of the lane this is; 0 before the first.
+    /// Number of the current use of the lane; 0 before the first.
     pub(crate) generation: AtomicU32,
 }
 
-/// A word on cache lines of its own (two, because some processors fetch pairs).
+/// A word on its own cache lines (two, because some processors fetch pairs).
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(crate) struct Line {
+pub(crate) struct PaddedAtomic {
     pub(crate) word: AtomicU64,
 }
 
-/// What a lane has besides its cells.
+/// The words of a lane besides its cells.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct LaneHeader {
-    pub(crate) door: Door,
+    pub(crate) membership: Membership,
     /// The position after the last order. Written by the client.
-    pub(crate) tail: Line,
-    /// No order waits before this position; and how many orders were given back.
-    pub(crate) hint: Line,
+    pub(crate) tail: PaddedAtomic,
+    /// No order waits before this position; and the number of returned orders.
+    pub(crate) hint: PaddedAtomic,
     /// One bit per region of cells in which an order has ended. Set by suppliers, fetched by the client.
-    pub(crate) finished: Line,
-}
-
-/// One place of the ring.
-#[derive(Debug, Default)]
-#[repr(C)]
-pub(crate) struct Cell {
-    /// The order, as a [`Word`].
-    pub(crate) word: AtomicU64,
-    /// What the client says about the order, written before it is placed.
-    pub(crate) sequence: AtomicU64,
+    pub(crate) finished: PaddedAtomic,
 }
 
 /// One lane. `cells` has a power of two of them, at least [`CELLS_PER_LINE`] unless in a test.
@@ -59,17 +49,17 @@ pub(crate) struct Ring<'a> {
     pub(crate) cells: &'a [Cell],
 }
 
-/// An order that a supplier holds.
+/// An order that a supplier has claimed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldOrder {
     index: usize,
-    word: Word,
-    /// Where it was found; in its cell, but perhaps laps after it was placed.
+    word: CellValue,
+    /// Position at which it was found: of the same cell, but possibly laps after the position at which it was placed.
     position: u64,
     sequence: u64,
 }
 
-impl Held {
+impl HeldOrder {
     pub(crate) fn slot(&self) -> u32 {
         self.word.slot()
     }
@@ -79,22 +69,22 @@ impl Held {
     }
 }
 
-/// What the client finds in the cell of an order that it waits for.
+/// State of an open order, as the client reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum OrderState {
     Waiting,
     Claimed {
-        owner: u32,
+        supplier: u32,
     },
     Done,
     Failed {
-        owner: u32,
+        supplier: u32,
     },
-    /// Somebody wrote what nobody may write.
+    /// The cell was overwritten.
     Damaged,
 }
 
-/// Where things are. Consecutive positions lie on different cache lines as far as there are enough.
+/// Positions and cells. Consecutive positions are on different cache lines as far as there are enough.
 impl Ring<'_> {
     pub(crate) fn capacity(self) -> usize {
         self.cells.len()
@@ -107,7 +97,7 @@ impl Ring<'_> {
         (within & (n_lines - 1)) * (n_cells / n_lines) + within / n_lines
     }
 
-    /// The cells that a bit of `finished` stands for.
+    /// The cells of a bit of `finished`.
     pub(crate) fn region(self, bit: u32) -> std::ops::Range<usize> {
         let n = self.region_len();
         let first = bit as usize * n;
@@ -119,138 +109,142 @@ impl Ring<'_> {
     }
 }
 
-/// The client's side. Only the one owner of the segment calls these (L3).
+/// Operations of the client. Only the one client of the segment calls these (L3).
 impl Ring<'_> {
     /// Begins a new use of the lane, in which no order is open (L5).
     pub(crate) fn begin(self, generation: u32) {
-        self.header.door.generation.store(generation, Ordering::Relaxed);
-        // SYNC(lane-begun): pairs with `join`; who joins after this sees the new generation, who joined before is wiped.
-        self.header.door.attached.swap(0, Ordering::AcqRel);
+        self.header.membership.generation.store(generation, Ordering::Relaxed);
+        // SYNC(lane-begun): pairs with `join`; a supplier that joins after this sees the new generation, earlier ones
+        // are removed.
+        self.header.membership.attached.swap(0, Ordering::AcqRel);
     }
 
-    /// Places an order into a cell whose last order has ended.
+    /// Places an order into a cell; the last order of the cell has ended.
     pub(crate) fn place(self, position: u64, slot: u32, sequence: u64) {
         let cell = &self.cells[self.index(position)];
         cell.sequence.store(sequence, Ordering::Relaxed);
-        // SYNC(order-placed): pairs with `try_cell`; the sequence is written, and the client no longer reads the slot.
-        cell.word.store(Word::ordered(position, slot).bits(), Ordering::Release);
+        // SYNC(order-placed): pairs with `try_cell`; the sequence is written, and the client no longer reads the
+        // slot.
+        cell.value.store(CellValue::ordered(position, slot).bits(), Ordering::Release);
     }
 
     /// Shows the suppliers all positions before `tail`.
     pub(crate) fn set_tail(self, tail: u64) {
-        // SYNC(tail-moved): pairs with `waiting`; whoever sees the tail sees the cells before it, and may pass them.
+        // SYNC(tail-moved): pairs with `waiting`; a supplier that sees the tail sees the cells before it, and may
+        // pass them.
         self.header.tail.word.store(tail, Ordering::Release);
     }
 
-    /// Takes back an order that nobody has claimed.
+    /// Cancels an order that no supplier has claimed.
     pub(crate) fn cancel(self, position: u64, slot: u32) -> bool {
-        let word = Word::ordered(position, slot);
-        let cell = &self.cells[self.index(position)].word;
+        let word = CellValue::ordered(position, slot);
+        let cell = &self.cells[self.index(position)].value;
         let cancelled = word.with_state(State::Cancelled).bits();
-        // SYNC(order-placed): pairs with `unclaim`; what a supplier wrote before it gave the order back comes before any new use.
+        // SYNC(order-placed): pairs with `unclaim`; writes of a supplier that returned the order come before any new
+        // use.
         cell.compare_exchange(word.bits(), cancelled, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// What has become of an order.
-    pub(crate) fn look(self, position: u64, slot: u32) -> Look {
+    /// The state of an order.
+    pub(crate) fn state_of(self, position: u64, slot: u32) -> OrderState {
         // SYNC(sample-published): pairs with `publish`; the bytes of the slot, or the text of the error, are there.
-        let word = Word::from_bits(self.cells[self.index(position)].word.load(Ordering::Acquire));
+        let word = CellValue::from_bits(self.cells[self.index(position)].value.load(Ordering::Acquire));
         if !word.is_order_of(position, slot) {
-            return Look::Damaged;
+            return OrderState::Damaged;
         }
         match word.state() {
-            Some(State::Ordered) => Look::Waiting,
-            Some(State::Claimed) => Look::Claimed { owner: word.owner() },
-            Some(State::Done) => Look::Done,
-            Some(State::Failed) => Look::Failed { owner: word.owner() },
-            _ => Look::Damaged,
+            Some(State::Ordered) => OrderState::Waiting,
+            Some(State::Claimed) => OrderState::Claimed { supplier: word.supplier() },
+            Some(State::Done) => OrderState::Done,
+            Some(State::Failed) => OrderState::Failed { supplier: word.supplier() },
+            _ => OrderState::Damaged,
         }
     }
 
-    /// Takes an order from an owner that is proven dead; `false` when it had not claimed it, or ended it before it died.
-    pub(crate) fn reclaim(self, position: u64, slot: u32, owner: u32) -> bool {
-        let word = Word::ordered(position, slot).claimed_by(owner);
-        let cell = &self.cells[self.index(position)].word;
+    /// Takes an order from a supplier that is proven dead; `false` when it had not claimed it, or had ended it.
+    pub(crate) fn reclaim(self, position: u64, slot: u32, supplier: u32) -> bool {
+        let word = CellValue::ordered(position, slot).claimed_by(supplier);
+        let cell = &self.cells[self.index(position)].value;
         let lost = word.with_state(State::Lost).bits();
-        // Relaxed: the kernel, which says that the owner is dead, has finished its writes.
+        // Relaxed: the kernel reports a process as ended after all of its writes.
         cell.compare_exchange(word.bits(), lost, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes suppliers look at all cells again: an owner that died may have given an order back without saying so.
-    pub(crate) fn look_everywhere(self, tail: u64) {
+    /// Makes suppliers search all cells again: a dead supplier may have returned an order without lowering the hint.
+    pub(crate) fn rescan_all(self, tail: u64) {
         self.lower_hint(tail.saturating_sub(self.capacity() as u64));
     }
 
-    /// In which regions orders have ended since the last call.
+    /// The regions in which orders have ended since the last call.
     pub(crate) fn fetch_finished(self) -> u64 {
         let finished = &self.header.finished.word;
         if finished.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        // SYNC(end-flagged): pairs with `publish`; whoever sees the bit sees the cell.
+        // SYNC(end-flagged): pairs with `publish`; a client that sees the bit sees the cell.
         finished.swap(0, Ordering::Acquire)
     }
 
-    /// A number that changes when an order is given back.
+    /// A number that changes when an order is returned.
     pub(crate) fn n_returned(self) -> u64 {
         self.header.hint.word.load(Ordering::Relaxed) >> HINT_BITS
     }
 }
 
-/// The suppliers' side.
+/// Operations of the suppliers.
 impl Ring<'_> {
-    /// Whether the lane is still in the use that `generation` names.
+    /// Whether `generation` is the current use of the lane.
     pub(crate) fn is_open(self, generation: u32) -> bool {
-        self.header.door.generation.load(Ordering::Relaxed) == generation
+        self.header.membership.generation.load(Ordering::Relaxed) == generation
     }
 
-    /// Adds a supplier to those that are attached, unless the lane is used for something else by now.
-    pub(crate) fn join(self, generation: u32, owner: u32) -> bool {
+    /// Attaches a supplier, unless the lane has another generation by now.
+    pub(crate) fn join(self, generation: u32, supplier: u32) -> bool {
         if !self.is_open(generation) {
             return false;
         }
         // SYNC(lane-begun): pairs with `begin`.
-        self.header.door.attached.fetch_or(1 << owner, Ordering::AcqRel);
+        self.header.membership.attached.fetch_or(1 << supplier, Ordering::AcqRel);
         if self.is_open(generation) {
             return true;
         }
-        self.leave(owner);
+        self.leave(supplier);
         false
     }
 
-    /// Who is attached, one bit each.
+    /// The attached suppliers, one bit each.
     pub(crate) fn attached(&self) -> u64 {
-        self.header.door.attached.load(Ordering::Relaxed)
+        self.header.membership.attached.load(Ordering::Relaxed)
     }
 
-    /// Removes a supplier from those that are attached.
-    pub(crate) fn leave(self, owner: u32) {
-        self.header.door.attached.fetch_and(!(1 << owner), Ordering::Relaxed);
+    /// Detaches a supplier.
+    pub(crate) fn leave(self, supplier: u32) {
+        self.header.membership.attached.fetch_and(!(1 << supplier), Ordering::Relaxed);
     }
 
     /// Claims the oldest order that waits.
-    pub(crate) fn claim(self, generation: u32, owner: u32, n_slots: u32) -> Option<Held> {
+    pub(crate) fn claim(self, generation: u32, supplier: u32, n_slots: u32) -> Option<HeldOrder> {
         if !self.is_open(generation) {
             return None;
         }
-        // SYNC(order-returned): pairs with `lower_hint`; whoever sees the lower hint sees the order that was given back.
+        // SYNC(order-returned): pairs with `lower_hint`; a supplier that sees the lower hint sees the returned order.
         let hint = self.header.hint.word.load(Ordering::Acquire);
         let mut next = hint;
-        // The usual case, an order that was placed just there, needs neither the tail nor its cache line.
+        // The usual case, an order placed at the hint, needs neither the tail nor its cache line.
         let position = hint & HINT_MASK;
         let at_hint = self.ordered_at(position).filter(|word| word.is_at(position));
-        let held = at_hint.and_then(|word| self.try_cell(position, word, owner, n_slots)).or_else(|| {
+        let held = at_hint.and_then(|word| self.try_cell(position, word, supplier, n_slots)).or_else(|| {
             let (first, tail) = self.waiting(hint);
             next = tail;
             (first..tail)
-                .find_map(|position| self.try_cell(position, self.ordered_at(position)?, owner, n_slots))
+                .find_map(|position| self.try_cell(position, self.ordered_at(position)?, supplier, n_slots))
         });
         if let Some(held) = held {
             next = held.position.wrapping_add(1);
         }
         self.advance_hint(hint, next);
         let held = held?;
-        // The client changes the generation only while no order is open (L5), so from here on it stays what it is.
+        // The client changes the generation only while no order is open (L5), so it cannot change from here on.
         if self.is_open(generation) {
             return Some(held);
         }
@@ -266,15 +260,16 @@ impl Ring<'_> {
             return None;
         }
         let position = (first..tail).find(|&position| self.ordered_at(position).is_some())?;
-        // Relaxed: it may be claimed, and another one placed, before anybody makes use of that.
+        // Relaxed: another supplier may claim the order before the caller uses the number.
         Some(self.cells[self.index(position)].sequence.load(Ordering::Relaxed))
     }
 
-    /// Gives an order back; `false` when it was taken away because this supplier seemed dead.
-    pub(crate) fn unclaim(self, held: &Held) -> bool {
-        let cell = &self.cells[held.index].word;
+    /// Returns an order; `false` when it was taken from this supplier, which was believed dead.
+    pub(crate) fn unclaim(self, held: &HeldOrder) -> bool {
+        let cell = &self.cells[held.index].value;
         let returned = held.word.returned();
-        // SYNC(order-placed): pairs with `try_cell` and `cancel`; what this supplier wrote to the slot comes before what the next one writes.
+        // SYNC(order-placed): pairs with `try_cell` and `cancel`; this supplier's writes to the slot come before
+        // those of the next one.
         let done =
             cell.compare_exchange(held.word.bits(), returned.bits(), Ordering::Release, Ordering::Relaxed);
         if done.is_ok() {
@@ -283,11 +278,11 @@ impl Ring<'_> {
         done.is_ok()
     }
 
-    /// Ends an order; `false` when it was taken away because this supplier seemed dead.
-    pub(crate) fn publish(self, held: &Held, state: State) -> bool {
-        let cell = &self.cells[held.index].word;
+    /// Ends an order; `false` when it was taken from this supplier, which was believed dead.
+    pub(crate) fn publish(self, held: &HeldOrder, state: State) -> bool {
+        let cell = &self.cells[held.index].value;
         let ended = held.word.with_state(state);
-        // SYNC(sample-published): pairs with `look`; the slot is written.
+        // SYNC(sample-published): pairs with `state_of`; the slot is written.
         let done =
             cell.compare_exchange(held.word.bits(), ended.bits(), Ordering::Release, Ordering::Relaxed);
         if done.is_ok() {
@@ -298,7 +293,7 @@ impl Ring<'_> {
         done.is_ok()
     }
 
-    /// The positions at which orders may wait: at most as many as there are cells, whatever the words say.
+    /// The positions at which orders may wait: at most as many as there are cells, whatever the words contain.
     fn waiting(self, hint: u64) -> (u64, u64) {
         // SYNC(tail-moved): pairs with `set_tail`.
         let tail = self.header.tail.word.load(Ordering::Acquire);
@@ -306,26 +301,30 @@ impl Ring<'_> {
         (tail.saturating_sub(lag), tail)
     }
 
-    /// The order that waits in the cell of a position. It may be from an earlier lap: given back late, or passed by the client.
-    fn ordered_at(self, position: u64) -> Option<Word> {
-        // Relaxed: only a claim makes use of what the order says.
-        let word = Word::from_bits(self.cells[self.index(position)].word.load(Ordering::Relaxed));
+    /// The order that waits in the cell of a position. It may be from an earlier lap: returned late, or passed by the
+    /// client.
+    fn ordered_at(self, position: u64) -> Option<CellValue> {
+        // Relaxed: the order is used only after a claim.
+        let word = CellValue::from_bits(self.cells[self.index(position)].value.load(Ordering::Relaxed));
         (word.state() == Some(State::Ordered)).then_some(word)
     }
 
-    fn try_cell(self, position: u64, word: Word, owner: u32, n_slots: u32) -> Option<Held> {
+    fn try_cell(self, position: u64, word: CellValue, supplier: u32, n_slots: u32) -> Option<HeldOrder> {
         if word.slot() >= n_slots {
             return None;
         }
-        let (index, claimed) = (self.index(position), word.claimed_by(owner));
+        let (index, claimed) = (self.index(position), word.claimed_by(supplier));
         let cell = &self.cells[index];
         // SYNC(order-placed): pairs with `place` and `unclaim`.
-        cell.word.compare_exchange(word.bits(), claimed.bits(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        cell.value
+            .compare_exchange(word.bits(), claimed.bits(), Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
         let sequence = cell.sequence.load(Ordering::Relaxed);
-        Some(Held { index, word: claimed, position, sequence })
+        Some(HeldOrder { index, word: claimed, position, sequence })
     }
 
-    /// Says that no order waits before `position`, unless one was given back or somebody else was faster.
+    /// Records that no order waits before `position`, unless one was returned or another supplier advanced the hint
+    /// first.
     fn advance_hint(self, seen: u64, position: u64) {
         let new = seen & !HINT_MASK | position & HINT_MASK;
         if new != seen {
@@ -334,7 +333,7 @@ impl Ring<'_> {
         }
     }
 
-    /// Says that an order waits at `position` again. The count makes those fail who passed it before.
+    /// Records that an order waits at `position` again. The count makes a concurrent `advance_hint` beyond it fail.
     fn lower_hint(self, position: u64) {
         let position = position & HINT_MASK;
         let lowered = |seen: u64| {

@@ -1,13 +1,13 @@
-//! Every ordered access to an atomic says which one it pairs with, and that one says so too.
+//! Every ordered access to an atomic names the one it pairs with, and that one names it back.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// All there are: who removes both sides of one says so here.
+/// All tags: a change that removes both sides of one must remove it here.
 const TAGS: [&str; 14] = [
-    "awaited-bell",
-    "bell",
+    "awaited-changes",
     "client-known",
+    "doorbell",
     "end-flagged",
     "entry-freed",
     "entry-taken",
@@ -27,7 +27,7 @@ const ORDERINGS: [(&str, bool, bool); 4] = [
     ("Ordering::SeqCst", true, true),
 ];
 
-/// An ordered access: in which function, under which name, which sides it is, and the functions that it says it pairs with.
+/// An ordered access: its function, its tag, its sides, and the functions that it names as partners.
 #[derive(Debug)]
 struct Access<'a> {
     function: &'a str,
@@ -48,7 +48,7 @@ fn sources() -> Vec<(String, String)> {
     sources.filter(|(name, _)| !name.ends_with("tests.rs")).collect()
 }
 
-/// The ordered accesses of a file, and what is wrong with how they are named.
+/// The ordered accesses of a file; faults of their tags are added to `faults`.
 fn accesses<'a>(file: &str, source: &'a str, faults: &mut Vec<String>) -> Vec<Access<'a>> {
     let lines: Vec<&str> = source.lines().collect();
     let is_comment = |line: &str| line.trim_start().starts_with("//");
@@ -63,7 +63,7 @@ fn accesses<'a>(file: &str, source: &'a str, faults: &mut Vec<String>) -> Vec<Ac
             if n == 0 {
                 continue;
             }
-            // Up to the beginning of the statement, whose comment this must be.
+            // Up to the beginning of the statement; the comment is above it.
             let mut above = at;
             while above > 0 && !is_comment(lines[above - 1]) && !lines[above - 1].ends_with([';', '{', '}']) {
                 above -= 1;
@@ -89,7 +89,7 @@ fn accesses<'a>(file: &str, source: &'a str, faults: &mut Vec<String>) -> Vec<Ac
     found
 }
 
-/// What is wrong with the sources; nothing, one hopes.
+/// The faults of all sources.
 fn faults(sources: &[(String, String)]) -> Vec<String> {
     let mut faults = Vec::new();
     let all: Vec<Access<'_>> =
@@ -123,13 +123,13 @@ fn every_ordered_access_has_a_partner() {
 }
 
 #[test]
-fn a_partner_that_is_missing_is_noticed() {
+fn a_missing_partner_is_found() {
     let comment_of = |source: &str, function: &str, tag: &str| {
         let from = source.find(&format!("fn {function}(")).unwrap();
         let from = from + source[from..].find(&format!("// SYNC({tag})")).unwrap();
         source[from..].split_inclusive('\n').next().unwrap().to_owned()
     };
-    // The comment of an access, what becomes of it, and of its ordering.
+    // The comment of an access, its replacement, and the change of its ordering.
     for (file, function, tag, change, from, to) in [
         ("ring.rs", "begin", "lane-begun", "", "AcqRel", "Relaxed"),
         ("ring.rs", "place", "order-placed", "", "Release", "Relaxed"),
@@ -145,7 +145,7 @@ fn a_partner_that_is_missing_is_noticed() {
         ("ring.rs", "place", "order-placed", "// SYNC(order-placed): good.\n", "Release", "Release"),
         (
             "ring.rs",
-            "look",
+            "state_of",
             "sample-published",
             "// SYNC(sample-published): pairs with `publish`.\n",
             "Acquire",
@@ -153,14 +153,14 @@ fn a_partner_that_is_missing_is_noticed() {
         ),
         (
             "ring.rs",
-            "look",
+            "state_of",
             "sample-published",
             "// SYNC(end-flagged): pairs with `publish`.\n",
             "Acquire",
             "Acquire",
         ),
         ("ring.rs", "place", "order-placed", "", "Release", "Release"),
-        ("bell.rs", "asleep", "bell", "", "SeqCst", "Relaxed"),
+        ("doorbell.rs", "waiting_peers", "doorbell", "", "SeqCst", "Relaxed"),
         ("errors.rs", "free", "error-read", "", "Release", "Relaxed"),
     ] {
         let mut sources = sources();

@@ -94,7 +94,7 @@ def await_event(event: _kernels.CudaEvent, recorder: Process, what: str) -> None
         if now - checked_at >= _CHECK_INTERVAL_S:
             checked_at = now
             # The event may have completed before the process ended.
-            if not is_alive(recorder.pid, recorder.start) and not event.is_done():
+            if not is_alive(recorder) and not event.is_done():
                 raise PeerLost(f"{what}: process {recorder.pid} has ended")
             if now - began >= _TIMEOUT_S:
                 raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {recorder.pid} lives")

@@ -56,7 +56,7 @@ class RemoteArena:
     def is_gone(self) -> bool:
         """Whether the client has ended or has closed it, so that nothing reads what is written."""
         gone = self.head is not None and self.head.is_gone
-        return gone or not is_alive(self.owner.pid, self.owner.start)
+        return gone or not is_alive(self.owner)
 
     def write(
         self,

@@ -1,0 +1,29 @@
+"""How a loader iterates over a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["IterationPlan"]
+
+
+@dataclass(frozen=True)
+class IterationPlan:
+    """How a process iterates over a dataset.
+
+    Attributes:
+        batch_size: samples per batch; None: single samples.
+        make_batch: makes an item of a list of samples, and has none of two versions of the product; None: tensors
+            are stacked natively, or single samples are handed out.
+        n_threads: native threads that gather batches ahead of the caller.
+        n_ahead: batches that they gather ahead.
+        pins: hand out tensors in pinned memory.
+    """
+
+    batch_size: int | None = None
+    make_batch: Callable[[list[Any]], Any] | None = None
+    n_threads: int = 0
+    n_ahead: int = 0
+    pins: bool = False

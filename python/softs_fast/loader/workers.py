@@ -1,0 +1,192 @@
+"""Batches of torch's worker processes: the trainer asks for each batch by the version of its product and its first sample.
+
+So the trainer alone knows the position of a stream, and workers keep nothing between two requests but what they have ordered ahead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate, default_convert
+
+from .endless import EndlessDataset
+from .plan import IterationPlan
+from .product.subscription import Stride, remember
+from .sample_iterator import Reader, Stream
+
+__all__ = ["BatchesOfWorkers", "WorkerOptions"]
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerOptions:
+    """The arguments of DataLoader that concern its workers."""
+
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    in_order: bool
+
+
+class _Request(NamedTuple):
+    """A batch that the trainer asks for.
+
+    Attributes:
+        attempt: counts the errors of this iterator; a batch of an earlier attempt is dropped.
+        version: of the product, see `ProductSource`.
+        first: number of the first sample in an ordered stream, else 0.
+    """
+
+    attempt: int
+    version: int
+    first: int
+
+
+class _Answer(NamedTuple):
+    """A batch, or None where another version of the product was wanted before the batch was complete."""
+
+    request: _Request
+    product: str
+    batch: Any
+
+
+class BatchesOfWorkers:
+    """The batches that worker processes make of a dataset, in the trainer. All iterators of a loader share one.
+
+    Args:
+        dataset: is sent to the workers, and has the positions of this process.
+        plan: how batches are made.
+        options: of the workers.
+    """
+
+    def __init__(self, dataset: EndlessDataset, plan: IterationPlan, options: WorkerOptions) -> None:
+        self._source = dataset.source
+        self._is_ordered = dataset.ordered
+        self._positions = dataset.own_positions()
+        self._n_rows = plan.batch_size or 1
+        # One thread at a time takes batches, and with them makes requests.
+        self._lock = threading.Lock()
+        self._requests = _Requests(dataset, self._positions, self._n_rows)
+        self._answers = iter(
+            DataLoader(
+                _RequestedBatches(dataset, plan, options.num_workers),
+                batch_size=None,
+                sampler=self._requests,
+                collate_fn=_unchanged,
+                **{field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
+            )
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            while True:
+                try:
+                    answer: _Answer = next(self._answers)
+                except BaseException as error:
+                    # Its batch is due again; what was requested after it is of no use in an ordered stream.
+                    self._requests.restart()
+                    # Frames of torch have the error in a variable: with them in its traceback, this object would be freed by the garbage
+                    # collector, after the queues of the workers, which would then not be told to end.
+                    raise error.with_traceback(None)  # noqa: B904, it is the same error
+                request, product = answer.request, answer.product
+                if answer.batch is None or request[:2] != (self._requests.attempt, self._source.version()):
+                    continue
+                if self._is_ordered and request.first != self._positions.get(product, 0):
+                    # The product changed while the request was made: it has the position of another one.
+                    self._requests.restart()
+                    continue
+                remember(self._positions, product)
+                self._positions[product] += self._n_rows
+                return answer.batch
+
+
+class _Requests:
+    """What torch takes for a sampler: the requests for the batches of the product that is wanted, in order."""
+
+    def __init__(self, dataset: EndlessDataset, positions: dict[str, int], n_rows: int) -> None:
+        self.attempt = 0
+        self._source = dataset.source
+        self._is_ordered = dataset.ordered
+        self._positions = positions
+        self._n_rows = n_rows
+        self._last: _Request | None = None
+
+    def __iter__(self) -> Iterator[_Request]:
+        return self
+
+    def __next__(self) -> _Request:
+        version = self._source.version()
+        last = self._last
+        if not self._is_ordered:
+            first = 0
+        elif last is not None and last[:2] == (self.attempt, version):
+            first = last.first + self._n_rows
+        else:
+            first = self._positions.get(self._source.read(), 0)
+        self._last = _Request(self.attempt, version, first)
+        return self._last
+
+    def restart(self) -> None:
+        """Request again what was not handed out."""
+        self.attempt += 1
+
+
+class _RequestedBatches(Dataset[_Answer]):
+    """Makes the batches that are requested, in a worker.
+
+    Args:
+        dataset: opens a client here.
+        plan: how batches are made.
+        n_workers: how many workers take turns.
+    """
+
+    def __init__(self, dataset: EndlessDataset, plan: IterationPlan, n_workers: int) -> None:
+        make_batch = plan.make_batch or (default_convert if plan.batch_size is None else default_collate)
+        self._dataset = dataset
+        # torch copies batches on their way to the trainer; they must own their memory, which slots do not.
+        self._plan = IterationPlan(batch_size=plan.batch_size, make_batch=make_batch)
+        self._n_rows = plan.batch_size or 1
+        self._n_workers = n_workers
+        self._opened: tuple[Stream, Reader] | None = None
+        self._due: tuple[int, int] | None = None
+
+    def __getitem__(self, request: _Request) -> _Answer:
+        if self._dataset.source.version() != request.version:
+            return _Answer(request, "", None)
+        try:
+            taken = self._take(request)
+        except Exception:
+            # torch ends a worker that has failed with a signal, which leaves no time to clean up.
+            self._opened = self._due = None
+            self._dataset.close()
+            raise
+        return _Answer(request, *(taken or ("", None)))
+
+    def _take(self, request: _Request) -> tuple[str, Any] | None:
+        version, first = request.version, request.first
+        if self._opened is None or self._due != (version, first):
+            n_rows = self._n_rows
+            stride = Stride(first, n_rows, n_rows * self._n_workers)
+            self._opened = self._dataset.begin(self._plan, {}, stride)
+            self._opened[0].restart()
+        stream, reader = self._opened
+        self._due = None
+        taken = stream.take_of(version, reader)
+        if taken is not None:
+            # Workers are asked in turns, so this is the next request, and the samples that are ordered ahead are the ones it needs.
+            self._due = (version, first + self._n_rows * self._n_workers if self._dataset.ordered else 0)
+        return taken
+
+
+def _unchanged(answer: Any) -> Any:
+    return answer

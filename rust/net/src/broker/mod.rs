@@ -1,0 +1,8 @@
+//! A broker in a thread of its own: bind, run, ask, stop. What it decides is `softs_proto::broker`.
+
+mod handle;
+mod machine;
+mod options;
+
+pub use handle::BrokerHandle;
+pub use options::BrokerOptions;

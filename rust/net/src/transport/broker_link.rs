@@ -1,0 +1,310 @@
+//! A peer's link to its broker: connects, runs a state machine, and connects again when the connection was lost.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use softs_proto::Dialect;
+use softs_proto::log::{Level, LogRecord};
+use softs_proto::wire::Message;
+use softs_proto::zmtp::{Event, Role};
+
+use crate::error::NetError;
+use crate::transport::connection::Connection;
+use crate::transport::endpoint::Endpoint;
+use crate::transport::spin::{self, Spin};
+
+/// A connection attempt may take this long; only a TCP peer that does not answer makes it wait at all.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+const FIRST_DELAY: Duration = Duration::from_millis(10);
+const LONGEST_DELAY: Duration = Duration::from_millis(200);
+/// A read that returns less than this has emptied the socket.
+const FULL_READ: usize = 32 << 10;
+
+/// What the state machine of a peer offers to its link.
+pub(crate) trait PeerMachine {
+    /// What the peer is to the broker.
+    const ROLE: Role = Role::Dealer;
+
+    fn handle_connected(&mut self, now: Instant, dialect: Dialect);
+    fn handle_disconnected(&mut self);
+    fn handle_message(&mut self, now: Instant, frames: &[&[u8]]);
+    fn wants_transmit(&self, now: Instant) -> bool;
+    fn poll_transmit(&mut self, now: Instant, out: &mut Message) -> bool;
+    fn poll_timeout(&self) -> Option<Instant>;
+    fn poll_log(&mut self) -> Option<LogRecord>;
+}
+
+/// A state machine and its connection.
+#[derive(Debug)]
+pub(crate) struct BrokerLink<M> {
+    pub(crate) machine: M,
+    endpoint: Endpoint,
+    connection: Option<Connected>,
+    attempt_at: Instant,
+    delay: Duration,
+    /// Why there is no connection.
+    error: Option<NetError>,
+    message: Message,
+    spin: Spin,
+    log: VecDeque<LogRecord>,
+    fence: Option<Fence>,
+    /// A connection was lost since the fence was run.
+    fence_due: bool,
+}
+
+/// What must have succeeded after a connection was lost before the next one is used.
+pub(crate) struct Fence(pub(crate) Box<dyn FnMut() -> Result<(), NetError> + Send>);
+
+impl std::fmt::Debug for Fence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fence")
+    }
+}
+
+#[derive(Debug)]
+struct Connected {
+    connection: Connection,
+    /// A second handle on the socket, for threads that wait on it without the lock.
+    waitable: Arc<OwnedFd>,
+    unwritten: bool,
+    ready: bool,
+}
+
+/// What to wait for: the socket, if there is one, and a moment.
+pub(crate) struct Waitable {
+    socket: Option<(Arc<OwnedFd>, bool)>,
+    until: Option<Instant>,
+    /// How long to spin before blocking.
+    pub(crate) spin: Duration,
+}
+
+impl<M: PeerMachine> BrokerLink<M> {
+    pub(crate) fn new(machine: M, endpoint: Endpoint, now: Instant, spin: Duration) -> Self {
+        Self {
+            machine,
+            endpoint,
+            connection: None,
+            attempt_at: now,
+            delay: FIRST_DELAY,
+            error: None,
+            message: Message::new(),
+            spin: Spin::new(spin),
+            log: VecDeque::new(),
+            fence: None,
+            fence_due: false,
+        }
+    }
+
+    /// Sets what must succeed after each lost connection before the next one is used; where it fails, that one is given
+    /// up too.
+    pub(crate) fn set_fence(&mut self, fence: Option<Fence>) {
+        self.fence = fence;
+    }
+
+    /// Why there is no connection; `None` while there is one, or before the first attempt.
+    pub(crate) fn error(&self) -> Option<&NetError> {
+        self.error.as_ref()
+    }
+
+    /// Asks the kernel whether the broker is still there.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.connection.as_ref().is_some_and(|c| c.connection.is_alive())
+    }
+
+    pub(crate) fn take_log(&mut self) -> Vec<LogRecord> {
+        let mut records: Vec<_> = self.log.drain(..).collect();
+        while let Some(record) = self.machine.poll_log() {
+            records.push(record);
+        }
+        records
+    }
+
+    /// Connects if it is time, reads what has arrived, writes what is due. Never blocks but for [`CONNECT_TIMEOUT`].
+    pub(crate) fn turn(&mut self, now: Instant) {
+        if self.connection.is_none() && now >= self.attempt_at {
+            self.connect(now);
+        }
+        if let Err(error) = self.exchange(now) {
+            self.lose(now, error);
+        }
+    }
+
+    /// Writes what is due, without reading.
+    pub(crate) fn transmit(&mut self, now: Instant) {
+        if let Err(error) = self.write(now) {
+            self.lose(now, error);
+        }
+    }
+
+    /// What a thread should wait for before the next turn.
+    pub(crate) fn waitable(&self) -> Waitable {
+        let (socket, attempt_at) = match &self.connection {
+            Some(c) => (Some((c.waitable.clone(), c.unwritten)), None),
+            None => (None, Some(self.attempt_at)),
+        };
+        let until = [attempt_at, self.machine.poll_timeout()].into_iter().flatten().min();
+        Waitable { socket, until, spin: Duration::ZERO }
+    }
+
+    /// As [`Self::waitable`], for a thread that has nothing else to do: it spins for a moment before it blocks, if that
+    /// has paid off lately. What [`Waitable::wait`] returns goes to [`Self::waited`].
+    pub(crate) fn spinning_waitable(&mut self) -> Waitable {
+        let spin = if self.connection.is_some() { self.spin.budget() } else { Duration::ZERO };
+        Waitable { spin, ..self.waitable() }
+    }
+
+    /// How an eager wait went.
+    pub(crate) fn waited(&mut self, found: Option<bool>) {
+        if let Some(found) = found {
+            self.spin.note(found);
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        if self.connection.take().is_some() {
+            self.fence_due = true;
+            self.machine.handle_disconnected();
+        }
+    }
+
+    fn connect(&mut self, now: Instant) {
+        let connected =
+            Connection::connect_as(M::ROLE, &self.endpoint, CONNECT_TIMEOUT).and_then(|connection| {
+                let waitable = connection.as_fd().try_clone_to_owned().map_err(|e| NetError::Os {
+                    endpoint: self.endpoint.as_str().to_owned(),
+                    what: "duplicate the socket".to_owned(),
+                    why: e.to_string(),
+                })?;
+                Ok(Connected { connection, waitable: Arc::new(waitable), unwritten: true, ready: false })
+            });
+        match connected {
+            Ok(connected) => self.connection = Some(connected),
+            Err(error) => self.lose(now, error),
+        }
+    }
+
+    fn exchange(&mut self, now: Instant) -> Result<(), NetError> {
+        self.read(now)?;
+        self.write(now)
+    }
+
+    fn read(&mut self, now: Instant) -> Result<(), NetError> {
+        let Some(connected) = &mut self.connection else { return Ok(()) };
+        loop {
+            let received = connected.connection.receive();
+            // What arrived before the end is still good.
+            while let Some(event) = connected.connection.poll()? {
+                match event {
+                    Event::Ready { dialect, .. } => {
+                        if let Some(Fence(run)) = self.fence.as_mut().filter(|_| self.fence_due) {
+                            run()?;
+                        }
+                        self.fence_due = false;
+                        connected.ready = true;
+                        self.delay = FIRST_DELAY;
+                        self.error = None;
+                        self.log.push_back(LogRecord {
+                            level: Level::Info,
+                            text: format!("connected to the broker at {}", self.endpoint.as_str()),
+                        });
+                        self.machine.handle_connected(now, dialect);
+                    }
+                    Event::Message(frames) => self.machine.handle_message(now, frames.as_slice()),
+                    // Only publishers receive these.
+                    Event::Subscription { .. } => {}
+                }
+            }
+            if received? < FULL_READ {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write(&mut self, now: Instant) -> Result<(), NetError> {
+        let Some(connected) = &mut self.connection else { return Ok(()) };
+        if connected.ready && self.machine.wants_transmit(now) {
+            while self.machine.poll_transmit(now, &mut self.message) {
+                connected.connection.send(&self.message);
+            }
+        }
+        // The codec may have something to send of its own: handshake, PONG.
+        connected.unwritten = !connected.connection.flush()?;
+        Ok(())
+    }
+
+    fn lose(&mut self, now: Instant, error: NetError) {
+        let was_ready = self.connection.take().is_some_and(|c| c.ready);
+        if was_ready {
+            self.fence_due = true;
+            self.machine.handle_disconnected();
+        }
+        // One line when the state changes, not one per attempt.
+        if was_ready || self.error.is_none() {
+            self.log.push_back(LogRecord {
+                level: Level::Warning,
+                text: format!("{error}; trying again until it is there"),
+            });
+        }
+        self.error = Some(error);
+        self.attempt_at = now + self.delay;
+        self.delay = (self.delay * 2).min(LONGEST_DELAY);
+    }
+}
+
+impl Waitable {
+    /// Blocks until the socket is ready, `wake` is, `limit` is over, or the moment has come. Returns whether the spin
+    /// before that found something; `None` without a spin.
+    pub(crate) fn wait(&self, now: Instant, limit: Option<Duration>, wake: Option<&OwnedFd>) -> Option<bool> {
+        let until_moment = self.until.map(|at| at.saturating_duration_since(now));
+        let timeout = [limit, until_moment].into_iter().flatten().min();
+        let spin = self.spin.min(timeout.unwrap_or(Duration::MAX));
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        let socket = self.socket();
+        let wake = wake.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
+        let mut fds: Vec<_> = socket.into_iter().chain(wake).collect();
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let found = (!spin.is_zero())
+            .then(|| spin::spin_until(spin, || poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)));
+        if found != Some(true) {
+            // An interrupted wait is a short one: the caller checks again anyway.
+            let _ = poll(&mut fds, timeout.as_ref());
+        }
+        found
+    }
+
+    /// Whether the socket has something, or takes what waits to be written.
+    pub(crate) fn is_ready(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds: Vec<_> = self.socket().into_iter().collect();
+        !fds.is_empty() && poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Blocks until the socket is ready, one of `also` is readable, `limit` is over, or the moment has come. Whether
+    /// one of `also` was.
+    pub(crate) fn sleep<'a>(
+        &'a self,
+        now: Instant,
+        limit: Duration,
+        also: impl Iterator<Item = BorrowedFd<'a>>,
+    ) -> bool {
+        let until_moment = self.until.map_or(limit, |at| at.saturating_duration_since(now).min(limit));
+        let timeout = Timespec::try_from(until_moment).ok();
+        let also = also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let socket = self.socket();
+        let n_before = usize::from(socket.is_some());
+        let mut fds: Vec<_> = socket.into_iter().chain(also).collect();
+        // An interrupted wait is a short one: the caller checks again anyway.
+        let _ = poll(&mut fds, timeout.as_ref());
+        fds[n_before..].iter().any(|fd| !fd.revents().is_empty())
+    }
+
+    fn socket(&self) -> Option<PollFd<'_>> {
+        self.socket.as_ref().map(|(fd, unwritten)| {
+            let out = if *unwritten { PollFlags::OUT } else { PollFlags::empty() };
+            PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN | out)
+        })
+    }
+}

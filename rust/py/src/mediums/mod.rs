@@ -1,0 +1,5 @@
+//! `_core.Segment`, `_core.TcpMediumServer`, `_core.TcpMediumWriter`: what slots lie in.
+
+pub(crate) mod lane_stats;
+pub(crate) mod segment;
+pub(crate) mod tcp_medium;

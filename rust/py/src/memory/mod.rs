@@ -1,0 +1,5 @@
+//! Memory of Python: buffers, leases of slots, encodings, and threads that wait for a change.
+
+pub(crate) mod buffer;
+pub(crate) mod codec;
+pub(crate) mod futex;

@@ -1,0 +1,7 @@
+//! `_core.Supplier`.
+
+mod handle;
+mod lane_calls;
+mod maker;
+
+pub(crate) use handle::Supplier;

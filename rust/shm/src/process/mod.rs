@@ -1,0 +1,19 @@
+//! Processes: forks of this one, and identity and liveness of others.
+
+mod fork_guard;
+#[cfg(not(loom))]
+mod identity;
+#[cfg(not(loom))]
+mod liveness;
+#[cfg(not(loom))]
+mod stat;
+mod token;
+
+pub(crate) use fork_guard::OneWriter;
+#[cfg(not(loom))]
+pub use identity::Identity;
+#[cfg(not(loom))]
+pub use liveness::{Liveness, ProcessWatch, is_process_alive};
+#[cfg(not(loom))]
+pub use stat::start_of;
+pub use token::ProcessToken;

@@ -1,0 +1,29 @@
+"""What becomes of the results of `python -m benches`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benches import __main__ as command
+from benches import beside, report
+
+RESULTS = sorted(command.RESULTS.glob("*.json"))
+
+
+@pytest.mark.parametrize("results", RESULTS, ids=lambda path: path.stem)
+def test_committed_results_can_still_be_shown(results: Path) -> None:
+    result = json.loads(results.read_text())
+    assert report.tables(result, results.name)
+    assert bool(beside.lane_alone(result)) == ("lane_alone" in result)
+    report.summary(result)
+
+
+def test_switches_of_loaders_have_a_table() -> None:
+    one = {"p50_ms": 45.25, "p99_ms": 60.5, "max_ms": 61.0, "n_late": 3, "n_stale": 0}
+    record = {"call_ms": 30.1, "limit_ms": 61.2, "n": 200, "loaders": {"no workers": one}}
+    table = beside.switching({"switching": record})
+    assert "| no workers | 45.2 | 60.5 | 61.0 | 3 | 0 |" in table
+    assert "the limit is 61.2 ms; 200 switches each" in table
+    assert beside.switching({"switching": {"error": "none"}}) == beside.switching({}) == ""
