@@ -23,7 +23,7 @@ def section(title: str) -> tuple[str, str]:
 
 
 def write(folder: Path, program: str) -> Path:
-    """Write a program whose sockets are its own: others may be running on this machine."""
+    """Write a program with sockets of its own: others may be running on this machine."""
     assert "/tmp/" in program
     script = folder / "ranks.py"
     script.write_text(program.replace("/tmp/", f"{folder}/"))

@@ -248,7 +248,7 @@ def test_wildcard_ports_and_ipv6(host: str) -> None:
 
 # -- users -----------------------------------------------------------------------------------------------------------------
 
-AS_NOBODY = """
+AS_ANOTHER_USER = """
 import os, socket, sys
 os.setgid(65534); os.setuid(65534)
 peer = socket.socket(socket.AF_UNIX)
@@ -271,7 +271,7 @@ def test_peers_of_another_user_are_refused(market: Market) -> None:
     market.folder.chmod(0o755)
     path.chmod(0o666)
     script = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, str(path)], capture_output=True, text=True, timeout=60, cwd="/"
+        [sys.executable, "-c", AS_ANOTHER_USER, str(path)], capture_output=True, text=True, timeout=60, cwd="/"
     )
     assert script.stdout.strip() == "closed", script.stderr
     assert broker.pid

@@ -55,7 +55,7 @@ def test_forked_workers_do_not_touch_the_client_of_their_parent(endpoint: str) -
 
 def test_a_cause_found_in_a_worker_reaches_the_trainer(endpoint: str) -> None:
     loader = SoftDataLoader(
-        "nobody",
+        "unserved",
         endpoint,
         CONFIG,
         ShmMedium,

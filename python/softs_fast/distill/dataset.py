@@ -29,13 +29,13 @@ class DistillIterableDataset(EndlessDataset):
     `DistillDataLoader` does that.
 
     Args:
-        student_rank: whose samples they are.
+        student_rank: of the student that orders them.
         generation_value: `StudentClient.generation_value`; anything that has the generation in `value` will do.
         slot_count: samples on order or finished, per process.
         batch_config: what one sample holds.
         frontend_endpoint: the broker's frontend.
         max_retries: orders that may fail in a row, for at least a second, before iteration raises `GeneratorFailed`.
-        retry_delay: seconds, the shortest time between two requests that came back at once with nothing.
+        retry_delay: seconds, the shortest time between two requests that returned at once with nothing.
         medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one of
             `softs_fast.mediums` or your own. Default: one of medium_cls.
         medium_cls: class of the memory that is made otherwise.
@@ -44,7 +44,7 @@ class DistillIterableDataset(EndlessDataset):
         ordered: samples of each model come strictly by their sequence numbers, see `SoftIterableDataset`. Each use of
             `set_model` begins at 0.
         prefetch: samples that are ordered ahead at most; default: all slots.
-        debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
+        debug: overwrite slots with 0xFF when they are released, so that code that reads one later notices.
 
     Raises:
         ConfigError: a number is out of range, `generation_value` has no `value`, or `zero_copy` is impossible.

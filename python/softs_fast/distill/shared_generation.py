@@ -43,7 +43,7 @@ class GenerationProduct:
     """The product of the newest generation, a `ProductSource`.
 
     Args:
-        student_rank: whose samples they are.
+        student_rank: of the student that orders them.
         value: has the generation in `value`.
 
     Raises:

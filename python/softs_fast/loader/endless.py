@@ -242,7 +242,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         return Client(**arguments)
 
     def _open_client(self, plan: IterationPlan) -> _OpenClient:
-        """Return the open client; one whose blocks are of another size is closed, and a new one opened."""
+        """Return the open client; one with blocks of another size is closed, and a new one opened."""
         block = (plan.batch_size or self.batch_size) if self.zero_copy else 1
         opened = self._open
         if opened is not None and opened.pid == os.getpid():
@@ -284,7 +284,8 @@ class _OpenClient:
         self.subscription = subscription
         self.pid = os.getpid()
         self.lock = StreamLock()
-        # The reader whose threads gather ahead lives as long as the client, so that what it has is not lost between two iterators.
+        # A reader with threads that gather ahead lives as long as the client, so that iterators lose nothing of
+        # what it has.
         self._gathering: tuple[IterationPlan, Reader] | None = None
         self._unpin: Callable[[], None] | None = None
 

@@ -97,7 +97,7 @@ class WaitPolicy:
         elif now - self._starved_since >= self._starved_s:
             raise SampleTimeout(
                 f"no sample of product {product!r}: all {self._client.slot_count} slots are held, as "
-                f"{self._client.n_blocks_held} batches whose tensors are still in use; let them go, keep copies "
+                f"{self._client.n_blocks_held} batches with tensors that are still in use; release them, keep copies "
                 f"(tensor.clone()), or raise num_slots"
             )
         self.wait_ms = _STARVED_WAIT_MS
@@ -110,7 +110,7 @@ class WaitPolicy:
 
 
 def _trainer_exited() -> bool:
-    """Return whether this is a DataLoader's worker whose parent has exited: no process takes another sample."""
+    """Return whether this is a DataLoader's worker and its parent has exited: no process takes another sample."""
     parent = multiprocessing.parent_process()
     return get_worker_info() is not None and parent is not None and not parent.is_alive()
 

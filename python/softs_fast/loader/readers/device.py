@@ -63,7 +63,7 @@ class DeviceReader:
 
     Args:
         config: what a slot holds; one that `check_on_device` accepts.
-        client: who has the slots.
+        client: has the slots.
         n_rows: samples per batch.
     """
 
@@ -117,7 +117,7 @@ class DeviceReader:
 
     @property
     def is_starved(self) -> bool:
-        """Whether nothing can come because the user holds all slots: never, he gets copies."""
+        """Whether nothing can come because the user holds all slots: never, the user gets copies."""
         return False
 
 
@@ -129,7 +129,7 @@ class DeviceBlockReader(Blocks):
 
     Args:
         config: what a slot holds; one that `check_on_device` accepts.
-        client: who has the slots, in blocks of `n_rows`.
+        client: has the slots, in blocks of `n_rows`.
         n_rows: slots per block.
         n_blocks: how many blocks there are.
     """
@@ -213,7 +213,7 @@ class _Slots:
         return True
 
     def empty(self, n_rows: int) -> Tensors:
-        """Return memory for a batch; each tensor has its own, so that who keeps a batch's labels does not keep its images."""
+        """Return memory for a batch; each tensor has its own, so that labels can be kept without images."""
         if self.arena is None:
             # Filled by `copy`, from what was read.
             return self._config.decode_batch([bytes(self._config.nbytes())] * n_rows)
@@ -281,7 +281,8 @@ class _Block:
         self._pid = os.getpid()
 
     def __del__(self) -> None:
-        # In a fork the slots are the parent's. At the end of the interpreter CUDA may have ended before, and nobody waits for the slots.
+        # In a fork the slots are the parent's. At the end of the interpreter CUDA may have ended before, and no call
+        # waits for the slots.
         if self._pid == os.getpid():
             with contextlib.suppress(_kernels.CudaError):
                 self._slots.drain(self.slot_ids, self._stream)
