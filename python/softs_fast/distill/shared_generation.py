@@ -68,7 +68,7 @@ class GenerationProduct:
         return isinstance(self._value, SharedGeneration)
 
     def version(self) -> int:
-        """Return the count of changes; of a number that is not ours the number itself, which must not be the same again."""
+        """Return the count of changes; of a number of the user the number itself, which must not be the same again."""
         value = self._value
         return int(value.n_changes if isinstance(value, SharedGeneration) else value.value)
 

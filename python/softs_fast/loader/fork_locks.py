@@ -14,7 +14,8 @@ _HOLDERS: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
 def renewed_in_forks(holder: object, name: str) -> None:
     """Give an object a lock, as the attribute `name`, and another one in each fork of this process.
 
-    Native handles that a fork inherits refuse to work there; a call that waits for a lock first would never find that out.
+    Native handles that a fork inherits refuse to work there; a call that waits for a lock first would never find that
+    out.
     """
     setattr(holder, name, threading.Lock())
     _HOLDERS[holder] = name

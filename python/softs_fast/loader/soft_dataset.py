@@ -89,7 +89,8 @@ class SoftIterableDataset(EndlessDataset):
         before this returns, in whatever thread; other processes are woken to do it. Once this has returned, no
         iterator yields a sample of the old product but one that was about to, and no batch of a `SoftDataLoader`
         has samples of both. A DataLoader of torch delivers the batches that it has fetched ahead; a
-        `SoftDataLoader` drops them. In an ordered dataset, each product has a stream of its own, which goes on where it was left.
+        `SoftDataLoader` drops them. In an ordered dataset, each product has a stream of its own, which goes on where it
+        was left.
 
         Raises:
             ConfigError: `model_id` is no string or longer than 256 bytes.

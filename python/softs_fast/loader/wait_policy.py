@@ -26,9 +26,9 @@ class WaitPolicy:
         retry_delay: seconds, the shortest time between two requests that got nothing.
         request_timeout: seconds without a sample after which to give up; None: never.
         max_failures: orders that may fail in a row before it gives up; None: any number.
-        first_wait_ms: how long to wait before the first check whether another product is wanted; then for an eighth of the time
-            that was waited already, so that a switch in another process is noticed before a supplier has made much of a sample of
-            the old product.
+        first_wait_ms: how long to wait before the first check whether another product is wanted; then for an eighth of
+            the time that was waited already, so that a switch in another process is noticed before a supplier has made
+            much of a sample of the old product.
 
     Attributes:
         wait_ms: how long the next wait may take.

@@ -113,7 +113,7 @@ def test_no_supplier_begins_two_more_samples_of_the_old_model(
         got.clear()
         teachers.may_go_on.set()
         if not is_waiting:
-            eventually(lambda: str(new) in teachers.calls[n_before:], "samples are made before they are asked for")  # noqa: B023
+            eventually(lambda: str(new) in teachers.calls[n_before:], "samples are made before a request")  # noqa: B023
             student.start()
         student.join(30)
         assert not student.is_alive()

@@ -188,7 +188,8 @@ def test_a_product_that_is_wanted_again_while_another_is_followed(calls: list[st
         wanted = subscription.update()
         assert wanted.product == "2"
         assert wanted.version != model.version()
-        # A sleep on the product that was read, instead of the version before it, would not end; nor one on a product read now.
+        # A sleep on the product that was read, instead of the version before it, would not end; nor one on a product
+        # read now.
         subscription.sleep_while(wanted)
         assert client.request_sample("2", 50) is None, "it was left"
         assert subscription.update() == Wanted(model.version(), "1")

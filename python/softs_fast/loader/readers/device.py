@@ -35,8 +35,8 @@ def check_on_device(config: BatchConfig, *, zero_copy: bool) -> None:
     """Check that samples can be tensors on a device.
 
     Raises:
-        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, or would be unaligned in its slot; the text
-            says what to do.
+        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, or would be unaligned in
+            its slot; the text says what to do.
     """
     if not has_rows(config):
         raise ConfigError(
@@ -58,8 +58,8 @@ def check_on_device(config: BatchConfig, *, zero_copy: bool) -> None:
 class DeviceReader:
     """Fills batches of new memory on the device, which a kernel copies all slots to that are there.
 
-    The copies are made in the stream that is torch's current one when a batch is filled, and so belong to it as tensors do that were made
-    there. Where the client has no device, batches are on the host.
+    The copies are made in the stream that is torch's current one when a batch is filled, and so belong to it as tensors
+    do that were made there. Where the client has no device, batches are on the host.
 
     Args:
         config: what a slot holds; one that `check_on_device` accepts.
@@ -124,8 +124,9 @@ class DeviceReader:
 class DeviceBlockReader(Blocks):
     """Makes a batch of tensors of a block of slots on the device, without a copy.
 
-    The block goes back when the last tensor on it is gone, after all that the stream was given until then in which the batch was made: what
-    uses a batch in another stream must be waited for there. Where the client has no device, batches are copies on the host.
+    The block goes back when the last tensor on it is gone, after all that the stream was given until then in which the
+    batch was made: what uses a batch in another stream must be waited for there. Where the client has no device,
+    batches are copies on the host.
 
     Args:
         config: what a slot holds; one that `check_on_device` accepts.
@@ -189,7 +190,7 @@ class _Slots:
         self._medium = medium
 
     def settle(self, slot_id: int) -> bool:
-        """Wait until a sample is there, and return whether it is; one that is lost has gone back, if the order of samples allows that.
+        """Wait for a sample, and return whether there is one; a lost one was released, if the order of samples allows that.
 
         Raises:
             As `DeviceReader.fill`; the slot has gone back then.

@@ -38,8 +38,8 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
     """Check that tensors can lie on the slots of such a medium.
 
     Raises:
-        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, the medium is not in memory that the
-            process shares, or a tensor would be unaligned; the text says what to do.
+        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, the medium is not in memory
+            that the process shares, or a tensor would be unaligned; the text says what to do.
     """
     if not has_rows(config):
         raise ConfigError(
