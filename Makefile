@@ -12,7 +12,7 @@ PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
 # Passed on to the program behind demo, test, bench and stress: `make test ARGS="-k loader"`.
 ARGS ?=
 # Most tests wait for other processes: three at a time keep two cores busy. The number is the same on every machine.
-SIDE_BY_SIDE := -n 3 --dist loadgroup
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # How long `make fuzz` runs.
 SECONDS := 600
 

@@ -54,7 +54,7 @@ HEAP_FILES = ("/pym-", "/pymp-")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that may take minutes come first, so that no worker of pytest-xdist ends with one of them.
+    """Tests that may take minutes come first, so that pytest-xdist does not end with one of them on one worker.
 
     Threads of the real softs may fail by bugs of its own, in any test.
     """

@@ -23,7 +23,7 @@ QUICK = (
     "train.checkpoint_every=2",
 )
 RUNS_ALONE = 120.0
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("distill_llm")]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,6 @@ from llm_text import Corpus, load_corpus
 
 N_TOKENS = 48
 MODEL_CFG = {"seed": 1, "held_out": 2, "first": 0}
-# They share what was loaded once.
-pytestmark = pytest.mark.xdist_group("llm_parts")
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,6 @@ VERSIONS = list(PATHS)
 #: Mixes that softs itself cannot run: 0.1.0's TCP medium has a constructor that its own client does not call.
 MEDIUMS = {"shm": VERSIONS, "file": VERSIONS, "tcp": ["softs_fast", "softs-0.1.2"]}
 N_SAMPLES = 60
-# Peers of softs start in seconds, forks of one that has started at once.
-pytestmark = pytest.mark.xdist_group("softs")
 
 
 def mixes() -> list[tuple[str, str, str, str]]:

@@ -1,8 +1,8 @@
 """The graph of the Rust files of a crate: which file uses a name that another file defines.
 
-The text is read without a compiler. An edge stands for a `use` declaration, or for a path such as `super::wire::Reply`,
-that ends at a name defined in another file. Re-exports are followed to the file of the definition. Code under
-`#[cfg(test)]` is left out.
+The text is read without a compiler. An edge stands for a `use` declaration, or for a path such as
+`super::wire::Reply`, that ends at a name defined in another file. Re-exports are followed to the file of the
+definition. Code under `#[cfg(test)]` is left out.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _BLANK = re.compile(
-    r"""
-    //[^\n]* | /\*.*?\*/ | \b[bc]?r(?P<hashes>\#*)".*?"(?P=hashes)
-    | [bc]?"(?:\\.|[^"\\])*" | b?'(?:\\u\{[^}]*\}|\\x..|\\.|[^\\'\n])'
-    """,
+    r"""//[^\n]* | /\*.*?\*/ | \b[bc]?r(?P<hashes>\#*)".*?"(?P=hashes) | [bc]?"(?:\\.|[^"\\])*"
+        | b?'(?:\\u\{[^}]*\}|\\x..|\\.|[^\\'\n])'""",
     re.VERBOSE | re.DOTALL,
 )
 _TOKEN = re.compile(r"(?:r\#)?[A-Za-z_]\w*|::|[^\s\w]|\d\w*")
@@ -123,7 +121,7 @@ def describe(circle: list[Path], edges: Edges, base: Path) -> str:
     return "\n".join([f"{len(circle)} files use each other:", *lines])
 
 
-# -- reading -------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------------------------------------
 
 
 def _read_file(module: Module, folder: Path) -> None:
@@ -264,7 +262,7 @@ def _import(module: Module, path: list[str], alias: str | None) -> None:
         module.uses.append(path)
 
 
-# -- resolving -----------------------------------------------------------------------------------------------
+# -- resolving -------------------------------------------------------------------------------------------------------------------
 
 
 def _paths(module: Module) -> Iterator[list[str]]:

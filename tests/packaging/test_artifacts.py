@@ -17,7 +17,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 MODULE = "_kernels" + sysconfig.get_config_var("EXT_SUFFIX")
 # The first test to run builds: the native module, optimised, on whatever machine this is.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("artifacts")]
+pytestmark = pytest.mark.timeout(900)
 
 ROUND_TRIP = """
 import importlib.util

@@ -6,19 +6,19 @@ use crate::indices::Indices;
 use crate::int8::Int8;
 use crate::piece::Piece;
 
-/// A tensor's encoding that goes through it once, from the first element to the last.
+/// An encoding that reads a tensor once, from the first element to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// Another float dtype.
     Cast(Cast),
     /// Whole numbers of 8 bits and a scale per block.
     Int8(Int8),
-    /// Places in a row of known length.
+    /// Indices into a row of known length.
     Indices(Indices),
 }
 
 impl Codec {
-    /// The smallest piece; all of them are alike, but the last one of a tensor may be shorter.
+    /// The smallest piece; all pieces have the same size, but the last one of a tensor may be shorter.
     #[must_use]
     pub fn piece(&self) -> Piece {
         match self {
@@ -28,7 +28,7 @@ impl Codec {
         }
     }
 
-    /// The bytes that `decoded` bytes take when encoded; `None` where these are no whole elements.
+    /// The encoded size of `decoded` bytes; `None` if these are not whole elements.
     #[must_use]
     pub fn encoded_len(&self, decoded: usize) -> Option<usize> {
         match self {
@@ -40,19 +40,19 @@ impl Codec {
         }
     }
 
-    /// Encodes whole pieces, and what the last one of a tensor has.
+    /// Encodes whole pieces, and the last, possibly shorter one of a tensor.
     ///
     /// # Errors
-    /// [`CodecError`]: a value that this encoding cannot hold, or a length that does not fit; `first` is the number of the first element, for
-    /// the text. Part of `out` is undefined then.
+    /// [`CodecError`]: a value that this encoding cannot hold, or a length that does not fit; `first` is the number of
+    /// the first element, for the text. Part of `out` is undefined then.
     pub fn encode(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         self.encode_inlined(first, values, out)
     }
 
-    /// The other way round.
+    /// Decodes what `encode` has written.
     ///
     /// # Errors
-    /// [`CodecError`]: `encoded` is nothing that `encode` writes; as above.
+    /// [`CodecError`]: `encode` does not write such bytes, or a length does not fit.
     pub fn decode(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         self.decode_inlined(first, encoded, out)
     }

@@ -1,10 +1,10 @@
-//! What a teacher makes of a tensor so that it takes fewer bytes, and how the student's batch gets it back. `docs/numerics.md` has the formulas.
+//! Encodings of tensors in fewer bytes, and their decoding. `docs/numerics.md` has the formulas.
 //!
-//! Pure functions from bytes to bytes, native endian, at any address: nothing here knows where they come from. Loops go over whole pieces
-//! without a branch, so that the compiler makes vector instructions of them. What goes through all elements is inlined, and there twice: for
-//! every processor, and for those with AVX2. Which one this is, the caller finds out.
+//! Pure functions from bytes to bytes, native endian, at any address. Loops process whole pieces without a branch, so
+//! that the compiler uses vector instructions. Functions over all elements are inlined, and compiled twice: for every
+//! processor, and for those with AVX2. The caller detects the processor.
 //!
-//! What is decoded comes from a peer: lengths, scales and indices are checked, and a bad one is an error.
+//! Bytes to decode are not trusted: lengths, scales and indices are checked, and a bad one is an error.
 
 #![forbid(unsafe_code)]
 

@@ -1,12 +1,12 @@
 //! [`Piece`]: how an encoding divides a tensor.
 
-/// Elements that can be encoded and decoded without those beside them.
+/// Elements that are encoded and decoded independently of other elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// How many elements.
+    /// Number of elements.
     pub n: usize,
     /// Their bytes.
     pub decoded: usize,
-    /// The bytes that they take when encoded.
+    /// Their bytes when encoded.
     pub encoded: usize,
 }

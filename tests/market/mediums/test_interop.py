@@ -10,7 +10,6 @@ from softs_fast.market import mediums
 
 SLOT_BYTES = 16
 NAMES = ["ShmMedium", "FilesystemMedium", "TCPMedium"]
-pytestmark = pytest.mark.xdist_group("softs")
 
 
 def sample(n: int) -> bytes:
