@@ -30,7 +30,7 @@ def write(folder: Path, program: str) -> Path:
     return script
 
 
-@pytest.mark.parametrize("title", ["One script", "Batches, and DataLoader workers"])
+@pytest.mark.parametrize("title", ["One script", "Batches ahead of the training step"])
 def test_programs(short_path: Path, title: str) -> None:
     program, printed = section(title)
     script = write(short_path, program)
