@@ -29,14 +29,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Before any test starts the server: its forks have torch, which takes seconds to import.
 multiprocessing.set_forkserver_preload(["torch.distributed", "softs_fast.collectives", "softs_fast.loader"])
-# Python's default start method, for tests that name none and for the DataLoader: `SOFTS_TEST_START_METHOD=forkserver make test`.
+# Python's default start method, for tests that name none and for the DataLoader: `SOFTS_TEST_START_METHOD=forkserver
+# make test`.
 if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):
     multiprocessing.set_start_method(start_method)
 
 # A shell's background job ignores SIGINT, and so would every process that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Of a segment, as in docs/segment.md: the length of the control block, which ends it, and where it names the process that owns it.
+# Of a segment, as in docs/segment.md: the length of the control block, which ends it, and where it names the process
+# that owns it.
 BLOCK_BYTES, OWNER_AT = 4096, 40
 
 # Processes that this one has started, those that have ended too.
@@ -219,7 +221,8 @@ def _open_files(process: int | str) -> Iterator[tuple[str, str, int]]:
 def _is_foreign(segment: str) -> bool:
     """Whether a segment is of another test run, or of a test that another worker of this one runs.
 
-    It is if a process has it mapped or locked that this one has not started, or if its owner, which has ended, is none of ours.
+    It is if a process has it mapped or locked that this one has not started, or if its owner, which has ended, is none
+    of ours.
     """
     path = Path("/dev/shm", segment)
     try:

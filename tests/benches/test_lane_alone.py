@@ -28,7 +28,7 @@ PARKED = {
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Examples that answer at once, on a machine whose last CPU is far; how they were called."""
+    """Examples that answer at once, on a machine with a last CPU that is far; how they were called."""
     calls: list[tuple[object, ...]] = []
 
     def run(name: str, *options: object) -> dict[str, Any]:

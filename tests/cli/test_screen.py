@@ -45,7 +45,7 @@ def test_what_a_screen_says() -> None:
     assert rows["0 1"][2:] == ["p1", "0", "2"]
 
 
-def test_suppliers_whose_broker_is_gone_are_shown() -> None:
+def test_suppliers_without_a_broker_are_shown() -> None:
     def at(at_s: float) -> object:
         return snapshot(at_s, client(segment(counters(), maker(pid=4242, samples=int(at_s)))))
 

@@ -66,7 +66,7 @@ def test_notes_of_processes_that_have_ended_do_not_count(tmp_path: Path) -> None
 
 
 def talk(folder: Path, change: dict[str, Any]) -> str:
-    """Join as rank 1 a group whose rank 0 says something else of itself than the truth; returns the error."""
+    """Join as rank 1 a group of which rank 0 reports something false about itself; returns the error."""
     segment = _kernels.Segment.create_group(2, 1 << 16)
     pid, started, _ = _kernels.this_process()
     card = {

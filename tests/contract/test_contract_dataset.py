@@ -59,9 +59,9 @@ def test_set_model(served: Any, config: Any, lib: ModuleType) -> None:
 
 def test_no_supplier_serves_the_product(served: Any, config: Any, lib: ModuleType) -> None:
     dataset = lib.SoftIterableDataset(
-        "nobody", served.endpoints.frontend, config, lib.ShmMedium, request_timeout=0.2
+        "unserved", served.endpoints.frontend, config, lib.ShmMedium, request_timeout=0.2
     )
-    with pytest.raises(RuntimeError, match="nobody"):
+    with pytest.raises(RuntimeError, match="unserved"):
         next(iter(dataset))
 
 
@@ -138,11 +138,11 @@ def test_collate(served: Any, config: Any, lib: ModuleType, take: Callable[[Any]
     assert "z" not in batch
     assert batch["x"].shape == (3, 2, 2)
     assert value_of(batch.tensors) == {1}
-    assert client.request_slot("nobody") is None
+    assert client.request_slot("unserved") is None
     batch.release()
     batch.release()
-    assert all(client.request_slot("nobody") is not None for _ in range(3))
-    assert client.request_slot("nobody") is None
+    assert all(client.request_slot("unserved") is not None for _ in range(3))
+    assert client.request_slot("unserved") is None
 
 
 def test_collate_releases_at_once(

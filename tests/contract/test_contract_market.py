@@ -100,7 +100,7 @@ def test_request_sample_returns_slots_of_its_product(market: Any, expect: Expect
 def test_request_sample_times_out(market: Any) -> None:
     market.broker()
     client = market.client()
-    assert client.request_sample("nobody", timeout_ms=20) is None
+    assert client.request_sample("unserved", timeout_ms=20) is None
     assert client.get_completed() is None
 
 
@@ -367,7 +367,7 @@ def test_an_endpoint_that_is_served(market: Any, expect: Expect) -> None:
     second.stop()
 
 
-def test_an_endpoint_whose_broker_is_gone(market: Any) -> None:
+def test_an_endpoint_of_a_broker_that_is_gone(market: Any) -> None:
     for _ in range(2):
         with market.lib.Broker(market.endpoints):
             client = market.client()

@@ -1,4 +1,4 @@
-"""Samples that say of which model they are, for whom, and whether they are whole."""
+"""Samples that hold their model and rank, and show whether they are whole."""
 
 import hashlib
 from pathlib import Path

@@ -64,7 +64,7 @@ def test_an_endpoint_that_is_taken(short_path: Path, taken: int) -> None:
         others[taken] = four[taken]
         with pytest.raises(softs_fast.EndpointInUse) as caught:
             Broker(*others).start()
-        # What it had bound before is free again, even while somebody keeps the error and its frames.
+        # What it had bound before is free again, even while the caller keeps the error and its frames.
         assert caught.tb is not None
         others[taken] = f"ipc://{short_path}/o{taken}"
         with Broker(*others):

@@ -37,7 +37,7 @@ def test_sub_sockets_hear_of_each_model(
         }
 
 
-def test_stop_goes_to_those_who_want_it(channel: Channel, eventually: Eventually) -> None:
+def test_stop_goes_to_its_subscribers(channel: Channel, eventually: Eventually) -> None:
     leader = channel.leader()
     everything, models, stops = channel.sub(b""), channel.sub(b"MODEL"), channel.sub(b"STOP")
     worker = channel.subscriber()
@@ -45,7 +45,8 @@ def test_stop_goes_to_those_who_want_it(channel: Channel, eventually: Eventually
     leader.set_model("a", PACKED, WATCHDOG_MS)
     assert model(everything)["model_id"] == model(models)["model_id"] == "a"
     hears(worker, "MODEL", 1, "a", PACKED)
-    # Who subscribed to STOP alone has to be known by now to hear it: its connection is older than the answered subscription of this one.
+    # The subscriber to STOP alone is known by now: its connection is older than the answered subscription of this
+    # one.
     stops.setsockopt(zmq.SUBSCRIBE, b"MODEL")
     assert model(stops)["model_id"] == "a"
     leader.stop_workers(WATCHDOG_MS)
@@ -55,7 +56,7 @@ def test_stop_goes_to_those_who_want_it(channel: Channel, eventually: Eventually
     assert model(models)["model_id"] == "b"
 
 
-def test_who_comes_late_hears_the_model_of_now(channel: Channel) -> None:
+def test_a_late_subscriber_receives_the_model_of_now(channel: Channel) -> None:
     leader = channel.leader()
     leader.set_model("old", PACKED, WATCHDOG_MS)
     leader.set_model("new", PACKED, WATCHDOG_MS)
@@ -110,15 +111,15 @@ def test_a_script_with_a_dealer_can_lead(channel: Channel) -> None:
     assert of_server == {**{k: v for k, v in stats.items() if k not in ("ok", "error")}, "model_cfg": PACKED}
 
 
-def test_who_is_not_the_leader_may_not_switch(channel: Channel) -> None:
+def test_only_the_leader_may_switch(channel: Channel) -> None:
     stranger, follower = channel.dealer(), channel.dealer()
     assert ask(follower, b"HELLO", rank=1, slot_size=64)["ok"]
-    for dealer, who in ((stranger, "has not sent HELLO"), (follower, "this is rank 1")):
+    for dealer, reason in ((stranger, "has not sent HELLO"), (follower, "this is rank 1")):
         for command, payload in ((b"SET_MODEL", {"model_id": "m"}), (b"STOP", {})):
             answer = ask(dealer, command, **payload)
             assert not answer["ok"]
             assert "only rank 0, the leader" in answer["error"]
-            assert who in answer["error"]
+            assert reason in answer["error"]
     native = channel.student(2)
     with pytest.raises(ConfigError, match="only rank 0, the leader"):
         native.set_model("m", b"", WATCHDOG_MS)
@@ -127,7 +128,7 @@ def test_who_is_not_the_leader_may_not_switch(channel: Channel) -> None:
     assert channel.server.stats()["generation"] == 0
 
 
-def test_a_subscriber_that_stops_reading_holds_nobody_up_and_gets_the_newest(channel: Channel) -> None:
+def test_a_subscriber_that_stops_reading_delays_no_other_and_gets_the_newest(channel: Channel) -> None:
     leader, worker = channel.leader(), channel.subscriber()
     sleeper = channel.sub(b"", RCVHWM=1)
     leader.set_model("first", b"", WATCHDOG_MS)
@@ -146,7 +147,7 @@ def test_a_subscriber_that_stops_reading_holds_nobody_up_and_gets_the_newest(cha
     assert model(sleeper)["model_id"] == "after"
 
 
-def test_news_that_nobody_takes_become_the_newest(channel: Channel) -> None:
+def test_of_news_that_are_not_taken_the_newest_is_kept(channel: Channel) -> None:
     leader, worker = channel.leader(), channel.subscriber()
     leader.set_model("m", b"", WATCHDOG_MS)
     hears(worker, "MODEL", 1, "m", b"\xc0")

@@ -1,4 +1,4 @@
-"""The control channel when somebody dies, comes back, was never there, or is a fork."""
+"""The control channel when a peer exits, reconnects, was never there, or is a fork."""
 
 import os
 import signal
@@ -63,7 +63,7 @@ def test_the_seat_of_a_killed_leader_is_free_at_once(channel: Channel) -> None:
     assert second.set_model("n", b"", WATCHDOG_MS) == 2
 
 
-def test_everybody_comes_back_after_a_restart(channel: Channel, eventually: Eventually) -> None:
+def test_all_peers_reconnect_after_a_restart(channel: Channel, eventually: Eventually) -> None:
     leader, follower, worker, socket = (
         channel.leader(),
         channel.student(1),
@@ -78,7 +78,7 @@ def test_everybody_comes_back_after_a_restart(channel: Channel, eventually: Even
     channel.server.stop()
     assert channel.server.stats()["generation"] == 3
     channel.start()
-    # Nobody does anything for it.
+    # No call is made for it.
     hears(worker, "MODEL", 3, "m3", PACKED)
     assert model(socket) == {"generation": 3, "model_id": "m3", "model_cfg": CFG}
     eventually(lambda: channel.server.stats()["students"] == [0, 1], "the students are back")
@@ -115,9 +115,9 @@ def test_a_switch_waits_for_the_next_broker(channel: Channel) -> None:
 
 
 def test_without_a_broker_calls_end_in_time_and_say_why(short_path: Path) -> None:
-    student = ControlStudent(f"ipc://{short_path}/nobody", 0, 64)
+    student = ControlStudent(f"ipc://{short_path}/unserved", 0, 64)
     assert student.hello(50) is None
-    assert f"no broker at ipc://{short_path}/nobody" in str(student.connection_error)
+    assert f"no broker at ipc://{short_path}/unserved" in str(student.connection_error)
     with pytest.raises(BrokerTimeout, match=r"no answer to SET_MODEL within 0\.1 s: no broker at"):
         student.set_model("m", b"", 50)
     with pytest.raises(BrokerTimeout, match="no answer to STOP"):
@@ -126,7 +126,7 @@ def test_without_a_broker_calls_end_in_time_and_say_why(short_path: Path) -> Non
     student.close()
     with pytest.raises(BrokerTimeout, match="this student is closed"):
         student.set_model("m", b"", WATCHDOG_MS)
-    subscriber = ControlSubscriber(f"ipc://{short_path}/nobody")
+    subscriber = ControlSubscriber(f"ipc://{short_path}/unserved")
     assert subscriber.next_event(50) is None
     assert "no broker at" in str(subscriber.connection_error)
     assert len([text for _, text in subscriber.take_log() if "no broker at" in text]) == 1
@@ -161,7 +161,7 @@ def test_endpoints_are_owned(channel: Channel, short_path: Path) -> None:
     assert channel.leader().hello(WATCHDOG_MS) is not None
 
 
-def test_close_ends_who_waits(channel: Channel) -> None:
+def test_close_ends_the_waits(channel: Channel) -> None:
     worker, heard = channel.subscriber(), []
     waiter = threading.Thread(target=lambda: heard.append(worker.next_event(None)))
     waiter.start()
@@ -174,8 +174,8 @@ def test_close_ends_who_waits(channel: Channel) -> None:
 
 @pytest.mark.parametrize("call", ["hello", "set_model", "next_event"])
 def test_ctrl_c_ends_a_call_that_waits(short_path: Path, call: str) -> None:
-    student = ControlStudent(f"ipc://{short_path}/nobody", 0, 64)
-    worker = ControlSubscriber(f"ipc://{short_path}/nobody")
+    student = ControlStudent(f"ipc://{short_path}/unserved", 0, 64)
+    worker = ControlSubscriber(f"ipc://{short_path}/unserved")
     calls: dict[str, Callable[[], object]] = {
         "hello": lambda: student.hello(WATCHDOG_MS),
         "set_model": lambda: student.set_model("m", b"", WATCHDOG_MS),

@@ -1,4 +1,4 @@
-"""The number of the newest generation: whoever sleeps because of it is woken, in whatever process."""
+"""The number of the newest generation: threads that sleep until it changes are woken, in all processes."""
 
 import multiprocessing
 import threading
@@ -34,7 +34,7 @@ def test_a_sleeper_in_another_process_wakes_up(method: str) -> None:
 def follow(model: GenerationProduct, pipe: Any) -> None:
     version = model.version()
     pipe.send(model.read())
-    with Client("ipc:///tmp/nobody", ShmMedium, 64, 1) as client:
+    with Client("ipc:///tmp/unserved", ShmMedium, 64, 1) as client:
         for _ in range(3):
             while model.version() == version:
                 model.sleep_while(version, model.read(), client.leave_after)
@@ -42,7 +42,7 @@ def follow(model: GenerationProduct, pipe: Any) -> None:
             pipe.send(model.read())
 
 
-def test_a_number_of_somebody_else_cannot_wake() -> None:
+def test_a_number_of_the_user_cannot_wake() -> None:
     class Number:
         value = 5
 

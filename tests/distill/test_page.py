@@ -161,7 +161,7 @@ def test_signatures_of_the_reference(name: str) -> None:
     exec(f"def wanted({head.split('(', 1)[1]}\n): pass", scope)
     wanted = list(inspect.signature(scope["wanted"]).parameters.values())
     have = inspect.signature(REFERENCE[name]).parameters
-    if name != "Broker":  # whose positional arguments are in test_broker.py
+    if name != "Broker":  # its positional arguments are in test_broker.py
         assert list(have)[: len(wanted)] == [parameter.name for parameter in wanted]
         for parameter in wanted:
             if parameter.default not in (..., parameter.empty):

@@ -106,7 +106,7 @@ def test_a_follower_waits_for_the_first_model(school: School) -> None:
     assert got == [4]
 
 
-def test_a_switch_wakes_who_waits_for_the_old_model(school: School, zeros: Any) -> None:
+def test_a_switch_ends_waits_for_the_old_model(school: School, zeros: Any) -> None:
     def stuck(model_id: str, model_cfg: Any) -> Any:
         if model_id == "bad":
             raise ValueError("boom")

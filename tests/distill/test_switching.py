@@ -1,4 +1,4 @@
-"""Switching without end: nobody gets a sample of a model before, whoever makes and takes them."""
+"""Switching without end: no process gets a sample of an earlier model, whichever makes and takes them."""
 
 import threading
 from typing import Any
@@ -42,7 +42,7 @@ def test_four_workers_two_students_and_their_loaders(school: School, method: str
                 if model > 1:
                     if rank == 0:
                         leader.set_model(str(model))
-                    # Who has met has switched: from here on nothing else may come.
+                    # All that have met have switched: from here on nothing else may come.
                     meeting.wait(30)
                     students[rank].wait_for_generation(model)
                 for _ in range(model % 3):
@@ -53,7 +53,7 @@ def test_four_workers_two_students_and_their_loaders(school: School, method: str
                 sample_ref = take(students[rank])
                 assert check(sample_ref.tensors(), rank) == model == sample_ref.generation
                 students[rank].release_slot(sample_ref.slot_id)
-                # Nobody switches while another one still looks.
+                # No rank switches while another one still checks.
                 meeting.wait(30)
         except BaseException as error:
             problems.append(error)

@@ -1,4 +1,4 @@
-"""kill -9 of any part of a training, and its restart: the others train on, and nobody sees a stale sample."""
+"""kill -9 of any part of a training, and its restart: the others train on, and none sees a stale sample."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_any_part_dies_and_comes_back(training: Training, short_path: Path) -> N
     training.start_all("broker", "worker", "second worker", "leader", "follower")
     newest = training.trains("leader", "follower")
 
-    # A second leader is refused as long as the first one lives, whom it does not disturb.
+    # A second leader is refused as long as the first one lives, which it does not disturb.
     second = Zygote.of(PART).fork("student", {"folder": str(short_path), "rank": 0})
     with pytest.raises(AssertionError, match="rank 0 is taken by a live student"):
         second.event("ready")

@@ -23,14 +23,14 @@ def section(title: str) -> tuple[str, str]:
 
 
 def write(folder: Path, program: str) -> Path:
-    """Write a program whose sockets are its own: others may be running on this machine."""
+    """Write a program with sockets of its own: others may be running on this machine."""
     assert "/tmp/" in program
     script = folder / "ranks.py"
     script.write_text(program.replace("/tmp/", f"{folder}/"))
     return script
 
 
-@pytest.mark.parametrize("title", ["One script", "Batches, and DataLoader workers"])
+@pytest.mark.parametrize("title", ["One script", "Batches ahead of the training step"])
 def test_programs(short_path: Path, title: str) -> None:
     program, printed = section(title)
     script = write(short_path, program)

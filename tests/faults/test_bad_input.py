@@ -58,7 +58,7 @@ def peer(endpoint: str) -> Iterator[zmq.Socket[bytes]]:
         context.term()
 
 
-# -- generators ------------------------------------------------------------------------------------------------------------
+# -- generators ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_slot_sizes_that_differ_are_named(market: Market) -> None:
         assert "slot_size differs: this supplier has 256, the client 128" in failure_text(client, "p1")
 
 
-# -- addresses -------------------------------------------------------------------------------------------------------------
+# -- addresses -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_an_offset_outside_the_medium_is_refused(
         medium.unlink()
 
 
-# -- endpoints -------------------------------------------------------------------------------------------------------------
+# -- endpoints -----------------------------------------------------------------------------------------------
 
 
 def test_an_endpoint_of_a_live_broker_is_refused_and_stays_alive(market: Market) -> None:
@@ -246,9 +246,9 @@ def test_wildcard_ports_and_ipv6(host: str) -> None:
             assert client.medium.read(slot) == b"12345678"
 
 
-# -- users -----------------------------------------------------------------------------------------------------------------
+# -- users ---------------------------------------------------------------------------------------------------
 
-AS_NOBODY = """
+AS_ANOTHER_USER = """
 import os, socket, sys
 os.setgid(65534); os.setuid(65534)
 peer = socket.socket(socket.AF_UNIX)
@@ -271,13 +271,17 @@ def test_peers_of_another_user_are_refused(market: Market) -> None:
     market.folder.chmod(0o755)
     path.chmod(0o666)
     script = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, str(path)], capture_output=True, text=True, timeout=60, cwd="/"
+        [sys.executable, "-c", AS_ANOTHER_USER, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
     )
     assert script.stdout.strip() == "closed", script.stderr
     assert broker.pid
 
 
-# -- bytes -----------------------------------------------------------------------------------------------------------------
+# -- bytes ---------------------------------------------------------------------------------------------------
 
 GREETING = bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 1]) + b"NULL".ljust(20, b"\0") + bytes(32)
 

@@ -282,7 +282,7 @@ def test_segments_of_the_dead_go_and_those_of_the_living_stay(
 
 
 @pytest.mark.parametrize("action", ["create", "create and end", "sweep", "create a file", "take a file over"])
-def test_segments_whose_owner_or_sweeper_dies_at_any_system_call(action: str) -> None:
+def test_segments_of_an_owner_or_sweeper_that_dies_at_any_system_call(action: str) -> None:
     done = subprocess.run(
         [sys.executable, str(HERE / "steps.py"), action],
         capture_output=True,

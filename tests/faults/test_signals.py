@@ -21,7 +21,7 @@ calls = {
 try:
     print("waiting", flush=True)
     calls[call]()
-    print("came back")
+    print("returned")
 except KeyboardInterrupt:
     print("interrupted")
 finally:

@@ -83,5 +83,5 @@ def _narrowed(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose items torch can stack and compare."""
+    """A tensor of items that torch can stack and compare."""
     return tensor.contiguous().view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor

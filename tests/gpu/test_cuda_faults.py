@@ -237,7 +237,7 @@ def fails_in_the_middle(say: Say, rank: int, size: int, folder: str) -> str:
     return str(raised.value)
 
 
-def test_a_rank_whose_device_fails_says_so(tmp_path: Path) -> None:
+def test_a_rank_reports_that_its_device_fails(tmp_path: Path) -> None:
     told = ranks.run(fails_in_the_middle, 3, str(tmp_path))
     assert all("cudaErrorLaunchFailure" in text for text in told)
 

@@ -189,7 +189,7 @@ def test_views_are_slots_until_the_last_of_them_is_gone(loader: Loaders) -> None
     batches = iter(one)
     held = [next(batches), next(batches)]
     first = held[0]["f32"]
-    with pytest.raises(SampleTimeout, match="as 2 batches whose tensors are still in use"):
+    with pytest.raises(SampleTimeout, match="as 2 batches with tensors that are still in use"):
         next(batches)
     check(EVERY, held[0], list(range(B)))
     check(EVERY, held[1], list(range(B, 2 * B)))

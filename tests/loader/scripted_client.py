@@ -1,4 +1,4 @@
-"""A client that does as it is told, for the decisions of whoever uses it."""
+"""A client that does as it is told, for the decisions of the code that uses it."""
 
 import time
 from collections.abc import Iterator

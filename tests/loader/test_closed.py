@@ -63,13 +63,13 @@ def test_what_was_copied_ahead_is_not_handed_out(market: str) -> None:
         ahead.finish()
 
 
-def test_who_waits_is_told(market: str) -> None:
+def test_a_wait_ends_with_an_error(market: str) -> None:
     client = sf.Client(market, sf.ShmMedium, CONFIG.nbytes(), 4)
     told: list[BaseException] = []
 
     def wait() -> None:
         try:
-            client.request_sample("nobody makes it", 60_000)
+            client.request_sample("unserved", 60_000)
         except sf.SegmentError as error:
             told.append(error)
 

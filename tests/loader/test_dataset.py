@@ -83,7 +83,7 @@ def test_the_client_follows_once_per_switch(opened: list[ScriptedClient]) -> Non
     next(samples)
     assert opened[0].followed == ["a"]
     data.set_model("b")
-    assert opened[0].followed == ["a", "b"], "whoever sets the model does it"
+    assert opened[0].followed == ["a", "b"], "the caller of set_model does it"
     next(samples)
     next(samples)
     assert opened[0].followed == ["a", "b"]
@@ -219,7 +219,7 @@ def test_a_worker_stops_when_its_trainer_died(
 
 
 @pytest.mark.parametrize("first_wait_ms", [1, 100])
-def test_who_may_not_be_woken_looks_often(
+def test_a_wait_that_cannot_be_ended_polls_often(
     opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch, first_wait_ms: int
 ) -> None:
     data = new(request_timeout=None)
@@ -247,7 +247,7 @@ def test_who_may_not_be_woken_looks_often(
     next(samples)
     waits = [timeout_ms for _, timeout_ms in opened[0].requests[1:]]
     assert waits[0] == first_wait_ms
-    assert waits[-1] == 100, "who waits for long looks seldom"
+    assert waits[-1] == 100, "a long wait polls seldom"
     waited = 0
     for wait_ms in waits:
         assert wait_ms <= max(first_wait_ms, waited / 8)

@@ -55,7 +55,7 @@ def test_forked_workers_do_not_touch_the_client_of_their_parent(endpoint: str) -
 
 def test_a_cause_found_in_a_worker_reaches_the_trainer(endpoint: str) -> None:
     loader = SoftDataLoader(
-        "nobody",
+        "unserved",
         endpoint,
         CONFIG,
         ShmMedium,
@@ -152,7 +152,8 @@ def test_no_batch_that_was_fetched_ahead_before_a_switch(
                 assert batch["double"].tolist() == [2 * (i % 3 + 1)] * 3
         loader.set_model(str((i + 1) % 3 + 1))
     if method:
-        # A worker that is told to end while it sends a batch may abort. In a moment they have sent all that they were asked for.
+        # A worker that is told to end while it sends a batch may abort. In a moment they have sent all that they were
+        # asked for.
         time.sleep(0.5)
     del batches
     loader.soft_dataset.close()

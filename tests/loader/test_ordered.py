@@ -247,7 +247,7 @@ def test_what_workers_of_a_loader_ask_for(batch_size: int | None, n: int) -> Non
     opened = data.soft_dataset._open
     assert opened is not None
     client: Any = opened.client
-    assert client.seeks == [("0", 7 + n, n, 3 * n, 0)], "a worker whose turns come regularly goes on"
+    assert client.seeks == [("0", 7 + n, n, 3 * n, 0)], "a worker that is asked in turns goes on"
     requested[asked[0]]
     assert client.seeks[1:] == [("0", 7, n, 3 * n, 0)]
     data.set_model("1")

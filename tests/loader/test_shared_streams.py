@@ -202,7 +202,7 @@ def new(market: str) -> Callable[..., sf.SoftDataLoader]:
 
 
 @pytest.mark.parametrize("zero_copy", [False, True])
-def test_an_inherited_iterator_says_so_whoever_had_the_turn(
+def test_an_inherited_iterator_raises_whichever_held_the_lock(
     new: Callable[..., sf.SoftDataLoader], zero_copy: bool
 ) -> None:
     data = new(zero_copy=zero_copy)

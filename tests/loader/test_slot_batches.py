@@ -1,4 +1,4 @@
-"""Batches of slots that the caller took by himself."""
+"""Batches of slots that the caller took itself."""
 
 from types import SimpleNamespace
 
@@ -53,7 +53,9 @@ def test_a_batch_releases_once(slots: Slots) -> None:
     assert slots.released == [2, 0]
 
 
-def test_a_batch_whose_client_is_closed_dies_quietly(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_a_closed_client_is_freed_without_an_error(
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(slot_id: int) -> None:
         raise ConfigError("closed")
 

@@ -284,7 +284,7 @@ def test_a_function_that_ends_its_thread_gives_its_orders_back(market: Market, k
         if slot is not None:
             student.core.release_slot(slot)
     other = market.teacher(lambda p: number(5))
-    # All slots come back: none is blocked by an order of the first one.
+    # All slots are released: none is blocked by an order of the first one.
     for _ in range(4 * N_SLOTS):
         student.sample()
     until_by_lane(student, other)

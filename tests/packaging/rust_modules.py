@@ -51,7 +51,7 @@ class Module:
 
 
 def read_crate(root: Path) -> Module:
-    """The modules of the crate whose first file is `root`."""
+    """The modules of the crate with the first file `root`."""
     crate = Module(root)
     _read_file(crate, root.parent)
     return crate
@@ -136,7 +136,7 @@ def _is_test_only(tokens: Tokens) -> bool:
 
 
 def _is_test(tokens: Tokens, at: int) -> bool:
-    """Whether the attribute whose bracket is at `at` is a `cfg` that holds in tests only."""
+    """Whether the attribute with its bracket at `at` is a `cfg` that holds in tests only."""
     end = _group_end(tokens, at)
     words = tokens[at + 1 : end - 1]
     is_negated = any(words[n : n + 3] == ["not", "(", "test"] for n in range(len(words)))

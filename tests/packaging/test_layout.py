@@ -24,7 +24,8 @@ CROSS_CUTTING = {
     "packaging",
     "peers",
 }
-#: A room below another one whose tests lie in a folder of another name: those that need a device, and those of all strategies.
+#: A room below another one with tests in a folder of another name: those that need a device, and those of all
+#: strategies.
 ELSEWHERE = {
     "collectives/cuda": "gpu",
     "collectives/host": "collectives",

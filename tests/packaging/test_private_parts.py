@@ -95,7 +95,8 @@ def test_a_stream_can_be_kept_busy() -> None:
     inspect.signature(sleep).bind(1 << 40)
 
 
-# Prints the command lines of its children, and the targets of its descriptors with the children that have them open, too.
+# Prints the command lines of its children, and the targets of its descriptors with the children that have them open,
+# too.
 SHOW_HELPERS = """
 import json, multiprocessing, os, pathlib
 from multiprocessing import sharedctypes

@@ -75,7 +75,7 @@ def folder_faults(source: Path) -> list[str]:
     return faults
 
 
-# -- the checker itself, on trees that are made up --------------------------------------------------------------------------------
+# -- the checker itself, on trees that are made up -----------------------------------------------------------
 
 
 def made(folder: Path, **files: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The role of a process with one medium, which does what it reads from its standard input.
 
-It reports the address, then the answer to each line: `write OFFSET HEX`, `prepare`, `write_prepared OFFSET HEX`, `read SLOT`, `close`.
-It ends, without closing anything, when its input does.
+It reports the address, then the answer to each line: `write OFFSET HEX`, `prepare`, `write_prepared OFFSET HEX`, `read
+SLOT`, `close`. It ends, without closing anything, when its input does.
 """
 
 import json

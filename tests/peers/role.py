@@ -1,7 +1,7 @@
 """One peer in a process of its own: a fork of zygote.py that calls `run`.
 
-Works with softs 0.1.0, softs 0.1.2 and softs_fast (the option `package` is the module name; which softs is a matter of the Python path).
-Prints one JSON object per line; ends when its standard input does.
+Works with softs 0.1.0, softs 0.1.2 and softs_fast (the option `package` is the module name; which softs is a matter of
+the Python path). Prints one JSON object per line; ends when its standard input does.
 """
 
 import ctypes

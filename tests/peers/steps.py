@@ -1,9 +1,9 @@
 """kill -9 at every system call of what a segment goes through: ``python steps.py ACTION``.
 
-A child does the action, stopped at the beginning and at the end of each of its system calls (ptrace); it is killed at the first of these
-moments, another one at the second, and so on. Names, locks and lengths change at no other moments; what is stored in mapped memory between
-two of them is there whole at the second. After each death this process checks what is left. It prints
-``{"steps": number of them, "wrong": [what was not as it must be]}``, or ``{"forbidden": why}``.
+A child does the action, stopped at the beginning and at the end of each of its system calls (ptrace); it is killed at
+the first of these moments, another one at the second, and so on. Names, locks and lengths change at no other moments;
+what is stored in mapped memory between two of them is there whole at the second. After each death this process checks
+what is left. It prints ``{"steps": number of them, "wrong": [what was not as it must be]}``, or ``{"forbidden": why}``.
 """
 
 import ctypes

@@ -1,8 +1,9 @@
 """Imports a script once and forks a process per request to run it: torch and softs take seconds to import.
 
-``python zygote.py SCRIPT [PACKAGE]``. Each line on standard input is ``{"role", "options", "variables", "socket"}``. A fork connects to
-that Unix socket, forks the peer, and waits for it. The peer has the socket as its standard input and output and calls
-``run(role, options)`` of the script. The first event on the socket has the peer's pid, the last one its exit status.
+``python zygote.py SCRIPT [PACKAGE]``. Each line on standard input is ``{"role", "options", "variables", "socket"}``. A
+fork connects to that Unix socket, forks the peer, and waits for it. The peer has the socket as its standard input and
+output and calls ``run(role, options)`` of the script. The first event on the socket has the peer's pid, the last one
+its exit status.
 """
 
 import importlib

@@ -24,27 +24,27 @@ __all__ = ["DistillDataLoader", "DistillIterableDataset"]
 class DistillIterableDataset(EndlessDataset):
     """Endless dataset of samples of the newest model, decoded to `{name: tensor}`.
 
-    Each process that iterates, such as a DataLoader worker, has slots of its own. An iterator follows the model: after a
-    switch it yields nothing of an earlier one. What a DataLoader of torch has fetched ahead it cannot take back; a
+    Each process that iterates, such as a DataLoader worker, has slots of its own. An iterator follows the model: after
+    a switch it yields nothing of an earlier one. What a DataLoader of torch has fetched ahead it cannot take back; a
     `DistillDataLoader` does that.
 
     Args:
-        student_rank: whose samples they are.
+        student_rank: of the student that orders them.
         generation_value: `StudentClient.generation_value`; anything that has the generation in `value` will do.
         slot_count: samples on order or finished, per process.
         batch_config: what one sample holds.
         frontend_endpoint: the broker's frontend.
         max_retries: orders that may fail in a row, for at least a second, before iteration raises `GeneratorFailed`.
-        retry_delay: seconds, the shortest time between two requests that came back at once with nothing.
-        medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one of
-            `softs_fast.mediums` or your own. Default: one of medium_cls.
+        retry_delay: seconds, the shortest time between two requests that returned at once with nothing.
+        medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one
+            of `softs_fast.mediums` or your own. Default: one of medium_cls.
         medium_cls: class of the memory that is made otherwise.
         request_timeout: seconds without a sample after which iteration raises; None waits for ever.
         zero_copy: tensors lie on the slots, see `SoftIterableDataset`.
         ordered: samples of each model come strictly by their sequence numbers, see `SoftIterableDataset`. Each use of
             `set_model` begins at 0.
         prefetch: samples that are ordered ahead at most; default: all slots.
-        debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
+        debug: overwrite slots with 0xFF when they are released, so that code that reads one later notices.
 
     Raises:
         ConfigError: a number is out of range, `generation_value` has no `value`, or `zero_copy` is impossible.
@@ -121,9 +121,10 @@ class DistillDataLoader(EndlessDataLoader):
         for batch in loader:
             train(batch["x"], batch["y"])
 
-    With the default `collate_fn` no process is started; `num_workers=N` then means N times the slots and N native threads, see
-    `EndlessDataLoader`. After a switch, no batch of an earlier model is handed out, not even one that was fetched ahead, and none with
-    samples of two models. With an ordered dataset, the batches of each model come in the order of the stream, for any number of workers.
+    With the default `collate_fn` no process is started; `num_workers=N` then means N times the slots and N native
+    threads, see `EndlessDataLoader`. After a switch, no batch of an earlier model is handed out, not even one that was
+    fetched ahead, and none with samples of two models. With an ordered dataset, the batches of each model come in the
+    order of the stream, for any number of workers.
 
     Args:
         dataset: where samples come from.

@@ -43,7 +43,7 @@ class GenerationProduct:
     """The product of the newest generation, a `ProductSource`.
 
     Args:
-        student_rank: whose samples they are.
+        student_rank: of the student that orders them.
         value: has the generation in `value`.
 
     Raises:
@@ -68,7 +68,7 @@ class GenerationProduct:
         return isinstance(self._value, SharedGeneration)
 
     def version(self) -> int:
-        """Return the count of changes; of a number that is not ours the number itself, which must not be the same again."""
+        """Return the count of changes; of a number of the user the number itself, which must not be the same again."""
         value = self._value
         return int(value.n_changes if isinstance(value, SharedGeneration) else value.value)
 

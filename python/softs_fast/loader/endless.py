@@ -93,7 +93,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             check_on_device(batch_config, zero_copy=zero_copy)
         elif zero_copy:
             check_zero_copy(batch_config, medium_cls)
-        #: Samples that belong together: workers of a DataLoader of torch take so many in turns. A loader over this dataset sets it.
+        #: Samples that belong together: workers of a DataLoader of torch take so many in turns. A loader over this
+        #: dataset sets it.
         self.batch_size = 1
         self.check_batch_size(1)
 
@@ -149,7 +150,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         """Return an iterator over the items of a plan in this process; it opens the client at its first request."""
         worker = get_worker_info()
         if self.ordered and worker is not None and worker.dataset is self:
-            # The trainer makes another iterator of persistent workers. It has dropped batches of the last one, and which is not known here.
+            # The trainer makes another iterator of persistent workers. It has dropped batches of the last one, and
+            # which is not known here.
             if self._has_begun:
                 self.load_state_dict({"positions": {}})
             self._has_begun = True
@@ -172,8 +174,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         """
         with self._lock():
             opened = self._open_client(plan)
-            # Iterators share a reader that takes samples ahead: in an ordered stream it has their next samples, and the threads of a loader
-            # gather for all of its iterators.
+            # Iterators share a reader that takes samples ahead: in an ordered stream it has their next samples, and the
+            # threads of a loader gather for all of its iterators.
             shares = self.ordered or plan.n_threads > 0
             reader: Reader | None = opened.reader(plan) if shares else None
             if reader is None:
@@ -221,7 +223,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             )
 
     def own_positions(self) -> dict[str, int]:
-        """Return how many samples of each product this process has handed out; those of a worker's trainer are of no use to the worker."""
+        """Return how many samples of each product this process has handed out; a worker begins without its trainer's."""
         return self._positions.setdefault(os.getpid(), {})
 
     def _update_subscription(self) -> None:
@@ -242,7 +244,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         return Client(**arguments)
 
     def _open_client(self, plan: IterationPlan) -> _OpenClient:
-        """Return the open client; one whose blocks are of another size is closed, and a new one opened."""
+        """Return the open client; one with blocks of another size is closed, and a new one opened."""
         block = (plan.batch_size or self.batch_size) if self.zero_copy else 1
         opened = self._open
         if opened is not None and opened.pid == os.getpid():
@@ -284,7 +286,8 @@ class _OpenClient:
         self.subscription = subscription
         self.pid = os.getpid()
         self.lock = StreamLock()
-        # The reader whose threads gather ahead lives as long as the client, so that what it has is not lost between two iterators.
+        # A reader with threads that gather ahead lives as long as the client, so that iterators lose nothing of
+        # what it has.
         self._gathering: tuple[IterationPlan, Reader] | None = None
         self._unpin: Callable[[], None] | None = None
 

@@ -22,24 +22,26 @@ __all__ = ["EndlessDataLoader"]
 class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
     """DataLoader over an `EndlessDataset`.
 
-    With the default `collate_fn` no process is started: the suppliers are the workers. `num_workers=N` then means N times the slots of
-    the dataset, and N native threads that gather up to `prefetch_factor` (2) batches each ahead of the caller. Order, resume, switches,
-    zero copy and pinning are the same for every N; `timeout` and `persistent_workers` change nothing.
+    With the default `collate_fn` no process is started: the suppliers are the workers. `num_workers=N` then means N
+    times the slots of the dataset, and N native threads that gather up to `prefetch_factor` (2) batches each ahead of
+    the caller. Order, resume, switches, zero copy and pinning are the same for every N; `timeout` and
+    `persistent_workers` change nothing.
 
-    With a `collate_fn`, a `worker_init_fn` or a `multiprocessing_context`, or with samples that a subclass of `BatchConfig` decodes,
-    `num_workers=N` starts N of torch's worker processes. Each has a client and slots of its own, and makes the batches that it is asked
-    for, so that order, resume and switches are exact there too.
+    With a `collate_fn`, a `worker_init_fn` or a `multiprocessing_context`, or with samples that a subclass of
+    `BatchConfig` decodes, `num_workers=N` starts N of torch's worker processes. Each has a client and slots of its own,
+    and makes the batches that it is asked for, so that order, resume and switches are exact there too.
 
-    After a switch no batch of the product before is handed out, not even one that was fetched ahead, and no batch has samples of two
-    products. Each iterator goes on where the stream is.
+    After a switch no batch of the product before is handed out, not even one that was fetched ahead, and no batch has
+    samples of two products. Each iterator goes on where the stream is.
 
     Args:
         dataset: where samples come from; the attribute `soft_dataset`.
-        **dataloader_kwargs: of DataLoader. `in_order` is False unless it is given, so that a slow worker holds up no batch of another
-            one; batches of an ordered dataset come in order in any case.
+        **dataloader_kwargs: of DataLoader. `in_order` is False unless it is given, so that a slow worker holds up no
+            batch of another one; batches of an ordered dataset come in order in any case.
 
     Raises:
-        ConfigError: `zero_copy`, and too few slots for two batches; or `CudaIpcMedium` with worker processes or `pin_memory`.
+        ConfigError: `zero_copy`, and too few slots for two batches; or `CudaIpcMedium` with worker processes or
+            `pin_memory`.
     """
 
     def __init__(self, dataset: EndlessDataset, **dataloader_kwargs: Any) -> None:

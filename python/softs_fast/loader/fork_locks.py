@@ -1,4 +1,4 @@
-"""Locks that are open in a fork: whoever held one there was a thread that the fork does not have."""
+"""Locks recreated in a forked child: the thread that held one does not exist there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _HOLDERS: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
 def renewed_in_forks(holder: object, name: str) -> None:
     """Give an object a lock, as the attribute `name`, and another one in each fork of this process.
 
-    Native handles that a fork inherits refuse to work there; that is heard only by those who do not wait for a lock first.
+    Native handles that a fork inherits refuse to work there; a call that waits for a lock first would never find that
+    out.
     """
     setattr(holder, name, threading.Lock())
     _HOLDERS[holder] = name

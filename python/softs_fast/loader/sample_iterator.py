@@ -29,7 +29,7 @@ class Reader(Taker, Protocol):
         """Begin to copy the next item, while the caller is busy."""
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
-        """Take samples into the rows from `done` on, waiting up to timeout_ms for the first; return how many are filled now."""
+        """Take samples into the rows from `done` on, within timeout_ms for the first; return how many are filled now."""
 
     def take(self) -> Any:
         """Hand out the item; all rows must have been filled."""
@@ -79,7 +79,7 @@ class Stream:
             return self._hand_out(reader, begins_next)[1]
 
     def take_of(self, version: int, reader: Reader) -> tuple[str, Any] | None:
-        """Return the product and the next item of a reader if they are of this version; None if another version is wanted."""
+        """Return the product and the next item of a reader, or None if another version than this one is wanted."""
         with self._lock.lock:
             self._begin(reader)
             if self._wanted is None or self._wanted.version != version or not self._fill(reader):
@@ -131,7 +131,7 @@ class Stream:
                 wait.check(product, reader.is_starved)
 
     def _resume(self, reader: Reader) -> None:
-        """Go to the first sample that was not handed out: another reader took samples last, or taking was not completed."""
+        """Go to the first sample that was not handed out, after another reader or after taking that was not completed."""
         last = self._lock.last()
         if last is not None:
             last.forget()

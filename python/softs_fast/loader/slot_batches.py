@@ -1,4 +1,4 @@
-"""Batches made of finished slots that the caller took from a client by himself."""
+"""Batches made of finished slots that the caller took from a client itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Batch:
     Args:
         tensors: the stacked tensors by name.
         slot_ids: the slots that they came from.
-        client: who gets the slots back in `release`; None if they went back already.
+        client: gets the slots back in `release`; None if they are released already.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Batch:
                 client.release_slot(slot_id)
 
     def __del__(self) -> None:
-        """Give the slots back if nobody did; the client may be closed by now."""
+        """Release the slots if the user did not; the client may be closed by now."""
         with contextlib.suppress(Exception):
             self.release()
 

@@ -33,12 +33,11 @@ class SoftIterableDataset(EndlessDataset):
             raises. What a DataLoader worker sends to its trainer is copied once on the way. To save or send a
             tensor, `clone()` it first: torch writes with it what lies between its rows.
         ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them.
-            DataLoader workers take turns: with a `SoftDataLoader` batch by batch, with another one sample by
-            sample, and each of them begins at 0, with `persistent_workers` for each iterator of the DataLoader.
             Iterators in one process go on where the last one stopped, and if several of them live, in whatever
-            threads, each sample goes to one of them.
+            threads, each sample goes to one of them; so do those of a `SoftDataLoader` with worker processes. The
+            workers of a DataLoader of torch take turns, sample by sample, and each iterator of it begins at 0.
         prefetch: samples that are ordered ahead at most; default: all slots.
-        debug: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
+        debug: overwrite slots with 0xFF when they are released, so that code that reads one later notices.
 
     Raises:
         ConfigError: `model_id` is no string or too long, a number is out of range, or `zero_copy` is impossible:
@@ -86,11 +85,12 @@ class SoftIterableDataset(EndlessDataset):
     def set_model(self, model_id: str) -> None:
         """Order another product from now on, in every process that iterates over this dataset.
 
-        In this process, orders that no supplier has begun are taken back, and samples of the new product ordered, before
-        this returns, in whatever thread; other processes are woken to do it. Nobody yields a sample of the
-        old product once this has returned, but who is about to at that moment, and no batch of a `SoftDataLoader` has samples of
-        both. Batches that a DataLoader of torch has fetched ahead are not taken back; a `SoftDataLoader` drops
-        them. In an ordered dataset, each product has a stream of its own, which goes on where it was left.
+        In this process, orders that no supplier has claimed are cancelled, and samples of the new product ordered,
+        before this returns, in whatever thread; other processes are woken to do it. Once this has returned, no
+        iterator yields a sample of the old product but one that was about to, and no batch of a `SoftDataLoader`
+        has samples of both. A DataLoader of torch delivers the batches that it has fetched ahead; a
+        `SoftDataLoader` drops them. In an ordered dataset, each product has a stream of its own, which goes on where it
+        was left.
 
         Raises:
             ConfigError: `model_id` is no string or longer than 256 bytes.

@@ -22,15 +22,16 @@ class SoftDataLoader(EndlessDataLoader):
         for batch in loader:
             train(batch["x"], batch["y"])
 
-    With the default `collate_fn` no process is started; `num_workers=N` then means N times `num_slots` and N native threads that gather
-    batches ahead, see `EndlessDataLoader`. After `set_model`, no batch of another product is handed out.
+    With the default `collate_fn` no process is started; `num_workers=N` then means N times `num_slots` and N native
+    threads that gather batches ahead, see `EndlessDataLoader`. After `set_model`, no batch of another product is handed
+    out.
 
     With `zero_copy=True`, a batch is a block of neighbouring slots, which are released when the last tensor on them
     is gone; there must be slots for two batches at least. With `pin_memory=True` besides, and no processes, the
     slots themselves are pinned.
 
-    With `ordered=True`, batch i has the samples i * batch_size and on, for any number of workers; each iterator goes on where the last
-    one stopped. To resume in another process, keep the `state_dict`.
+    With `ordered=True`, batch i has the samples i * batch_size and on, for any number of workers; each iterator goes on
+    where the last one stopped. To resume in another process, keep the `state_dict`.
 
     Raises:
         ConfigError: as for `SoftIterableDataset`.

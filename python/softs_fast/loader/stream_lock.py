@@ -24,12 +24,13 @@ class StreamLock:
     """The state that iterators share which share the streams of a client.
 
     An iterator holds the lock from the first sample that it takes until it has counted what it hands out. So each
-    sample goes to one of them, a batch has samples that follow each other, and the count tells which samples were handed out.
+    sample goes to one of them, a batch has samples that follow each other, and the count tells which samples were
+    handed out.
 
     Attributes:
         lock: held by the iterator that takes samples, also while it waits: later iterators want later samples.
-        last: refers to the taker that held the lock last, and may have samples that were taken and not handed out; `LOST` if no taker has
-            them.
+        last: refers to the taker that held the lock last, and may have samples that were taken and not handed out;
+            `LOST` if no taker has them.
         wanted: the product that was taken under the lock last.
         readers: those that iterators share because they take samples ahead, by a key.
     """

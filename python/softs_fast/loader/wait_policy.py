@@ -26,9 +26,9 @@ class WaitPolicy:
         retry_delay: seconds, the shortest time between two requests that got nothing.
         request_timeout: seconds without a sample after which to give up; None: never.
         max_failures: orders that may fail in a row before it gives up; None: any number.
-        first_wait_ms: how long to wait before the first check whether another product is wanted; then for an eighth of the time
-            that was waited already, so that a switch in another process is noticed before a supplier has made much of a sample of
-            the old product.
+        first_wait_ms: how long to wait before the first check whether another product is wanted; then for an eighth of
+            the time that was waited already, so that a switch in another process is noticed before a supplier has made
+            much of a sample of the old product.
 
     Attributes:
         wait_ms: how long the next wait may take.
@@ -97,7 +97,7 @@ class WaitPolicy:
         elif now - self._starved_since >= self._starved_s:
             raise SampleTimeout(
                 f"no sample of product {product!r}: all {self._client.slot_count} slots are held, as "
-                f"{self._client.n_blocks_held} batches whose tensors are still in use; let them go, keep copies "
+                f"{self._client.n_blocks_held} batches with tensors that are still in use; release them, keep copies "
                 f"(tensor.clone()), or raise num_slots"
             )
         self.wait_ms = _STARVED_WAIT_MS
@@ -110,7 +110,7 @@ class WaitPolicy:
 
 
 def _trainer_exited() -> bool:
-    """Return whether this is a DataLoader's worker whose parent has exited: no process takes another sample."""
+    """Return whether this is a DataLoader's worker and its parent has exited: no process takes another sample."""
     parent = multiprocessing.parent_process()
     return get_worker_info() is not None and parent is not None and not parent.is_alive()
 

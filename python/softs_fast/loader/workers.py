@@ -1,6 +1,7 @@
-"""Batches of torch's worker processes: the trainer asks for each batch by the version of its product and its first sample.
+"""Batches of torch's worker processes: the trainer asks for each by the version of its product and its first sample.
 
-So the trainer alone knows the position of a stream, and workers keep nothing between two requests but what they have ordered ahead.
+So the trainer alone knows the position of a stream, and workers keep nothing between two requests but what they have
+ordered ahead.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ class BatchesOfWorkers:
                 except BaseException as error:
                     # Its batch is due again; what was requested after it is of no use in an ordered stream.
                     self._requests.restart()
-                    # Frames of torch have the error in a variable: with them in its traceback, this object would be freed by the garbage
-                    # collector, after the queues of the workers, which would then not be told to end.
+                    # Frames of torch have the error in a variable: with them in its traceback, this object would be
+                    # freed by the garbage collector, after the queues of the workers, which would then not be told to
+                    # end.
                     raise error.with_traceback(None)  # noqa: B904, it is the same error
                 request, product = answer.request, answer.product
                 if answer.batch is None or request[:2] != (self._requests.attempt, self._source.version()):
@@ -183,7 +185,8 @@ class _RequestedBatches(Dataset[_Answer]):
         self._due = None
         taken = stream.take_of(version, reader)
         if taken is not None:
-            # Workers are asked in turns, so this is the next request, and the samples that are ordered ahead are the ones it needs.
+            # Workers are asked in turns, so this is the next request, and the samples that are ordered ahead are the
+            # ones it needs.
             self._due = (version, first + self._n_rows * self._n_workers if self._dataset.ordered else 0)
         return taken
 

@@ -369,7 +369,7 @@ class Client:
         self._finalizer()
 
     def gather_pipeline(self, n_threads: int) -> "_core.GatherPipeline":
-        """A queue of batches that native threads fill in order, ahead of the caller, which calls `maintain` now and then.
+        """A queue of batches that native threads fill in order, ahead of the caller. Call `maintain` now and then.
 
         Args:
             n_threads: how many threads copy.

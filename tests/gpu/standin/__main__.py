@@ -1,6 +1,7 @@
 """Runs the tests of the CUDA side where there is no GPU: `python tests/gpu/standin`.
 
-It builds the native module against the stand-in for CUDA (csrc/standin), and runs pytest with it. Arguments are those of pytest.
+It builds the native module against the stand-in for CUDA (csrc/standin), and runs pytest with it. Arguments are those
+of pytest.
 """
 
 import os

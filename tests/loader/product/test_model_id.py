@@ -1,4 +1,4 @@
-"""The name of the product in shared memory: never torn, whoever writes it."""
+"""The name of the product in shared memory: never torn, whichever process writes it."""
 
 import multiprocessing
 

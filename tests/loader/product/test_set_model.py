@@ -22,7 +22,7 @@ CONFIG = softs_fast.make_xy_config((8,), "float32", (), "int64")
 
 
 class Teachers:
-    """Suppliers whose calls wait for leave."""
+    """Suppliers that wait for permission in each call."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
@@ -113,7 +113,7 @@ def test_no_supplier_begins_two_more_samples_of_the_old_model(
         got.clear()
         teachers.may_go_on.set()
         if not is_waiting:
-            eventually(lambda: str(new) in teachers.calls[n_before:], "samples are made before anybody asks")  # noqa: B023
+            eventually(lambda: str(new) in teachers.calls[n_before:], "samples are made before a request")  # noqa: B023
             student.start()
         student.join(30)
         assert not student.is_alive()
@@ -126,15 +126,15 @@ def test_no_supplier_begins_two_more_samples_of_the_old_model(
 @pytest.mark.parametrize("how", ["request_sample", "gather", "lease"])
 def test_a_wait_for_a_product_that_is_over_ends(teachers: Teachers, frontend: str, how: str) -> None:
     client = Client(frontend, ShmMedium, CONFIG.nbytes(), 4, block=2 if how == "lease" else 1)
-    client.follow("nobody makes this")
+    client.follow("unserved")
     rows = bytearray(2 * CONFIG.nbytes())
     got: list[Any] = []
 
     def wait() -> None:
         if how == "gather":
-            got.append(client.gather("nobody makes this", 2, 0, [(0, rows)], 3_600_000))
+            got.append(client.gather("unserved", 2, 0, [(0, rows)], 3_600_000))
         else:
-            got.append(getattr(client, how)("nobody makes this", 3_600_000))
+            got.append(getattr(client, how)("unserved", 3_600_000))
 
     waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()

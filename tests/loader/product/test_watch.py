@@ -1,4 +1,4 @@
-"""A switch reaches other processes while they sleep: nobody there has to ask for a sample first."""
+"""A switch reaches other processes while they sleep: none of them has to ask for a sample first."""
 
 import multiprocessing
 import threading
@@ -65,7 +65,7 @@ def test_a_process_that_asks_for_nothing_follows(
     process = context.Process(target=take_one_and_idle, args=(data, there), daemon=True)
     process.start()
     assert here.recv() == 1
-    # What a supplier has begun keeps its slot until somebody asks for samples.
+    # What a supplier has begun keeps its slot until samples are asked for.
     eventually(lambda: len(calls) == 5, "samples in all slots")
     data.set_model("2")
     eventually(lambda: "2" in calls, "an order for the new model")
@@ -86,12 +86,12 @@ def test_workers_of_a_loader_follow(calls: list[str], frontend: str, eventually:
     eventually(lambda: len(calls) == 5 * 2 + 2 * 8, "samples in all slots")
     for model in ("2", "3"):
         loader.set_model(model)
-        # Sixteen, but for a slot whose sample was not published yet.
+        # Sixteen, but for a slot with a sample that was not published yet.
         eventually(lambda: calls.count(model) >= 15, "orders of both workers")  # noqa: B023
     del batches
 
 
-def test_who_hears_of_switches_has_no_thread(calls: list[str], frontend: str) -> None:
+def test_a_process_that_makes_the_switches_has_no_thread(calls: list[str], frontend: str) -> None:
     data = SoftIterableDataset("1", frontend, CONFIG, ShmMedium)
     next(iter(data))
     assert "softs-watch" not in {thread.name for thread in threading.enumerate()}
@@ -143,7 +143,7 @@ def test_a_product_that_is_wanted_no_more_is_left_without_the_interpreter(
     assert set(calls) == {"1"}
 
 
-def test_who_follows_a_product_already_keeps_what_was_ordered(calls: list[str], frontend: str) -> None:
+def test_a_client_that_follows_the_product_already_keeps_its_orders(calls: list[str], frontend: str) -> None:
     with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 4) as client:
         client.hello()
         client.follow("1")
@@ -188,7 +188,8 @@ def test_a_product_that_is_wanted_again_while_another_is_followed(calls: list[st
         wanted = subscription.update()
         assert wanted.product == "2"
         assert wanted.version != model.version()
-        # A sleep on the product that was read, instead of the version before it, would not end; nor one on a product read now.
+        # A sleep on the product that was read, instead of the version before it, would not end; nor one on a product
+        # read now.
         subscription.sleep_while(wanted)
         assert client.request_sample("2", 50) is None, "it was left"
         assert subscription.update() == Wanted(model.version(), "1")
@@ -233,5 +234,5 @@ def test_memory_without_a_word(frontend: str) -> None:
     ("options", "in_order"), [({}, False), ({"ordered": True}, False), ({"in_order": True}, True)]
 )
 def test_batches_come_as_they_are_there(options: dict[str, Any], in_order: bool) -> None:
-    loader = SoftDataLoader("1", "ipc:///tmp/nobody", CONFIG, ShmMedium, **options)
+    loader = SoftDataLoader("1", "ipc:///tmp/unserved", CONFIG, ShmMedium, **options)
     assert loader.in_order is in_order

@@ -85,7 +85,7 @@ def xy_medium(n_slots: int = 1) -> BytesMedium:
 
 
 class Slots:
-    """A client whose finished slots are the numbers that it is given."""
+    """A client that has the numbers that it is given as finished slots."""
 
     def __init__(self, medium: Any) -> None:
         self.medium = medium

@@ -1,4 +1,4 @@
-"""Batches that lie on the slots: what they hold, when a slot comes back, and what happens when none does."""
+"""Batches that lie on the slots: what they hold, when a slot is released, and what happens when none is."""
 
 import copy
 import gc
@@ -220,14 +220,14 @@ def test_blocks_come_back_from_other_threads(new: Callable[..., SoftDataLoader])
 
 
 @pytest.mark.parametrize("request_timeout", [None, 0.05, 60.0])
-def test_who_holds_all_blocks_is_told(
+def test_a_user_that_holds_all_blocks_is_told(
     new: Callable[..., SoftDataLoader], request_timeout: float | None
 ) -> None:
     loader = new(request_timeout=request_timeout, num_slots=3 * B + 1)
     batches = iter(loader)
     kept = [next(batches) for _ in range(3)]
     with pytest.raises(
-        SampleTimeout, match="all 12 slots are held, as 3 batches whose tensors are still in use"
+        SampleTimeout, match="all 12 slots are held, as 3 batches with tensors that are still in use"
     ):
         next(batches)
     assert sorted(itertools.chain(*map(check, kept))) == sorted(set(itertools.chain(*map(check, kept))))

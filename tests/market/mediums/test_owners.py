@@ -46,7 +46,7 @@ def test_the_sweep_removes_what_a_killed_owner_left(child: Callable[..., Any]) -
         owner.kill()
         _core.sweep()
         assert not (SHM / owner.address).exists()
-        assert writer.write(0, b"nobody reads it.")
+        assert writer.write(0, b"it is not read..")
         writer.close()
         assert (SHM / plain.address).exists()
         assert (SHM / "softs-fast-test-named").exists()

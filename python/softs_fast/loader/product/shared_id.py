@@ -19,10 +19,11 @@ __all__ = ["SharedModelId"]
 class SharedModelId:
     """A string in memory that forked and spawned workers share: the number of its changes, then a record of the string.
 
-    There is no lock: a lock of a fork context cannot be sent to a spawned process, and a process that is killed while it holds
-    a lock would block the others. Instead the record has a checksum. A reader that meets a half-written record reads again. A writer
-    whose record was mixed with that of another writer writes again, so the last one to finish leaves a whole record. Each
-    change is counted after its record is whole, so a number that was read before a record is never newer than that record.
+    There is no lock: a lock of a fork context cannot be sent to a spawned process, and a process that is killed while
+    it holds a lock would block the others. Instead the record has a checksum. A reader that meets a half-written record
+    reads again. A writer that finds its record mixed with another one writes again, so the last one to finish leaves a
+    whole record. Each change is counted after its record is whole, so a number that was read before a record is never
+    newer than that record.
 
     Args:
         value: the first name.

@@ -20,7 +20,7 @@ MAX_PRODUCTS = 64
 
 @dataclass(frozen=True)
 class Stride:
-    """The samples of an ordered stream that one process takes: sample i has the number start + i // run * stride + i % run."""
+    """Which samples of an ordered stream one process takes: sample i is number start + i // run * stride + i % run."""
 
     start: int = 0
     run: int = 1
@@ -41,8 +41,8 @@ class Subscription:
     Args:
         client: orders samples.
         source: names the product that is wanted.
-        watches: start a thread that sleeps until another product is wanted, and follows it at once. A process needs it where
-            another process changes the product.
+        watches: start a thread that sleeps until another product is wanted, and follows it at once. A process needs it
+            where another process changes the product.
     """
 
     def __init__(self, client: Client, source: ProductSource, *, watches: bool) -> None:
@@ -93,15 +93,16 @@ class Subscription:
 
     def wanted(self) -> Wanted:
         """Return what is wanted now."""
-        # In this order: what is read after a number is of that version or a later one, and a later one has another number.
+        # In this order: what is read after a number is of that version or a later one, and a later one has another
+        # number.
         version = self._source.version()
         return Wanted(version, self._source.read())
 
     def sleep_while(self, wanted: Wanted) -> None:
         """Sleep while this version is wanted; may return early.
 
-        If another version is wanted then, the client leaves the product, in native code that does not wait for the interpreter; `update`
-        must follow.
+        If another version is wanted then, the client leaves the product, in native code that does not wait for the
+        interpreter; `update` must follow.
         """
         self._source.sleep_while(wanted.version, wanted.product, self._leave_after)
 
@@ -110,7 +111,7 @@ class Subscription:
         self._source.wake()
 
     def close(self) -> None:
-        """End the thread, if there is one. The client must be closed before, so that the thread does not wait for a broker."""
+        """End the thread, if there is one. The client must be closed before, so that no call of it waits for a broker."""
         if self._watcher is not None:
             self._watcher.end()
 
@@ -134,7 +135,7 @@ class Subscription:
 
 
 def remember(positions: dict[str, int], product: str) -> int:
-    """Return the position of a product, 0 for a new one, and make it the newest; the oldest beyond `MAX_PRODUCTS` are removed."""
+    """Return the position of a product, 0 for a new one, as the newest of at most `MAX_PRODUCTS` positions."""
     position = positions[product] = positions.pop(product, 0)
     while len(positions) > MAX_PRODUCTS:
         del positions[next(iter(positions))]
@@ -171,7 +172,8 @@ class _Watcher:
         self._is_over = True
         if self._thread is threading.current_thread():
             return
-        # The thread may have read the flag just before, and not sleep yet: then this wake-up is lost, and another one is needed.
+        # The thread may have read the flag just before, and not sleep yet: then this wake-up is lost, and another one
+        # is needed.
         while self._thread.is_alive():
             self._subscription.wake()
             self._thread.join(_JOIN_S)

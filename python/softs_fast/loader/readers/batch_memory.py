@@ -56,7 +56,7 @@ class BatchMemory:
         return [field.row(array, index) for field, array in zip(self._fields, self._arrays, strict=True)]
 
     def take(self) -> Tensors:
-        """Hand out the batch that was lent; its memory is free as soon as whoever has it lets it go."""
+        """Hand out the batch that was lent; its memory is free as soon as the caller releases it."""
         arrays, self._arrays, self._targets = self._arrays, None, []
         assert arrays is not None
         if self._n_parts is None:
@@ -72,9 +72,9 @@ class BatchMemory:
 
 
 class _Field:
-    """The memory of one tensor in the batches of one iterator, which is lent and comes back by itself.
+    """The memory of one tensor in the batches of one iterator, which is lent and returns by itself.
 
-    Each tensor has memory of its own, so that who keeps a batch's labels does not keep its images.
+    Each tensor has memory of its own, so that the labels of a batch can be kept without its images.
 
     Memory that is used again has its pages already, and pages cost more than the copy into them.
     """
@@ -86,14 +86,14 @@ class _Field:
         self._n_bytes = n_rows * part.decoded_bytes
         self._shape = (n_rows, *part.shape)
         self._dtype = np.dtype(array_dtype(part.dtype))
-        # Appending drops the oldest; no lock, as memory may come back in any thread and at any allocation.
+        # Appending drops the oldest; no lock, as memory may return in any thread and at any allocation.
         self._idle: deque[Array] = deque(maxlen=_IDLE)
         self._lent: dict[int, weakref.ref[Array]] = {}
 
     def lend(self) -> tuple[Array, Array]:
         """Return an array and its bytes.
 
-        Nobody else gets this memory until the array is garbage. A tensor on it keeps it, as do the tensor's
+        The memory is lent to no other batch until the array is garbage. A tensor on it keeps it, as do the tensor's
         views; the bytes do not.
         """
         try:
@@ -102,7 +102,7 @@ class _Field:
             block = _aligned(self._n_bytes)
         array: Array = np.ndarray(self._shape, self._dtype, block)
         key = id(block)
-        self._lent[key] = weakref.ref(array, partial(_come_back, self._lent, key, self._idle, block))
+        self._lent[key] = weakref.ref(array, partial(_take_back, self._lent, key, self._idle, block))
         return array, block
 
     def row(self, array: Array, index: int) -> Any:
@@ -117,8 +117,8 @@ def _aligned(n_bytes: int) -> Array:
     return memory[start : start + n_bytes]
 
 
-def _come_back(lent: dict[int, Any], key: int, idle: deque[Array], block: Array, _: object) -> None:
-    """Take memory back whose array is garbage."""
+def _take_back(lent: dict[int, Any], key: int, idle: deque[Array], block: Array, _: object) -> None:
+    """Take back the memory of an array that is garbage."""
     lent.pop(key, None)
     idle.append(block)
 

@@ -37,7 +37,7 @@ class BlockRows:
         self._blocks.forget()
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
-        """Take a block if no sample of the last one is left, waiting up to timeout_ms for it; return 1 if there is a sample."""
+        """Take a block if no sample of the last one is left; return 1 if there is a sample within timeout_ms."""
         if not self._rows and self._blocks.fill(product_id, 0, timeout_ms):
             self._rows = rows_of(self._blocks.take(), self._blocks.n_rows)[::-1]
         return 1 if self._rows else done

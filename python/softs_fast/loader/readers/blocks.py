@@ -15,7 +15,7 @@ class Blocks:
     """A block of slots, handed out as a whole or row by row; nothing is copied ahead.
 
     Args:
-        client: who has the slots, in blocks of `n_rows`.
+        client: has the slots, in blocks of `n_rows`.
         n_rows: slots per block.
         n_blocks: how many blocks there are.
     """

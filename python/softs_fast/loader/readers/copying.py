@@ -117,7 +117,7 @@ class GatherReader:
 
     Args:
         config: what a slot holds; one for which `has_rows` is true.
-        client: who has the slots, in a segment.
+        client: has the slots, in a segment.
         n_rows: samples per batch.
     """
 
@@ -130,7 +130,7 @@ class GatherReader:
         self._ahead: _core.Ahead | None = None
 
     def begin(self, product_id: str) -> None:
-        """Copy what is there of the next batch while nobody waits for it, if there is much to copy."""
+        """Begin to copy what is there of the next batch, if there is much to copy."""
         if self._is_worth_it:
             self._ahead = self._client.gather_ahead(product_id, self.n_rows, self._memory.lend())
 
@@ -162,7 +162,7 @@ class GatherReader:
 
     @property
     def is_starved(self) -> bool:
-        """Whether nothing can come because the user holds all slots: never, he gets copies."""
+        """Whether nothing can come because the user holds all slots: never, the user gets copies."""
         return False
 
 
@@ -171,7 +171,7 @@ class RowReader:
 
     Args:
         config: what a slot holds; one for which `has_rows` is true.
-        client: who has the slots.
+        client: has the slots.
         n_rows: samples per batch.
     """
 
@@ -214,7 +214,7 @@ class RowReader:
 
     @property
     def is_starved(self) -> bool:
-        """Whether nothing can come because the user holds all slots: never, he gets copies."""
+        """Whether nothing can come because the user holds all slots: never, the user gets copies."""
         return False
 
 

@@ -35,8 +35,8 @@ def check_on_device(config: BatchConfig, *, zero_copy: bool) -> None:
     """Check that samples can be tensors on a device.
 
     Raises:
-        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, or would be unaligned in its slot; the text
-            says what to do.
+        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, or would be unaligned in
+            its slot; the text says what to do.
     """
     if not has_rows(config):
         raise ConfigError(
@@ -58,12 +58,12 @@ def check_on_device(config: BatchConfig, *, zero_copy: bool) -> None:
 class DeviceReader:
     """Fills batches of new memory on the device, which a kernel copies all slots to that are there.
 
-    The copies are made in the stream that is torch's current one when a batch is filled, and so belong to it as tensors do that were made
-    there. Where the client has no device, batches are on the host.
+    The copies are made in the stream that is torch's current one when a batch is filled, and so belong to it as tensors
+    do that were made there. Where the client has no device, batches are on the host.
 
     Args:
         config: what a slot holds; one that `check_on_device` accepts.
-        client: who has the slots.
+        client: has the slots.
         n_rows: samples per batch.
     """
 
@@ -117,19 +117,20 @@ class DeviceReader:
 
     @property
     def is_starved(self) -> bool:
-        """Whether nothing can come because the user holds all slots: never, he gets copies."""
+        """Whether nothing can come because the user holds all slots: never, the user gets copies."""
         return False
 
 
 class DeviceBlockReader(Blocks):
     """Makes a batch of tensors of a block of slots on the device, without a copy.
 
-    The block goes back when the last tensor on it is gone, after all that the stream was given until then in which the batch was made: what
-    uses a batch in another stream must be waited for there. Where the client has no device, batches are copies on the host.
+    The block goes back when the last tensor on it is gone, after all that the stream was given until then in which the
+    batch was made: what uses a batch in another stream must be waited for there. Where the client has no device,
+    batches are copies on the host.
 
     Args:
         config: what a slot holds; one that `check_on_device` accepts.
-        client: who has the slots, in blocks of `n_rows`.
+        client: has the slots, in blocks of `n_rows`.
         n_rows: slots per block.
         n_blocks: how many blocks there are.
     """
@@ -189,7 +190,7 @@ class _Slots:
         self._medium = medium
 
     def settle(self, slot_id: int) -> bool:
-        """Wait until a sample is there, and return whether it is; one that is lost has gone back, if the order of samples allows that.
+        """Wait for a sample, and return whether there is one; a lost one was released, if the order of samples allows that.
 
         Raises:
             As `DeviceReader.fill`; the slot has gone back then.
@@ -213,7 +214,7 @@ class _Slots:
         return True
 
     def empty(self, n_rows: int) -> Tensors:
-        """Return memory for a batch; each tensor has its own, so that who keeps a batch's labels does not keep its images."""
+        """Return memory for a batch; each tensor has its own, so that labels can be kept without images."""
         if self.arena is None:
             # Filled by `copy`, from what was read.
             return self._config.decode_batch([bytes(self._config.nbytes())] * n_rows)
@@ -281,7 +282,8 @@ class _Block:
         self._pid = os.getpid()
 
     def __del__(self) -> None:
-        # In a fork the slots are the parent's. At the end of the interpreter CUDA may have ended before, and nobody waits for the slots.
+        # In a fork the slots are the parent's. At the end of the interpreter CUDA may have ended before, and no call
+        # waits for the slots.
         if self._pid == os.getpid():
             with contextlib.suppress(_kernels.CudaError):
                 self._slots.drain(self.slot_ids, self._stream)

@@ -1,4 +1,4 @@
-"""A reader whose items are given to a function."""
+"""A reader that gives the items of another one to a function."""
 
 from __future__ import annotations
 

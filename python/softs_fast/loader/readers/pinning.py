@@ -37,7 +37,7 @@ def pin(address: int, n_bytes: int) -> Callable[[], None] | None:
 
 
 def pinned(item: Any) -> Any:
-    """Return a batch with all tensors copied to pinned memory; what has a method `pin_memory` is asked for its copy, as torch does it."""
+    """Return a batch with all tensors copied to pinned memory; a method `pin_memory` is called, as torch does it."""
     if hasattr(item, "pin_memory"):
         return item.pin_memory()
     if isinstance(item, Mapping):

@@ -1,4 +1,4 @@
-"""Tensors on the slots themselves: a block of slots is a batch, and comes back when its last tensor is gone."""
+"""Tensors on the slots themselves: a block of slots is a batch, and is released when its last tensor is gone."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
     """Check that tensors can lie on the slots of such a medium.
 
     Raises:
-        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, the medium is not in memory that the
-            process shares, or a tensor would be unaligned; the text says what to do.
+        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, the medium is not in memory
+            that the process shares, or a tensor would be unaligned; the text says what to do.
     """
     if not has_rows(config):
         raise ConfigError(
@@ -76,7 +76,7 @@ class BlockReader(Blocks):
 
     Args:
         config: what a slot holds; one that `check_zero_copy` accepts.
-        client: who has the slots, in blocks of `n_rows`.
+        client: has the slots, in blocks of `n_rows`.
         n_rows: slots per block.
         n_blocks: how many blocks there are.
         pin: called with the address of the first slot, before the first batch; returns whether torch takes the
@@ -104,7 +104,7 @@ class BlockReader(Blocks):
         Returns:
             How many rows there are now: all or `done`.
         """
-        # A block that was not handed out goes back first: the model has changed.
+        # A block that was not handed out is released first: the model has changed.
         self._batch = None
         lease = self._client.lease(product_id, timeout_ms)
         if lease is None:

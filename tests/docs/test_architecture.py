@@ -1,0 +1,157 @@
+"""The page on the architecture is true: the files, functions and rooms that it names exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs" / "architecture.md"
+MAX_COLUMNS = 100
+#: Both tables of the life of a sample have this head; the text is the heading before it.
+STEPS = "| step | file | function |"
+LIVES = ["### Through a lane", "### By the wire"]
+#: What begins like this is a path in the repository.
+TOP_FOLDERS = ("rust/", "python/", "csrc/", "tests/", "docs/", "benches/", "examples/")
+
+#: How a file defines a function, and a type with methods, by its suffix.
+FUNCTION = {
+    ".rs": r"\bfn {name}\b",
+    ".py": r"\bdef {name}\(",
+    ".cpp": r"\b(?:\w+::)?{name}\([^;{{}}]*\)[^;{{}}]*\{{",
+}
+TYPE = {
+    ".rs": r"\b(?:struct|enum|trait) {name}\b|\bimpl\b[^{{\n]*\b{name}\b",
+    ".py": r"\bclass {name}\b",
+    ".cpp": r"\b{name}::",
+}
+
+
+def tables(page: str) -> Iterator[list[list[str]]]:
+    """The rows of each table of steps, as cells without their backticks."""
+    for text in page.split(STEPS + "\n")[1:]:
+        lines = text.split("\n\n")[0].splitlines()[1:]
+        yield [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def lacks(file: Path, function: str) -> str | None:
+    """Which part of `function` or `Type.function` a file does not define; None if it has all."""
+    *types, name = re.split(r"::|\.", function)
+    text = file.read_text()
+    wanted = [(name, FUNCTION), *((type_name, TYPE) for type_name in types)]
+    for part, patterns in wanted:
+        if not re.search(patterns[file.suffix].format(name=re.escape(part)), text):
+            return part
+    return None
+
+
+def paths(page: str) -> Iterator[str]:
+    """What stands in backticks and looks like a path of the repository."""
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    for span in re.findall(r"`([^`\n]+)`", prose):
+        if span.startswith(TOP_FOLDERS) and re.fullmatch(r"[\w./*-]+", span):
+            yield span
+
+
+def complaints(page: str, root: Path) -> list[str]:
+    """What is wrong with a page about the tree below `root`, one line for each thing."""
+    found = [
+        f"line {number} has {len(line)} columns"
+        for number, line in enumerate(page.splitlines(), 1)
+        if len(line) > MAX_COLUMNS
+    ]
+    found += [f"{path} does not exist" for path in paths(page) if not any(root.glob(path.rstrip("/")))]
+    for row in (row for table in tables(page) for row in table):
+        if len(row) != 3:
+            found.append(f"a row has {len(row)} cells: {row}")
+            continue
+        step, path, function = row
+        file = root / path
+        if not file.is_file() or file.suffix not in FUNCTION:
+            found.append(f"{step}: {path} is no file with code")
+        elif (part := lacks(file, function)) is not None:
+            found.append(f"{step}: {path} does not define {part} of {function}")
+    return found
+
+
+def test_files_and_functions_exist() -> None:
+    assert complaints(PAGE.read_text(), REPOSITORY) == []
+
+
+def test_both_lives_of_a_sample_are_complete() -> None:
+    page = PAGE.read_text()
+    headings = [re.findall(r"^#+ .*", text, flags=re.MULTILINE)[-1] for text in page.split(STEPS)[:-1]]
+    assert headings == LIVES
+    for table in tables(page):
+        steps = " ".join(row[0] for row in table)
+        missing = [
+            step
+            for step in (
+                *("order placed", "claimed", "generated", "written", "published", "seen"),
+                *("gathered", "handed out", "released"),
+            )
+            if step not in steps
+        ]
+        assert missing == []
+
+
+def test_every_room_is_in_the_diagram() -> None:
+    (diagram,) = re.findall(r"^## Rooms$.*?^```$(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    words = set(re.findall(r"[\w/]+", diagram))
+    crates = {f"rust/{path.parent.name}" for path in REPOSITORY.glob("rust/*/Cargo.toml")}
+    rooms = {path.parent.name for path in REPOSITORY.glob("python/softs_fast/[a-z]*/__init__.py")}
+    assert crates | rooms <= words
+
+
+def test_every_invariant_has_its_number() -> None:
+    text = PAGE.read_text().split("\n## Invariants\n")[1].split("\n## ")[0]
+    numbers = re.findall(r"^\* \*\*([A-Z]\d)\b", text, flags=re.MULTILINE)
+    assert sorted(numbers) == sorted(
+        ["W1", "W2", "W3", "W4", "C1", "C2", "C3", "G1", "B1", "B2", "S1", "L1", "F1"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("| a | `rust/a.rs` | `Thing::make` |", None),
+        ("| a | `rust/a.rs` | `Thing::made` |", "a: rust/a.rs does not define made of Thing::made"),
+        ("| a | `rust/a.rs` | `Other::make` |", "a: rust/a.rs does not define Other of Other::make"),
+        ("| a | `python/b.py` | `Reader.take` |", None),
+        ("| a | `python/b.py` | `Reader.tak` |", "a: python/b.py does not define tak of Reader.tak"),
+        ("| a | `python/b.py` | `free` |", None),
+        ("| a | `csrc/c.cpp` | `is_alive` |", None),
+        ("| a | `csrc/c.cpp` | `Group::share` |", None),
+        ("| a | `csrc/c.cpp` | `call` |", "a: csrc/c.cpp does not define call of call"),
+        ("| a | `python` | `free` |", "a: python is no file with code"),
+        ("| a | `python/b.py` |", "a row has 2 cells: ['a', 'python/b.py']"),
+        ("| " + "a" * 72 + " | `python/b.py` | `free` |", "line 3 has 101 columns"),
+    ],
+)
+def test_wrong_rows_are_found(tmp_path: Path, row: str, complaint: str | None) -> None:
+    for path, text in {
+        "rust/a.rs": "impl<L: Lanes> Thing<L> {\n    pub fn make(&self) {}\n}\nfn f(made: u8) { Other::make() }",
+        "python/b.py": "class Reader(Base):\n    def take(self):\n        pass\ndef free(): ...\n",
+        "csrc/c.cpp": "bool is_alive(const Member& one) noexcept {\n  call(1);\n}\nRegion Group::share(int n) {\n}\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    page = f"{STEPS}\n|---|---|---|\n{row}\n\n| other | table |\n"
+    assert complaints(page, tmp_path) == ([] if complaint is None else [complaint])
+
+
+def test_wrong_paths_and_long_lines_are_found(tmp_path: Path) -> None:
+    (tmp_path / "rust").mkdir()
+    (tmp_path / "rust" / "a.rs").write_text("")
+    page = (
+        "`rust/a.rs` and `rust/*.rs`, `rust/b.rs`, `gen/G/R`, `csrc/*.cu`\n```\n`rust/c.rs`\n```\n"
+        + "x" * 101
+    )
+    assert complaints(page, tmp_path) == [
+        "line 5 has 101 columns",
+        "rust/b.rs does not exist",
+        "csrc/*.cu does not exist",
+    ]
