@@ -29,8 +29,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # Before any test starts the server: its forks have torch, which takes seconds to import.
 multiprocessing.set_forkserver_preload(["torch.distributed", "softs_fast.collectives", "softs_fast.loader"])
 
-# A shell's background job ignores SIGINT, and so would every process that it starts.
+# A shell's background job ignores SIGINT, one of `nohup` SIGHUP, and so would every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Of a segment, as in docs/segment.md: the length of the control block, which ends it, and where it names the process that owns it.
 BLOCK_BYTES, OWNER_AT = 4096, 40
@@ -254,4 +255,5 @@ def _note_pids(cls: Any, method: str) -> None:
 
 
 _note_pids(subprocess.Popen, "__init__")
-_note_pids(multiprocessing.process.BaseProcess, "start")
+for start_method in multiprocessing.get_all_start_methods():
+    _note_pids(multiprocessing.get_context(start_method).Process, "start")
