@@ -1,5 +1,5 @@
-# `make` lists the targets. Needed: Python 3.11 to 3.14, Rust (cargo), a compiler for C and C++. Each target builds
-# what it lacks, into .venv and target/, and does nothing twice.
+# `make` lists the targets. Required: Python 3.11 to 3.14, Rust (cargo), a compiler for C and C++. Each target builds
+# what is missing, into .venv and target/, and nothing twice.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -16,14 +16,15 @@ SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # How long `make fuzz` runs.
 SECONDS := 600
 
-VENV := .venv
+# A Python that is named gets an environment of its own, beside .venv: `make test PYTHON=python3.12` uses .venv-python3.12.
+VENV := .venv$(if $(filter-out file,$(origin PYTHON)),-$(notdir $(firstword $(PYTHON))))
 RUN := $(VENV)/bin/python
 NATIVE := Cargo.toml Cargo.lock $(shell find rust -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
 CSRC := $(shell find csrc -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' -o -path '*/standin/*.h')
 # As in build-system.requires of pyproject.toml.
 BUILD_PACKAGES := 'cmake>=3.22' 'maturin>=1.9,<2' 'ninja>=1.11' 'pybind11>=2.13'
 
-# Clippy and rustdoc look at rust/py too, which wants to know which Python it is for.
+# Clippy and rustdoc also build rust/py, which needs the path of its Python.
 export PYO3_PYTHON := $(CURDIR)/$(RUN)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests and demo run several processes; more than one thread in each would only make them wait for each other.
@@ -32,7 +33,7 @@ export OMP_NUM_THREADS ?= 1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# The demo needs fewer packages than the tests; where those of the tests are there, they will do.
+# The demo needs fewer packages than the tests; if those of the tests are installed, it uses them.
 demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) ## distil a teacher into a student, live; draws demo-output/distill_digits.png
 	$(RUN) examples/distill_digits.py $(ARGS)
 
@@ -68,7 +69,7 @@ stress: $(VENV)/.installed-dev ## the slow tests, minutes each
 gpu: $(VENV)/.installed-dev ## tests and benches of the CUDA side, on a machine with a GPU; results go to benches/results/gpu-*.json
 	@if ! command -v nvcc >/dev/null; then $(RUN) -m pip install --quiet $$($(RUN) -c 'import build_backend; print(*build_backend.NVCC)'); fi
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SOFTS_CUDA="$$(command -v nvcc >/dev/null || echo pip)" $(RUN) build_backend.py
-	@$(RUN) -c 'import sys; from softs_fast import cuda; sys.exit(0 if cuda.n_devices() else "no CUDA device, or no driver for it")'
+	@$(RUN) -c 'import sys; from softs_fast.tensors import cuda; sys.exit(0 if cuda.n_devices() else "no CUDA device, or no driver for it")'
 	$(RUN) -m pytest tests/gpu $(ARGS)
 	@if command -v compute-sanitizer >/dev/null; \
 		then compute-sanitizer --error-exitcode 1 $(RUN) -m pytest -q tests/gpu/test_pack.py tests/gpu/test_devices.py tests/gpu/test_cuda_all_reduce.py; \
@@ -80,7 +81,7 @@ fuzz: ## random bytes and random schedules against the protocol; SECONDS=600
 
 clean: ## remove everything that was built; .venv stays, its packages are large
 	rm -rf target dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
-	rm -f $(VENV)/.installed-* python/softs_fast/_core*.so python/softs_fast/_kernels*.so
+	rm -f $(VENV)/.installed-* .venv*/.installed-* python/softs_fast/_core*.so python/softs_fast/_kernels*.so
 	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
 
 # softs_fast itself, editable, with its native modules in release, and the packages of an extra of pyproject.toml.
@@ -88,11 +89,13 @@ $(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATI
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.88 or newer (rustup, or the package cargo)' >&2; exit 1; }
 	@command -v cc >/dev/null || { echo 'a C compiler is missing: Rust links with cc (the package gcc or clang)' >&2; exit 1; }
 	@command -v "$${CXX:-c++}" >/dev/null || { echo 'a C++ compiler is missing: gcc 11, clang 14 or newer (the package g++ or clang)' >&2; exit 1; }
-	@# What builds softs_fast, and for packages that come as sources setuptools: Python 3.12 brings none, 3.11 one that cannot make wheels by itself.
+	@# The build tools of softs_fast, and setuptools for packages without wheels: Python 3.12 has none, that of
+	@# Python 3.11 cannot make wheels by itself.
 	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) 'setuptools>=70.1'
 	@# The build starts maturin, cmake and ninja by their names.
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --no-build-isolation --editable '.[$*]'
-	@# softs, which we replace, and an older one that cannot be installed beside it: peers of the interop tests, opponents of the benches.
+	@# softs and an older version of it, which cannot be installed beside it: peers of the interop tests, opponents
+	@# of the benches.
 	@if [ $* = dev ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python softs==0.1.2; fi
 	@if [ $* = dev ] && [ ! -d $(VENV)/peers/softs-0.1.0 ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python --target $(VENV)/peers/softs-0.1.0 softs==0.1.0; fi
 	@touch $@

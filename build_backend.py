@@ -1,9 +1,9 @@
-"""Build backend of this tree (PEP 517, PEP 660): CMake builds `softs_fast._kernels`, maturin does all the rest.
+"""Build backend of this tree (PEP 517, PEP 660): CMake builds `softs_fast._kernels`, maturin builds the rest.
 
 `python build_backend.py` builds the C++ module alone, into the package, as an editable installation does.
 
-What the environment may say:
-    SOFTS_CUDA: `0` leaves CUDA out. `pip` compiles it with nvcc from the package index, which needs no CUDA on this machine.
+Environment variables:
+    SOFTS_CUDA: `0` leaves CUDA out. `pip` compiles it with nvcc from the package index, without CUDA on this machine.
         Unset: it is compiled if nvcc is on PATH.
     SOFTS_WERROR: `1` makes warnings of the C++ compiler errors.
     CXX, CXXFLAGS, CMAKE_BUILD_PARALLEL_LEVEL: as CMake reads them.
@@ -41,14 +41,14 @@ ROOT = Path(__file__).resolve().parent
 PACKAGE = ROOT / "python" / "softs_fast"
 MODULE = "_kernels" + sysconfig.get_config_var("EXT_SUFFIX")
 
-# nvcc and what it needs, from one release: of newer ones it would take parts that do not fit.
+# nvcc and its dependencies, pinned to one release: newer dependencies do not fit.
 NVCC = [f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")]
 
 Settings = Mapping[str, Any] | None
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Return what the build needs beside `build-system.requires`: Rust or nvcc, where they come as packages."""
+    """Return the requirements beside `build-system.requires`: Rust or nvcc, if they are taken as packages."""
     nvcc = NVCC if os.environ.get("SOFTS_CUDA") == "pip" else []
     return [*maturin.get_requires_for_build_wheel(config_settings), *nvcc]
 
@@ -82,21 +82,21 @@ def build_kernels(folder: Path) -> None:
 
     Raises:
         SystemExit: SOFTS_CUDA is none of its values, or asks for an nvcc that is not there.
-        subprocess.CalledProcessError: CMake or a compiler failed; it has said why.
+        subprocess.CalledProcessError: CMake or a compiler failed; the cause is on standard error.
     """
     options = cmake_options()
     configure = ["cmake", "-S", ROOT / "csrc", "-B", folder, "-G", "Ninja", *options]
     for command in (configure, ["cmake", "--build", folder]):
-        # What is printed here may be taken for the name of the wheel.
+        # Standard output belongs to the frontend, which may take it for the name of the wheel.
         subprocess.run(command, check=True, stdout=sys.stderr)
-    # Beside its place first: a process that has the old one loaded keeps it.
+    # Renamed into place, so that a process that has loaded the old file keeps it.
     fresh = PACKAGE / f".fresh-{MODULE}"
     shutil.copy(folder / MODULE, fresh)
     fresh.rename(PACKAGE / MODULE)
 
 
 def cmake_options() -> list[str]:
-    """Return what CMake is told of this interpreter and of the environment."""
+    """Return CMake's arguments for this interpreter and environment."""
     import pybind11
 
     options = [
@@ -108,7 +108,7 @@ def cmake_options() -> list[str]:
     ]
     if nvcc := find_nvcc(os.environ.get("SOFTS_CUDA", "")):
         options += ["-DSOFTS_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}"]
-        # The packages keep their libraries in lib, where their nvcc does not look.
+        # The packages have their libraries in lib, where their nvcc does not search.
         libraries = Path(nvcc).resolve().parents[1] / "lib"
         if (libraries / "libcudart_static.a").exists():
             options.append(f'-DCMAKE_CUDA_FLAGS=-L"{libraries}"')
@@ -140,7 +140,7 @@ def find_nvcc(choice: str) -> str | None:
 
 
 def kept_folder() -> Path:
-    """Return where an installation in place compiles: a folder for each interpreter, choice and compiler."""
+    """Return the build folder of an installation in place: one for each interpreter, choice and compiler."""
     names = ("SOFTS_CUDA", "SOFTS_WERROR", "CXX", "CXXFLAGS")
     nvcc = find_nvcc(os.environ.get("SOFTS_CUDA", ""))
     key = repr([MODULE, nvcc, *(os.environ.get(name, "") for name in names)])

@@ -29,7 +29,7 @@ PARTS: dict[str, Any] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Parse the arguments and do as they say; the exit status is 1 where a scenario failed."""
+    """Parse the arguments, run the command, and return the exit status: 1 if a scenario failed."""
     options = _parse(arguments)
     if options.command == "list":
         print("\n".join(part.name for part in SCENARIOS), *(part.NAME for part in PARTS.values()), sep="\n")
@@ -139,7 +139,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one short round of the main scenarios, two to three minutes"
     )
-    parser.add_argument("--only", default="", metavar="REGEX", help="scenarios whose name contains this")
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="only scenarios with a name that contains this"
+    )
     parser.add_argument(
         "--packages", default="softs,softs_fast", metavar="A,B", help="baseline and candidate modules"
     )

@@ -1,4 +1,4 @@
-"""Whether a further side can be measured here: is the other software installed, has the package the option."""
+"""Checks whether a further side can be measured here: its software is installed, its package has the option."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benches.scenarios import Side
 
 
 def missing(side: Side) -> str:
-    """Why a side cannot be measured; empty if it can."""
+    """Return why a side cannot be measured; an empty text if it can."""
     if side.opponent:
         module = OPPONENTS[side.opponent].module
         return "" if importlib.util.find_spec(module) else f"{module} is not installed"

@@ -1,4 +1,4 @@
-"""Tables of what stands beside the comparison of the two packages: other ways, training, switches, growth, memory, a lane alone."""
+"""Tables beside the comparison of the two packages: other software, training, switches, growth, memory, a lane."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def other_ways(result: Record) -> str:
 
 
 def other_ways_short(result: Record) -> str:
-    """The few columns of that which the README shows; empty if nothing of it was measured."""
+    """Return the few columns that the README shows; empty if none of them was measured."""
     scenarios = [one for one in measured(result, "samples_per_s") if set(IN_README) & set(further(one))]
     names = [name for name in IN_README if name in _names(scenarios)]
     rows = []
@@ -39,7 +39,7 @@ def other_ways_short(result: Record) -> str:
 
 
 def training(result: Record) -> str:
-    """Time of a training step fed by a loader, against one on tensors that are in memory."""
+    """Time of a training step with a loader, against one on tensors in memory."""
     scenarios = measured(result, "step_ratio")
     names = _names(scenarios)
     rows = []
@@ -66,7 +66,7 @@ def switches(result: Record) -> str:
 
 
 def switching(result: Record) -> str:
-    """Time from a change of the model to the first batch of the new one, where calls are long and make many samples."""
+    """Time from a change of the model to the first batch of the new one, with long calls that make many samples."""
     record = result.get("switching", {})
     if "loaders" not in record:
         return ""
@@ -74,14 +74,17 @@ def switching(result: Record) -> str:
         [name, *(f"{one[key]:.1f}" for key in ("p50_ms", "p99_ms", "max_ms")), f"{one['n_late']}", f"{one['n_stale']}"]
         for name, one in record["loaders"].items()
     ]  # fmt: skip
-    note = f"A call took {record['call_ms']:.1f} ms, so the limit is {record['limit_ms']:.1f} ms; {record['n']} switches each."
+    note = (
+        f"A call took {record['call_ms']:.1f} ms, so the limit is {record['limit_ms']:.1f} ms; "
+        f"{record['n']} switches each."
+    )
     heads = ["loader", "p50 ms", "p99 ms", "max ms", "beyond two calls and 1 ms", "batches of the old model"]
     title = "From set_model to the first batch of the new model, calls of 30 ms"
     return section(title, heads, rows, note)
 
 
 def growth(result: Record) -> str:
-    """What a sample costs beside more suppliers and clients, and the memory of each process."""
+    """Cost of a sample beside more suppliers and clients, and the memory of each process."""
     record = result.get("growth", {})
     if "suppliers" not in record:
         return ""
@@ -103,7 +106,7 @@ def growth(result: Record) -> str:
 
 
 def lane_alone(result: Record) -> str:
-    """A lane beside a bare word where both ends look, and beside a futex where both sleep."""
+    """A lane beside a bare atomic word with both ends polling, and beside a futex with both ends blocked."""
     record = result.get("lane_alone", {})
     if "looking" not in record:
         return ""
@@ -121,7 +124,7 @@ def lane_alone(result: Record) -> str:
     ]
     heads = ["CPUs", "bare word, ns", "16 slots, p50 / p99 ns", "to bare word", "4,096 slots, p50 / p99 ns",
              "orders/s, 16 slots", "orders/s, 4,096 slots"]  # fmt: skip
-    looking = section("A lane alone, both ends look: a hand-off one way", heads, rows)
+    looking = section("A lane alone, both ends poll: a hand-off one way", heads, rows)
     parked = record["parked"]
     rows = [
         [what, f"{parked[f'{key}_us_p50']:.1f}", f"{parked[f'{key}_us_p99']:.1f}"]
@@ -130,14 +133,14 @@ def lane_alone(result: Record) -> str:
     note = (
         f"The lane takes {parked['to_futex']:.2f} times what the futex does, median of {parked['runs']} runs."
     )
-    title = "A lane alone, both ends sleep: there and back"
+    title = "A lane alone, both ends block: there and back"
     return "\n\n".join(
         part for part in (looking, section(title, ["", "p50 us", "p99 us"], rows, note)) if part
     )
 
 
 def _in_short(text: str) -> str:
-    # Of a failure the first line says who, and the last line of the log why.
+    # The first line of a failure names the process, and the last line of its log the cause.
     first, *rest = text.strip().splitlines()
     return f"{first}: {rest[-1]}" if rest else first
 

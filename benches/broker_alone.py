@@ -1,4 +1,4 @@
-"""The broker alone, under clients and suppliers that do nothing but speak the protocol.
+"""The broker alone, with clients and suppliers that only speak the protocol.
 
 They are the Rust example `broker_bench`, which starts our broker by itself. The other package's broker gets
 the same load through its endpoints, in a process of its own.
@@ -24,7 +24,7 @@ def measure(baseline: str, quick: bool) -> dict[str, Any]:
     """Measure our broker and the baseline's.
 
     Args:
-        baseline: module whose broker gets the same load; nothing runs for it where it is `softs_fast`.
+        baseline: module of the other broker, which gets the same load; nothing runs for it if it is `softs_fast`.
         quick: a tenth of the time, and smaller numbers.
 
     Returns:
@@ -33,7 +33,7 @@ def measure(baseline: str, quick: bool) -> dict[str, Any]:
     """
     try:
         rust_examples.build("softs-net", "broker_bench")
-        # Once more on one core: there it does not matter where the scheduler puts whom, only what has to be done.
+        # Once more on one core, so that only the work counts and not the scheduler's placement.
         record = {"ours": _run(quick), "one_core": _run(quick, core=max(os.sched_getaffinity(0)))}
         if baseline != "softs_fast":
             record["baseline"] = _run_against(baseline, quick)
@@ -43,8 +43,8 @@ def measure(baseline: str, quick: bool) -> dict[str, Any]:
 
 
 def _run_against(package: str, quick: bool) -> dict[str, Any]:
-    # A broker that does not see its peers go would hand the next measurement's orders to the last one's
-    # suppliers, so each measurement has a broker of its own.
+    # A broker that does not notice the end of its peers would give the next measurement's orders to suppliers of
+    # the last one, so each measurement has a broker of its own.
     with ExitStack() as stack:
         fleets = [
             stack.enter_context(Fleet(Scenario(NAME, "idle", SMALL, 1, 0, 0), Side.pure(package)))

@@ -28,7 +28,7 @@ def draw(
     import matplotlib as mpl
 
     mpl.use("Agg")
-    # Text stays text and ids stay the same, so the file is small and changes only where the numbers do.
+    # Text stays text and ids stay the same, so the file is small and changes only with the numbers.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "benches", "font.family": "sans-serif"})
     from matplotlib import pyplot as plt
 
@@ -80,7 +80,7 @@ def _title(figure: Any, result: dict[str, Any]) -> None:
     x = 0.015
     for text, color in ((candidate, CANDIDATE), ("  and  ", QUIET), (baseline, QUIET)):
         drawn = figure.text(x, 1 - 0.28 / top, text, fontsize=14, fontweight="bold", color=color, va="center")
-        # Each piece starts where the one before it ends, which only the renderer knows.
+        # Each piece starts at the end of the one before it, which only the renderer can measure.
         x += drawn.get_window_extent().width / figure.get_window_extent().width
     figure.text(
         0.015, 1 - 0.58 / top,

@@ -1,9 +1,11 @@
 """Collectives inside one host: ours, gloo's, and DeepSpeed's schedule, in alternating rounds of one run.
 
-`python -m benches.collectives` prints the tables of docs/collectives.md and writes a file into benches/results/collectives.
+`python -m benches.collectives` prints the tables of docs/collectives.md and writes a file into
+benches/results/collectives.
 
-Before every call each rank writes its gradients anew, as a backward pass does; after it each reads the whole result, as an optimizer
-does. Both are part of the second figure of each row, not of the first. A round's time is that of its slowest rank.
+Before every call each rank writes its gradients, as a backward pass does; after it each rank reads the whole result,
+as an optimizer does. Both are part of the second figure of each row, not of the first. A round's time is that of its
+slowest rank.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from softs_fast.collectives import Bucket, DDPState, ShmStrategy, ddp_hook
 
 SIZES = (1 << 16, 1 << 20, 1 << 26)
 RANKS = (2, 4)
-# Of DeepSpeed's schedule: below, each rank reduces everything; above, each its part, in pieces of 32 MiB.
+# DeepSpeed's schedule: below this size each rank reduces everything; above, each its part, in pieces of 32 MiB.
 DEEPSPEED_PARTS_FROM = 1 << 20
 DEEPSPEED_PIECE = 32 << 20
 LAYERS, WIDTH = 6, 2048
@@ -36,7 +38,7 @@ LAYERS, WIDTH = 6, 2048
 
 @dataclass
 class Contender:
-    """One way to all-reduce `tensor`: what the producer writes, the call, and what the consumer reads."""
+    """One way to all-reduce `tensor`: the tensor that the producer writes, the call, and the one that is read."""
 
     tensor: torch.Tensor
     call: Callable[[], object]
@@ -120,7 +122,7 @@ def _contenders(strategy: ShmStrategy, n_bytes: int, dtype: torch.dtype) -> dict
 
 
 class _DeepSpeed:
-    """Its schedule over our memory and kernels: copy in, reduce, copy out, with all of the tensor or a large piece of it at once."""
+    """DeepSpeed's schedule on our memory and kernels: copy in, reduce, copy out, for the tensor or a large piece."""
 
     def __init__(self, strategy: ShmStrategy, tensor: torch.Tensor) -> None:
         self._strategy = strategy
@@ -141,7 +143,7 @@ class _DeepSpeed:
             parts[rank][: piece.numel()].copy_(piece)
             self._strategy.barrier()
             if self._small:
-                # Two sets of buffers in turn save a second wait.
+                # Two alternating sets of buffers save a second wait.
                 self._reduce(parts, piece, 0, piece.numel())
                 self._turn ^= 1
                 continue
@@ -186,7 +188,7 @@ def _alternate(
             strategy.barrier()
             start = time.perf_counter()
             contender.tensor.fill_(number % 3 + strategy.rank)
-            # Apart from the others' writing, or the call would begin by waiting for the slowest of them.
+            # After all ranks have written, or the call would begin with a wait for the slowest of them.
             produced = time.perf_counter()
             strategy.barrier()
             called = time.perf_counter()
@@ -222,7 +224,7 @@ def _row(
 
 
 def _ceiling(rank: int, size: int, folder: str) -> float:
-    """Return bytes read and written per nanosecond by all ranks together, each copying 64 MiB past its caches."""
+    """Return bytes read and written per nanosecond by all ranks, each copying 64 MiB with non-temporal stores."""
     source, target = torch.ones(1 << 24), torch.zeros(1 << 24)
     best = 0.0
     with ShmStrategy().init(rank, size, folder) as strategy:
@@ -316,7 +318,8 @@ def _rank(function: Callable[[int, int, str], Any], rank: int, size: int, folder
 
 def _print(found: dict[str, Any]) -> None:
     print(
-        "| ranks | size | dtype | what | call us (10 to 90 %) | with producer and consumer us | GB/s | traffic per element |"
+        "| ranks | size | dtype | what | call us (10 to 90 %) | with producer and consumer us | GB/s "
+        "| traffic per element |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for row in found["rows"]:
@@ -328,7 +331,8 @@ def _print(found: dict[str, Any]) -> None:
         )
     for size in RANKS:
         print(
-            f"\ncopies of {size} ranks together, past the caches: {found[f'ceiling_gb_per_s_{size}']:.1f} GB/s read and written"
+            f"\ncopies of {size} ranks together, non-temporal stores: {found[f'ceiling_gb_per_s_{size}']:.1f} GB/s "
+            "read and written"
         )
     for row in found["ddp"]:
         print(f"DDP step, {row['name']}: {row['step_ms']:.1f} ms, {row['share']:.0%} of it communication")

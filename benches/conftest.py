@@ -36,7 +36,7 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def connect(stack: ExitStack) -> Connect:
-    """Start a broker and a supplier of a package; what is returned makes clients, each checks one sample."""
+    """Start a broker and a supplier of a package; return a function that makes and checks clients."""
 
     def start(package: str, size: Size, n_slots: int) -> Callable[[], workloads.SampleClient]:
         frontend = stack.enter_context(_fleet(package, size, n_slots)).frontend

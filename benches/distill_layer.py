@@ -1,7 +1,7 @@
-"""What the model layer costs over the market, and how soon a switch takes effect: ``python benches/distill_layer.py``.
+"""Cost of the model layer over the market, and the time of a switch: ``python benches/distill_layer.py``.
 
-Both sides of a comparison are served by the same process and measured in alternating rounds; medians of rounds. The broker and each
-worker are processes of their own.
+Both sides of a comparison are served by the same process and measured in alternating rounds; medians of rounds. The
+broker and each worker are processes of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def config_of(n_bytes: int) -> sf.BatchConfig:
 
 
 def serve(role: str, folder: str, n_bytes: int, sleep_s: float) -> None:
-    """Be the broker or a worker until the standard input ends."""
+    """Run the broker or a worker until the standard input is closed."""
     frontend, backend, control, control_pub = (f"ipc://{folder}/{name}" for name in "fbcp")
     sample = bytes(n_bytes)
 
@@ -126,7 +126,7 @@ def batches(n_bytes: int) -> dict[str, float]:
 
 
 def switches(by_dataset: bool, n_workers: int = 4, sleep_s: float = 0.001, n: int = 400) -> dict[str, float]:
-    """Milliseconds from set_model to the first fresh sample of the leader, or of its dataset, while a follower trains."""
+    """Return milliseconds from set_model to the leader's, or its dataset's, first fresh sample; a follower trains."""
     roles = ["broker", *["worker"] * n_workers]
     with tempfile.TemporaryDirectory(prefix="sd") as folder, peers(folder, roles, 64, sleep_s):
         frontend, _, control, control_pub = (f"ipc://{folder}/{name}" for name in "fbcp")
@@ -179,9 +179,9 @@ def main() -> None:
         print(f"request, read, release, {n_bytes} B, us:", samples(n_bytes), flush=True)
         print(f"batch of 32, {n_bytes} B, us:", batches(n_bytes), flush=True)
     for by_dataset in (False, True):
-        whose = "a dataset" if by_dataset else "a client"
+        consumer = "a dataset" if by_dataset else "a client"
         print(
-            f"set_model to first fresh sample of {whose}, 4 workers of 1 ms, 2 students, ms:",
+            f"set_model to first fresh sample of {consumer}, 4 workers of 1 ms, 2 students, ms:",
             switches(by_dataset),
         )
 

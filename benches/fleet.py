@@ -1,8 +1,8 @@
-"""Starts the processes of one measurement, measures their CPU time, and leaves nothing behind.
+"""Starts the processes of one measurement, measures their CPU time, and removes all that they leave.
 
-Every measurement has processes of its own: one broker, its suppliers, its clients. They end when the pipe to
-their standard input closes, so they cannot outlive this process; what they leave in /dev/shm is removed by
-the names that they had mapped, or that begin with the name of their folder.
+Every measurement has processes of its own: one broker, its suppliers, its clients. They end when the pipe to their
+standard input closes, so they cannot outlive this process. Their files in /dev/shm are removed by the names that they
+had mapped, or that begin with the name of their folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Fleet:
 
     Args:
         scenario: what to run.
-        side: which package plays which role.
+        side: the package of each role.
         warm_up_s: seconds that each client takes samples before it is ready.
         with_clients: without them the caller is the client, at `frontend`.
 
@@ -169,7 +169,7 @@ class Fleet:
 
 
 class Process:
-    """One role in a process, spoken to in lines of JSON."""
+    """A process with one role, which is controlled by lines of JSON."""
 
     def __init__(self, role: str, spec: dict[str, Any], log: Path) -> None:
         self.role = role
@@ -247,7 +247,7 @@ class Process:
         return outcome
 
     def wait_ready(self) -> None:
-        """Wait until it has said that it is ready, which processes it has started, and what its imports take.
+        """Wait until it reports that it is ready, the processes that it has started, and the memory of its imports.
 
         Raises:
             FleetError: the process ended, or wrote nothing in time.
@@ -264,7 +264,7 @@ class Process:
         return proc.segments(self.pid)
 
     def _ended(self) -> FleetError:
-        # The pipe closes before the process has written why.
+        # The pipe closes before the process has written the cause.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(STOP_S)
         return FleetError(f"{self.role} ended early\n{self._log_end()}")

@@ -1,4 +1,4 @@
-"""What a sample costs beside more and more suppliers and clients, and what memory each process takes."""
+"""Cost of a sample beside growing numbers of suppliers and clients, and the memory of each process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def measure(baseline: str, quick: bool) -> dict[str, Any]:
     """Measure softs_fast under growing fleets, and the memory of both packages.
 
     Args:
-        baseline: module whose memory is measured too.
+        baseline: module to measure the memory of, too.
         quick: only the smallest and the largest fleets, and short runs.
 
     Returns:
@@ -59,7 +59,7 @@ def _memory(package: str, seconds: float) -> dict[str, dict[str, float]]:
         fleet.measure(seconds)
         for process in fleet.processes:
             resident = proc.resident(process.pid)
-            # What a segment holds besides slots counts as well.
+            # The parts of a segment besides its slots count as well.
             beyond = resident.own + max(0, resident.segments - N_SLOTS * IMAGE.nbytes)
             found[process.role] = {"mb": beyond / 1e6, "imported_mb": process.imported_bytes / 1e6}
     return found

@@ -1,4 +1,4 @@
-"""A lane alone, Rust to Rust: the examples `lane_bench`, whose two ends look all the time, and `parked_bench`, whose two ends sleep."""
+"""A lane alone, Rust to Rust: in `lane_bench` both ends poll all the time, in `parked_bench` both ends block."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from benches.rounds import medians
 from benches.rust_examples import ExampleError
 
 NAME = "lane alone"
-# CPUs between which a bare word takes so many times what it takes between the closest are far from each other.
+# Two CPUs are far from each other if a bare atomic word takes this many times as long as between the closest ones.
 FAR = 1.5
 
 Run = dict[str, Any]
 
 
 def measure(baseline: str, quick: bool) -> dict[str, Any]:
-    """Measure a lane between our first CPU and, in each round, the one that is closest to it now and the one that is farthest.
+    """Measure a lane between our first CPU and, in each round, the CPUs that are closest and farthest at that time.
 
-    Which they are is found out by a bare word, in each round anew: a virtual machine does not know where its CPUs are, and its host
-    moves them. For that reason runs are also told apart by the bare word that each measured itself, see `by_distance`.
+    Each round measures the distances with a bare atomic word, because a virtual machine does not know where its CPUs
+    are, and its host moves them. For that reason runs are also grouped by the bare word that each run measured itself,
+    see `by_distance`.
 
     Args:
         baseline: ignored; the other package has no lanes.
         quick: one round instead of five.
 
     Returns:
-        `runs` (in each `cpus`, `looking` and `parked`), and the medians of their measurements: `looking`, by distance, and `parked`; or
-        `error`.
+        `runs` (in each `cpus`, `looking` and `parked`), and the medians of their measurements: `looking`, by distance,
+        and `parked`; or `error`.
     """
     client, *others = sorted(os.sched_getaffinity(0))
     if not others:
@@ -50,14 +51,14 @@ def measure(baseline: str, quick: bool) -> dict[str, Any]:
 
 
 def partners(words_ns: dict[str, float]) -> list[int]:
-    """The closest CPU and, unless all are about as close, the farthest, by the nanoseconds of a bare word to each."""
+    """Return the closest CPU and, unless all are about as close, the farthest, by nanoseconds of a bare word."""
     closest, farthest = min(words_ns, key=words_ns.__getitem__), max(words_ns, key=words_ns.__getitem__)
     is_far = words_ns[farthest] >= FAR * words_ns[closest]
     return [int(closest), int(farthest)] if is_far else [int(closest)]
 
 
 def by_distance(runs: list[Run]) -> dict[str, list[Run]]:
-    """The runs between `close` and between `far` CPUs, where there are any; those in which the distance changed are left out."""
+    """Return the runs between `close` and between `far` CPUs, if any, without those in which the distance changed."""
     steady = [run for run in runs if max(_words_ns(run)) < FAR * min(_words_ns(run))]
     limit = FAR * min((_words_ns(run)[0] for run in steady), default=0.0)
     groups = {

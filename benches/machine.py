@@ -1,4 +1,4 @@
-"""Where and from what a result comes: machine, versions, commit."""
+"""Origin of a result: machine, versions, commit."""
 
 from __future__ import annotations
 

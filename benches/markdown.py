@@ -1,4 +1,4 @@
-"""Tables in Markdown, and what the tables read out of a results file."""
+"""Tables in Markdown, and the values that they take from a results file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def section(title: str, heads: list[str], rows: list[list[str]], note: str = "")
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
-    """A table whose first column is text and whose others are numbers."""
+    """A table with text in the first column and numbers in the others."""
     rule = ["---", *("---:" for _ in heads[1:])]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))
 

@@ -1,8 +1,8 @@
-"""Other ways to get samples from one process to another, each in the fastest configuration that we found.
+"""Other software that moves samples between processes, each in the fastest configuration that we found.
 
-A consumer is the measured process; its producers are its children, so they end with it. All send the same
-ready bytes as our suppliers, and stay at most so many samples ahead as they are given room for. None of them
-has products, orders or a broker: each moves one stream from producers that it was started with.
+A consumer is the measured process; its producers are its children, so they end with it. All send the same constant
+bytes as our suppliers, and are ahead by at most as many samples as they have buffers for. None of them has products,
+orders or a broker: each moves one stream from a fixed set of producers.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ FOR_EVER_S = 3_600.0
 
 @dataclass(frozen=True)
 class Room:
-    """What an opponent is given.
+    """The parameters of an opponent.
 
     Attributes:
         size: the sample.
         data: its bytes.
         batch_size: samples per batch, where there are batches.
-        folder: for files; it is removed afterwards, and so are segments whose names begin with its name.
+        folder: for files; it is removed afterwards, as are segments with names that begin with its name.
     """
 
     size: Size
@@ -67,7 +67,7 @@ class Opponent:
     takes_batches: bool = False
 
     def measure(self, room: Room, stack: ExitStack, warm_up_s: float) -> Callable[[float], dict[str, Any]]:
-        """Start, compare the first sample with what is sent, warm up; returns what runs for a time.
+        """Start, compare the first sample with the one that was sent, warm up; return a function that runs for a time.
 
         Raises:
             ValueError: the sample differs.
@@ -78,7 +78,7 @@ class Opponent:
 
 
 def open_faster_fifo(room: Room, stack: ExitStack) -> Take:
-    """Bytes through a faster-fifo queue, not pickled: its own copy in, its own copy out, and one to `bytes`."""
+    """Bytes through a faster-fifo queue, not pickled: one copy into it, one copy out of it, and one to `bytes`."""
     faster_fifo = importlib.import_module("faster_fifo")
     # Each message has a header of 8 bytes.
     n_bytes = FIFO_SAMPLES * (len(room.data) + 8)
@@ -91,7 +91,7 @@ def open_faster_fifo(room: Room, stack: ExitStack) -> Take:
 def open_iceoryx2(room: Room, stack: ExitStack, zero_copy: bool) -> Take:
     """Publish and subscribe: memmove into a loaned slice; read as `bytes`, or in place.
 
-    Both sides ask again and again instead of waiting for an event, which is faster and takes a core each.
+    Both sides poll instead of waiting for an event, which is faster and uses a core each.
     """
     n_bytes = len(room.data)
     _start_producer(stack, _publish_for_ever, room.folder, room.data, ICEORYX2_SAMPLES, 1)
@@ -122,9 +122,9 @@ def open_iceoryx2(room: Room, stack: ExitStack, zero_copy: bool) -> Take:
 
 
 def open_iceoryx2_batches(room: Room, stack: ExitStack) -> Take:
-    """Publish and subscribe, zero copy: a batch of samples is borrowed, looked at in place, and given back once the next one is there.
+    """Publish and subscribe, zero copy: a batch of samples is borrowed, read in place, and released after the next one.
 
-    So it is with the batches of a loader, in a loop that gives each of them a name.
+    The batches of a loader have the same lifetime, in a loop that gives each of them a name.
     """
     n_bytes, batch_size = len(room.data), room.batch_size
     _start_producer(stack, _publish_for_ever, room.folder, room.data, batch_size, 2 * batch_size)
@@ -152,10 +152,10 @@ def open_iceoryx2_batches(room: Room, stack: ExitStack) -> Take:
 
 
 def open_copies(room: Room, stack: ExitStack) -> Take:
-    """No more than the two copies of a loader that copies once: into a slot by one process, from there into a batch by another.
+    """Only the two copies of a loader: by one process into a slot, by another one from there into a batch.
 
-    There is nothing to it but `memmove` and two counters in shared memory that both look at all the time: a measure, not a way to do it.
-    As many slots as a batch has, and two batches that take turns, as in a loop over a loader.
+    It is `memmove` and two counters in shared memory that both processes poll: a bound, not a usable implementation.
+    It has as many slots as a batch, and two alternating batches, as in a loop over a loader.
     """
     n_bytes, n_slots = len(room.data), room.batch_size
     stride = -(-n_bytes // 64) * 64
@@ -184,7 +184,7 @@ def open_copies(room: Room, stack: ExitStack) -> Take:
 
 
 def open_torch(room: Room, stack: ExitStack) -> Take:
-    """A DataLoader whose workers collate ready tensors into shared memory; the batch arrives without a copy."""
+    """A DataLoader; its workers collate constant tensors into shared memory, and the batch arrives without a copy."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -283,7 +283,7 @@ def _start_producer(stack: ExitStack, work: Callable[..., None], *arguments: Any
 
 
 def _until_parent_dies(work: Callable[..., None], *arguments: Any) -> None:
-    # Also when the consumer is killed, which leaves it no time to end its producers.
+    # Also when the consumer is killed, so that it cannot end its producers.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     work(*arguments)
 

@@ -1,4 +1,4 @@
-"""What the kernel tells about a process: its CPU time, its memory, the segments that it has mapped."""
+"""A process's CPU time, memory and mapped segments, as the kernel reports them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How long it takes to go on after a kill -9: of a supplier, of a client, of the broker.
+"""Time to recover from a kill -9 of a supplier, of a client, of the broker.
 
-The client under observation lives in this process; whoever is killed has one of its own.
+The observed client is in this process; the peers that are killed are processes of their own.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ NAME = "recovery"
 
 
 def measure(baseline: str, quick: bool) -> dict[str, Any]:
-    """Kill peers of softs_fast again and again, and a supplier of the baseline once: it takes over ten seconds.
+    """Kill peers of softs_fast repeatedly, and a supplier of the baseline once, because that takes over ten seconds.
 
     Returns:
-        Milliseconds, median and maximum: `supplier_ms` (kill of the supplier that works on an order, to the order's result from
-        another), `client_ms` (kill of a client, to the broker having forgotten it), `broker_ms` (a new broker is bound, to
-        the next sample for a client that was there before), and `baseline_supplier_ms` (one measurement); or `error`.
+        Milliseconds, median and maximum: `supplier_ms` (from the kill of the supplier that works on an order to the
+        order's result from another one), `client_ms` (from the kill of a client to its removal by the broker),
+        `broker_ms` (from the bind of a new broker to the next sample of an older client), and `baseline_supplier_ms`
+        (one measurement); or `error`.
     """
     n = 5 if quick else 20
-    # Each kill is a warning, and here it is meant.
+    # Each kill logs a warning, which is expected here.
     logging.getLogger("softs_fast").setLevel(logging.ERROR)
     try:
         record: dict[str, Any] = {
@@ -55,7 +56,7 @@ def _summary(times_ms: list[float]) -> dict[str, float]:
 
 
 class _Stage:
-    """A broker and whatever else is launched around it, in a folder of its own."""
+    """A broker and other processes, in a folder of its own."""
 
     def __init__(self, stack: ExitStack, package: str) -> None:
         self._stack, self._package = stack, package

@@ -1,4 +1,4 @@
-"""Makes the tables of docs/benchmarks.md and README.md, and the chart; every number in them comes from one results file."""
+"""Makes the tables of docs/benchmarks.md and README.md, and the chart, from one results file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END = "<!-- results: end -->"
 
 
 def write_report(results: Path) -> list[Path]:
-    """Replace what stands between the markers of the page and of the README, and draw the chart.
+    """Replace the text between the markers of the page and of the README, and draw the chart.
 
     Returns:
         The files that were written.
@@ -37,7 +37,7 @@ def write_report(results: Path) -> list[Path]:
 
 
 def summary(result: Record) -> str:
-    """The few rows that the README shows."""
+    """Return the few rows that the README shows."""
     baseline, candidate = result["packages"]
     chosen = [one for one in measured(result, "samples_per_s") if not one["mixed"] and one["n_slots"] != 1]
     rows = []
@@ -135,7 +135,7 @@ def _lost_slots(result: Record) -> str:
             lost, used = (sum(run[key] for run in side["rounds"]) for key in ("lost_slots", "slots_used"))
             counts.append(f"{lost} of {used}")
         rows.append([scenario["name"], *counts])
-    return section("Slots that never came back", ["scenario", *result["packages"]], rows)
+    return section("Slots that were never released", ["scenario", *result["packages"]], rows)
 
 
 def _idle(result: Record) -> str:
@@ -232,7 +232,7 @@ def _recovery(result: Record) -> str:
         [what, f"{record[key]['median']:.1f}", f"{record[key]['max']:.1f}"]
         for what, key in (
             ("a supplier: its order has been served by another", "supplier_ms"),
-            ("a client: the broker has forgotten it", "client_ms"),
+            ("a client: the broker has removed it", "client_ms"),
             ("the broker, a new one is bound: the client has its next sample", "broker_ms"),
         )
     ]

@@ -1,8 +1,8 @@
 """One process of a fleet: `python -m benches.role JSON`.
 
-The process imports its package, waits for a line, sets itself up and prints one JSON line when it is ready.
+The process imports its package, waits for a line, prepares its role and prints one JSON line when it is ready.
 Then it runs its workload for each line that it reads and prints the outcome as one line. It ends at
-end-of-file, so it never outlives the process that started it, however that one ends.
+end-of-file, so it never outlives the process that started it, even if that one is killed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def broker(spec: dict[str, Any], stack: ExitStack) -> None:
 
 
 def supplier(spec: dict[str, Any], stack: ExitStack) -> None:
-    """Serve ready bytes until the end; with `call_s`, bytes that hold the product's number, and each call takes that time."""
+    """Serve constant bytes until the end; with `call_s`, bytes with the product's number, in calls of that duration."""
     package = importlib.import_module(spec["package"])
     size, call_s = _size(spec), spec.get("call_s", 0.0)
     data = payload(size)
@@ -93,7 +93,7 @@ def opponent(spec: dict[str, Any], stack: ExitStack) -> Measure:
 
 
 def holder(spec: dict[str, Any], stack: ExitStack, answers: TextIO) -> None:
-    """A supplier that takes an order, says so, and never ends it."""
+    """A supplier that takes an order, reports it, and never ends it."""
     package = importlib.import_module(spec["package"])
 
     def hold(_: str) -> bytes:
@@ -108,7 +108,7 @@ def holder(spec: dict[str, Any], stack: ExitStack, answers: TextIO) -> None:
 
 
 def witness(spec: dict[str, Any], stack: ExitStack) -> None:
-    """A client that only says hello."""
+    """A client that only sends HELLO."""
     package = importlib.import_module(spec["package"])
     connected = package.Client(spec["frontend"], package.ShmMedium, _size(spec).nbytes, 1)
     stack.callback(connected.close)
@@ -116,7 +116,7 @@ def witness(spec: dict[str, Any], stack: ExitStack) -> None:
 
 
 def client(spec: dict[str, Any], stack: ExitStack) -> Measure:
-    """Connect, check a sample, warm up, and return what a measurement runs."""
+    """Connect, check a sample, warm up, and return the function that a measurement runs."""
     package = importlib.import_module(spec["package"])
     size = _size(spec)
     match spec["workload"]:
@@ -158,7 +158,7 @@ def batch_config(package: Any, size: Size) -> Any:
 
 
 def payload(size: Size, label: int = 7) -> bytes:
-    """One encoded sample of a size; without torch, for a process that needs none should not import it."""
+    """Return one encoded sample of a size, without importing torch."""
     x = np.arange(size.nbytes // 4 - 2, dtype=np.float32)
     return x.tobytes() + np.int64(label).tobytes()
 

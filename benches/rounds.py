@@ -22,12 +22,12 @@ def compare(
 ) -> dict[str, Any]:
     """Measure all sides `n_rounds` times, each time in fresh processes, one run after the other.
 
-    The order of the sides is turned round from round to round, so a machine that gets slower or faster does
-    not favour one.
+    The order of the sides is reversed from round to round, so a machine that gets slower or faster does not favour
+    one.
 
     Args:
         scenario: what to run.
-        sides: baseline, candidate, and further ones; of these, those that are not there are skipped.
+        sides: baseline, candidate, and further ones; further ones that are not installed are skipped.
         n_rounds: runs of each side.
         seconds: length of one run.
         progress: called with a line after each run.

@@ -1,4 +1,4 @@
-"""The programs that measure the Rust crates, which are examples there: builds them, runs them, reads the JSON that they print."""
+"""Builds and runs the examples that measure the Rust crates, and reads the JSON that they print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 300
 
 
 class ExampleError(RuntimeError):
-    """An example cannot be built, or failed; it has said why on standard error."""
+    """An example cannot be built, or failed; the cause is on standard error."""
 
 
 def build(crate: str, name: str) -> None:

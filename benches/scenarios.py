@@ -1,9 +1,8 @@
-"""What is measured: sizes, sides and scenarios.
+"""Sizes, sides and scenarios of the measurements.
 
-A *side* says which package plays which role, so the same scenario runs over softs alone, over softs_fast
-alone, and over softs peers behind a softs_fast broker. Further sides are other ways to the same end: options
-that only the candidate has, and other software (`benches.opponents`). A *scenario* is one workload at one
-sample size with one fleet.
+A *side* assigns a package to each role, so the same scenario runs with softs alone, with softs_fast alone, and with
+softs peers at a softs_fast broker. Further sides are options that only the candidate has, and other software
+(`benches.opponents`). A *scenario* is one workload at one sample size with one fleet.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ LARGE = Size("4 MiB", (1_048_574,))
 
 @dataclass(frozen=True)
 class Side:
-    """Which package plays which role.
+    """The package of each role.
 
     Attributes:
         name: key of this side in the results.
@@ -101,7 +100,7 @@ class Scenario:
         batch_size: samples per batch of the loader.
         call_s: seconds that one call of the generator takes.
         beside: measure the further sides too.
-        length: of a run, in those of an ordinary one; what is rare or noisy takes longer.
+        length: factor of the length of a run; rare or noisy events need longer runs.
         quick: part of a quick run.
     """
 

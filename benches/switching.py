@@ -1,7 +1,7 @@
-"""How long it takes from `set_model` to the first batch of the new model, where suppliers make whole batches in long calls.
+"""Time from `set_model` to the first batch of the new model, with suppliers that make whole batches in long calls.
 
-The trainer lives in this process. It changes the model at a random moment of a call: that call must end, and the next one makes the first
-fresh batch. So a switch should take two calls and a moment at most.
+The trainer is in this process. It changes the model at a random moment of a call: that call must end, and the next one
+makes the first fresh batch. So a switch should take at most two calls and a little more.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ BATCH = 32
 N_SLOTS = 4 * BATCH
 # Batches of each model that are taken before the next switch.
 N_TAKEN = 2
-WORKERS = {"num_workers": 2, "multiprocessing_context": "spawn"}
-# Who waits: how many suppliers there are, and what distinguishes the loader.
+PROCESSES = {"num_workers": 2, "multiprocessing_context": "spawn"}
+# Name of a case: number of suppliers, and the options of the loader.
 LOADERS: dict[str, tuple[int, dict[str, Any]]] = {
     "no workers, 1 supplier": (1, {}),
     "no workers, 1 supplier, zero copy": (1, {"zero_copy": True}),
-    "2 workers, 1 supplier": (1, WORKERS),
-    "2 workers, 2 suppliers": (2, WORKERS),
-    "2 workers, 2 suppliers, zero copy": (2, {**WORKERS, "zero_copy": True}),
-    "2 workers, 2 suppliers, ordered": (2, {**WORKERS, "ordered": True}),
-    "2 workers, 1 supplier, ordered": (1, {**WORKERS, "ordered": True}),
+    "2 workers, 1 supplier": (1, {"num_workers": 2}),
+    "2 workers, 2 suppliers, ordered": (2, {"num_workers": 2, "ordered": True}),
+    "2 worker processes, 1 supplier": (1, PROCESSES),
+    "2 worker processes, 2 suppliers": (2, PROCESSES),
+    "2 worker processes, 2 suppliers, zero copy": (2, {**PROCESSES, "zero_copy": True}),
+    "2 worker processes, 2 suppliers, ordered": (2, {**PROCESSES, "ordered": True}),
 }
 
 
@@ -46,8 +47,9 @@ def measure(baseline: str, quick: bool) -> dict[str, Any]:
         quick: few switches.
 
     Returns:
-        `call_ms` (how long a call of 30 ms really takes), `limit_ms` (two of them and 1 ms), `n`, and `loaders`, by their names: p50_ms,
-        p99_ms, max_ms, n_late (switches beyond the limit) and n_stale (batches of an earlier model); or `error`.
+        `call_ms` (measured duration of a call of 30 ms), `limit_ms` (two of them and 1 ms), `n`, and `loaders`, by
+        their names: p50_ms, p99_ms, max_ms, n_late (switches beyond the limit) and n_stale (batches of an earlier
+        model); or `error`.
     """
     n = 10 if quick else 200
     call_ms = _call_ms()
@@ -81,7 +83,7 @@ def _summary(switches: tuple[list[float], int], limit_ms: float) -> dict[str, fl
 
 
 def _switch(n_suppliers: int, options: dict[str, Any], n: int) -> tuple[list[float], int]:
-    """Switch n times: how many milliseconds each took, and how many batches of an earlier model came."""
+    """Switch n times; return the milliseconds of each switch, and the number of batches of an earlier model."""
     import softs_fast
 
     scenario = Scenario(NAME, "loader", SMALL, N_SLOTS, n_suppliers, batch_size=BATCH, call_s=CALL_S)

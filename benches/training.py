@@ -1,4 +1,4 @@
-"""A small CNN trained on batches that are in memory already, and on batches from a loader, turn by turn."""
+"""A small CNN trained on batches in memory and on batches from a loader, alternately."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from typing import Any
 import torch
 from torch import nn
 
-# Broker and supplier want cores too.
+# Broker and supplier need cores too.
 N_THREADS = 2
 N_BATCHES_IN_MEMORY = 8
-# Short turns: what else the machine does changes from one to the next, and there are more of them.
+# Short turns, because the load of the machine changes from one to the next, and there are more of them.
 N_STEPS = 10
-# The loader's first batches of a turn were made while the other turn ran: those in its slots, and one that was copied ahead.
+# The loader's first batches of a turn were made during the other turn: those in its slots, and one copied ahead.
 N_STEPS_NOT_COUNTED = 3
 
 Batch = Any
 
 
 def open_training(batches: Iterator[Batch]) -> Callable[[float], dict[str, Any]]:
-    """Take some batches into memory and warm up; returns what measures for a time.
+    """Copy some batches into memory and warm up; return the function that measures for a time.
 
     Args:
         batches: from the loader; `x` float32 [batch, 3, height, width], `y` int64 [batch, 1].
 
     Returns:
-        A function of seconds; it returns step_ratio (a step from the loader against those from memory before and after, their median),
-        memory_step_ms, loader_step_ms, wait_ms (of it, until the batch was there; medians of the turns' means), turns and seconds.
+        A function of seconds; it returns step_ratio (median ratio of a step from the loader to the steps from memory
+        before and after), memory_step_ms, loader_step_ms, wait_ms (its part until the batch was ready; medians of the
+        turns' means), turns and seconds.
     """
     torch.set_num_threads(N_THREADS)
     torch.manual_seed(0)
@@ -49,7 +50,7 @@ def open_training(batches: Iterator[Batch]) -> Callable[[float], dict[str, Any]]
         ratios: list[float] = []
         started = time.perf_counter()
         while time.perf_counter() - started < seconds or not loader_s:
-            # The two turns that a turn from the loader lies between: what grows or shrinks steadily cancels out.
+            # Compare with the turns before and after, so that a steady drift cancels out.
             before = memory_s[-1] if memory_s else _turn(step, in_memory)[0]
             took, waited = _turn(step, batches)
             memory_s.append(_turn(step, in_memory)[0])
@@ -87,7 +88,7 @@ class _Step:
 
 
 def _turn(step: _Step, batches: Iterator[Batch]) -> tuple[float, float]:
-    """Seconds per step, and of them until its batch was there."""
+    """Return seconds per step, and their part until the batch was ready."""
     for batch in itertools.islice(batches, N_STEPS_NOT_COUNTED):
         step(batch)
     waited = 0.0

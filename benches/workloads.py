@@ -1,8 +1,8 @@
-"""The measured loops. They run in the client's process and use nothing but the API that both packages share.
+"""The measured loops. They run in the client's process and use only the API that both packages share.
 
 `python -m benches` runs them for a time in a process of their own (`benches.role`); the pytest-benchmark
 files run the per-sample steps in pytest's process. Every loop reads each sample out of its slot before it
-gives the slot back.
+releases the slot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 PRODUCT = "bench"
-# A run of a package that loses its slots ends early after so many new clients; its rate is that of the time that counted.
+# A run of a package that loses its slots ends after so many new clients; its rate is that of the measured time.
 MAX_RESTARTS = 20
 STALL_MS = 500
 DRAIN_MS = 300
@@ -49,17 +49,17 @@ class SampleClient(Protocol):
         """Take a finished slot."""
 
     def release_slot(self, slot_id: int) -> None:
-        """Give a slot back."""
+        """Release a slot."""
 
 
 class Stream(Protocol):
-    """Samples of a model that can be changed; each says of which model it is."""
+    """Samples of a model that can be changed; each contains the number of its model."""
 
     def set_model(self, model: int) -> None:
-        """Ask for another model from now on."""
+        """Request another model from now on."""
 
     def take(self) -> int:
-        """Wait for a sample; the number of its model."""
+        """Wait for a sample; return the number of its model."""
 
 
 def take_one(client: SampleClient) -> bytes:
@@ -129,7 +129,7 @@ def repeat(take: Callable[[], object], n_samples: int, seconds: float) -> dict[s
 
 
 def one_by_one(client: SampleClient, seconds: float) -> dict[str, Any]:
-    """Take samples one after the other for a time: request, read, release; `repeat` says what is returned."""
+    """Take samples one after the other for a time: request, read, release; returns as `repeat`."""
     return repeat(partial(take_one, client), 1, seconds)
 
 
@@ -138,10 +138,10 @@ def pipelined(
 ) -> dict[str, Any]:
     """Keep every slot on order for a time.
 
-    softs can lose slots under pipelining: an order is accepted and its slot never comes back. A client that
+    softs can lose slots under pipelining: an order is accepted and its slot is never released. A client that
     takes nothing for half a second is therefore replaced by a fresh one, and the wait and the replacement are
     left out of the measured time (in favour of the package that stalls). Slots that are still on order after
-    a quiet 0.3 s count as lost.
+    0.3 s without a result count as lost.
 
     Args:
         client: connected, with every slot free.
@@ -186,7 +186,7 @@ def pipelined(
 
 
 def loader(batches: Iterator[dict[str, Any]], batch_size: int, seconds: float) -> dict[str, Any]:
-    """Take batches from a data loader for a time, as a loop does: each is there until the next one is. `repeat` says what is returned."""
+    """Take batches from a data loader for a time, each kept until the next one; returns as `repeat`."""
     batch: dict[str, Any] = {}
 
     def take() -> None:
@@ -197,15 +197,15 @@ def loader(batches: Iterator[dict[str, Any]], batch_size: int, seconds: float) -
 
 
 def fresh(open_stream: Callable[[], Stream], first_model: int, seconds: float) -> dict[str, Any]:
-    """Change the model again and again, and see how long it takes to the first sample of the new one.
+    """Change the model repeatedly, and measure the time to the first sample of the new one.
 
     Between two changes some samples of the new model are taken, so that every slot is on order when the next
     change comes. A stream that ends in a timeout is replaced by a fresh one, and its change is left out (in
     favour of the package that stalls).
 
     Args:
-        open_stream: makes a stream whose timeout is short.
-        first_model: number of the first model to ask for; each later one has the next number.
+        open_stream: makes a stream with a short timeout.
+        first_model: number of the first model to request; each later one has the next number.
         seconds: time to measure.
 
     Returns:

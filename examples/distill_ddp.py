@@ -4,9 +4,9 @@
 
 Each rank has slots of its own, and the workers make other samples for each of them. The first rank chooses the
 teacher; `switch_model` lets all ranks begin with it at the same step. Samples depend on nothing but teacher, rank and
-place in the stream, and streams are ordered, so a second run ends with the same digest, however many workers there
-are. The ranks talk through gloo, or NCCL where each has a GPU. The first rank also starts broker and workers, so that
-one command shows it all.
+place in the stream, and streams are ordered, so a second run ends with the same digest, for any number of workers.
+The ranks communicate through gloo, or NCCL if each has a GPU. The first rank also starts broker and workers, so that
+one command is enough.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> None:
         if rank == 0:
             print(f"digest of losses and weights: {digest.hexdigest()[:16]}", flush=True)
             client.stop_workers()
-        dist.barrier()  # the broker is the first rank's: nobody may need it any more
+        dist.barrier()  # the broker belongs to the first rank: no rank may need it any more
 
 
 def train(
@@ -126,7 +126,7 @@ def train(
     steps: int,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """Take `steps` steps; returns this rank's losses, float64 [steps], and all that it saw of x, float32 [n, N_INPUTS]."""
+    """Take `steps` steps; return this rank's losses, float64 [steps], and all of its x, float32 [n, N_INPUTS]."""
     losses, inputs = [], []
     for _ in range(steps):
         batch = next(batches)
@@ -166,7 +166,7 @@ class Teachers:
         width = model_cfg["width"]
         hidden = weights.standard_normal((N_INPUTS, width)) / N_INPUTS**0.5
         out = weights.standard_normal((width, N_OUTPUTS)) / width**0.5
-        # A generator of its own for each sample: it is the same whoever makes it, and with whichever others.
+        # A generator of its own for each sample: it is the same from every worker, and in every batch.
         x = np.stack(
             [np.random.default_rng([self.seed, rank, place]).standard_normal(N_INPUTS) for place in sequences]
         )
@@ -202,7 +202,7 @@ def mean_over_ranks(values: Tensor) -> Tensor:
 
 
 def count_distinct(inputs: Tensor) -> tuple[int, int]:
-    """Return how many different samples all ranks had together, and how many samples; by their x, float32 [n, N_INPUTS]."""
+    """Return the number of distinct samples of all ranks together, and of all; by their x, float32 [n, N_INPUTS]."""
     everyone = torch.cat(gather(inputs))
     return len(everyone.unique(dim=0)), len(everyone)
 

@@ -1,8 +1,8 @@
 """Distil a convolutional teacher into a small student, live, over softs-fast.
 
 Run it with `make demo`. A teacher learns scikit-learn's scans of handwritten digits for a few seconds and is
-handed to supplier processes. They distort scans without end, label each one with the teacher's probabilities,
-and put it into the student's shared memory. Two students start from the same weights and see the same images
+sent to supplier processes. They distort scans without end, label each one with the teacher's probabilities,
+and write it to the student's shared memory. Two students start from the same weights and see the same images
 at the same steps: one learns the teacher's probabilities (soft labels), the other the digit that the scan
 showed before it was distorted (hard labels). Broker and students run in this process.
 """
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def supply(seed: int, backend: str, pipe: Connection) -> None:
-    """The life of a supplier process: receive the teacher, serve samples until the pipe closes."""
+    """Run a supplier process: receive the teacher, serve samples until the pipe closes."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     with contextlib.suppress(EOFError):
@@ -168,7 +168,7 @@ def train_students(
     ends_of_windows = {round(steps * k / 30) for k in range(1, 31)}
     window = Window()
 
-    # A terminal gets a lively bar, a log file a line every few seconds.
+    # A terminal gets a bar that is updated often, a log file a line every few seconds.
     bar = tqdm(total=steps, unit="step", ncols=110, mininterval=0.2 if sys.stderr.isatty() else 5.0)
     clock = time.perf_counter()
     for step in range(1, steps + 1):

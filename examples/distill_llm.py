@@ -232,7 +232,7 @@ def progress(cfg: DictConfig, layer: int, done: int, shown: bool) -> Iterator[Ca
         desc=f"layer {layer}",
         unit="batch",
         ncols=110,
-        # A terminal gets a lively bar, a log file a line every few seconds.
+        # A terminal gets a bar that is updated often, a log file a line every few seconds.
         mininterval=0.2 if sys.stderr.isatty() else 5.0,
         disable=not shown,
     )

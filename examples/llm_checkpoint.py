@@ -1,4 +1,4 @@
-"""What distill_llm.py remembers: finished layers, the one in training, and what was measured."""
+"""The checkpoint of distill_llm.py: finished layers, the one in training, and the measurements."""
 
 import os
 from dataclasses import asdict, dataclass, field
@@ -11,7 +11,7 @@ from torch import nn
 
 @dataclass
 class LayerResult:
-    """How the training of one layer went on this rank."""
+    """Measurements of the training of one layer on this rank."""
 
     error_before: float  # ‖student - teacher‖ / ‖teacher‖ on held-out text, all ranks
     error_after: float | None = None
@@ -49,7 +49,7 @@ class LayerResult:
 
 
 class Checkpoint:
-    """Where training stands; kept in a file, which is replaced as a whole.
+    """The progress of training; kept in a file, which is replaced atomically.
 
     Args:
         path: of the file; None keeps nothing (every rank but the first).

@@ -53,7 +53,7 @@ class StudentLayer(nn.Module):
 
         Args:
             x: float32 [batch, tokens, hidden].
-            mask: bool [batch, tokens], which tokens are text; the others are not looked at.
+            mask: bool [batch, tokens], which tokens are text; attention ignores the others.
         """
         query, key, value = (
             self.query_key_value(self.norm_attention(x))
@@ -70,7 +70,7 @@ class StudentLayer(nn.Module):
 
 
 def _rotate(heads: Tensor) -> Tensor:
-    """Tell attention where its tokens stand.
+    """Rotate queries or keys by the positions of their tokens.
 
     Args:
         heads: float32 [batch, heads, tokens, width].

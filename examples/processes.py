@@ -1,4 +1,4 @@
-"""Processes that live as long as the one that started them, however that one ends."""
+"""Child processes that end with the process that started them, even if that one is killed."""
 
 import contextlib
 import multiprocessing
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Service(Protocol):
-    """What such a process runs: a Broker or a Worker, for example."""
+    """The service of such a process, for example a Broker or a Worker."""
 
     def start(self) -> None:
         """Begin to work, in a thread."""
@@ -35,7 +35,8 @@ def started(target: Callable[..., None], *calls: tuple[Any, ...]) -> Iterator[li
     """Start a process for each of `calls`, yield a pipe to each, stop them all when the block ends.
 
     Args:
-        target: called in the new process with one of `calls` and its end of the pipe; it returns when the pipe closes, and is importable.
+        target: called in the new process with one of `calls` and its end of the pipe; it returns when the pipe closes,
+            and is importable.
         calls: arguments, for one process each.
     """
     context = multiprocessing.get_context("spawn")

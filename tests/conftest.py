@@ -6,13 +6,14 @@ import multiprocessing
 import os
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from multiprocessing import forkserver, resource_tracker
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Before any test starts the server: its forks have torch, which takes seconds to import.
 multiprocessing.set_forkserver_preload(["torch.distributed", "softs_fast.collectives", "softs_fast.loader"])
+# Python's default start method, for tests that name none and for the DataLoader: `SOFTS_TEST_START_METHOD=forkserver make test`.
+if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):
+    multiprocessing.set_start_method(start_method)
 
 # A shell's background job ignores SIGINT, one of `nohup` SIGHUP, and so would every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -41,6 +45,11 @@ _started: set[int] = set()
 
 # How long a watchdog waits for what must happen; it is never what a test measures.
 WATCHDOG_S = 30.0
+
+# Modules in the command lines of the processes that multiprocessing keeps for the life of a process.
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Parts of the names of the files in which multiprocessing keeps the memory that processes share.
+HEAP_FILES = ("/pym-", "/pymp-")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -158,11 +167,7 @@ def _left_over(before: set[str]) -> set[str]:
 def _children() -> set[str]:
     """Processes that this one has started, and theirs; helpers that live as long as the test run do not count."""
     multiprocessing.active_children()  # reaps those that have ended
-    helpers = {
-        resource_tracker._resource_tracker._pid,  # type: ignore[attr-defined]
-        forkserver._forkserver._forkserver_pid,  # type: ignore[attr-defined]
-        *Zygote.pids(),
-    }
+    helpers = {pid for pid in _children_of(os.getpid()) if _is_helper(pid)} | set(Zygote.pids())
     found: set[int] = set()
     parents = {os.getpid()}
     while parents:
@@ -179,22 +184,37 @@ def _children_of(pid: int) -> Iterator[int]:
             continue
 
 
+def _is_helper(pid: int) -> bool:
+    """Return whether a process is the resource tracker or the fork server of multiprocessing."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # it has ended
+        return False
+    return any(module in command for module in HELPERS)
+
+
 def _descriptors() -> set[str]:
-    """Open descriptors; multiprocessing keeps the memory of its heap and the pipes of its helpers open."""
-    helpers = {
-        resource_tracker._resource_tracker._fd,  # type: ignore[attr-defined]
-        forkserver._forkserver._forkserver_alive_fd,  # type: ignore[attr-defined]
-        *Zygote.descriptors(),
+    """Open descriptors; multiprocessing keeps the memory of its heap and the pipes to its helpers open."""
+    helpers = filter(_is_helper, _children_of(os.getpid()))
+    zygotes = set(Zygote.descriptors())
+    read_by_helpers = {
+        target for pid in helpers for _, target, mode in _open_files(pid) if mode & stat.S_IRUSR
     }
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
-        if int(name) not in helpers and "/pym-" not in target and "/pymp-" not in target:
-            found.add(f"descriptor {name} -> {target}")
-    return found
+    return {
+        f"descriptor {name} -> {target}"
+        for name, target, mode in _open_files("self")
+        if int(name) not in zygotes
+        if not (mode & stat.S_IWUSR and target.startswith("pipe:") and target in read_by_helpers)
+        and not any(part in target for part in HEAP_FILES)
+    }
+
+
+def _open_files(process: int | str) -> Iterator[tuple[str, str, int]]:
+    """Yield the number of each descriptor of a process, what it refers to, and whether that is read or written, as a mode."""
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(FileNotFoundError):  # the descriptor of the listing itself
+                yield link.name, os.readlink(link), link.lstat().st_mode
 
 
 def _is_foreign(segment: str) -> bool:

@@ -1,9 +1,10 @@
-"""All-reduce among processes that share one CUDA device: ours in its ways, gloo by way of the host, and plain copies between processes.
+"""All-reduce among processes that share one CUDA device: our variants, gloo through the host, and plain copies.
 
-`python -m benches.gpu.all_reduce` prints what `measure` returns. Every figure is of processes on the same device: it shows the device's
-memory, and how the driver takes turns between processes, but no connection between devices. Nothing here says how fast several GPUs are.
+`python -m benches.gpu.all_reduce` prints what `measure` returns. Every figure is of processes on the same device: it
+shows the device's memory, and how the driver schedules the processes, but no connection between devices. No figure
+tells how fast several GPUs are.
 
-A time is from the call until the device is done, of the slowest rank of a round. Contenders take turns in one run.
+A time is from the call until the device is done, of the slowest rank of a round. Contenders alternate in one run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from softs_fast.tensors import cuda
 SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 26)
 RANKS = (2, 4)
 STAGING = 8 << 20
-# Where processes take turns on a device, kernels that wait for each other wait for turns: nobody uses that for more.
+# If processes share a device, kernels that wait for each other wait for the scheduler, so larger sizes make no sense.
 LARGEST_IN_KERNEL = 1 << 18
 _DEVICE = 0
 

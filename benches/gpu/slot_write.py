@@ -1,7 +1,7 @@
-"""What a supplier takes to put samples into slots on a device: `python -m benches.gpu.slot_write`.
+"""Time of a supplier's writes to slots on a device: `python -m benches.gpu.slot_write`.
 
-Client and supplier are one process on one device, so that the times are those of ticket, kernel, events and receipt alone. Rates are set
-beside what the same device copies from one place in its memory to another.
+Client and supplier are one process on one device, so that the times are those of ticket, kernel, events and receipt
+only. Rates are compared with a copy within the memory of the same device.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ WARM_UP = 5
 def measure() -> dict[str, Any]:
     """Return the device's name, the fixed cost of a slot, and a row for each size of samples.
 
-    Of each row: `bytes` of a sample; `submit_us`, of the host's time per slot; `us`, until the slots are written, per slot; `gb_s` of that;
-    `copy_gb_s`, at which the device copies as many bytes; `share` of the one in the other. Medians.
+    A row has `bytes` of a sample; `submit_us`, the host's time per slot; `us`, the time per slot until the slots are
+    written; `gb_s`, its rate; `copy_gb_s`, the rate of a copy of as many bytes; `share`, their ratio. Medians.
     """
     rows = [_row(size) for size in SIZES]
     return {

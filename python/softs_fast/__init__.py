@@ -1,8 +1,7 @@
 """Training data from teachers to a student at memory speed; a drop-in replacement for `softs`.
 
-Importing this package does not import torch. The names that need torch (`SoftDataLoader`,
-`SoftIterableDataset`, `Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`) are loaded when they are first
-touched.
+Importing this package does not import torch. The names that need torch (`SoftDataLoader`, `SoftIterableDataset`,
+`Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`) are loaded on first access.
 """
 
 import logging
@@ -100,7 +99,7 @@ _NEED_TORCH = {
 
 
 def setup_logging(level: int | str = logging.INFO) -> None:
-    """Send log records to standard error in one line each; nothing is set up unless this is called.
+    """Send log records to standard error, one line each; importing the package sets up no logging.
 
     Args:
         level: a level of `logging`, or its name in any case; an unknown name means INFO.

@@ -1,7 +1,7 @@
 """The native half of softs-fast. Private: use the classes of `softs_fast`.
 
-Every handle belongs to the process that made it; in a fork its methods raise `softs_fast.ForkedError`. Blocking calls drop the GIL
-and look for signals every 50 ms.
+Every handle belongs to the process that made it; in a fork its methods raise `softs_fast.ForkedError`. Blocking calls
+release the GIL and check for signals every 50 ms.
 """
 
 from collections.abc import Callable
@@ -34,13 +34,13 @@ __all__ = [
 __version__: str
 
 def sweep() -> list[str]:
-    """Remove the segments that dead owners left in shared memory; their names."""
+    """Remove the segments of dead owners from shared memory; return their names."""
 
 def lane_stats(segment: Segment) -> dict[str, Any] | None:
-    """The counters of the lanes in a segment; None where it has none.
+    """Return the counters of the lanes in a segment; None if it has none.
 
-    `segment_id`; `client`: 16 counters; `suppliers`: `{index, pid, counters: 8 of them}` each; `lanes`: `{index, generation,
-    attached, tail}` of each that was ever used.
+    `segment_id`; `client`: 16 counters; `suppliers`: `{index, pid, counters: 8 of them}` each; `lanes`: `{index,
+    generation, attached, tail}` of each lane that was ever used.
     """
 
 def this_process() -> tuple[int, int, int]:
@@ -57,14 +57,14 @@ def is_alive(pid: int, start: int, pid_namespace: int) -> bool:
     """
 
 def count_change(memory: Any) -> None:
-    """Add one to the first four bytes, a counter, in one atomic step, and wake all threads that `wake` wakes.
+    """Add one atomically to the first four bytes, a counter, and wake all threads that `wake` wakes.
 
     Raises:
         ConfigError: there are no four bytes, they are not aligned, or they cannot be written.
     """
 
 def wake(memory: Any) -> None:
-    """Wake all threads that sleep in `Client.leave_after` on the same memory, in whatever process.
+    """Wake all threads that block in `Client.leave_after` on the same memory, in all processes.
 
     Raises:
         ConfigError: there are no four bytes, or they are not aligned.
@@ -72,10 +72,10 @@ def wake(memory: Any) -> None:
 
 @final
 class Ahead:
-    """Rows that are filled in a native thread with the samples that are there; it waits for none."""
+    """Rows of a batch that a native thread fills with finished samples; it waits for no sample."""
 
     def finish(self) -> int:
-        """Wait for it; how many rows are filled. 0 if it was asked before.
+        """Wait for the thread; return how many rows are filled, 0 on a second call.
 
         Raises:
             SegmentError: the slots cannot be read.
@@ -158,7 +158,7 @@ class Broker:
         """Whether it still serves."""
 
     def stats(self) -> dict[str, Any]:
-        """The fields of `softs_fast.BrokerStats`."""
+        """Return the fields of `softs_fast.BrokerStats`."""
 
     def next_log(self) -> tuple[int, str] | None:
         """Wait for the next log record: level and text; None once the broker has stopped."""
@@ -170,10 +170,11 @@ class Broker:
 class Client:
     """A client of one broker: slots, orders, results. Timeouts in milliseconds.
 
-    `segment`: the slots, where they are memory or a file of this host; suppliers then serve it through lanes. `server`: the TCP medium,
-    to be fenced after a broker was lost. `ordered`: samples of a product come in the order of their sequence numbers. `prefetch`: samples
-    ordered ahead at most. `block`: neighbouring slots that are handed out together. `scribble`: free slots are overwritten. `spin_us`: how
-    long a call looks before it sleeps, as long as that pays off.
+    `segment`: the slots, if they are memory or a file of this host; suppliers then serve it through lanes. `server`:
+    the TCP medium, to be fenced after a broker was lost. `ordered`: samples of a product are delivered in the order of
+    their sequence numbers. `prefetch`: samples ordered ahead at most. `block`: neighbouring slots that are handed out
+    together. `scribble`: free slots are overwritten. `spin_us`: how long a call polls before it blocks, as long as
+    polling succeeds often enough.
     """
 
     def __new__(
@@ -192,23 +193,23 @@ class Client:
         spin_us: float = 20.0,
     ) -> Client: ...
     def hello(self, timeout_ms: int) -> int | None:
-        """Wait until a broker has answered our HELLO; the number it gave us."""
+        """Wait until a broker has answered our HELLO; return the number that it assigned."""
 
     @property
     def peer_id(self) -> int | None:
-        """The number that the broker gave us."""
+        """The number that the broker assigned."""
 
     def request_sample(self, product_id: str, timeout_ms: int) -> int | None:
-        """A finished slot of the product; orders ahead with all free slots."""
+        """Return a finished slot of the product; orders ahead with all free slots."""
 
     def request_slot(self, product_id: str, timeout_ms: int) -> str | None:
-        """Put a free slot on order; its order id."""
+        """Put a free slot on order; return the order id."""
 
     def poll_completions(self, timeout_ms: int) -> int:
-        """Wait for results; how many came since the last call."""
+        """Wait for results; return how many arrived since the last call."""
 
     def take_completed(self) -> int | None:
-        """The oldest finished slot."""
+        """Return the oldest finished slot."""
 
     def release_slot(self, slot_id: int) -> None:
         """Make a held slot free."""
@@ -221,13 +222,13 @@ class Client:
         targets: list[tuple[Any, ...]],
         timeout_ms: int,
     ) -> int:
-        """Fill rows done..n of each target; rows filled when it returns.
+        """Fill rows done..n of each target; return how many rows are filled then.
 
         A target is (offset in the slot, writable buffer of n rows), or (offset, buffer of decoded rows, Codec).
         """
 
     def gather_ahead(self, product_id: str, n: int, targets: list[tuple[int, Any]]) -> Ahead:
-        """Begin to fill all n rows of the targets, see `gather`.
+        """Begin to fill all n rows of the targets in a native thread, see `gather`.
 
         Raises:
             ConfigError: the targets do not fit, or there is no segment.
@@ -244,45 +245,45 @@ class Client:
         """
 
     def lease(self, product_id: str, timeout_ms: int) -> Lease | None:
-        """A block of slots with consecutive samples, held until the lease is garbage."""
+        """Return a block of slots with consecutive samples, held until the lease is garbage."""
 
     @property
     def n_blocks_held(self) -> int:
-        """Blocks handed out and not given back."""
+        """Blocks handed out and not released."""
 
     def lane_state(self, product_id: str) -> tuple[int, int]:
-        """Suppliers of the product's lane, and its orders that wait there or are being made."""
+        """Return the number of suppliers of the product's lane, and of its orders that wait or are claimed."""
 
     def position(self, product_id: str) -> int:
-        """Samples of the product's stream that were handed out."""
+        """Return how many samples of the product's stream were handed out."""
 
     def seek(self, product_id: str, start: int, run: int, stride: int, position: int) -> None:
-        """Go to a position of the stream whose sample i has the number start + i // run * stride + i % run."""
+        """Go to a position of the stream; its sample i has the number start + i // run * stride + i % run."""
 
     def cancel(self, order_id: str, timeout_ms: int) -> bool:
-        """Take an order back that no supplier has."""
+        """Cancel an order that no supplier has; return whether it was cancelled."""
 
     def discard(self, timeout_ms: int) -> int:
-        """Make all orders stale; how many could be taken back."""
+        """Make all orders stale; return how many could be cancelled."""
 
     def follow(self, product_id: str, ahead: bool, timeout_ms: int) -> None:
-        """Hand out samples of this product alone; everything else is discarded, and waits for it end."""
+        """Hand out samples of this product only; other orders are discarded, and waits for other products end."""
 
     def leave_after(self, product_id: str, memory: Any, word: int) -> bool:
-        """Sleep while `memory` begins with `word`; may come back early.
+        """Block while `memory` begins with `word`, then leave the product; may return early.
 
-        If it does not then, and the product is followed, discard what was ordered and let all requests get nothing until `follow`; return
-        whether that is so.
+        To leave a product that is followed is to discard its orders and to let all requests return without a sample
+        until `follow`. Returns whether the product was left.
 
         Raises:
             ConfigError: memory has no four aligned bytes.
         """
 
     def stats(self, product_id: str | None, timeout_ms: int) -> dict[str, Any] | None:
-        """The broker's statistics, with `diagnosis` of the product if the broker can give one."""
+        """Return the broker's statistics, with `diagnosis` of the product if the broker supports it."""
 
     def failure(self, product_id: str) -> tuple[int, str] | None:
-        """Orders of the product that failed in a row, and the text of the last."""
+        """Return how many orders of the product failed in a row, and the text of the last failure."""
 
     @property
     def connection_error(self) -> str | None:
@@ -296,14 +297,14 @@ class Client:
         """The log records since the last call: levels and texts."""
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
 
 @final
 class ControlServer:
     """The broker's end of the control channel: one native thread, from construction to `stop`.
 
-    `control` is where students connect (ROUTER), `control_pub` where workers subscribe (PUB). A TCP peer counts as dead after
-    `dead_after_s` seconds of silence.
+    `control` is the endpoint of students (ROUTER), `control_pub` that of subscribers (PUB). A TCP peer counts as dead
+    after `dead_after_s` seconds without an answer to keep-alive probes.
 
     Raises:
         EndpointInUse: a live broker serves one of the endpoints, or its path is no socket.
@@ -323,11 +324,11 @@ class ControlServer:
         """Whether it still serves."""
 
     def stats(self) -> dict[str, Any]:
-        """What it knows.
+        """Return the state of the control channel.
 
-        `generation` (0: no model yet), `model_id`, `model_cfg` (msgpack, empty without a model), `leader`: whether it is there,
-        `slot_size` of the leader, `students`: their ranks, `subscribers`: how many want to hear of models, `waiting_s`: for how long
-        they have waited for a first one.
+        `generation` (0: no model yet), `model_id`, `model_cfg` (msgpack, empty without a model), `leader`: whether it
+        is connected, `slot_size` of the leader, `students`: their ranks, `subscribers`: number of peers that subscribe
+        to models, `waiting_s`: how long they have waited for a first one, seconds.
         """
 
     def next_log(self) -> tuple[int, str] | None:
@@ -340,8 +341,9 @@ class ControlServer:
 class ControlStudent:
     """A student's end of the control channel; rank 0 is the leader. Timeouts in milliseconds.
 
-    It connects at once and whenever its broker was lost, in a native thread, and holds the seat of its rank until it is closed.
-    Configurations of models are one msgpack value each; an empty one stands for nil. `rank` has 32 bits, `slot_size` (bytes) 64.
+    A native thread connects at once and after each loss of the broker, and holds the seat of the rank until `close`.
+    Configurations of models are one msgpack value each; an empty one stands for nil. `rank` has 32 bits, `slot_size`
+    (bytes) 64.
 
     Raises:
         ConfigError: the endpoint is malformed.
@@ -351,11 +353,12 @@ class ControlStudent:
 
     def __new__(cls, endpoint: str, rank: int, slot_size: int) -> ControlStudent: ...
     def hello(self, timeout_ms: int) -> tuple[int, int, str, bytes] | None:
-        """Wait until a broker has given us our seat.
+        """Wait until a broker has granted the seat of this rank.
 
         Returns:
-            Our number, and generation, model_id and model_cfg of the newest model that is known, of now if called again; generation 0 and
-            an empty configuration without a model. None: no answer in time, see `connection_error`.
+            Our number, and generation, model_id and model_cfg of the newest known model; a second call returns the
+            present one. Generation 0 and an empty configuration without a model. None: no answer in time, see
+            `connection_error`.
 
         Raises:
             ConfigError: the broker refuses, because a live student has this rank. A further call asks again.
@@ -363,20 +366,20 @@ class ControlStudent:
         """
 
     def set_model(self, model_id: str, model_cfg: bytes, timeout_ms: int) -> int:
-        """Make the workers run this model; its generation.
+        """Make the workers run this model; return its generation.
 
-        It is carried over to the next broker if this one is lost meanwhile. After a time-out it is not known whether it was carried
-        out; the next one gets a higher generation in any case.
+        The request is repeated at the next broker if this one is lost meanwhile. After a time-out it is unknown whether
+        the model was set; the next model gets a higher generation in any case.
 
         Raises:
-            ConfigError: refused, because this is not the leader or its rank is taken; or `model_id` is too long (1,024 bytes), or
-                `model_cfg` is not one msgpack value or too long (1 MiB less 4 KiB).
+            ConfigError: refused, because this is not the leader or its rank is taken; or `model_id` is too long (1,024
+                bytes), or `model_cfg` is not one msgpack value or too long (1 MiB less 4 KiB).
             BrokerTimeout: no answer in time.
             ForkedError: called in a fork.
         """
 
     def stop_workers(self, timeout_ms: int) -> None:
-        """Make all workers end.
+        """Stop all workers.
 
         Raises:
             ConfigError: refused, because this is not the leader or its rank is taken.
@@ -385,7 +388,7 @@ class ControlStudent:
         """
 
     def note_model(self, generation: int, model_id: str, model_cfg: bytes) -> None:
-        """A model was heard of elsewhere: a broker that was restarted is told of it.
+        """Note a model that was received elsewhere, so that a restarted broker is told of it.
 
         Raises:
             ConfigError: as in `set_model`.
@@ -400,11 +403,11 @@ class ControlStudent:
         """The log records since the last call: level and text."""
 
     def close(self) -> None:
-        """Leave the seat and end the thread. Idempotent."""
+        """Release the seat and end the thread. Idempotent."""
 
 @final
 class ControlSubscriber:
-    """Hears what the control channel publishes, from whichever broker serves the endpoint; connects while news are waited for.
+    """Receives what the control channel publishes, from any broker at the endpoint; connects during `next_event`.
 
     Raises:
         ConfigError: the endpoint is malformed.
@@ -415,10 +418,10 @@ class ControlSubscriber:
     def next_event(
         self, timeout_ms: int | None
     ) -> tuple[Literal["MODEL"], int, str, bytes] | tuple[Literal["STOP"]] | None:
-        """Wait for news, without a time-out for ever.
+        """Wait for the next event; without a time-out the wait has no limit.
 
-        The model of now comes on every new connection. Of what was published since the last call only the newest MODEL and the newest STOP
-        are kept, in their order.
+        The present model is an event of every new connection. Of the events since the last call only the newest MODEL
+        and the newest STOP are kept, in their order.
 
         Returns:
             MODEL with generation, model_id and model_cfg (msgpack); or STOP; or None: time-out, or closed.
@@ -433,32 +436,32 @@ class ControlSubscriber:
 
     @property
     def connection_error(self) -> str | None:
-        """Why there is no connection; None while there is one, or before the first call that waits."""
+        """Why there is no connection; None while there is one, or before the first `next_event`."""
 
     def take_log(self) -> list[tuple[int, str]]:
         """The log records since the last call: level and text."""
 
     def close(self) -> None:
-        """End the connection, and a `next_event` that waits in another thread. Idempotent."""
+        """End the connection, and a wait of `next_event` in another thread. Idempotent."""
 
 @final
 class Codec:
-    """An encoding that goes through a tensor once. Immutable."""
+    """An encoding that reads a tensor once. Immutable."""
 
     @staticmethod
     def cast(dtype: str, stored: str) -> Codec:
-        """Floats of `dtype`, stored as another one of fewer bytes."""
+        """Return the codec of floats of `dtype` that are stored in a smaller float dtype."""
 
     @staticmethod
     def int8(dtype: str, block: int, scale: str) -> Codec:
-        """Floats as int8, and a scale per block."""
+        """Return the codec of floats that are stored as int8 and a scale per block."""
 
     @staticmethod
     def indices(row_len: int) -> Codec:
-        """int64 below row_len, stored as uint16 if they fit, or as int32."""
+        """Return the codec of int64 below row_len that are stored as uint16 if they fit, or as int32."""
 
     def encoded_len(self, n_bytes: int) -> int:
-        """The bytes that n_bytes of elements take."""
+        """Return the encoded size of n_bytes of elements, bytes."""
 
     def encode(self, values: Any, outs: list[Any], offset: int) -> None:
         """Encode a buffer of `len(outs)` equal rows, each into a writable buffer from byte `offset` on.
@@ -472,12 +475,12 @@ class Codec:
 
         Raises:
             ConfigError: a length that does not fit.
-            WireError: what no encoder writes.
+            WireError: a buffer has content that no encoder writes.
         """
 
 @final
 class Lease:
-    """Slots as a writable row of bytes, through the buffer protocol; they go back when nobody uses it any more."""
+    """Slots as writable bytes, through the buffer protocol; released with the last reference to it."""
 
     @property
     def first_slot(self) -> int:
@@ -488,13 +491,13 @@ class Lease:
         """Whether the owner of the slots has closed or replaced them."""
 
     def reserve(self, start: int, n: int) -> Lease:
-        """Return memory of the first slot, which exists from now on. Raises SegmentError where there is no room for it."""
+        """Allocate and return memory of the first slot. Raises SegmentError if there is no space for it."""
 
     def __len__(self) -> int: ...
 
 @final
 class Supplier:
-    """A supplier of one broker: orders in, samples out. Orders come through the lanes of clients on this machine, and from the broker."""
+    """A supplier of one broker. Orders arrive through the lanes of clients on this machine, and from the broker."""
 
     def __new__(
         cls,
@@ -508,7 +511,7 @@ class Supplier:
         spin_us: float,
     ) -> Supplier: ...
     def hello(self, timeout_ms: int) -> int | None:
-        """Wait until a broker has answered our HELLO; the number it gave us."""
+        """Wait until a broker has answered our HELLO; return the number that it assigned."""
 
     def serve(
         self,
@@ -521,20 +524,21 @@ class Supplier:
 
         Args:
             generator_fn: the generator, a `market.generators.Generator`; called at the start and after `renew`.
-            wire_fn: serves one lease: product id, address, offset, slot size of the client (0: unknown), sequence number. The error
-                for the client, or None.
-            error_fn: logs what went wrong in a lane: product id, and the exception or a text. The error for the client.
-            max_wait_ms: how long a batch that is not full waits for more orders.
+            wire_fn: serves one lease: product id, address, offset, slot size of the client (0: unknown), sequence
+                number. Returns None, or the error for the client.
+            error_fn: logs a failure in a lane: product id, and the exception or a text. Returns the error for the
+                client.
+            max_wait_ms: how long a batch that is not full waits for more orders, milliseconds.
 
         Raises:
-            BaseException: what the generator raises and is no Exception; the orders in hand are given back.
+            BaseException: raised by the generator and no Exception; the claimed orders are returned.
         """
 
     def renew(self) -> None:
-        """Make `serve` ask for its generator before the next call of it."""
+        """Make `serve` call `generator_fn` again before the next sample."""
 
     def may_write(self) -> bool:
-        """Whether the work in hand may still be written."""
+        """Return whether the sample of the current lease may still be written."""
 
     @property
     def connection_error(self) -> str | None:
@@ -547,7 +551,7 @@ class Supplier:
         """Say GOODBYE and make `next` return None. Idempotent."""
 
     def close(self) -> None:
-        """Disconnect: the broker gives what we hold to somebody else."""
+        """Disconnect; the broker gives our leases to other suppliers."""
 
 @final
 class Segment:
@@ -555,11 +559,11 @@ class Segment:
 
     @staticmethod
     def create_shm(name: str | None, slot_size: int, n_slots: int, slot_stride: int | None = None) -> Segment:
-        """Create and lock shared memory; without a name, under one of its own."""
+        """Create and lock shared memory; without a name, under a random one."""
 
     @staticmethod
     def create_tickets(name: str | None, slot_size: int, n_slots: int) -> Segment:
-        """As `create_shm`, for slots that begin with tickets; of each only the first 4096 bytes are there from the start."""
+        """Create as `create_shm` does, for slots with tickets; only the first 4096 bytes of each are allocated."""
 
     @staticmethod
     def create_file(path: str, slot_size: int, n_slots: int, slot_stride: int | None = None) -> Segment:
@@ -571,7 +575,7 @@ class Segment:
 
     @staticmethod
     def attach_tickets(name: str) -> Segment:
-        """Attach to what `create_tickets` made, in a process of our own user."""
+        """Attach to a segment that `create_tickets` made, in a process of our own user."""
 
     @staticmethod
     def attach_file(path: str, allowed_dirs: list[str] | None = None) -> Segment:
@@ -579,7 +583,7 @@ class Segment:
 
     @property
     def address(self) -> str:
-        """What peers attach by."""
+        """Name or path by which peers attach."""
 
     @property
     def is_owner(self) -> bool:
@@ -591,7 +595,7 @@ class Segment:
 
     @property
     def slot_stride(self) -> int:
-        """From one slot to the next, bytes; 0 in a segment of softs."""
+        """Bytes from one slot to the next; 0 in a segment of softs."""
 
     @property
     def n_slots(self) -> int:
@@ -603,16 +607,16 @@ class Segment:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the owner has removed it, so that nobody will read what is written."""
+        """Whether the owner has removed it, so that no client will read what is written."""
 
     def write(self, offset: int, data: Any) -> None:
         """Write any C-contiguous buffer at a byte offset."""
 
     def write_slot(self, offset: int, data: Any) -> None:
-        """As `write`, but exactly one slot, where slot_size is known."""
+        """Write as `write` does, but exactly one slot if slot_size is known."""
 
     def write_locked(self, offset: int, data: Any, may_write: Callable[[], bool]) -> bool:
-        """Lock the place, ask may_write, and write if it says yes; what it said."""
+        """Lock the slot, call may_write, and write if it returns True; return its result."""
 
     def read(self, offset: int, n: int) -> bytes:
         """Copy n bytes out."""
@@ -621,10 +625,10 @@ class Segment:
         """Fill a writable, C-contiguous buffer."""
 
     def reserve(self, offset: int, n: int) -> Lease:
-        """Return memory of the slots, which exists from now on. Raises SegmentError where there is no room for it."""
+        """Allocate and return memory of the slots. Raises SegmentError if there is no space for it."""
 
     def ensure_linked(self) -> bool:
-        """Put a name back that somebody removed; whether one was missing."""
+        """Restore a name that was removed; return whether it was missing."""
 
     def close(self) -> None:
         """Unmap and unlock. Idempotent."""
@@ -641,16 +645,16 @@ class TcpMediumServer:
     ) -> TcpMediumServer: ...
     @property
     def address(self) -> str:
-        """Where writers connect to, host:port."""
+        """Address for writers, host:port."""
 
     def write(self, offset: int, data: Any) -> bool:
-        """Store bytes in the slots; False when they do not fit."""
+        """Store bytes in the slots; return False if they do not fit."""
 
     def read(self, offset: int, n: int) -> bytes:
         """Copy n bytes out."""
 
     def fence(self) -> None:
-        """End all connections: what was sent over them and is not stored yet never will be."""
+        """End all connections; bytes that were sent over them and are not stored yet are dropped."""
 
     def close(self) -> None:
         """End all connections. Idempotent."""
@@ -662,16 +666,16 @@ class TcpMediumWriter:
     def __new__(cls, address: str, allow_remote: bool, timeout_s: float) -> TcpMediumWriter: ...
     @property
     def address(self) -> str:
-        """Where the owner listens, host:port."""
+        """Address on which the owner listens, host:port."""
 
     def write(self, offset: int, data: Any) -> bool:
-        """Send bytes and wait until they are stored; False when the owner refused them or is gone."""
+        """Send bytes and wait until they are stored; return False if the owner refused them or is gone."""
 
     def prepare(self) -> int:
-        """Make sure that a connection is open that the owner has accepted; its number."""
+        """Make sure that a connection is open that the owner has accepted; return its number."""
 
     def write_prepared(self, connection: int, offset: int, data: Any) -> bool:
-        """As write, over that connection only; False also when it has ended."""
+        """Write as `write` does, over that connection only; return False also if it has ended."""
 
 @final
 class TopK:
@@ -687,22 +691,22 @@ class TopK:
 
 @final
 class Viewer:
-    """A client that only looks: it has no slots and orders nothing."""
+    """A client that only reads statistics: it has no slots and orders nothing."""
 
     def __new__(cls, endpoint: str) -> Viewer: ...
     @property
     def peer_id(self) -> int | None:
-        """The number that the broker gave us."""
+        """The number that the broker assigned."""
 
     @property
     def connection_error(self) -> str | None:
         """Why there is no connection."""
 
     def detail(self, timeout_ms: int) -> dict[str, Any] | None:
-        """The broker's statistics, with `clients`, `suppliers` and `products` as in docs/wire.md if it can tell.
+        """Return the broker's statistics, with `clients`, `suppliers` and `products` (docs/wire.md) if it lists them.
 
         The lanes of a client are (product id, lane or None, generation).
         """
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""

@@ -26,8 +26,8 @@ def parse_io_spec(product_id: str) -> tuple[list[str], list[str]]:
     """Return the module names that a product id asks for, as `(inputs, outputs)`.
 
     A product id such as `inputs[model.layers.0]|outputs[model.layers.0|lm_head]` has at most one section of
-    each kind; a missing one is an empty list, and of a repeated one the last counts. Names are separated by
-    `|`; blanks around them and empty names are dropped. Whatever stands between sections is ignored.
+    each kind. A missing section gives an empty list; of a repeated one the last counts. Names are separated by
+    `|`; blanks around them and empty names are dropped. Text between sections is ignored.
     """
     names: dict[str, list[str]] = {"inputs": [], "outputs": []}
     for section in _SECTION.finditer(product_id):
@@ -39,7 +39,7 @@ def parse_io_spec(product_id: str) -> tuple[list[str], list[str]]:
 def transfer_to_device(obj: Any, device: torch.device | str | None) -> Any:
     """Return `obj` with every tensor in its dicts, lists and tuples moved to `device`.
 
-    Anything else is kept as it is. Dicts come back as `dict`, named tuples as their own type. With
+    Anything else is kept as it is. A dict becomes a plain `dict`, a named tuple keeps its type. With
     `device=None`, `obj` itself is returned.
     """
     if device is None:
@@ -61,7 +61,7 @@ def transfer_to_device(obj: Any, device: torch.device | str | None) -> Any:
 class ModelIOCatcher:
     """Records the inputs and outputs of chosen submodules while a model runs.
 
-    Hooks sit on every submodule from the start and record only inside a `with` block:
+    Hooks are registered on every submodule by the constructor and record only inside a `with` block:
 
         catcher = ModelIOCatcher(model, torch.device("cuda"))
         with catcher(inputs=["layers.0"], outputs=["layers.5"]) as captured:
@@ -73,9 +73,9 @@ class ModelIOCatcher:
     `captured[name]["inputs"]` is a list of `{"args": tuple, "kwargs": dict}`, `captured[name]["outputs"]` a
     list of return values, one entry per call of the module, in order. It stays valid after the block.
 
-    With `early_exit=True` a forward is cut short as soon as each requested input and output was recorded
-    once; it must then go through `run`, which catches the signal. A module's output is recorded after its
-    children's.
+    With `early_exit=True` a forward ends as soon as each requested input and output was recorded once. It must
+    then be started by `run`, which catches the internal exception that ends it. A module's output is recorded
+    after those of its children.
 
     Args:
         model: the model; valid names are the keys of `dict(model.named_modules())`.
@@ -94,7 +94,7 @@ class ModelIOCatcher:
         self.attach_hooks()
 
     def attach_hooks(self) -> None:
-        """Put the hooks on all submodules; does nothing if they are there."""
+        """Register the hooks on all submodules; does nothing if they are registered already."""
         if self._hooks:
             return
         for name, module in self.named_modules.items():
@@ -113,9 +113,9 @@ class ModelIOCatcher:
         """Choose what the next `with` block records, and return self.
 
         Args:
-            inputs: names of modules whose arguments to record.
-            outputs: names of modules whose return values to record.
-            early_exit: cut each forward short once all of them were recorded.
+            inputs: names of modules; their arguments are recorded.
+            outputs: names of modules; their return values are recorded.
+            early_exit: end each forward once all of them were recorded.
 
         Raises:
             KeyError: a name is not one of the model's modules.
@@ -144,7 +144,7 @@ class ModelIOCatcher:
         return self(inputs=inputs, outputs=outputs, early_exit=early_exit)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model and return its output, or None if the forward was cut short."""
+        """Call the model and return its output, or None if the forward ended early."""
         self._pending = set(self._armed)
         try:
             return self.model(*args, **kwargs)

@@ -1,12 +1,12 @@
-"""Runs a program written for `softs` on softs-fast, without a change to it.
+"""Runs a program written for `softs` on softs-fast, without changes to it.
 
     python -m softs_fast.dropin train.py --epochs 3
     python -m softs_fast.dropin -m package.train
 
-Python is started anew with the folder `_dropin` in front of PYTHONPATH. The package `softs` in there makes
-`softs` and everything below it other names of the same modules of softs-fast, so classes are identical and
-pickles pass between both. Child processes and subprocesses inherit PYTHONPATH, so it holds in them too. All
-else is Python's own doing: sys.argv, `__main__`, sys.path, exit codes, signals.
+Python is started again with the folder `_dropin` in front of PYTHONPATH. The package `softs` in that folder makes
+`softs` and everything below it aliases of the modules of softs-fast, so classes are identical and pickles of one
+are valid for the other. Child processes and subprocesses inherit PYTHONPATH, so they use the drop-in too.
+Everything else is left to Python: sys.argv, `__main__`, sys.path, exit codes, signals.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _THIS = "softs_fast.dropin"
 
 
 def install() -> None:
-    """Make `softs` another name of softs-fast in this process.
+    """Make `softs` an alias of softs-fast in this process.
 
-    Child processes do not inherit this; `python -m softs_fast.dropin` makes them do so.
+    Child processes do not inherit this; those of `python -m softs_fast.dropin` do.
 
     Raises:
         SoftsError: the real softs has been imported already.
@@ -50,7 +50,7 @@ def install() -> None:
 
 
 def main() -> NoReturn:
-    """Replace this process by Python running the program that the command line names.
+    """Replace this process by a Python that runs the program named on the command line.
 
     Raises:
         SystemExit: the command line is wrong, or asks for help.
@@ -87,8 +87,8 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system takes what stands in sys.modules now. Returning the real module from create_module
-        # instead would overwrite its __spec__.
+        # The import system takes the module that is in sys.modules now. Returning the real module from
+        # create_module instead would overwrite its __spec__.
         sys.modules[module.__name__] = importlib.import_module(_real_name(module.__name__))
 
 
@@ -102,7 +102,7 @@ def _real_name(alias: str) -> str:
 
 
 def _shadow(arguments: list[str]) -> Path | None:
-    """Return the softs that lies where Python looks first: the script's folder, or the current one for -m."""
+    """Return a softs in the folder that Python searches first: the script's, or the current one for -m."""
     if sys.flags.safe_path:
         return None
     folder = Path.cwd() if arguments[0].startswith("-") else Path(arguments[0]).resolve()
@@ -113,7 +113,7 @@ def _shadow(arguments: list[str]) -> Path | None:
 
 
 def _python_options() -> list[str]:
-    """Return the options, such as `-u`, that this Python was given before `-m softs_fast.dropin`."""
+    """Return the options, such as `-u`, that stand before `-m softs_fast.dropin` on the command line."""
     options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
     if options and options[-1] == _THIS:
         options.pop()

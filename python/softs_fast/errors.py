@@ -1,7 +1,7 @@
-"""Every exception that softs-fast raises, under one root.
+"""All exceptions that softs-fast raises, under one root.
 
-Each leaf also derives the builtin that code written for `softs` already catches: what `softs` raises as
-RuntimeError (a failed HELLO, a sample that never came) is a RuntimeError here too.
+Each leaf also derives from the builtin exception that code written for `softs` catches: a failed HELLO and a
+missing sample, which `softs` reports as RuntimeError, are RuntimeErrors here too.
 """
 
 __all__ = [
@@ -42,7 +42,7 @@ class SegmentError(SoftsError, OSError):
 
 
 class SegmentExists(SegmentError, FileExistsError):
-    """A segment of that name exists already, and its owner lives."""
+    """A segment of that name exists already, and its owner is alive."""
 
 
 class SegmentNotFound(SegmentError, FileNotFoundError):
@@ -50,7 +50,7 @@ class SegmentNotFound(SegmentError, FileNotFoundError):
 
 
 class EndpointInUse(SoftsError, OSError):
-    """A live broker already serves the endpoint; it is refused rather than stolen."""
+    """A live broker already serves the endpoint; the new broker does not take it over."""
 
 
 class BrokerTimeout(SoftsError, RuntimeError, TimeoutError):
@@ -58,7 +58,7 @@ class BrokerTimeout(SoftsError, RuntimeError, TimeoutError):
 
 
 class PeerLost(SoftsError, ConnectionError):
-    """The other end of a connection died or closed it."""
+    """The other end of a connection has died or has closed it."""
 
 
 class ForkedError(SoftsError, RuntimeError):
@@ -72,7 +72,7 @@ class HelloError(SoftsError, RuntimeError):
 class SampleTimeout(SoftsError, RuntimeError, TimeoutError):
     """No sample arrived within `request_timeout`; the subclass names the cause.
 
-    Raised as is only where the cause is unknown. It is a RuntimeError because `softs` raises that.
+    This class itself is raised only where the cause is unknown. It is a RuntimeError because `softs` raises that.
     """
 
 
@@ -89,8 +89,8 @@ class NoSupplier(SampleTimeout):
 
 
 class GeneratorFailed(SampleTimeout):
-    """No sample arrived because the suppliers' generator raises; the text carries the traceback."""
+    """No sample arrived because the suppliers' generator raises; the text contains the traceback."""
 
 
 class SuppliersBusy(SampleTimeout):
-    """No sample arrived because every matching supplier is still at work on earlier orders."""
+    """No sample arrived because every matching supplier is still busy with earlier orders."""

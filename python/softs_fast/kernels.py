@@ -1,7 +1,7 @@
-"""Reductions over several buffers in one pass, on the CPU, and what the native module was built with.
+"""Reductions over several buffers in one pass on the CPU, and facts about the native build.
 
-The collectives use the same code on shared memory; here it takes torch tensors and numpy arrays. What is computed, to the bit and
-whatever the machine, is written down in docs/numerics.md.
+The collectives use the same code on shared memory; here it takes torch tensors and numpy arrays. The results are
+the same bits on every machine; docs/numerics.md defines them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = ["BuildInfo", "build_info", "reduce"]
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """What the native module holds, and what of it runs here.
+    """Contents of the native module, and which instruction sets this machine runs.
 
     Attributes:
         compiler: name and version of the C++ compiler.
         compiled: instruction sets in this build, best first.
         available: those that this machine runs, best first; `scalar` is always the last.
         chosen: the one that is used unless another is asked for.
-        cuda: version of the CUDA runtime inside, such as `13.0`; None in a build without CUDA.
-        cuda_architectures: what its kernels are compiled for: `90-real` is machine code, `120` is PTX as well.
+        cuda: version of the CUDA runtime in the build, such as `13.0`; None in a build without CUDA.
+        cuda_architectures: targets of its kernels: `90-real` is machine code, `120` is PTX as well.
     """
 
     compiler: str
@@ -46,7 +46,7 @@ class BuildInfo:
 
 
 def build_info() -> BuildInfo:
-    """Return what is inside this build, and which instruction set was chosen.
+    """Return the contents of this build, and the instruction set that was chosen.
 
     Example:
         >>> build_info().available[-1]
@@ -75,22 +75,23 @@ def reduce(
 ) -> None:
     """Reduce buffers element by element, multiply by `scale`, cast, and store, in one pass and without the GIL.
 
-    Inputs are added in their order, in float32 for 16-bit dtypes. Integers wrap around; of bool, `min` is and, `max` and `sum` are or.
-    The result has the same bits with every instruction set.
+    Inputs are added in their order, in float32 for 16-bit dtypes. Integers wrap around. For bool, `min` is a logical
+    and, `max` and `sum` are a logical or. The result has the same bits with every instruction set.
 
     Args:
-        inputs: one or more, all of one shape and dtype: float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8 or
-            bool; contiguous, in host memory, aligned or not.
-        out: what gets the result; several if each of them is to get it. The same shape; floats for floats, integers or floats for
-            integers, bool for bool. May be one of the inputs if its items have the same size.
+        inputs: one or more buffers of one shape and dtype: float64, float32, float16, bfloat16, int64, int32, int16,
+            int8, uint8 or bool; contiguous, in host memory, aligned or not.
+        out: one buffer for the result, or several, each of which gets it. The same shape; floats for floats, integers
+            or floats for integers, bool for bool. May be one of the inputs if its items have the same size.
         op: `sum`, `mean`, `min` or `max`.
         scale: factor of the result; a mean is divided as well.
-        stream_stores: store past the caches, which pays off for results that are larger than these and not read soon.
+        stream_stores: use non-temporal stores, which are faster for results that exceed the caches and are not read
+            soon.
         instruction_set: one of `build_info().available` instead of the best.
 
     Raises:
-        ConfigError: a shape, dtype, layout or device other than said, buffers that overlap, an unknown operation or an instruction
-            set that is not available here.
+        ConfigError: another shape, dtype, layout or device than described above, buffers that overlap, an unknown
+            operation or an instruction set that is not available here.
 
     Example:
         >>> import numpy as np
@@ -130,7 +131,7 @@ def reduce(
 
 @dataclass(frozen=True)
 class _Memory:
-    """Where the items of a tensor or an array lie."""
+    """Address, shape and dtype of a tensor or an array."""
 
     name: str
     address: int
@@ -166,7 +167,7 @@ class _Memory:
         return cls(name, address, dtype, shape, count, item_bytes, writable)
 
     def check_like(self, other: _Memory, *, dtype: bool) -> None:
-        """Refuse what has not the shape, and if asked for the dtype, of another."""
+        """Raise ConfigError unless the shape, and on request the dtype, is that of another buffer."""
         if self.shape != other.shape:
             raise ConfigError(f"{self.name} has shape {self.shape}; need {other.shape} as {other.name}")
         if dtype and self.dtype != other.dtype:
@@ -183,7 +184,7 @@ class _Memory:
 
 
 def _check_overlap(sources: list[_Memory], targets: list[_Memory]) -> None:
-    """Refuse outputs that share memory with each other, or with an input that is not exactly them."""
+    """Raise ConfigError for outputs that share memory with each other, or partly with an input."""
     for i, target in enumerate(targets):
         for other in (*sources, *targets[:i]):
             apart = target.end <= other.address or other.end <= target.address

@@ -1,12 +1,13 @@
-"""Memory for samples, as the README of softs describes it: the default one, and what to write for one of your own.
+"""Mediums of the API that softs' README describes: the default one, and the base class for mediums of your own.
 
-A student owns a medium and reads from it; workers write to it by `buf_name` and the offset of a slot, `slot_id * slot_stride`. Give a
-medium to `StudentClient(medium=...)`. Workers open it by its `buf_name`:
+A student owns a medium and reads from it; workers write to it by `buf_name` and the offset of a slot,
+`slot_id * slot_stride`. Give a medium to `StudentClient(medium=...)`. Workers open it by its `buf_name`:
 
 * The memory of a `SharedMemoryManager` needs nothing else.
-* If `buf_name` is the path of a regular file, a worker maps it and writes there. It does so only in directories that it was told:
+* If `buf_name` is the path of a regular file, a worker maps the file and writes to it, but only in the directories of
   `Worker(file_dirs=[...])`.
-* For anything else, write a `softs_fast.market.Medium` with `attach` and `write`, and give its class to `Worker(medium_cls=...)`.
+* For anything else, write a `softs_fast.market.Medium` with `attach` and `write`, and give its class to
+  `Worker(medium_cls=...)`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["Medium", "MediumBase", "SharedMemoryManager", "market_medium"]
 
 @runtime_checkable
 class Medium(Protocol):
-    """What a student needs of a medium; `MediumBase` says what each means."""
+    """The interface that a student needs of a medium; `MediumBase` documents each member."""
 
     @property
     def buf_name(self) -> str: ...
@@ -40,26 +41,27 @@ class Medium(Protocol):
 
 
 class MediumBase(ABC):
-    """A medium to derive from.
+    """Base class for mediums of your own.
 
-    A student's `close` calls `close` and then `unlink`, both once. Files that a medium reads through Python's buffers, such as one
-    of ``open(path, "w+b")``, are not read ahead: their buffers are dropped before each read, as far as they are attributes of the medium.
+    A student's `close` calls `close` and then `unlink`, both once. Buffers of Python files, such as one of
+    ``open(path, "w+b")``, are dropped before each read, so that no stale bytes are returned, if the file is an
+    attribute of the medium.
     """
 
     @property
     @abstractmethod
     def buf_name(self) -> str:
-        """By what workers open it, at most 1024 bytes of UTF-8."""
+        """Name by which workers open it, at most 1024 bytes of UTF-8."""
 
     @property
     @abstractmethod
     def slot_count(self) -> int:
-        """How many slots it has."""
+        """Number of slots."""
 
     @property
     @abstractmethod
     def slot_stride(self) -> int:
-        """From one slot to the next, bytes; the size of a sample."""
+        """Bytes from one slot to the next; the size of a sample."""
 
     @abstractmethod
     def read_slot_tensors(self, slot_id: int) -> bytes:
@@ -67,11 +69,11 @@ class MediumBase(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Release the medium; its memory or file stays until `unlink`."""
 
     @abstractmethod
     def unlink(self) -> None:
-        """Remove what it is made of."""
+        """Remove the memory or file of the medium."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,13 +90,14 @@ class SharedMemoryManager(MediumBase):
     Args:
         slot_count: number of slots.
         slot_stride: bytes of one slot.
-        read_only: True: create them, to be read; False: attach to those of another, to be written.
-        run_id: names them: ``sl_`` and this; needed to attach, default when creating: 16 hexadecimal digits.
+        read_only: True: create slots and read them; False: attach to the slots of another process and write to them.
+        run_id: the shared memory is called ``sl_`` and this; needed to attach, default when creating: 16 hexadecimal
+            digits.
 
     Raises:
-        ConfigError: attaching without a run_id, a malformed one, or sizes that make no memory.
-        SegmentError: the name is taken, does not exist, belongs to another user, or there is not enough memory; there are
-            fewer slots, or others, than the arguments say.
+        ConfigError: attaching without a run_id, a malformed one, or sizes that are out of range.
+        SegmentError: the name is taken, does not exist, belongs to another user, or there is not enough memory; there
+            are fewer slots, or slots of another size, than the arguments say.
 
     Example:
         >>> with SharedMemoryManager(slot_count=2, slot_stride=4, read_only=True) as student:
@@ -127,7 +130,7 @@ class SharedMemoryManager(MediumBase):
 
     @property
     def run_id(self) -> str:
-        """What to attach with."""
+        """The `run_id` to attach with."""
         return self.buf_name.removeprefix(_PREFIX)
 
     @property
@@ -182,15 +185,15 @@ class SharedMemoryManager(MediumBase):
 
 
 def market_medium(medium: Medium, slot_count: int, slot_size: int) -> MarketMedium:
-    """Return a medium of the market that is this one.
+    """Return a medium of the market with the slots of a student's medium.
 
     Args:
-        medium: whose slots they are.
-        slot_count: how many there must be.
-        slot_size: bytes that each must have.
+        medium: owner of the slots.
+        slot_count: number of slots that it must have.
+        slot_size: bytes that each slot must have.
 
     Raises:
-        ConfigError: it is no medium, or has other slots.
+        ConfigError: it is no medium, or its slots differ in number or size.
     """
     if not isinstance(medium, Medium):
         missing = [name for name in _NEEDED if not hasattr(medium, name)]
@@ -212,11 +215,11 @@ def market_medium(medium: Medium, slot_count: int, slot_size: int) -> MarketMedi
 
 
 class _Adapter(MarketMedium):
-    """A medium of the user's as the market wants it, on the student's side."""
+    """Adapts a medium that a user wrote to the market's interface, on the student's side."""
 
     def __init__(self, medium: Medium) -> None:
         name = medium.buf_name
-        # Workers run in other directories.
+        # Absolute, because workers run in other directories.
         address = os.path.abspath(name) if os.path.isfile(name) else name
         super().__init__(address, medium.slot_stride, medium.slot_count, create=True)
         self._medium = medium
@@ -224,18 +227,18 @@ class _Adapter(MarketMedium):
 
     @classmethod
     def attach(cls, address: str) -> MarketMedium:
-        """Not for workers, who open what `address` names by themselves."""
+        """Raise SegmentError: workers open the medium that `address` names themselves."""
         raise ConfigError(f"medium {address!r} has no side for workers")
 
     def write(self, byte_offset: int, data: Any) -> bool:
-        """Refuse: a student reads."""
+        """Raise SegmentError: a student only reads."""
         return False
 
     def read(self, slot_id: int) -> bytes:
-        """The bytes of a slot, none of which was read before it was asked for."""
+        """The bytes of a slot, all of them read during this call."""
         for value in getattr(self._medium, "__dict__", {}).values():
             if isinstance(value, io.BufferedRandom | io.BufferedReader) and not value.closed:
-                # Only a seek from the end lets go of what was read ahead.
+                # Only a seek from the end drops the bytes that were read ahead.
                 value.seek(0, os.SEEK_END)
         return self._medium.read_slot_tensors(slot_id)
 

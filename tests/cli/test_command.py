@@ -108,7 +108,7 @@ def test_output_that_cannot_be_written(market: Market) -> None:
 
 
 def test_output_that_is_closed(frontend: str, backend: str) -> None:
-    text = "softs-fast: standard output is closed; where nobody wants it, send it to /dev/null\n"
+    text = "softs-fast: standard output is closed; if it is not needed, redirect it to /dev/null\n"
     for arguments in (
         "--version",
         f"stats {frontend}",

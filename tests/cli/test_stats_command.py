@@ -54,7 +54,7 @@ def test_a_softs_broker_tells_less(command: Command, market: Market) -> None:
     assert (status, errors) == (0, "")
     assert "suppliers  1" in out
     assert "clients    0" in out
-    assert "This broker does not tell who is connected." in out
+    assert "This broker does not list its peers." in out
     status, out, _ = command.run("stats", market.frontend, "--json")
     answer = json.loads(out)
     assert (answer["clients"], answer["suppliers"]) == (None, None)

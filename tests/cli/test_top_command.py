@@ -177,4 +177,4 @@ def test_a_softs_broker_tells_less(command: Command, market: Market) -> None:
     market.broker("softs")
     status, out, errors = command.run("top", market.frontend, "--once", "--interval", "0.05")
     assert (status, errors) == (0, "")
-    assert "This broker does not tell who is connected." in out
+    assert "This broker does not list its peers." in out

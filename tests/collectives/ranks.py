@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 WATCHDOG_S = 40.0
@@ -29,7 +28,7 @@ class Raised:
 class Ranks:
     """Running processes, and the pipes on which they report."""
 
-    processes: list[ForkServerProcess]
+    processes: list[Any]
     pipes: list[Connection]
 
     def receive(self, rank: int) -> Any:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from softs_fast import _kernels
 from softs_fast.collectives import Schedule, ShmStrategy, TorchStrategy
-from softs_fast.collectives.rendezvous import BoardRendezvous, FolderBoard, as_rendezvous
+from softs_fast.collectives.rendezvous import FolderStore, StoreRendezvous, as_rendezvous
 from softs_fast.errors import ConfigError, PeerLost
 
 SCHEDULE = Schedule(1 << 15, 1 << 16)
@@ -60,7 +60,7 @@ def test_notes_of_processes_that_have_ended_do_not_count(tmp_path: Path) -> None
     namespace = _kernels.this_process()[2]
     (tmp_path / "softs.g.hello.1").write_bytes(b"1 12345 %d\nended" % namespace)
     (tmp_path / "softs.g.hello.0").write_bytes(b"nonsense")
-    place = BoardRendezvous(FolderBoard(tmp_path), 0, 2, "g")
+    place = StoreRendezvous(FolderStore(tmp_path), 0, 2, "g")
     with pytest.raises(PeerLost, match="not there: rank 1"):
         place.exchange(b"", 0.1)
 
@@ -80,7 +80,7 @@ def talk(folder: Path, change: dict[str, Any]) -> str:
     said = json.dumps(card | change).encode()
 
     def other() -> None:
-        place = BoardRendezvous(FolderBoard(folder), 0, 2, "shm")
+        place = StoreRendezvous(FolderStore(folder), 0, 2, "shm")
         place.exchange(said, 20.0)
         place.exchange(b"", 20.0)
 
@@ -109,9 +109,9 @@ def test_what_ranks_say_of_themselves_is_checked(tmp_path: Path) -> None:
         ({"size": 3}, "size differs: 3 on rank 0; 2 on rank 1"),
         ({"staging_bytes": 1 << 17}, "staging_bytes differs"),
         ({"version": 2}, "version differs"),
-        ({"pid": -1}, "rank 0 says of itself"),
-        ({"started": "x"}, "rank 0 says of itself"),
-        ({"offer": "zz"}, "rank 0 says of itself"),
+        ({"pid": -1}, "rank 0 sent a malformed description of itself"),
+        ({"started": "x"}, "rank 0 sent a malformed description of itself"),
+        ({"offer": "zz"}, "rank 0 sent a malformed description of itself"),
         ({"offer": "00"}, "malformed"),
         ({"offer": ""}, "cannot form a group"),
     ):

@@ -1,5 +1,7 @@
 """softs.catcher: what is recorded, and when a forward is cut short."""
 
+import gc
+import weakref
 from collections import namedtuple
 from collections.abc import Callable
 from types import ModuleType
@@ -137,4 +139,8 @@ def test_hooks_come_and_go(catcher_module: ModuleType, net: Net, expect: Callabl
     with catcher(outputs=["head"]) as captured:
         net(torch.ones(1, 2))
     assert captured["head"]["outputs"] == []
-    assert not net.head._forward_hooks
+    # Each hook refers to its catcher.
+    left = weakref.ref(catcher)
+    del catcher
+    gc.collect()
+    assert left() is None

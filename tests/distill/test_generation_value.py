@@ -32,14 +32,14 @@ def test_a_sleeper_in_another_process_wakes_up(method: str) -> None:
 
 
 def follow(model: GenerationProduct, pipe: Any) -> None:
-    product = model.read()
-    pipe.send(product)
+    version = model.version()
+    pipe.send(model.read())
     with Client("ipc:///tmp/nobody", ShmMedium, 64, 1) as client:
         for _ in range(3):
-            while model.read() == product:
-                model.sleep_while(product, client.leave_after)
-            product = model.read()
-            pipe.send(product)
+            while model.version() == version:
+                model.sleep_while(version, model.read(), client.leave_after)
+            version = model.version()
+            pipe.send(model.read())
 
 
 def test_a_number_of_somebody_else_cannot_wake() -> None:
@@ -47,8 +47,20 @@ def test_a_number_of_somebody_else_cannot_wake() -> None:
         value = 5
 
     model = GenerationProduct(0, Number())
-    assert (model.can_wake, model.read()) == (False, "gen/5/0")
-    assert GenerationProduct(0, multiprocessing.Value("q", 2)).can_wake
+    assert (model.can_wake, model.version(), model.read()) == (False, 5, "gen/5/0")
+    assert not GenerationProduct(0, multiprocessing.Value("q", 2)).can_wake
+
+
+def test_a_generation_that_is_the_same_again_is_another_version() -> None:
+    value = new_generation_value()
+    model = GenerationProduct(0, value)
+    versions = set()
+    for generation in (1, 2, 1, 0):
+        set_generation(value, generation)
+        assert model.read() == f"gen/{generation}/0"
+        versions.add(model.version())
+    assert model.can_wake
+    assert len(versions) == 4
 
 
 def test_threads_never_see_a_product_of_two_generations() -> None:

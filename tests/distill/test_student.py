@@ -317,7 +317,7 @@ def test_workers_and_followers_say_that_they_wait(
     caplog: pytest.LogCaptureFixture,
     eventually: Callable[..., None],
 ) -> None:
-    monkeypatch.setattr("softs_fast.distill.model_listener._PATIENCE_MS", 50)
+    monkeypatch.setattr("softs_fast.distill.model_listener._WARN_AFTER_MS", 50)
     caplog.set_level(logging.WARNING, "softs_fast.distill")
     broker = school.broker()
     school.worker(worker_id=77)

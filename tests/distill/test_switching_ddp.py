@@ -57,7 +57,7 @@ def test_all_ranks_switch_at_the_same_step(school: School, short_path: Path) -> 
     problems = [problem for _, problem in results]
     assert problems[0].startswith("ConfigError: model_id must have")
     assert problems[1].startswith("PeerLost: the switch to model ")
-    assert "failed in rank 0, whose errors say why" in problems[1]
+    assert "failed in rank 0; the errors of these ranks name the cause" in problems[1]
 
 
 def test_without_ddp_it_is_set_model(school: School) -> None:

@@ -185,11 +185,11 @@ def test_a_generation_that_was_waited_for_in_vain_is_not_waited_for_again(
 ) -> None:
     current = CurrentModel()
     made = by_product(current, lambda model_id, model_cfg: model_id, 0)
-    monkeypatch.setattr("softs_fast.distill.generator_adapters._PATIENCE_S", 0.01)
+    monkeypatch.setattr("softs_fast.distill.generator_adapters._ANNOUNCEMENT_TIMEOUT_S", 0.01)
     with pytest.raises(GeneratorFailed, match="generation 2 is not known"):
         made("gen/2/0")
     # Longer than this test may take.
-    monkeypatch.setattr("softs_fast.distill.generator_adapters._PATIENCE_S", 1000.0)
+    monkeypatch.setattr("softs_fast.distill.generator_adapters._ANNOUNCEMENT_TIMEOUT_S", 1000.0)
     for _ in range(3):
         with pytest.raises(GeneratorFailed, match="generation 2 is not known"):
             made("gen/2/1")

@@ -428,5 +428,5 @@ def test_arguments_out_of_range() -> None:
     ],
 )
 def test_a_card_that_is_none_is_refused(card: bytes) -> None:
-    with pytest.raises(ConfigError, match="rank 3 says of its device"):
+    with pytest.raises(ConfigError, match="rank 3 sent a malformed description of its device"):
         _checked_card(card, 3)

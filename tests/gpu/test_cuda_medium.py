@@ -252,7 +252,8 @@ def test_what_a_generator_raises_reaches_the_student(cuda_market: CudaMarket, lo
 def test_what_cannot_be() -> None:
     arguments: Any = ("p", "ipc:///nowhere", EVERY, CudaIpcMedium)
     with pytest.raises(ConfigError, match="num_workers=0"):
-        SoftDataLoader(*arguments, num_workers=1)
+        SoftDataLoader(*arguments, num_workers=1, multiprocessing_context="spawn")
+    assert SoftDataLoader(*arguments, num_workers=1).num_workers == 1
     with pytest.raises(ConfigError, match="pin_memory"):
         SoftDataLoader(*arguments, pin_memory=True)
     with pytest.raises(ConfigError, match='"x" \\(float32\\) would be unaligned at byte 3'):

@@ -3,7 +3,6 @@
 import copy
 import gc
 import multiprocessing
-import multiprocessing.util
 import os
 import pickle
 import time

@@ -1,4 +1,4 @@
-"""The command ``softs-fast``: run a broker, look at a market, measure this machine."""
+"""The command ``softs-fast``: runs a broker, shows a market, measures this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .output import say
 
 __all__ = ["main"]
 
-#: As a shell sees a program that a signal has ended.
+#: Exit status of a program that a signal has ended, as a shell reports it.
 _BY_SIGNAL, _INTERRUPTED, _BROKEN_PIPE = 128, 130, 141
 
 
 class _Terminated(BaseException):
-    """SIGTERM or SIGHUP came; passes through whatever is running, as KeyboardInterrupt does."""
+    """SIGTERM or SIGHUP arrived; it ends the running command as KeyboardInterrupt does."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -32,21 +32,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the program's name; default: those of the process.
 
     Returns:
-        The exit status: 0 done (for broker, top and ``stats --watch`` also when SIGINT, SIGTERM or SIGHUP ended them), 1 failed, 129, 130
-        and 143 ended by SIGHUP, SIGINT or SIGTERM before it was done, 141 nobody reads the output any more.
+        The exit status: 0 done (for broker, top and ``stats --watch`` also when SIGINT, SIGTERM or SIGHUP ended them),
+        1 failed, 129, 130 and 143 ended by SIGHUP, SIGINT or SIGTERM before it was done, 141 the reader of the output
+        has closed it.
 
     Raises:
         SystemExit: the arguments are wrong (status 2), or were ``--help`` or ``--version`` (status 0).
     """
     if sys.stdout is None:
-        text = "standard output is closed; where nobody wants it, send it to /dev/null"
+        text = "standard output is closed; if it is not needed, redirect it to /dev/null"
         print(f"softs-fast: {text}", file=sys.stderr)
         return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
     endless = False
-    # What whoever started this ignores stays ignored: nohup does so with SIGHUP.
+    # Signals that are ignored at the start stay ignored: nohup ignores SIGHUP.
     caught = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
     before = {number: signal.signal(number, _terminate) for number in caught}
     try:
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             endless = arguments.endless
             arguments.run(arguments)
         finally:
-            say("", end="")  # the text of --help may meet a closed pipe, too
+            say("", end="")  # the text of --help may be written to a closed pipe, too
     except KeyboardInterrupt:
         return 0 if endless else _INTERRUPTED
     except _Terminated as ended:

@@ -1,4 +1,4 @@
-"""What ``softs-fast`` understands. Each command's code is loaded when it runs."""
+"""The arguments of ``softs-fast``. The code of a command is loaded when the command runs."""
 
 from __future__ import annotations
 
@@ -23,33 +23,36 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The options of the command; with them `run`, a function that takes them, and `endless`, whether only a signal ends the command.
+        The options of the command; among them `run`, the function that takes them, and `endless`, whether only a signal
+        ends the command.
 
     Raises:
-        SystemExit: they are wrong, or ask for help.
+        SystemExit: the arguments are wrong, or ask for help.
     """
     parser = argparse.ArgumentParser(
         prog="softs-fast",
-        description="Training data from teachers to a student at memory speed: run a broker, look at a market, measure this machine.",
+        description="Training data from teachers to a student at memory speed: run a broker, show a market, measure "
+        "this machine.",
         epilog="softs-fast COMMAND --help tells more about a command.",
     )
     parser.add_argument("--version", action="version", version=f"softs-fast {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_broker(commands)
-    _add_stats(commands)
-    _add_top(commands)
-    _add_bench(commands)
+    add_parser = parser.add_subparsers(metavar="COMMAND", required=True).add_parser
+    _add_broker(add_parser)
+    _add_stats(add_parser)
+    _add_top(add_parser)
+    _add_bench(add_parser)
     arguments = parser.parse_args(argv)
     arguments.endless = arguments.is_endless(arguments)
     return arguments
 
 
-_Commands = argparse._SubParsersAction  # the only way to name what add_subparsers returns
+#: Adds a command: `add_parser` of what `ArgumentParser.add_subparsers` returns.
+_AddParser = Callable[..., argparse.ArgumentParser]
 
 
-def _add_broker(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_broker(add_parser: _AddParser) -> None:
     parser = _command(
-        commands,
+        add_parser,
         "broker",
         "run a broker until SIGINT or SIGTERM",
         """\
@@ -65,9 +68,9 @@ examples:
     parser.add_argument(
         "--control",
         metavar="ENDPOINT",
-        help="where students say which model they want; served if it or --control-pub is given, or no endpoint is",
+        help="where students connect to set the model; served if it or --control-pub is given, or no endpoint is",
     )
-    parser.add_argument("--control-pub", metavar="ENDPOINT", help="where workers hear of models")
+    parser.add_argument("--control-pub", metavar="ENDPOINT", help="where workers receive models")
     parser.add_argument(
         "--log-level", choices=_LOG_LEVELS, default="info", help="what to log (default: %(default)s)"
     )
@@ -101,11 +104,11 @@ examples:
     )
 
 
-def _add_stats(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_stats(add_parser: _AddParser) -> None:
     parser = _command(
-        commands,
+        add_parser,
         "stats",
-        "print who is connected to a broker and what they did",
+        "print the peers of a broker and their counters",
         f"""\
 examples:
   softs-fast stats {_FRONTEND}
@@ -129,9 +132,9 @@ A broker of softs tells less: no clients and no suppliers.""",
     parser.set_defaults(run=_loaded("stats"), is_endless=lambda arguments: arguments.watch is not None)
 
 
-def _add_top(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_top(add_parser: _AddParser) -> None:
     parser = _command(
-        commands,
+        add_parser,
         "top",
         "watch a market live",
         f"""\
@@ -149,7 +152,7 @@ Without a terminal it prints plain text, one screen after the other.""",
         type=_seconds,
         default=1.0,
         metavar="SECONDS",
-        help="look again after so long (default: 1)",
+        help="interval between two screens (default: 1)",
     )
     parser.add_argument(
         "--once", action="store_true", help="print one screen as plain text, after one interval"
@@ -157,9 +160,9 @@ Without a terminal it prints plain text, one screen after the other.""",
     parser.set_defaults(run=_loaded("top"), is_endless=lambda arguments: not arguments.once)
 
 
-def _add_bench(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_bench(add_parser: _AddParser) -> None:
     parser = _command(
-        commands,
+        add_parser,
         "bench",
         "measure this machine with a market of its own",
         """\
@@ -186,10 +189,8 @@ examples:
     parser.set_defaults(run=_loaded("bench"), is_endless=lambda arguments: False)
 
 
-def _command(
-    commands: _Commands[argparse.ArgumentParser], name: str, summary: str, epilog: str
-) -> argparse.ArgumentParser:
-    return commands.add_parser(
+def _command(add_parser: _AddParser, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
+    return add_parser(
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",

@@ -1,4 +1,4 @@
-"""``softs-fast bench``: this machine measured with a market of its own."""
+"""``softs-fast bench``: measures this machine with a market of its own."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["render", "run"]
 
 #: Answers each byte on standard input with one on standard output.
 _ECHO = "import os\nwhile os.read(0, 1): os.write(1, b'x')"
-#: Memory that the copies go through: more than the caches of a core hold.
+#: Memory that the copies cover: more than the caches of a core hold.
 _COPY_BYTES = 64 << 20
-#: Wait this long for a process whose input has ended, seconds.
+#: Wait this long for a process after its input was closed, seconds.
 _END_S = 10.0
 
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure and print.
 
     Raises:
-        PeerLost: a process of the bench has failed; it has said why.
+        PeerLost: a process of the bench has failed; its own error is on standard error.
         SoftsError: the result cannot be written.
     """
     sizes = list(dict.fromkeys(arguments.size))
@@ -45,10 +45,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
-    """Measure samples of some sizes, and what they compare with on this machine, in about `seconds`.
+    """Measure samples of some sizes, and copies and a pipe for comparison, in about `seconds`.
 
     Raises:
-        PeerLost: a process of the bench has failed; it has said why.
+        PeerLost: a process of the bench has failed; its own error is on standard error.
     """
     with_torch = has_torch()
     # Per size: one by one, latency, a short copy, and the loader; and the pipe.
@@ -74,7 +74,7 @@ def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any], width: int) -> str:
-    """The result as text for people, in lines of `width` columns; the narrowest table has about 20."""
+    """Return the result as text, in lines of `width` columns; the narrowest table has about 20."""
     rows = []
     for size in result["sizes"]:
         loader = size["loader_samples_s"]
@@ -92,7 +92,8 @@ def render(result: dict[str, Any], width: int) -> str:
     head = f"SAMPLE ONE-BY-ONE/S BATCH-{LOADER_BATCH}/S P50 P99 COPIES/S COPIED/S"
     without_torch = " (needs torch)" if result["sizes"][0]["loader_samples_s"] is None else ""
     notes = [
-        f"ONE-BY-ONE/S, BATCH-{LOADER_BATCH}/S: samples per second, each copied out of its slot, with Client, and with SoftDataLoader"
+        f"ONE-BY-ONE/S, BATCH-{LOADER_BATCH}/S: samples per second, each copied out of its slot, with Client, and with "
+        "SoftDataLoader"
         f"{without_torch}.",
         "P50, P99: time from giving back a client's only slot to the next sample in it, not copied out.",
         f"COPIES/S, COPIED/S: for comparison, copies of as many bytes one at a time from Python, and the bytes of them, per second. "
@@ -107,7 +108,7 @@ def render(result: dict[str, Any], width: int) -> str:
 
 
 def _table(head: str, rows: list[list[str]], width: int) -> list[str]:
-    """A table with a line per size, or where that is too wide, a table per size."""
+    """Return a table with a line per size, or if that is too wide, a table per size."""
     lines = rows_of(head, rows, n_left=1)
     if len(lines[0]) <= width:
         return lines
@@ -132,7 +133,7 @@ def _note(rows: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _market(sizes: list[int]) -> Iterator[str]:
-    """A broker and a supplier in a private folder; the frontend."""
+    """Start a broker and a supplier in a private folder; yield the frontend."""
     with tempfile.TemporaryDirectory(prefix="softs-") as folder:
         frontend, backend = f"ipc://{folder}/f", f"ipc://{folder}/b"
         with _Peer("broker", {"frontend": frontend, "backend": backend}) as broker:
@@ -143,7 +144,7 @@ def _market(sizes: list[int]) -> Iterator[str]:
 
 
 class _Peer:
-    """A process of the bench. It is in a session of its own, so that Ctrl-C reaches it only through the end of its input."""
+    """A process of the bench, in a session of its own: Ctrl-C ends it only by closing its input."""
 
     def __init__(self, role: str, options: dict[str, Any]) -> None:
         self._role = role
@@ -151,10 +152,10 @@ class _Peer:
         self._process = _start(program)
 
     def event(self) -> dict[str, Any]:
-        """Wait for what it says next.
+        """Wait for its next JSON object.
 
         Raises:
-            PeerLost: it has ended instead.
+            PeerLost: the process has ended.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -165,7 +166,7 @@ class _Peer:
 
     def __enter__(self) -> _Peer:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `event` will notice
+        with contextlib.suppress(BrokenPipeError):  # `event` reports it
             self._process.stdin.write(b"\n")
         return self
 
@@ -174,7 +175,7 @@ class _Peer:
 
 
 def _start(program: list[str]) -> subprocess.Popen[bytes]:
-    # -P: the current folder has no say in what is imported.
+    # -P: nothing is imported from the current folder.
     return subprocess.Popen(
         [sys.executable, "-P", *program],
         stdin=subprocess.PIPE,
@@ -194,16 +195,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    except BaseException:  # Ctrl-C came a second time
+    except BaseException:  # Ctrl-C was pressed a second time
         process.kill()
         process.wait()
         raise
 
 
 def _copies(size: int, seconds: float) -> float:
-    """Copies of `size` bytes per second."""
+    """Return the number of copies of `size` bytes per second."""
     length = max(size, _COPY_BYTES // size * size)
-    # Not zeros: those would all be the same page.
+    # Not zeros, which would all be in one page.
     source, target = memoryview(b"\x01" * length), memoryview(bytearray(b"\x02") * length)
     n_copies, started = 0, time.perf_counter()
     while True:
@@ -216,7 +217,7 @@ def _copies(size: int, seconds: float) -> float:
 
 
 def _pipe_round_trips(seconds: float) -> list[float]:
-    """Median and 99th percentile of the time of one byte to another process and back, in seconds."""
+    """Return median and 99th percentile of the time of one byte to another process and back, in seconds."""
     echo = _start(["-S", "-c", _ECHO])
     try:
         assert echo.stdin is not None

@@ -1,6 +1,6 @@
 """One process of ``softs-fast bench``: ``python -m softs_fast.cli.bench_peer ROLE '{"option": value}'``.
 
-Prints one JSON object per line. Ends when its standard input does, so whatever ends the bench ends this process, too.
+Prints one JSON object per line. Ends when its standard input is closed, so the end of the bench ends this process.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ..market import Broker, Client, EndpointConfig, ShmMedium, Supplier
 __all__ = ["main"]
 
 LOADER_BATCH = 32
-#: Slots of the client at most, and bytes of them: more would not be faster, and shared memory is scarce.
+#: Largest number of slots of the client, and of bytes in them: more would not be faster, and shared memory is scarce.
 _MAX_SLOTS, _MAX_SLOT_BYTES = 64, 256 << 20
-#: A wait for a sample looks so often whether the bench is over, milliseconds.
+#: Interval at which a wait for a sample checks whether the bench is over, milliseconds.
 _SLICE_MS = 100
 #: Part of a measurement's time that passes before it counts.
 _WARM_UP = 0.2
 
 
 def main(role: str, options: dict[str, Any]) -> int:
-    """Wait for a first byte, play one role until standard input ends; the exit status."""
+    """Wait for a first byte, play one role until standard input ends, and return the exit status."""
     if not os.read(0, 1):
         return 0
-    # Clients come and go here by design; nobody wants to read about it.
+    # Clients connect and close here by design, so their log records are not shown.
     logging.disable(logging.WARNING)
     stop = threading.Event()
     threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
@@ -49,7 +49,7 @@ def main(role: str, options: dict[str, Any]) -> int:
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
-    # Not sys.stdin, whose lock this thread would still hold when the interpreter ends.
+    # Not sys.stdin: this thread would still hold its lock when the interpreter ends.
     while os.read(0, 4096):
         pass
     stop.set()
@@ -104,7 +104,7 @@ def _run_client(options: dict[str, Any], stop: threading.Event) -> None:
 
 
 def _throughput(client: Client, product: str, seconds: float, stop: threading.Event) -> float:
-    """Samples per second: asked for, copied out, given back."""
+    """Return samples per second, each requested, copied out and released."""
     read, release, request = client.medium.read, client.release_slot, client.request_sample
     meter = _Meter(seconds)
     while not stop.is_set() and meter.goes_on():
@@ -117,7 +117,7 @@ def _throughput(client: Client, product: str, seconds: float, stop: threading.Ev
 
 
 def _latencies(client: Client, product: str, seconds: float, stop: threading.Event) -> list[float]:
-    """Median and 99th percentile of the seconds from giving the only slot back to the next sample in it."""
+    """Return median and 99th percentile of the seconds from the release of the only slot to its next sample."""
     taken: list[float] = []
     meter = _Meter(seconds)
     started = time.perf_counter()
@@ -126,7 +126,7 @@ def _latencies(client: Client, product: str, seconds: float, stop: threading.Eve
         if slot is not None:
             taken.append(time.perf_counter() - started)
             meter.count += 1
-            # A slot that is given back may be ordered ahead at once.
+            # A released slot may be ordered ahead at once.
             started = time.perf_counter()
             client.release_slot(slot)
     return percentiles(taken[meter.count_before :])
@@ -160,7 +160,7 @@ def _loader_throughput(
 
 
 class _Meter:
-    """Counts what happens in some seconds, less a warm-up."""
+    """Counts events during some seconds, without a warm-up."""
 
     def __init__(self, seconds: float) -> None:
         self.count = self.count_before = 0
@@ -170,37 +170,37 @@ class _Meter:
         self._end_at = self._started + seconds
 
     def goes_on(self) -> bool:
-        """Whether there is time left."""
+        """Return whether there is time left."""
         now = time.perf_counter()
         if not self._is_warm and now >= self._warm_at:
             self._is_warm, self._started, self.count_before = True, now, self.count
         return now < self._end_at or not self._is_warm
 
     def rate(self) -> float:
-        """What was counted per second.
+        """Return the count per second.
 
         Raises:
-            SampleTimeout: nothing was.
+            SampleTimeout: nothing was counted.
         """
         if self.count == self.count_before:
-            raise SampleTimeout("no sample came while it was measured; give it more --seconds")
+            raise SampleTimeout("no sample arrived during the measurement; give it more --seconds")
         return (self.count - self.count_before) / (time.perf_counter() - self._started)
 
 
 def percentiles(values: list[float]) -> list[float]:
-    """Median and 99th percentile.
+    """Return median and 99th percentile.
 
     Raises:
         SampleTimeout: there are no values.
     """
     if not values:
-        raise SampleTimeout("no sample came while it was measured; give it more --seconds")
+        raise SampleTimeout("no sample arrived during the measurement; give it more --seconds")
     values = sorted(values)
     return [values[len(values) // 2], values[min(len(values) * 99 // 100, len(values) - 1)]]
 
 
 def has_torch() -> bool:
-    """Whether the loader can be measured."""
+    """Return whether the loader can be measured."""
     return importlib.util.find_spec("torch") is not None
 
 

@@ -1,4 +1,4 @@
-"""``softs-fast broker``."""
+"""``softs-fast broker``: runs a broker in the foreground."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["run"]
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run a broker until a signal comes.
+    """Run a broker until a signal arrives.
 
     Raises:
-        EndpointInUse: a live broker already serves one of the endpoints, or something else the port for metrics.
+        EndpointInUse: a live broker already serves one of the endpoints, or the port for metrics is in use.
         ConfigError: an endpoint or address is malformed, or reachable from other machines without --allow-remote.
         PeerLost: the operating system refused an address, or the broker's thread ended by itself.
     """
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
             metrics = MetricsServer(bound.frontend, arguments.prometheus, allow_remote=arguments.allow_remote)
             stack.enter_context(metrics)
             lines.append(f"metrics  {metrics.url}")
-        # Only now: who reads that it is there can rely on all of it.
+        # Printed last: a reader of the text can rely on all endpoints.
         say("\n".join(lines))
         broker.wait()
-        raise PeerLost("the broker has stopped by itself; its log says why")
+        raise PeerLost("the broker has stopped by itself; its log names the cause")

@@ -1,4 +1,4 @@
-"""Standard output, whose failures end a command with one line instead of a traceback."""
+"""Standard output; a failure ends a command with one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def say(text: str, end: str = "\n") -> None:
     """Write text to standard output, at once.
 
     Raises:
-        BrokenPipeError: nobody reads it any more.
+        BrokenPipeError: the reader has closed it.
         SoftsError: it cannot be written for another reason, such as a full disk.
     """
     try:
         print(text, end=end, flush=True)
     except OSError as error:
-        # Python flushes standard output once more when it ends; that must not fail again.
+        # Python flushes standard output once more at its end; that must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise

@@ -1,4 +1,4 @@
-"""What happened between two snapshots of a market. Pure: snapshots in, numbers out."""
+"""Rates between two snapshots of a market. Pure: snapshots in, numbers out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ClientRates", "LaneRate", "Rates", "SupplierRates", "rates_between"]
 
 @dataclass(frozen=True)
 class ClientRates:
-    """One client whose counters are on this machine. Shares are between 0 and 1."""
+    """One client with counters on this machine. Shares are between 0 and 1."""
 
     samples_s: float
     #: Share of the time in which it waited for samples.
@@ -48,13 +48,13 @@ class LaneRate:
 
 @dataclass(frozen=True)
 class Rates:
-    """A market between two moments."""
+    """Rates of a market between two snapshots."""
 
     #: Samples delivered to the clients on this machine; None if no counters could be compared.
     samples_s: float | None
     #: Orders completed through the broker.
     wire_orders_s: float | None
-    #: By the client's number; only those whose counters could be compared.
+    #: By the client's number; only clients with counters that could be compared.
     clients: dict[int, ClientRates]
     #: By process number.
     suppliers: dict[int, SupplierRates]
@@ -95,7 +95,7 @@ def _client(old: SegmentView, new: SegmentView, seconds: float, share_with_lease
     was, now = old.counters, new.counters
     waited = _share((now.waited_ns - was.waited_ns) / 1e9 / seconds)
     busy = _busy_shares(old, new, seconds)
-    # Where all come by wire, one look at who has leases must do.
+    # If all orders go by wire, the leases of the present snapshot stand for the share of time.
     mean = sum(busy.values()) / len(busy) if busy else share_with_leases
     ahead = now.finished + now.held > 0
     return ClientRates(
@@ -107,7 +107,7 @@ def _client(old: SegmentView, new: SegmentView, seconds: float, share_with_lease
 
 
 def _busy_shares(old: SegmentView, new: SegmentView, seconds: float) -> dict[int, float]:
-    """Share of the time that each attached supplier spent in its generator, by its index."""
+    """Return the share of the time that each attached supplier spent in its generator, by its index."""
     before = {supplier.index: supplier for supplier in old.suppliers}
     was_waiting = new.counters.waited_ns > old.counters.waited_ns
     orders_waited = was_waiting and old.counters.on_order > 0 and new.counters.on_order > 0
@@ -117,8 +117,8 @@ def _busy_shares(old: SegmentView, new: SegmentView, seconds: float) -> dict[int
         if was is None or was.pid != supplier.pid:
             continue
         if orders_waited and (was.counters.samples, was.counters.sleeps) == (now.samples, now.sleeps):
-            # It did nothing and did not go to sleep though there were orders and their client, whose numbers stand still while it does
-            # nothing, waited: a long call is counted at its end.
+            # It made no sample and did not block although there were orders and their client waited: it is in a long
+            # call, which is counted at its end.
             shares[supplier.index] = 1.0
         else:
             shares[supplier.index] = _share((now.busy_ns - was.counters.busy_ns) / 1e9 / seconds)
@@ -161,11 +161,11 @@ def _lanes(client: ClientView, old: SegmentView | None, new: SegmentView, second
 def _share_with_leases(snapshot: Snapshot) -> float:
     suppliers = snapshot.suppliers
     if not suppliers:
-        # Nobody could deliver: a client that waits lacks suppliers.
+        # No supplier could deliver: a client that waits lacks suppliers.
         return 1.0
     return sum(supplier.leases > 0 for supplier in suppliers) / len(suppliers)
 
 
 def _share(part: float) -> float:
-    """What peers count is theirs to get wrong, and a call may end long after it began."""
+    """Clamp a share to 0 to 1: counters of peers may be wrong, and a call may end long after it began."""
     return min(max(part, 0.0), 1.0)

@@ -10,7 +10,7 @@ from .table import count, cut, plain, rows_of, share, si
 
 __all__ = ["outage", "screen"]
 
-#: Columns that a text of a peer gets.
+#: Columns for a text of a peer.
 _TEXT_WIDTH = 24
 
 _CLIENT_HEAD = (
@@ -27,7 +27,7 @@ def screen(
 
     Args:
         snapshot: its state.
-        rates: what happened since the one before.
+        rates: rates since the snapshot before.
         clock: the time, as text.
         width: columns of a line at most; None for any number.
         height: lines at most; None for any number.
@@ -42,7 +42,7 @@ def screen(
         f"{count(stats.pending_orders, 'order')} there now",
     ]
     if snapshot.clients is None:
-        top.append("This broker does not tell who is connected.")
+        top.append("This broker does not list its peers.")
     tables = [
         (_CLIENT_HEAD, [_client_row(c, rates) for c in snapshot.clients or ()], 3),
         (_SUPPLIER_HEAD, _supplier_rows(snapshot.suppliers or (), rates), 3),
@@ -54,12 +54,12 @@ def screen(
 
 
 def outage(endpoint: str, why: str, width: int, height: int) -> list[str]:
-    """The screen while no broker answers."""
+    """Return the screen while no broker answers."""
     return _fit([f"softs-fast top  {plain(endpoint)}", "", plain(why), "Trying again."], width, height)
 
 
 def _stack(tables: Sequence[tuple[str, list[list[str]], int]], room: int | None) -> list[str]:
-    """Tables below each other, an empty line before each; what does not fit is shared out evenly."""
+    """Stack tables, with an empty line before each; if there are too few lines, all tables are cut evenly."""
     lines: list[str] = []
     for position, (head, rows, n_left) in enumerate(tables):
         limit = None
@@ -113,7 +113,7 @@ def _client_row(client: ClientView, rates: Rates) -> list[str]:
 
 
 def _supplier_rows(suppliers: Sequence[SupplierView], rates: Rates) -> list[list[str]]:
-    """Those that the broker knows, then those that only lanes know: their broker is gone."""
+    """Return the broker's suppliers, then those that are only in lanes because their broker has ended."""
     unnamed = dict(rates.suppliers)
     rows = []
     for supplier in suppliers:

@@ -1,4 +1,4 @@
-"""``softs-fast stats``."""
+"""``softs-fast stats``: prints the counts of a broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .table import cut, plain, rows_of, si
 
 __all__ = ["render", "run"]
 
-#: Columns that a text of a peer gets.
+#: Columns for a text of a peer.
 _TEXT_WIDTH = 40
 
 
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     Raises:
         ConfigError: the endpoint is malformed.
-        BrokerTimeout: no broker answers; with --watch it is waited for.
+        BrokerTimeout: no broker answers; with --watch the command waits for one instead.
         WireError: the endpoint is not the broker's frontend.
         SoftsError: standard output cannot be written.
     """
@@ -48,7 +48,7 @@ def _print(snapshot: Snapshot, as_json: bool) -> None:
 
 
 def render(snapshot: Snapshot) -> str:
-    """Return a snapshot as text for people, ending in an empty line."""
+    """Return a snapshot as text that ends in an empty line."""
     stats = snapshot.stats
     patterns = ", ".join(map(plain, stats.product_ids)) or "none"
     lines = [
@@ -60,7 +60,7 @@ def render(snapshot: Snapshot) -> str:
         "",
     ]
     if snapshot.clients is None:
-        lines += ["This broker does not tell who is connected.", ""]
+        lines += ["This broker does not list its peers.", ""]
     if snapshot.clients:
         rows = [_client_row(client) for client in snapshot.clients]
         lines += [*rows_of(_CLIENT_HEAD, rows, n_left=3), ""]

@@ -1,4 +1,4 @@
-"""Text that is safe to print, and tables of it."""
+"""Text that is safe to print, and tables of such text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["count", "cut", "plain", "rows_of", "share", "si"]
 
 
 def plain(text: str) -> str:
-    """Text of a peer without anything that a terminal would obey: control characters become escapes."""
+    """Return a peer's text with control characters as escapes, so that a terminal does not interpret them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cut(text: str, width: int) -> str:
-    """The beginning of a text, at most `width` columns of a terminal, with an ellipsis if something is missing."""
+    """Return the beginning of a text, at most `width` columns of a terminal, with an ellipsis if it was cut."""
     if _width(text) <= width:
         return text
     kept, room = "", width - 1
@@ -32,8 +32,8 @@ def rows_of(head: str, rows: Sequence[Sequence[str]], n_left: int, limit: int | 
     Args:
         head: titles of the columns, one word each.
         rows: cells, as many per row as titles.
-        n_left: that many columns are texts, aligned to the left; the others are numbers.
-        limit: lines to fill at most, the head included; what is missing is counted in the last one.
+        n_left: number of leading columns that are texts, aligned to the left; the others are numbers.
+        limit: most lines, including the head; the last one counts the rows that are left out.
     """
     titles, shown = head.split(), rows
     if limit is not None and len(rows) + 1 > limit:
@@ -46,10 +46,10 @@ def rows_of(head: str, rows: Sequence[Sequence[str]], n_left: int, limit: int | 
 
 
 def si(number: float) -> str:
-    """A number in at most five columns: 0, 7.1, 870, 52.0k, 1.20M."""
+    """Format a number in at most five columns: 0, 7.1, 870, 52.0k, 1.20M."""
     for unit, size in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
         scaled = number / size
-        # Where rounding would carry into the next unit, that one is used.
+        # If rounding would carry into the next unit, the next unit is used.
         if abs(scaled) < 999.5 or unit == "T":
             break
     if unit == "" and float(number).is_integer():
@@ -59,12 +59,12 @@ def si(number: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number of things: 1 client, 2 clients."""
+    """Format a number of things: 1 client, 2 clients."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def share(part: float) -> str:
-    """A share between 0 and 1 in percent."""
+    """Format a share between 0 and 1 in percent."""
     return f"{part * 100:.0f}%"
 
 

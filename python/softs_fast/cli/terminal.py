@@ -16,13 +16,13 @@ from .output import say
 
 __all__ = ["Terminal"]
 
-# The other screen, without a cursor; lines are not wrapped.
+# The alternate screen, without a cursor; lines are not wrapped.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class Terminal:
-    """Standard output as a screen, from `__enter__` to `__exit__`; what was there before comes back."""
+    """Standard output as a full screen, from `__enter__` to `__exit__`, which restores the old contents."""
 
     def __enter__(self) -> Terminal:
         self._reader, self._writer = os.pipe()
@@ -33,7 +33,7 @@ class Terminal:
         return self
 
     def __exit__(self, *args: object) -> None:
-        # It may be gone by now.
+        # The terminal may be gone by now.
         with contextlib.suppress(BrokenPipeError, SoftsError):
             say(_LEAVE, end="")
         signal.signal(signal.SIGWINCH, self._before)
@@ -41,17 +41,17 @@ class Terminal:
         os.close(self._writer)
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines; 80 and 24 where the terminal does not know."""
+        """Columns and lines; 80 and 24 if the terminal does not report them."""
         size = os.get_terminal_size(sys.stdout.fileno())
         return size.columns or 80, size.lines or 24
 
     def show(self, lines: Sequence[str]) -> None:
-        """Replace the screen, without flicker."""
+        """Replace the contents of the screen, without flicker."""
         body = "\r\n".join(line + _END_OF_LINE for line in lines)
         say(_HOME + body + _END_OF_SCREEN, end="")
 
     def pause(self, until_s: float) -> bool:
-        """Sleep until that time of `time.monotonic`; True at once when the size of the terminal changes."""
+        """Wait until a time of `time.monotonic`; return True at once if the size of the terminal changes."""
         ready, _, _ = select.select([self._reader], [], [], max(until_s - time.monotonic(), 0.0))
         if not ready:
             return False
@@ -60,6 +60,6 @@ class Terminal:
         return True
 
     def _resized(self, number: int, frame: FrameType | None) -> None:
-        # A full pipe wakes as well.
+        # A full pipe wakes the thread as well.
         with contextlib.suppress(BlockingIOError):
             os.write(self._writer, b"r")

@@ -1,4 +1,4 @@
-"""``softs-fast top``."""
+"""``softs-fast top``: shows a market live."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["run"]
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Show a market until a signal comes, or once.
+    """Show a market until a signal arrives, or once.
 
     Raises:
         ConfigError: the endpoint is malformed.
-        BrokerTimeout: no broker answers, with --once; otherwise it is waited for.
+        BrokerTimeout: no broker answers, with --once; otherwise the command waits for one.
         WireError: the endpoint is not the broker's frontend.
         SoftsError: standard output cannot be written.
     """

@@ -1,12 +1,12 @@
-"""Encodings that a teacher applies to a tensor while it writes, and that the student's batches undo in native code.
+"""Encodings of tensors: a teacher applies them as it writes a slot, native code reverses them as it makes batches.
 
     TensorSpec("logits", (512, 32000), "float32", codec=TopK(64))    # or codec="topk:64"
 
-| codec | bytes per element | what comes back |
+| codec | bytes per element | decoded value |
 |---|---|---|
 | none, `"exact"` | as many as the dtype has | the same bits |
 | `Cast("bfloat16")`, `"cast:bfloat16"` | 2 or 1 | the nearest number that the other dtype has |
-| `Int8(128)`, `"int8:128"` | 1, and 4 per block | at most half a step off; a step is 1/127 of the block's largest absolute value |
+| `Int8(128)`, `"int8:128"` | 1, and 4 per block | at most half a step off; a step is 1/127 of the largest value |
 | `TopK(64)`, `"topk:64"` | for each row of logits `k * (item + 2 or 4) + 4` | `TopKLogits`, for the loss `topk_kl` |
 
 Formulas, error bounds and what becomes of NaN and infinities: docs/numerics.md.

@@ -1,4 +1,4 @@
-"""The encodings themselves: what they are called, how many bytes they take, and what they accept."""
+"""The encodings: their names, their sizes in bytes, and the tensors that they accept."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Cast", "Codec", "Int8", "TopK", "as_codec", "decode", "encode", "par
 
 @dataclass(frozen=True)
 class Cast:
-    """Floats stored in another dtype, and given back in their own; `"cast:bfloat16"` for short.
+    """Floats stored in another dtype and decoded to their own; `"cast:bfloat16"` for short.
 
-    Rounds to nearest, ties to even. What is finite stays finite: beyond the largest number of `dtype` comes that
+    Rounds to nearest, ties to even. Finite values stay finite: those beyond the largest number of `dtype` become that
     number. NaN stays NaN; an infinity stays one, or becomes 448 in float8_e4m3fn, which has none. A tensor that is
-    of `dtype` already, say because a GPU cast it, is stored as it is.
+    of `dtype` already, for example because a GPU cast it, is stored as it is.
 
     Args:
         dtype: bfloat16, float16, float8_e4m3fn or float8_e5m2. The tensor has more bytes per element: it is of
@@ -68,7 +68,8 @@ class Int8:
     """Blocks of whole numbers from -127 to 127 with a scale each; `"int8:128"` for short.
 
     Blocks go along the flattened tensor of one sample. A scale is the largest absolute value of its block / 127, and
-    each element comes back within half of it. NaN, infinities and what a scale cannot express are refused.
+    each decoded element is within half a scale of the original. NaN, infinities and values that a scale cannot
+    express are refused.
 
     Args:
         block: elements per block, 8 to 4096.
@@ -107,11 +108,11 @@ class Int8:
 
 @dataclass(frozen=True)
 class TopK:
-    """The k largest of each row of logits, where they are, and the log-sum-exp of the whole row; `"topk:64"` for short.
+    """The k largest logits of each row, their indices, and the log-sum-exp of the row; `"topk:64"` for short.
 
     A row is the last axis. Of equal values the first in the row comes first; NaN comes before all numbers. Decoding
-    gives `TopKLogits`, for which `topk_kl` is the loss. What a teacher has as `TopKLogits` already (`topk_logits`
-    makes them where the logits are, say on a GPU) is stored as it is.
+    gives `TopKLogits`, for which `topk_kl` is the loss. `TopKLogits` are accepted in place of logits and stored as
+    they are; `topk_logits` computes them on the device of the logits.
 
     Args:
         k: values per row, at least 1.
@@ -202,9 +203,9 @@ def encode(
     """Write the tensors of `len(outs)` samples; on an error, part of them may be written.
 
     Args:
-        codec: how.
-        field: what each sample has.
-        value: dtype [*rows, *shape], or what the codec takes instead: tensors on any device, or arrays.
+        codec: the encoding.
+        field: the tensor of one sample.
+        value: dtype [*rows, *shape], or another form that the codec takes: tensors on any device, or arrays.
         rows: () for one sample, otherwise their number.
         outs: the bytes of each sample, writable.
         offset: where the tensor begins in a sample.
@@ -220,8 +221,8 @@ def decode(codec: Codec, field: Field, sources: Sequence[Any], offset: int, rows
     """Return the tensors of as many samples as there are rows, stacked, as `codec.assemble` returns them.
 
     Args:
-        codec: how.
-        field: what each sample has.
+        codec: the encoding.
+        field: the tensor of one sample.
         sources: the bytes of each sample, long enough.
         offset: where the tensor begins in a sample.
         rows: () for one sample, otherwise their number.
@@ -287,7 +288,7 @@ def _has_dtype(value: Any, name: str) -> bool:
     return str(getattr(value, "dtype", None)) == name
 
 
-#: What a cast can store.
+#: Dtypes that a cast can store.
 _STORED = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-#: What int32 can count.
+#: The longest row: indices are int32.
 _MAX_ROW = 2**31 - 1

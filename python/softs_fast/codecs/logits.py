@@ -1,4 +1,4 @@
-"""The largest logits of each row, and the loss that a student takes against them."""
+"""The largest logits of each row, and a student's loss against them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["TopKLogits", "topk_kl", "topk_logits"]
 
 
 class TopKLogits(NamedTuple):
-    """What is left of rows of logits.
+    """The k largest logits of each row, and the log-sum-exp of the whole row.
 
     Attributes:
         values: the k largest of each row, largest first, dtype of the logits [..., k].
@@ -28,7 +28,7 @@ class TopKLogits(NamedTuple):
 
 
 def topk_logits(logits: Tensor, k: int) -> TopKLogits:
-    """Return what `TopK(k)` keeps of logits, computed by torch, where they are.
+    """Return what `TopK(k)` keeps of logits, computed by torch on their device.
 
     Args:
         logits: float32, float16 or bfloat16 [..., V], on any device.
@@ -58,13 +58,13 @@ def topk_kl(
 
     It is at least 0, at most the KL divergence over all classes, equal to it for k = V, and 0 exactly where the student
     gives the k classes the teacher's probabilities. Q is summed up, as log-sum-exp of the other logits, and not
-    subtracted, so a student that is sure of itself has gradients too. Everything is computed in float32 at least.
+    subtracted, so there are gradients too where the student's Q is close to 0. All is computed in float32 at least.
 
     For a temperature T divide both by it, the teacher's logits before they are encoded, and multiply the loss by T^2.
 
     Args:
         student: logits, floats [..., V]; gradients flow to it.
-        teacher: what the teacher had, for rows of V, values and indices [..., k], lse [...]; no gradients flow to it.
+        teacher: the teacher's logits of rows of V: values and indices [..., k], lse [...]; no gradients flow to it.
         reduction: "mean" over rows, "sum", or "none".
 
     Returns:
@@ -74,9 +74,9 @@ def topk_kl(
         ConfigError: shapes that do not fit, or an unknown reduction.
         ImportError: torch is not installed.
 
-    Source: KL divergence of distributions whose other classes are grouped; that grouping never makes it larger is the log
-    sum inequality (Cover and Thomas, "Elements of Information Theory", theorem 2.7.1). Why not the k classes alone, scaled
-    to 1: they make a biased student (Anshumann et al., "Sparse Logit Sampling: Accelerating Knowledge Distillation in
+    Source: KL divergence with all other classes in one group; that grouping never makes it larger is the log
+    sum inequality (Cover and Thomas, "Elements of Information Theory", theorem 2.7.1). The k classes alone, scaled to
+    1, would make a biased student (Anshumann et al., "Sparse Logit Sampling: Accelerating Knowledge Distillation in
     LLMs", ACL 2025).
     """
     torch = import_torch()
@@ -97,7 +97,7 @@ def topk_kl(
         log_q = torch.log_softmax(picked, dim=-1)
         loss = _divergence(p, log_p, log_q)
     else:
-        # Elsewhere than at the teacher's classes.
+        # The classes that the teacher's values do not cover.
         others = student.scatter(-1, indices, -torch.inf).logsumexp(-1, keepdim=True)
         log_q = torch.log_softmax(torch.cat([picked, others], -1), dim=-1)
         rest = (1 - p.sum(-1, keepdim=True)).clamp(min=0)

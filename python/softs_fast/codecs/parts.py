@@ -1,4 +1,4 @@
-"""Stretches of bytes in a sample that become tensors, and the native calls that read and write them."""
+"""Parts of a sample's bytes that are decoded to one tensor each, and the native calls that read and write them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of bytes that becomes one tensor.
+    """A range of bytes that is decoded to one tensor.
 
     Args:
         offset: where it begins in the bytes of its tensor.
         shape: of the decoded tensor, without a batch dimension.
         dtype: of the decoded tensor.
-        native: what encodes and decodes it; None: it is copied.
+        native: the native codec that encodes and decodes it; None: it is copied.
     """
 
     offset: int
@@ -56,10 +56,10 @@ class Part:
 
 
 def host_bytes(field: Field, value: Any, rows: tuple[int, ...]) -> Any:
-    """Return the elements of a tensor, array or number in one row, uint8 [n], copied only if need be.
+    """Return the bytes of a tensor, array or number as one row, uint8 [n], copied only if necessary.
 
     Args:
-        field: what the value must be.
+        field: name, shape and dtype that the value must have.
         value: dtype [*rows, *shape].
         rows: () for one sample, otherwise their number.
 
@@ -79,7 +79,7 @@ def write(
 
     Args:
         name: of the tensor, for errors.
-        native: how; None: they are copied.
+        native: the native codec; None: they are copied.
         values: what `host_bytes` returned.
         outs: the bytes of each sample, writable.
         offset: where in a sample.
@@ -107,7 +107,7 @@ def read(
 
     Args:
         name: of the tensor, for errors.
-        parts: what to read.
+        parts: the parts to read.
         sources: the bytes of as many samples as there are rows, each long enough.
         offset: where the tensor begins in a sample.
         rows: () for one sample, otherwise their number.
@@ -131,7 +131,7 @@ def read_into(name: str, part: Part, sources: Sequence[Any], offset: int, out: A
 
     Args:
         name: of the tensor, for errors.
-        part: what to read.
+        part: the part to read.
         sources: the bytes of each sample.
         offset: where the part's tensor begins in a sample.
         out: writable bytes of `len(sources)` tensors, not empty.

@@ -1,7 +1,8 @@
-"""Collective operations for gradients: inside a host through shared memory, across hosts through an engine that exists.
+"""Collective operations for gradients: shared memory inside a host, an existing engine (gloo, NCCL, MPI) across hosts.
 
-`ShmStrategy` joins processes of one host, `CudaStrategy` their CUDA devices, `TorchStrategy` wraps a process group of torch.distributed,
-`HierarchicalStrategy` puts the first and the last together. `ddp_hook` is one line for users of DistributedDataParallel.
+`ShmStrategy` joins processes of one host, `CudaStrategy` their CUDA devices, `TorchStrategy` wraps a process group of
+torch.distributed, `HierarchicalStrategy` combines the first and the last. `ddp_hook` is the communication hook for
+DistributedDataParallel.
 """
 
 from softs_fast.collectives.cuda.strategy import CudaStrategy

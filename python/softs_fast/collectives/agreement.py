@@ -1,4 +1,4 @@
-"""Do all ranks mean the same call? Numbers to compare on every call, and the words for when they differ."""
+"""Comparison of the calls of all ranks: a hash for every call, and a description of differences."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 from softs_fast.errors import ConfigError
 
-# What is said in one exchange; fits into that of the native side, with its length in front.
+# Bytes of one exchange; with a length in front they fit into one exchange of the native side.
 PART_BYTES = 30_000
 # More differences than this are counted, not listed.
 _MOST_LISTED = 8
-# Of all descriptions together; a hostile rank says no more than this.
+# Most bytes of all descriptions together, whatever length a rank announces.
 _MOST_BYTES = 64 << 20
 
 
@@ -25,8 +25,8 @@ class Exchanger(Protocol):
     def size(self) -> int:
         """Number of ranks."""
 
-    def exchange(self, said: bytes) -> list[bytes]:
-        """Return what every rank says, by rank."""
+    def exchange(self, message: bytes, /) -> list[bytes]:
+        """Return the messages of all ranks, by rank."""
 
 
 class TensorExchange:
@@ -41,13 +41,13 @@ class TensorExchange:
         """Number of ranks."""
         return self._size
 
-    def exchange(self, said: bytes) -> list[bytes]:
-        """Return what every rank says, by rank."""
+    def exchange(self, message: bytes, /) -> list[bytes]:
+        """Return the messages of all ranks, by rank."""
         own = torch.zeros(PART_BYTES + 4, dtype=torch.uint8)
-        framed = bytearray(len(said).to_bytes(4, "little") + said)
+        framed = bytearray(len(message).to_bytes(4, "little") + message)
         own[: len(framed)] = torch.frombuffer(framed, dtype=torch.uint8)
-        heard = [row.cpu().numpy().tobytes() for row in self._gather(own)]
-        return [row[4 : 4 + int.from_bytes(row[:4], "little")] for row in heard]
+        received = [row.cpu().numpy().tobytes() for row in self._gather(own)]
+        return [row[4 : 4 + int.from_bytes(row[:4], "little")] for row in received]
 
 
 def tag_of(manifest: Mapping[str, str]) -> int:
@@ -57,21 +57,21 @@ def tag_of(manifest: Mapping[str, str]) -> int:
 
 
 def check_same(what: str, values: Sequence[object]) -> None:
-    """Raise ConfigError unless all ranks have one value; the text says who has which."""
+    """Raise ConfigError unless all ranks have the same value; the text lists the values with their ranks."""
     if any(value != values[0] for value in values):
         raise ConfigError(f"{what} differs: {_by_value([str(value) for value in values])}")
 
 
 def difference(group: Exchanger, what: str, manifest: Mapping[str, str]) -> str:
-    """Return in words how the calls of the ranks differ. A collective call itself.
+    """Return a text on how the calls of the ranks differ. A collective call itself.
 
     Args:
         group: the group.
-        what: this rank's call, in words.
+        what: description of this rank's call.
         manifest: its tensors, name to description.
 
     Raises:
-        PeerLost: a rank died meanwhile.
+        PeerLost: a rank died during the exchange.
         ConfigError: the ranks are out of step.
     """
     text = "\n".join([_one_line(what), *(f"{_one_line(name)}\t{text}" for name, text in manifest.items())])
@@ -95,7 +95,7 @@ def _by_value(values: Sequence[str]) -> str:
     ranks: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(str(rank))
-    return "; ".join(f"{value} on rank {', '.join(who)}" for value, who in ranks.items())
+    return "; ".join(f"{value} on rank {', '.join(holders)}" for value, holders in ranks.items())
 
 
 def _one_line(text: str) -> str:
@@ -103,13 +103,13 @@ def _one_line(text: str) -> str:
 
 
 def _exchange(group: Exchanger, text: str) -> list[str]:
-    """Return what every rank says, however long it is."""
+    """Return the text of every rank, of any length up to the limit."""
     own = text.encode()
-    # What others say of their lengths is bounded before it is believed.
-    lengths = [int.from_bytes(said[:8], "little") for said in group.exchange(len(own).to_bytes(8, "little"))]
+    # The lengths that other ranks announce are bounded before they are used.
+    lengths = [int.from_bytes(row[:8], "little") for row in group.exchange(len(own).to_bytes(8, "little"))]
     longest = min(max(lengths), _MOST_BYTES // group.size)
     parts: list[list[bytes]] = [[] for _ in lengths]
     for begin in range(0, longest, PART_BYTES):
-        for rank, said in enumerate(group.exchange(own[begin : min(begin + PART_BYTES, longest)])):
-            parts[rank].append(said)
-    return [b"".join(part).decode(errors="replace") for part in parts]
+        for rank, part in enumerate(group.exchange(own[begin : min(begin + PART_BYTES, longest)])):
+            parts[rank].append(part)
+    return [b"".join(pieces).decode(errors="replace") for pieces in parts]

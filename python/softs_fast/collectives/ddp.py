@@ -1,4 +1,4 @@
-"""One line for users of DistributedDataParallel: gradients go through a strategy instead of the process group.
+"""Communication hook for DistributedDataParallel: gradients are reduced by a strategy instead of the process group.
 
 model = DistributedDataParallel(net, gradient_as_bucket_view=True)
 model.register_comm_hook(DDPState(strategy), ddp_hook)
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import torch
-from torch._C._distributed_c10d import GradBucket
+from torch.distributed import GradBucket
 
 from softs_fast.collectives.strategy import ReduceOp, Strategy
 from softs_fast.collectives.tensors import name_of
@@ -18,15 +18,15 @@ from softs_fast.errors import ConfigError
 
 
 class DDPState:
-    """What `ddp_hook` works with: a strategy, and a thread that reduces one bucket after another while autograd makes the next.
+    """State of `ddp_hook`: a strategy, and a thread that reduces buckets in order while autograd makes the next one.
 
-    Buckets on a CUDA device are reduced in a stream of their own, which begins where autograd's has come to; what comes after the backward
-    pass waits for it on the device.
+    Buckets on a CUDA device are reduced in a stream of their own, which waits for the present work of autograd's
+    stream; work after the backward pass waits for it on the device.
 
     Args:
         strategy: the strategy of the model's ranks; not closed with this.
-        compress: reduce in this dtype (torch.bfloat16 or torch.float16) where gradients are wider; None reduces them as they are.
-            Worth it where a network is in between; within one host nothing is won.
+        compress: reduce in this dtype (torch.bfloat16 or torch.float16) if gradients are wider; None reduces them as
+            they are. It saves time over a network, and none within one host.
 
     Raises:
         ConfigError: `compress` is no 16-bit float.
@@ -41,7 +41,7 @@ class DDPState:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def submit(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Begin to reduce a bucket to its mean; returns a future of the same tensor.
+        """Begin to reduce a bucket to its mean; return a future of the same tensor.
 
         Raises:
             ConfigError: the state is closed.
@@ -57,7 +57,7 @@ class DDPState:
         return future
 
     def close(self) -> None:
-        """Wait for what was begun, and end the thread; a second call does nothing."""
+        """Wait for pending reductions and end the thread; a second call does nothing."""
         self._worker.shutdown()
 
     def __enter__(self) -> Self:
@@ -71,7 +71,7 @@ class DDPState:
         self.close()
 
     def _stream_beside(self, device: torch.device) -> torch.cuda.Stream:
-        """Return the stream for buckets of a device, in which all comes later that is in the current one by now."""
+        """Return the stream for buckets of a device; it waits for the present work of the current stream."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream = self._streams[device]
@@ -84,7 +84,7 @@ class DDPState:
         stream: torch.cuda.Stream | None,
         future: torch.futures.Future[torch.Tensor],
     ) -> None:
-        """Runs in the thread; whatever goes wrong is raised by `loss.backward()`."""
+        """Reduce in the thread; an exception is raised by `loss.backward()`."""
         with torch.cuda.stream(stream) if stream else nullcontext():
             try:
                 if self._compress is not None and buffer.element_size() > self._compress.itemsize:
@@ -93,7 +93,7 @@ class DDPState:
                     buffer.copy_(narrow)
                 else:
                     self._strategy.all_reduce(buffer, ReduceOp.MEAN)
-            except BaseException as error:  # a future that nobody completes would be waited for
+            except BaseException as error:  # a future that is never completed would block DDP
                 future.set_exception(error)  # type: ignore[arg-type]
             else:
                 future.set_result(buffer)
@@ -103,7 +103,8 @@ class DDPState:
 def ddp_hook(state: DDPState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket of gradients over all ranks; for `DistributedDataParallel.register_comm_hook(state, ddp_hook)`.
 
-    Every rank gets the same bits. With `gradient_as_bucket_view=True` gradients are averaged where the optimizer reads them.
+    Every rank gets the same bits. With `gradient_as_bucket_view=True` gradients are averaged in the memory that the
+    optimizer reads.
 
     Raises:
         ConfigError: the state is closed.

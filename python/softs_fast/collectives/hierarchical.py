@@ -1,4 +1,4 @@
-"""Collectives over nodes: shared memory inside each, an engine between them, no rank that all traffic goes through."""
+"""Collectives over nodes: shared memory inside each node, an engine between nodes, no leading rank."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from softs_fast.collectives.tensors import describe, dtype_code, op_code, plain
 from softs_fast.collectives.torch_strategy import TorchStrategy, divide
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 
-# A chunk is reduced inside the node while the one before it is on its way between nodes.
+# A chunk is reduced inside the node while the one before it is transferred between nodes.
 _CHUNK_BYTES = 4 << 20
 
 
 class HierarchicalStrategy(Strategy):
-    """A `Strategy` over several nodes: reduce-scatter inside each, an all-reduce of every slice between nodes, all-gather inside.
+    """A `Strategy` over nodes: reduce-scatter inside each, all-reduce of every slice between them, all-gather inside.
 
-    Every slice has a group of its own between nodes, one rank of each node, so that all ranks of a node work at once. With nodes of unequal
-    size there are as many slices as the smallest node has ranks; the other ranks of larger nodes have none. A mean is the mean over
-    all ranks: sums are divided by the size of the world, whatever the sizes of the nodes.
+    Every slice has a group of its own between nodes, one rank of each node, so that all ranks of a node work at once.
+    With nodes of unequal size there are as many slices as the smallest node has ranks; the other ranks of larger nodes
+    have none. A mean is the mean over all ranks: sums are divided by the size of the world for any sizes of nodes.
 
     Args:
         local: the strategy inside the node.
-        cross_node: the strategy between nodes for this rank's slice: the ranks with the same number inside their nodes, in the same
-            order of nodes for every slice. None for a rank that has no slice.
+        cross_node: the strategy between nodes for this rank's slice: the ranks with the same number inside their nodes,
+            in the same order of nodes for every slice. None for a rank without a slice.
 
-    Both may be joined already, or are joined by `init`, which then finds out itself which ranks share a node.
+    Both may be joined already, or are joined by `init`, which then finds out which ranks share a node.
     """
 
     def __init__(self, local: ShmStrategy, cross_node: TorchStrategy | None) -> None:
@@ -46,17 +46,17 @@ class HierarchicalStrategy(Strategy):
         self._meter = Meter()
 
     def init(self, rank: int, size: int, rendezvous: object = None) -> Self:
-        """Meet the other ranks; returns itself.
+        """Join the group of all ranks; return self.
 
         Args:
             rank: this process's number in the world.
             size: number of ranks of the world.
-            rendezvous: where all ranks of the world meet, as for `ShmStrategy.init`; no folder for several hosts. None if `local`
-                and `cross_node` are joined already.
+            rendezvous: rendezvous of all ranks of the world, as for `ShmStrategy.init`; a folder only for a single
+                host. None if `local` and `cross_node` are joined already.
 
         Raises:
             ConfigError: arguments are wrong, or the groups do not make a hierarchy of ranks 0 to size - 1.
-            PeerLost: somebody did not come in time.
+            PeerLost: a rank did not join in time.
             SegmentError: no shared memory.
         """
         place = None
@@ -86,22 +86,22 @@ class HierarchicalStrategy(Strategy):
 
     @property
     def metrics(self) -> dict[str, OpMetrics]:
-        """What was done so far, by the name of the operation; waiting is for ranks of the node, and for other nodes."""
+        """Metrics so far, by the name of the operation; waits are for ranks of the node and for other nodes."""
         return self._meter.metrics
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
-        """Reduce a tensor over all ranks of the world, in place. All end with the same bits.
+        """Reduce a tensor over all ranks of the world, in place. All ranks get the same bits.
 
         Args:
-            tensor: any shape, the same on every rank, of a dtype that `ShmStrategy` knows.
-            op: what to do.
+            tensor: any shape, the same on every rank, of a dtype that `ShmStrategy` supports.
+            op: the reduction.
 
         Raises:
             ConfigError: dtype or operation is unknown, ranks differ (nothing was moved), or the strategy is closed.
             PeerLost: a rank died, stopped or left; the contents of `tensor` are undefined.
             ForkedError: called in a fork of the process that made the group.
 
-        Source: own; slices in place of leaders as in Horovod's hierarchical all-reduce.
+        Source: own; slices instead of the leaders of Horovod's hierarchical all-reduce.
         """
         dtype_code(tensor.dtype), op_code(op, tensor.dtype)
         with self._call("all_reduce", tensor) as lap:
@@ -128,7 +128,7 @@ class HierarchicalStrategy(Strategy):
             manifest = {name: describe(tensor) for name, tensor in ordered.items()}
             self._agree(f"all_reduce_gradients {op}", manifest)
             for tensors in by_dtype.values():
-                # One flat tensor: many small ones would wait for the network one by one.
+                # One flat tensor, because each of many small ones would wait for the network.
                 flat = torch.cat([tensor.reshape(-1).cpu() for tensor in tensors])
                 self._reduce(flat, ReduceOp(op), lap)
                 parts = torch.split(flat, [tensor.numel() for tensor in tensors])
@@ -179,7 +179,7 @@ class HierarchicalStrategy(Strategy):
             self._gather(lent.detach().view(self.size, -1), tensor.detach().cpu().contiguous().view(-1))
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Make `tensor` on every rank what it is on rank `root` of the world.
+        """Copy `tensor` of rank `root` of the world to every rank.
 
         Raises:
             ConfigError: there is no such rank, or as for `all_reduce`.
@@ -223,7 +223,7 @@ class HierarchicalStrategy(Strategy):
 
     @contextmanager
     def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Lap]:
-        """Count a call. If it fails on one level, tell the ranks of the other, who would wait for this one till their deadline."""
+        """Count a call. If it fails on one level, tell the ranks of the other, which would wait for this one."""
         n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         with self._meter.lap(name, n_bytes) as lap:
             waiting = _waiting(self._local)
@@ -241,7 +241,7 @@ class HierarchicalStrategy(Strategy):
                 lap.waiting_s += _waiting(self._local) - waiting
 
     def _agree(self, what: str, manifest: Mapping[str, str]) -> None:
-        """Raise ConfigError, on every rank, unless all make the same call; nobody goes on before all are here."""
+        """Raise ConfigError, on every rank, unless all make the same call; also a barrier."""
         tag = agreement.tag_of({"": what, **manifest})
         tags = torch.tensor([tag, -tag], dtype=torch.int64)
         self._local.all_reduce(tags, ReduceOp.MIN)
@@ -260,12 +260,12 @@ class HierarchicalStrategy(Strategy):
         raise ConfigError(agreement.difference(exchange, what, manifest))
 
     def _slices(self, count: int) -> list[int]:
-        """Return the bounds of the ranks' slices of `count` elements: equal ones, and none for ranks that have no group between nodes."""
+        """Return the bounds of the ranks' slices of `count` elements: equal, and empty for ranks without a slice."""
         n_slices = self._nodes.n_slices
         return [count * min(rank, n_slices) // n_slices for rank in range(self._local.size + 1)]
 
     def _reduce(self, flat: torch.Tensor, op: ReduceOp, lap: Lap) -> None:
-        """All-reduce a flat tensor in chunks: while one is on its way between nodes, the next is reduced inside."""
+        """All-reduce a flat tensor in chunks: while one is transferred between nodes, the next is reduced inside."""
         worker = self._worker
         if worker is None:
             raise ConfigError("this strategy is in no group yet; call init first")
@@ -300,7 +300,7 @@ class HierarchicalStrategy(Strategy):
         self._local.all_gather_slices(chunk, own, bounds)
 
     def _gather(self, rows: torch.Tensor, own: torch.Tensor) -> None:
-        """Put what every rank has into its row."""
+        """Gather the tensor of every rank of the world into its row."""
         for number, members in enumerate(self._nodes.nodes):
             block = torch.empty(len(members) * own.numel(), dtype=own.dtype)
             if number == self._nodes.own:
@@ -309,7 +309,7 @@ class HierarchicalStrategy(Strategy):
             rows[list(members)] = block.view(len(members), -1)
 
     def _spread(self, flat: torch.Tensor, number: int) -> None:
-        """Bring what all ranks of one node have to those of the others, slice by slice."""
+        """Copy a tensor that all ranks of one node have to those of the other nodes, slice by slice."""
         bounds = self._slices(flat.numel())
         own = flat[bounds[self._local.rank] : bounds[self._local.rank + 1]]
         if self._cross is not None and own.numel():

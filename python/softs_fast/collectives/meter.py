@@ -1,4 +1,4 @@
-"""Counts what operations cost, for strategies whose work is done by others."""
+"""Metrics of operations, for strategies that are built on other engines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Lap:
     """One operation that is being timed.
 
     Attributes:
-        waiting_s: time spent waiting for other ranks, as far as known.
+        waiting_s: time spent waiting for other ranks, seconds, as far as known.
     """
 
     waiting_s: float = 0.0
 
 
 class Meter:
-    """Sums up operations by name."""
+    """Sums of operations by name."""
 
     def __init__(self) -> None:
         self._sums: dict[str, OpMetrics] = {}

@@ -1,4 +1,4 @@
-"""Which ranks share a node, and how the groups of a hierarchy fit together."""
+"""Topology of a hierarchy: the ranks of each node, and the groups inside and between nodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Topology:
 
     @property
     def n_slices(self) -> int:
-        """Ranks of each node that have a group between nodes."""
+        """Number of slices, which is the number of ranks of each node that have a group between nodes."""
         return min(len(node) for node in self.nodes)
 
     def place_of(self, rank: int) -> tuple[int, int]:
@@ -47,32 +47,33 @@ class Topology:
 
 
 class SubsetRendezvous:
-    """Some of those who meet; the others must make as many exchanges at the same time, in subsets of their own."""
+    """A rendezvous of some ranks of another one; the other ranks must make as many exchanges in their subsets."""
 
     def __init__(self, world: Rendezvous, members: Sequence[int]) -> None:
         self._world = world
         self._members = members
 
-    def exchange(self, said: bytes, timeout_s: float) -> list[bytes]:
-        """Return what every member says; see `Rendezvous.exchange`."""
-        heard = self._world.exchange(said, timeout_s)
-        return [heard[rank] for rank in self._members]
+    def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
+        """Return the messages of all members; see `Rendezvous.exchange`."""
+        messages = self._world.exchange(message, timeout_s)
+        return [messages[rank] for rank in self._members]
 
     def close(self) -> None:
-        """The meeting of all is closed by whoever opened it."""
+        """Do nothing: the rendezvous of all ranks is closed by its owner."""
 
 
 def join_nodes(
     local: ShmStrategy, cross_node: TorchStrategy | None, rank: int, size: int, rendezvous: object
 ) -> tuple[TorchStrategy | None, Rendezvous]:
-    """Find out who shares a node, and join the group inside it and the one between nodes.
+    """Find out which ranks share a node, and join the group inside it and the one between nodes.
 
     Returns:
-        The strategy between nodes, or None for a rank that has no slice; and the meeting, to be closed once all are known to be here.
+        The strategy between nodes, or None for a rank without a slice; and the rendezvous, to be closed once all ranks
+        are known to have joined.
 
     Raises:
         ConfigError: arguments are wrong, or a strategy between nodes is missing.
-        PeerLost: somebody did not come in time.
+        PeerLost: a rank did not join in time.
         SegmentError: no shared memory.
     """
     timeout_s = local.timeout_s
@@ -81,7 +82,7 @@ def join_nodes(
     own = next(number for number, node in enumerate(nodes) if rank in node)
     inside = nodes[own].index(rank)
     local.init(inside, len(nodes[own]), SubsetRendezvous(place, nodes[own]))
-    # One exchange: whoever has no slice takes part in it all the same.
+    # One exchange, in which ranks without a slice take part too.
     joined = None
     if inside >= min(len(node) for node in nodes) or len(nodes) == 1:
         place.exchange(b"", timeout_s)
@@ -94,31 +95,32 @@ def join_nodes(
 
 
 def discover(place: Rendezvous, rank: int, timeout_s: float) -> list[list[int]]:
-    """Return the ranks by node. Two share one if they can read each other's memory: a random number in it proves that.
+    """Return the ranks by node. Two ranks share a node if each can read a random number in the other's memory.
 
     Raises:
-        PeerLost: somebody did not come in time.
+        PeerLost: a rank did not join in time.
         ConfigError: reading memory does not divide the ranks into nodes.
         SegmentError: no shared memory.
     """
     probe = _kernels.Segment.create(_PROBE_BYTES)
     offers = place.exchange(probe.offer(), timeout_s)
     readable = [other for other, offer in enumerate(offers) if other == rank or _can_read(offer)]
-    seen = [heard.decode(errors="replace") for heard in place.exchange(_text(readable).encode(), timeout_s)]
+    seen = [text.decode(errors="replace") for text in place.exchange(_text(readable).encode(), timeout_s)]
     groups: dict[str, list[int]] = {}
     for other, text in enumerate(seen):
         groups.setdefault(text, []).append(other)
     strange = [text for text, members in groups.items() if _text(members) != text]
     if strange:
         raise ConfigError(
-            "the ranks are not divided into nodes: some can read memory of ranks that cannot read theirs, or that others "
-            f"beside them cannot read ({'; '.join(strange[:4])}); start the ranks of a node in one pid namespace, as one user"
+            "the ranks are not divided into nodes: some can read memory of ranks that cannot read theirs, or that "
+            f"others beside them cannot read ({'; '.join(strange[:4])}); start the ranks of a node in one pid "
+            "namespace, as one user"
         )
     return sorted(groups.values())
 
 
 def learn_topology(local: ShmStrategy, cross_node: TorchStrategy | None, rank: int, size: int) -> Topology:
-    """Learn from the groups themselves who is where. A collective call of all ranks of the world.
+    """Find out the topology from the joined groups. A collective call of all ranks of the world.
 
     Raises:
         ConfigError: the groups do not make a hierarchy of ranks 0 to size - 1.
@@ -140,22 +142,24 @@ def learn_topology(local: ShmStrategy, cross_node: TorchStrategy | None, rank: i
         table.copy_(rows)
     local.broadcast_tensor(table.view(-1), 0)
     nodes = tuple(tuple(int(value) for value in row[1 : 1 + int(row[0])]) for row in table)
-    everybody = sorted(member for node in nodes for member in node)
-    if everybody != list(range(size)):
+    members_of_all = sorted(member for node in nodes for member in node)
+    if members_of_all != list(range(size)):
         raise ConfigError(
-            f"{size} ranks need numbers 0 to {size - 1}; the nodes have {_text(everybody)}: give each rank its number in the world, "
-            "and the ranks of local rank 0 of all nodes one group between nodes"
+            f"{size} ranks need numbers 0 to {size - 1}; the nodes have {_text(members_of_all)}: give each rank its "
+            "number in the world, and the ranks of local rank 0 of all nodes one group between nodes"
         )
     n_slices = min(len(node) for node in nodes)
     if len(nodes) > 1 and has_slice != [number < n_slices for number in range(local.size)]:
         raise ConfigError(
-            f"the smallest of {len(nodes)} nodes has {n_slices} ranks, so the first {n_slices} of each need a strategy between nodes, and "
-            f"no other; on this node it is {_text([number for number, has in enumerate(has_slice) if has])}"
+            f"the smallest of {len(nodes)} nodes has {n_slices} ranks, so the first {n_slices} of each need a strategy "
+            "between nodes, and no other; on this node it is "
+            f"{_text([number for number, has in enumerate(has_slice) if has])}"
         )
     own = nodes.index(tuple(members))
     if cross_node is not None and (not torch.equal(rows, table) or cross_node.rank != own):
         raise ConfigError(
-            f"rank {rank}'s group between nodes has other nodes, or another order of them, than that of the first rank of its node"
+            f"rank {rank}'s group between nodes has other nodes, or another order of them, than that of the first rank "
+            "of its node"
         )
     return Topology(rank, nodes, own)
 

@@ -1,4 +1,4 @@
-"""Which way of working is the fastest on this machine, for this group: measured, not guessed."""
+"""Measures the fastest schedule for a group on this machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _DEVICE_SIZES = (1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20)
 
 
 class Schedule(NamedTuple):
-    """Sizes at which the way of working changes. Results do not depend on it; it must be the same on every rank.
+    """Sizes at which the schedule changes. Results do not depend on it; it must be the same on every rank.
 
     Attributes:
-        one_shot_bytes: up to here every rank reduces the whole tensor, so that all wait for each other once; above, each reduces a
-            part, and they wait twice.
-        chunk_bytes: larger tensors are staged in pieces of this size, so that what is staged stays in the caches.
+        one_shot_bytes: up to this size every rank reduces the whole tensor, with one wait for all ranks; above, each
+            rank reduces a slice, with two waits.
+        chunk_bytes: larger tensors are staged in pieces of this size, so that staged data stays in the caches.
     """
 
     one_shot_bytes: int
@@ -34,10 +34,10 @@ class Schedule(NamedTuple):
 
 
 def choose_schedule(group: _kernels.Group, staging_bytes: int) -> Schedule:
-    """Measure, and return what is the fastest for the slowest rank. A collective call.
+    """Measure, and return the schedule that is the fastest for the slowest rank. A collective call.
 
     Raises:
-        PeerLost: a rank died meanwhile.
+        PeerLost: a rank died during the measurement.
     """
     chunks = [size for size in _CHUNK_SIZES if size <= staging_bytes] or [staging_bytes]
     largest = chunks[-1]
@@ -69,15 +69,15 @@ def choose_schedule(group: _kernels.Group, staging_bytes: int) -> Schedule:
 def choose_device_schedule(
     group: _kernels.Group, chunk_bytes: int, reduce: Callable[[int, Schedule], None]
 ) -> Schedule:
-    """Measure on devices where one shot ends; pieces are as large as can be. A collective call.
+    """Measure the limit of one shot on devices; pieces have the largest size. A collective call.
 
     Args:
         group: the ranks.
-        chunk_bytes: the largest piece.
-        reduce: all-reduces so many bytes by a schedule, and returns when that has happened.
+        chunk_bytes: the largest piece, bytes.
+        reduce: all-reduces a number of bytes by a schedule, and returns when the reduction has completed.
 
     Raises:
-        PeerLost: a rank died meanwhile.
+        PeerLost: a rank died during the measurement.
     """
     if group.size == 1:
         return Schedule(chunk_bytes, chunk_bytes)
@@ -93,7 +93,7 @@ def choose_device_schedule(
 
 
 def best_time(group: _kernels.Group, repeats: int, run: Callable[[], object]) -> float:
-    """Return the shortest time in seconds that a call takes here, all ranks starting together."""
+    """Return the shortest time of a call on this rank, seconds; all ranks start together."""
     times = []
     for _ in range(repeats):
         group.barrier(0)

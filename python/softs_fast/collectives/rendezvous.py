@@ -1,7 +1,7 @@
-"""How the ranks of a group find each other: everybody says something, everybody hears what all say.
+"""Rendezvous of the ranks of a group: all-gathers of small messages before there is a group.
 
-What is exchanged is small, is never unpickled, and proves nothing: that two ranks are on one host, for one, is proved later by
-reading a random number in the other's memory.
+Messages are never unpickled and prove nothing. That two ranks are on one host, for example, is proved later by reading
+a random number in the other's memory.
 """
 
 from __future__ import annotations
@@ -21,58 +21,57 @@ from softs_fast import _kernels
 from softs_fast.errors import ConfigError, PeerLost
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Store
 
-# What one rank may say at once.
-MAX_SAID_BYTES = 4096
+# Largest message of one rank in one exchange.
+MAX_MESSAGE_BYTES = 4096
 
-_LOOK_EVERY_S = 0.002
+_POLL_INTERVAL_S = 0.002
 
 
 @runtime_checkable
 class Rendezvous(Protocol):
-    """An all-gather of a few bytes, over anything."""
+    """An all-gather of small messages, over any transport."""
 
-    def exchange(self, said: bytes, timeout_s: float) -> list[bytes]:
-        """Return what every rank says, by rank.
+    def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
+        """Return the messages of all ranks, by rank.
 
         Raises:
-            PeerLost: somebody did not come in time; the text names the ranks.
-            ConfigError: what was said is too long.
+            PeerLost: a rank did not join in time; the text names the missing ranks.
+            ConfigError: the message is too long.
         """
 
     def close(self) -> None:
-        """Remove what it left at the meeting place."""
+        """Remove all data of this rank from the transport."""
 
 
-class _Board(Protocol):
-    """A place where anybody can pin up a note under a name."""
+class _KeyValueStore(Protocol):
+    """A key-value store that all ranks can reach."""
 
-    def post(self, key: str, note: bytes) -> None: ...
+    def set(self, key: str, value: bytes) -> None: ...
 
-    def read(self, key: str) -> bytes | None: ...
+    def get(self, key: str) -> bytes | None: ...
 
-    def erase(self, key: str) -> None: ...
+    def delete(self, key: str) -> None: ...
 
 
-class BoardRendezvous:
-    """A rendezvous at a board. What an earlier meeting at the same place left is not taken for this one's.
+class StoreRendezvous:
+    """A rendezvous through a key-value store. Values that an earlier rendezvous left in the store are not used.
 
     Args:
-        board: where notes are pinned up.
+        store: the key-value store.
         rank: this process's number.
         size: number of ranks.
-        name: tells groups apart that meet at the same place.
+        name: distinguishes groups that use the same store.
 
     Raises:
         ConfigError: the name has other characters than letters, digits, "_", "." and "-".
     """
 
-    def __init__(self, board: _Board, rank: int, size: int, name: str) -> None:
+    def __init__(self, store: _KeyValueStore, rank: int, size: int, name: str) -> None:
         if not re.fullmatch(r"[\w.-]+", name):
             raise ConfigError(f'group name is "{name}"; it may have letters, digits, "_", "." and "-"')
-        self._board = board
+        self._store = store
         self._rank = rank
         self._size = size
         self._name = name
@@ -80,56 +79,59 @@ class BoardRendezvous:
         self._round = 0
         self._own: list[str] = []
 
-    def exchange(self, said: bytes, timeout_s: float) -> list[bytes]:
-        """Return what every rank says, by rank; see `Rendezvous.exchange`."""
-        if len(said) > MAX_SAID_BYTES:
-            raise ConfigError(f"a rank says {len(said)} bytes at once; at most {MAX_SAID_BYTES} are possible")
+    def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
+        """Return the messages of all ranks, by rank; see `Rendezvous.exchange`."""
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise ConfigError(
+                f"a message of {len(message)} bytes is too long; at most {MAX_MESSAGE_BYTES} are possible"
+            )
         deadline = time.monotonic() + timeout_s
         if not self._session:
-            # Later rounds are named after random numbers of all ranks: no note of another meeting has such a name.
+            # Keys of later rounds contain a hash of random numbers of all ranks, so no other rendezvous uses them.
             hello = self._gather("hello", secrets.token_bytes(16), deadline)
             self._session = hashlib.blake2b(b"".join(hello), digest_size=8).hexdigest()
         self._round += 1
-        heard = self._gather(f"{self._session}.{self._round}", said, deadline)
-        # Whoever was here has read all first notes. The next meeting at this place must not find them.
-        self._board.erase(self._own[0])
-        return heard
+        messages = self._gather(f"{self._session}.{self._round}", message, deadline)
+        # All ranks have read all first values. The next rendezvous in this store must not find them.
+        self._store.delete(self._own[0])
+        return messages
 
     def close(self) -> None:
-        """Remove this rank's notes; call it once all ranks are known to have read them."""
+        """Remove this rank's values; call it once all ranks are known to have read them."""
         for key in self._own:
-            self._board.erase(key)
+            self._store.delete(key)
         self._own.clear()
 
-    def _gather(self, what: str, note: bytes, deadline: float) -> list[bytes]:
+    def _gather(self, what: str, value: bytes, deadline: float) -> list[bytes]:
         keys = [f"softs.{self._name}.{what}.{rank}" for rank in range(self._size)]
-        self._board.post(keys[self._rank], note)
+        self._store.set(keys[self._rank], value)
         self._own.append(keys[self._rank])
-        notes: list[bytes | None] = [None] * self._size
+        values: list[bytes | None] = [None] * self._size
         while True:
-            notes = [
-                self._board.read(key) if note is None else note for key, note in zip(keys, notes, strict=True)
+            values = [
+                self._store.get(key) if known is None else known
+                for key, known in zip(keys, values, strict=True)
             ]
-            found = [note for note in notes if note is not None]
+            found = [known for known in values if known is not None]
             if len(found) == self._size:
                 return found
             if time.monotonic() > deadline:
-                missing = [str(rank) for rank, note in enumerate(notes) if note is None]
+                missing = [str(rank) for rank, known in enumerate(values) if known is None]
                 raise PeerLost(
                     f'{len(found)} of {self._size} ranks came to the rendezvous of group "{self._name}"; '
                     f"not there: rank {', '.join(missing)}"
                 )
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
-class FolderBoard:
-    """Notes are files in a folder of this host, which is made if need be, for this user alone.
+class FolderStore:
+    """A key-value store of files in a folder of this host; the folder is created if necessary, for this user only.
 
-    Those of processes that have ended do not count.
+    Values of processes that have ended are ignored.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Raises ConfigError for a folder of somebody else."""
+        """Raises ConfigError for a folder of another user."""
         self._folder = Path(folder)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._folder.stat().st_uid != os.geteuid():
@@ -137,77 +139,79 @@ class FolderBoard:
                 f"rendezvous folder {self._folder} belongs to another user; name one of your own"
             )
 
-    def post(self, key: str, note: bytes) -> None:
-        """Pin up a note; it is there at once or not at all."""
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value, atomically."""
         author = " ".join(map(str, _kernels.this_process()))
         draft = self._folder / f".{key}.{secrets.token_hex(8)}"
-        draft.write_bytes(f"{author}\n".encode() + note)
+        draft.write_bytes(f"{author}\n".encode() + value)
         draft.rename(self._folder / key)
 
-    def read(self, key: str) -> bytes | None:
-        """Return a note; None if there is none, or its author has ended."""
+    def get(self, key: str) -> bytes | None:
+        """Return a value; None if there is none, or its author has ended."""
         try:
             with (self._folder / key).open("rb") as file:
-                text = file.read(MAX_SAID_BYTES + 64)
+                text = file.read(MAX_MESSAGE_BYTES + 64)
         except FileNotFoundError:
             return None
-        author, _, note = text.partition(b"\n")
+        author, _, value = text.partition(b"\n")
         try:
             pid, started, namespace = map(int, author.split())
             alive = _kernels.is_alive(pid, started, namespace)
         except (ValueError, TypeError):
             return None
-        return note if alive else None
+        return value if alive else None
 
-    def erase(self, key: str) -> None:
-        """Take a note down, if it is there."""
+    def delete(self, key: str) -> None:
+        """Remove a value, if it exists."""
         with suppress(FileNotFoundError):
             (self._folder / key).unlink()
 
 
-class StoreBoard:
-    """Notes are keys of a `torch.distributed.Store`."""
+class TorchStore:
+    """A key-value store in a `torch.distributed.Store`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def post(self, key: str, note: bytes) -> None:
-        """Pin up a note."""
-        self._store.set(key, note.hex())
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value."""
+        self._store.set(key, value.hex())
 
-    def read(self, key: str) -> bytes | None:
-        """Return a note, or None."""
+    def get(self, key: str) -> bytes | None:
+        """Return a value, or None."""
         if not self._store.check([key]):
             return None
         text: bytes = self._store.get(key)
         try:
-            return bytes.fromhex(text[: 2 * MAX_SAID_BYTES].decode())
+            return bytes.fromhex(text[: 2 * MAX_MESSAGE_BYTES].decode())
         except ValueError:
             return None
 
-    def erase(self, key: str) -> None:
-        """Take a note down, if the store knows how."""
+    def delete(self, key: str) -> None:
+        """Remove a value, if the store supports it."""
         with suppress(RuntimeError):
             self._store.delete_key(key)
 
 
 class ProcessGroupRendezvous:
-    """A rendezvous of the ranks of a `torch.distributed` process group, by an all-gather of it."""
+    """A rendezvous of the ranks of a `torch.distributed` process group, by its all-gather."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group = group
 
-    def exchange(self, said: bytes, timeout_s: float) -> list[bytes]:
-        """Return what every rank says, by rank; the group's own time-out counts. See `Rendezvous.exchange`."""
+    def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
+        """Return the messages of all ranks, by rank, within the group's own time-out; see `Rendezvous.exchange`."""
         import torch
         import torch.distributed as dist
 
-        if len(said) > MAX_SAID_BYTES:
-            raise ConfigError(f"a rank says {len(said)} bytes at once; at most {MAX_SAID_BYTES} are possible")
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise ConfigError(
+                f"a message of {len(message)} bytes is too long; at most {MAX_MESSAGE_BYTES} are possible"
+            )
         device = "cuda" if dist.get_backend(self._group) == "nccl" else "cpu"
-        own = torch.zeros(2 + MAX_SAID_BYTES, dtype=torch.uint8)
-        own[: 2 + len(said)] = torch.frombuffer(
-            bytearray(len(said).to_bytes(2, "little") + said), dtype=torch.uint8
+        own = torch.zeros(2 + MAX_MESSAGE_BYTES, dtype=torch.uint8)
+        own[: 2 + len(message)] = torch.frombuffer(
+            bytearray(len(message).to_bytes(2, "little") + message), dtype=torch.uint8
         )
         own = own.to(device)
         every = [torch.empty_like(own) for _ in range(self._group.size())]
@@ -215,23 +219,23 @@ class ProcessGroupRendezvous:
             dist.all_gather(every, own, group=self._group)
         except RuntimeError as error:
             raise PeerLost(f"rendezvous by the process group failed: {error}") from error
-        heard = [bytes(row.cpu().tolist()) for row in every]
-        return [row[2 : 2 + int.from_bytes(row[:2], "little")] for row in heard]
+        received = [bytes(row.cpu().tolist()) for row in every]
+        return [row[2 : 2 + int.from_bytes(row[:2], "little")] for row in received]
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing: there is no data to remove."""
 
 
 def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: float) -> Rendezvous:
-    """Turn what users have at hand into a rendezvous.
+    """Return a rendezvous for a user's argument.
 
     Args:
-        place: a `Rendezvous`; a `torch.distributed` Store or ProcessGroup; the path of a folder of this host, also as "file://PATH";
-            "tcp://HOST:PORT", where rank 0 opens a TCPStore.
+        place: a `Rendezvous`; a `torch.distributed` Store or ProcessGroup; the path of a folder of this host, also as
+            "file://PATH"; "tcp://HOST:PORT", where rank 0 opens a TCPStore.
         rank: this process's number.
         size: number of ranks.
-        name: tells groups apart that meet at the same place.
-        timeout_s: how long to wait for a TCP server.
+        name: distinguishes groups that use the same place.
+        timeout_s: how long to wait for a TCP server, seconds.
 
     Raises:
         ConfigError: none of these, or not for this rank and size.
@@ -240,15 +244,16 @@ def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: 
     if isinstance(place, str | Path):
         text = str(place)
         if text.startswith("tcp://"):
-            return BoardRendezvous(StoreBoard(_tcp_store(text, rank, size, timeout_s)), rank, size, name)
-        return BoardRendezvous(FolderBoard(text.removeprefix("file://")), rank, size, name)
+            return StoreRendezvous(TorchStore(_tcp_store(text, rank, size, timeout_s)), rank, size, name)
+        return StoreRendezvous(FolderStore(text.removeprefix("file://")), rank, size, name)
     for kind, make in _torch_kinds(rank, size, name):
         if isinstance(place, kind):
             return make(place)
     if isinstance(place, Rendezvous):
         return place
     raise ConfigError(
-        f"rendezvous is a {type(place).__name__}; give a Store or ProcessGroup of torch.distributed, a folder, or tcp://HOST:PORT"
+        f"rendezvous is a {type(place).__name__}; give a Store or ProcessGroup of torch.distributed, a folder, or "
+        "tcp://HOST:PORT"
     )
 
 
@@ -261,18 +266,19 @@ def _torch_kinds(rank: int, size: int, name: str) -> list[tuple[type, Callable[.
     def by_group(group: ProcessGroup) -> Rendezvous:
         if (group.rank(), group.size()) != (rank, size):
             raise ConfigError(
-                f"rank {rank} of {size} does not fit the process group, whose rank {group.rank()} of {group.size()} this is"
+                f"rank {rank} of {size} does not fit the process group, in which this is rank {group.rank()} of "
+                f"{group.size()}"
             )
         return ProcessGroupRendezvous(group)
 
     return [
-        (dist.distributed_c10d.Store, lambda store: BoardRendezvous(StoreBoard(store), rank, size, name)),
+        (dist.Store, lambda store: StoreRendezvous(TorchStore(store), rank, size, name)),
         (dist.ProcessGroup, by_group),
     ]
 
 
 def _tcp_store(address: str, rank: int, size: int, timeout_s: float) -> Store:
-    from torch._C._distributed_c10d import TCPStore
+    from torch.distributed import TCPStore
 
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     if not host or not port.isdecimal():

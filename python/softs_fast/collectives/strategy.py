@@ -1,4 +1,4 @@
-"""What all strategies have in common: their interface, the operations, and what they count."""
+"""The interface of all strategies, their reductions, and their metrics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class ReduceOp(StrEnum):
-    """How the values of all ranks become one.
+    """How the values of all ranks are combined.
 
-    SUM, MIN and MAX are for every dtype (MIN of bool is `and`, the others are `or`); integer sums wrap around. MEAN is the mean over all
-    ranks, whatever node they are on; that of integers is truncated toward zero, and bool has none.
+    SUM, MIN and MAX are for every dtype (MIN of bool is `and`, the others are `or`); integer sums wrap around. MEAN is
+    the mean over all ranks of all nodes; that of integers is truncated toward zero, and bool has none.
     """
 
     SUM = "sum"
@@ -28,12 +28,12 @@ class ReduceOp(StrEnum):
 
 @dataclass(frozen=True)
 class OpMetrics:
-    """What one kind of operation has cost this rank so far.
+    """Sums of one kind of operation on this rank so far.
 
     Attributes:
-        count: calls.
+        count: number of calls.
         bytes: bytes of the tensors passed in; not the traffic.
-        seconds: time spent in them.
+        seconds: time spent in the calls.
         waiting_s: the part of it spent waiting for other ranks.
     """
 
@@ -47,9 +47,9 @@ class OpMetrics:
 class Strategy(Protocol):
     """Collective operations over a fixed group of ranks.
 
-    Every rank makes the same calls in the same order. A call returns when this rank's result is there; on CUDA devices, when it will be
-    there in the order of the current stream. After `PeerLost` the contents of the tensors of that call are undefined, and every later call
-    raises `PeerLost` too.
+    Every rank makes the same calls in the same order. A call returns when this rank's result is complete; on CUDA
+    devices, when it is submitted to the current stream. After `PeerLost` the contents of the tensors of that call are
+    undefined, and every later call raises `PeerLost` too.
     """
 
     @property
@@ -62,10 +62,10 @@ class Strategy(Protocol):
 
     @property
     def metrics(self) -> dict[str, OpMetrics]:
-        """What was done so far, by the name of the operation."""
+        """Metrics so far, by the name of the operation."""
 
     def init(self, rank: int, size: int, rendezvous: object) -> Self:
-        """Meet the other ranks; returns itself. `rendezvous` is what the strategy's class says."""
+        """Join the group of all ranks; return self. The strategy's class documents `rendezvous`."""
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
         """Reduce `tensor`, of the same shape and dtype on every rank, in place."""
@@ -84,7 +84,7 @@ class Strategy(Protocol):
         """Put the `tensor` [n] of every rank, one after another, into `output` [size * n]."""
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Make `tensor` on every rank what it is on rank `root`."""
+        """Copy `tensor` of rank `root` to every rank."""
 
     def barrier(self) -> None:
         """Return once every rank has called it."""

@@ -1,4 +1,4 @@
-"""Tensors as the native side wants them: contiguous, in host memory, of a dtype that it knows."""
+"""Checks and conversion of tensors for the native side: contiguous, in host memory, of a supported dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.errors import ConfigError
 
-# The numbers of csrc/cpu/reduce.hpp.
+# Enumerators of csrc/cpu/reduce.hpp.
 DTYPE_CODES = {
     torch.float64: 0,
     torch.float32: 1,
@@ -89,12 +89,12 @@ def describe(tensor: torch.Tensor) -> str:
 
 
 def shape_tag(tensor: torch.Tensor) -> int:
-    """Return a number that stands for a shape, the same in every process."""
+    """Return a hash of a shape, the same in every process."""
     return hash(tuple(tensor.shape)) & _TAG_MASK
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether the native side can work on the tensor where it lies.
+    """Return whether the native side can work on the tensor in place.
 
     Raises:
         ConfigError: it is sparse.
@@ -106,7 +106,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 @contextmanager
 def plain(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Lend the tensors as plain ones; those that are not go there and back through a copy.
+    """Yield the tensors as plain ones; those that are not are copied, and copied back at the end.
 
     Nothing is copied back if the block raises.
 

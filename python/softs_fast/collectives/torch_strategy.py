@@ -1,4 +1,4 @@
-"""Collectives of an engine that torch has: gloo, NCCL or MPI behind a process group."""
+"""Collectives by an engine of torch: gloo, NCCL or MPI behind a process group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore
 
 from softs_fast.collectives import agreement
 from softs_fast.collectives.meter import Meter
@@ -25,14 +25,15 @@ _PORT_BYTES = 2
 class TorchStrategy(Strategy):
     """A `Strategy` over a process group of torch.distributed, or over gloo connections of its own.
 
-    It is the engine between nodes, and a reference to compare with. The ranks' calls are compared before each, by one small all-gather,
-    so that calls that do not fit are an error and neither a hang nor a mix of tensors. 16-bit floats are summed in 16 bits.
+    It is the engine between nodes, and a reference for comparison. Before each call the calls of the ranks are compared
+    by one small all-gather, so that different calls are an error and neither a hang nor a mix of tensors. 16-bit floats
+    are summed in 16 bits.
 
     Args:
         process_group: the group to use, of any backend; None makes gloo connections in `init`.
         timeout_s: for groups made by `init`: seconds to wait for the slowest rank.
         host: for groups made by `init`: the address under which others reach this host; None takes that of its name.
-        name: tells groups apart that meet at the same place.
+        name: distinguishes groups that use the same rendezvous.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class TorchStrategy(Strategy):
         host: str | None = None,
         name: str = "torch",
     ) -> None:
-        # A backend made without `init_process_group` has the same methods, but is no ProcessGroup to the type checker.
+        # A backend made without `init_process_group` has the same methods, but the type checker knows no common base.
         self._engine: Any = process_group
         self._timeout_s = timeout_s
         self._host = host
@@ -54,21 +55,21 @@ class TorchStrategy(Strategy):
         self._device = _device_of(process_group)
 
     def init(self, rank: int, size: int, rendezvous: object) -> Self:
-        """Connect to the other ranks by gloo; with a process group, only compare rank and size. Returns itself.
+        """Connect to the other ranks by gloo; with a process group, only compare rank and size. Return self.
 
         Args:
             rank: this process's number.
             size: number of ranks.
-            rendezvous: as for `ShmStrategy.init`; where the ranks learn rank 0's address. Unused with a process group.
+            rendezvous: as for `ShmStrategy.init`; distributes rank 0's address. Unused with a process group.
 
         Raises:
             ConfigError: rank and size are not those of the process group.
-            PeerLost: somebody did not come in time.
+            PeerLost: a rank did not join in time.
         """
         if self._engine is not None:
             if (self._engine.rank(), self._engine.size()) != (rank, size):
                 raise ConfigError(
-                    f"rank {rank} of {size} does not fit the group, whose rank {self.rank} of {self.size} this is"
+                    f"rank {rank} of {size} does not fit the group, in which this is rank {self.rank} of {self.size}"
                 )
             return self
         place = as_rendezvous(rendezvous, rank, size, name=self._name, timeout_s=self._timeout_s)
@@ -108,19 +109,19 @@ class TorchStrategy(Strategy):
 
     @property
     def metrics(self) -> dict[str, OpMetrics]:
-        """What was done so far, by the name of the operation; how much of it was waiting, the engine does not say."""
+        """Metrics so far, by the name of the operation; the engine does not report its waits."""
         return self._meter.metrics
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
         """Reduce a tensor over all ranks, in place.
 
         Args:
-            tensor: any shape, the same on every rank, of a dtype that `ShmStrategy` and the engine know.
-            op: what to do.
+            tensor: any shape, the same on every rank, of a dtype that `ShmStrategy` and the engine support.
+            op: the reduction.
 
         Raises:
             ConfigError: dtype or operation is unknown, or ranks differ (nothing was moved).
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         dtype_code(tensor.dtype), op_code(op, tensor.dtype)
         with self._call("all_reduce", tensor):
@@ -134,7 +135,7 @@ class TorchStrategy(Strategy):
 
         Raises:
             ConfigError: as for `all_reduce`; the text names the tensors that differ.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         ordered = dict(sorted(gradients.items()))
         for tensor in ordered.values():
@@ -150,11 +151,11 @@ class TorchStrategy(Strategy):
     ) -> None:
         """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n].
 
-        By an all-reduce of a copy: not every engine has more.
+        By an all-reduce of a copy, because not every engine has a reduce-scatter.
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         if output.dtype != tensor.dtype or tensor.numel() != self.size * output.numel():
             raise ConfigError(
@@ -174,7 +175,7 @@ class TorchStrategy(Strategy):
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         if output.dtype != tensor.dtype or output.numel() != self.size * tensor.numel():
             raise ConfigError(
@@ -189,11 +190,11 @@ class TorchStrategy(Strategy):
             )
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Make `tensor` on every rank what it is on rank `root`.
+        """Copy `tensor` of rank `root` to every rank.
 
         Raises:
             ConfigError: there is no such rank, or as for `all_reduce`.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         if not 0 <= root < self.size:
             raise ConfigError(f"root is {root} in a group of {self.size}")
@@ -212,13 +213,13 @@ class TorchStrategy(Strategy):
 
         Raises:
             ConfigError: ranks do different things, or the strategy is closed.
-            PeerLost: the engine failed: a rank died, or came too late.
+            PeerLost: the engine failed: a rank died, or was too late.
         """
         with self._call("barrier"):
             self._agree("barrier", {})
 
     def give_up(self, why: str) -> None:
-        """Close the connections, also those of a process group that was given: the other ranks' calls fail now, not at their deadline."""
+        """Close the connections, also those of a given process group, so that calls of the other ranks fail at once."""
         self._broken = why
         if hasattr(self._engine, "abort"):
             self._engine.abort()
@@ -240,7 +241,7 @@ class TorchStrategy(Strategy):
 
     @contextmanager
     def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[None]:
-        """Count a call, and turn the engine's errors into ours."""
+        """Count a call, and raise the engine's errors as PeerLost."""
         group = self._group
         n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         with self._meter.lap(name, n_bytes):
@@ -249,7 +250,7 @@ class TorchStrategy(Strategy):
             except (ConfigError, PeerLost):
                 raise
             except RuntimeError as error:
-                # Who it was, engines do not say, but mostly at which address.
+                # Engines do not name the rank, but mostly its address.
                 self._broken = f"{name} among {group.size()} ranks of the process group failed: {error}"
                 raise PeerLost(self._broken) from error
 
@@ -295,7 +296,7 @@ def _reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Any]:
     """Return a contiguous tensor of a dtype that engines reduce, and their name of the operation."""
     lent = tensor.detach().contiguous()
     if tensor.dtype is torch.bool:
-        # Or and and of bytes that are 0 or 1.
+        # Logical or and and, on bytes that are 0 or 1.
         return lent.to(torch.uint8), dist.ReduceOp.MIN if op is ReduceOp.MIN else dist.ReduceOp.MAX
     if tensor.dtype is torch.int16:
         lent = lent.to(torch.int32)
@@ -304,12 +305,12 @@ def _reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Any]:
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as bytes, which every engine moves; a view where that is possible."""
+    """Return the tensor as bytes, which every engine supports; a view if possible."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def _device_of(group: dist.ProcessGroup | None) -> str:
-    """Return where the tensors of a group lie."""
+    """Return the device of a group's tensors."""
     return "cuda" if group is not None and dist.get_backend(group) == "nccl" else "cpu"
 
 

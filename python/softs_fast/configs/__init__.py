@@ -1,4 +1,4 @@
-"""What one sample is made of: named tensors of fixed shape and dtype, and how they become bytes and back."""
+"""Configuration of samples: named tensors of fixed shape and dtype, and their conversion to bytes and back."""
 
 from .batch import BatchConfig, make_xy_config
 from .spec import TensorSpec, dtype_to_torch, torch_dtype_to_str

@@ -1,7 +1,7 @@
-"""What one sample is made of: named tensors of fixed shape and dtype, laid end to end without padding.
+"""Configuration of one sample: named tensors of fixed shape and dtype, laid end to end without padding.
 
-Sizes and offsets need no torch, so a broker or a relay can use this module without it; torch is imported when
-a tensor is encoded or decoded as such, or asked for its dtype. Arrays are written into slots without it.
+Sizes and offsets need no torch, so a broker or a relay can use this module without it. torch is imported when a
+torch tensor is encoded or decoded, or its dtype is requested. Arrays are written into slots without torch.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BatchConfig:
 
     @property
     def has_codecs(self) -> bool:
-        """Whether a tensor is stored in another way than it is decoded to."""
+        """Whether any tensor is stored by a codec."""
         return self._has_codecs
 
     def nbytes(self) -> int:
@@ -117,7 +117,7 @@ class BatchConfig:
         return b"".join([contiguous(spec._host_array(tensors[spec.name])).data for spec in self.specs])
 
     def encode_into(self, sample: Mapping[str, Any], out: Any) -> None:
-        """Write one sample to where it is wanted, one copy per tensor; on an error, part of it may be written.
+        """Write one sample into `out`, one copy per tensor; on an error, part of it may be written.
 
         Args:
             sample: {name: dtype [*shape]}, each a numpy array, a torch tensor on any device or, for the shape
@@ -138,12 +138,12 @@ class BatchConfig:
                 spec._encode_into(sample[name], (), [memory], offset)
 
     def encode_batch_into(self, batch: Mapping[str, Any], outs: Sequence[Any]) -> None:
-        """Write `len(outs)` samples to where each is wanted; on an error, part of them may be written.
+        """Write one sample into each of `outs`; on an error, part of them may be written.
 
         Args:
             batch: {name: dtype [len(outs), *shape]}, each a numpy array or a torch tensor as for
                 `encode_into`.
-            outs: for each sample, what `encode_into` takes.
+            outs: for each sample, memory as `encode_into` takes it.
 
         Raises:
             ConfigError, ImportError: as for `encode_into`.
@@ -173,7 +173,7 @@ class BatchConfig:
                 spec._encode_into(batch[name], (n,), memories, offset)
 
     def views(self, out: Any) -> dict[str, Any]:
-        """Return the tensors of one sample on the memory of `out`, to be filled in place; no copy.
+        """Return the tensors of one sample as views of `out`, to be filled in place; no copy.
 
         Args:
             out: as for `encode_into`.
@@ -181,11 +181,11 @@ class BatchConfig:
         Returns:
             {name: dtype [*shape]}: numpy arrays, and torch tensors for bfloat16 and float8, which numpy
             lacks. They keep `out` alive. Tensors are laid out without padding, so an array may be unaligned:
-            numpy works with such arrays, if slower.
+            numpy supports such arrays, but they are slower.
 
         Raises:
             ConfigError: `out` is read-only or has another length; a bfloat16 tensor would be unaligned, which
-                torch does not support; a tensor has a codec, so there is nothing in the sample to be shown.
+                torch does not support; a tensor has a codec, so the sample does not contain its elements.
             ImportError: there is a bfloat16 or float8 tensor, and torch is not installed.
         """
         memory = self._writable(out)
@@ -198,7 +198,7 @@ class BatchConfig:
                 )
             array = array_at(spec, memory, offset)
             if spec.dtype in STAND_INS:
-                # Slots lie end to end: where a sample has an odd length, every other one starts unaligned.
+                # Slots lie end to end: if samples have an odd length, every other slot starts unaligned.
                 if spec.numel and (not array.flags.aligned or self._nbytes % array.itemsize):
                     raise ConfigError(
                         f'tensor "{name}" ({spec.dtype}) would be unaligned at byte {offset} of samples of '
@@ -213,7 +213,7 @@ class BatchConfig:
     def decode(self, data: Buffer) -> dict[str, Any]:
         """Return the tensors of one sample, each with memory of its own; the sample's bytes are copied once.
 
-        A tensor with the codec TopK comes as `TopKLogits`.
+        A tensor with the codec TopK is returned as `TopKLogits`.
 
         Raises:
             ConfigError: `data` is not exactly `nbytes()` long.
@@ -236,7 +236,7 @@ class BatchConfig:
         return spec.decode(memoryview(data).cast("B")[offset : offset + spec.nbytes])
 
     def decode_batch(self, samples: Sequence[Buffer]) -> dict[str, Any]:
-        """Decode samples straight into stacked tensors, dtype [len(samples), *shape]: one copy.
+        """Decode samples into stacked tensors, dtype [len(samples), *shape], with one copy.
 
         Raises:
             ConfigError: there are no samples, or one is not exactly `nbytes()` long.

@@ -1,4 +1,4 @@
-"""One named tensor of a sample: its name, shape and dtype, and how it becomes bytes and back."""
+"""Specification of one tensor of a sample: name, shape, dtype, codec, and its conversion to bytes and back."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TensorSpec:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch knows it."""
+        """The dtype as a `torch.dtype`."""
         return dtype_to_torch(self.dtype)
 
     @property
@@ -117,8 +117,8 @@ class TensorSpec:
         """Return the elements of `tensor` in row-major order, native endian, encoded if there is a codec.
 
         Args:
-            tensor: self.dtype [*self.shape], or what the codec takes instead; any strides; one on a device is copied
-                to the host first.
+            tensor: self.dtype [*self.shape], or another form that the codec takes; any strides; a tensor on a device
+                is copied to the host first.
 
         Raises:
             ConfigError: another shape or dtype, or a value that the codec cannot hold.
@@ -159,13 +159,13 @@ class TensorSpec:
         return tensor_over(self.dtype, array_at(self, data, offset).copy())
 
     def _assemble(self, tensors: Sequence[Tensor]) -> Any:
-        """Return what a batch has of this tensor, given its `_parts`."""
+        """Return the batch's value for this tensor, given the tensors of its `_parts`."""
         return tensors[0] if self.codec is None else self._coder.assemble(tensors)
 
     def _encode_into(
         self, value: Any, rows: tuple[int, ...], outs: Sequence[memoryview], offset: int
     ) -> None:
-        """Write what each sample has of this tensor; see `codecs.encodings.encode`."""
+        """Write this tensor into each sample; see `codecs.encodings.encode`."""
         encode(self._coder, self._field, value, rows, outs, offset)
 
     @property
@@ -180,7 +180,7 @@ class TensorSpec:
         return Field(self.name, self.shape, self.dtype)
 
     def _parts(self) -> tuple[Part, ...]:
-        """Return the tensors that this one becomes in a batch: itself, or those of its codec."""
+        """Return the tensors that represent this one in a batch: itself, or those of its codec."""
         if self.codec is None:
             return (Part(0, self.shape, self.dtype, None),)
         return parts_of(self._coder, self._field)

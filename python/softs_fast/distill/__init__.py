@@ -1,6 +1,6 @@
-"""Teacher and student by the model: workers make samples of the model that the leading student has set.
+"""Distillation with models that change: workers make samples of the model that the leading student has set.
 
-`dataset`, `ddp_switch` and what they define need torch; they are loaded when they are first touched.
+`dataset`, `ddp_switch` and the names that they define need torch; they are loaded on first access.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Switching the model in all ranks of a DDP training at the same step."""
+"""Switches the model in all ranks of a DDP training at the same step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def switch_model(
 ) -> int:
     """Set a model in all ranks of a group; all of them call this at the same step.
 
-    The leader sets it, the others wait until they follow it. When this returns, every rank of the group gets samples
-    of the new model only. Without `torch.distributed` it is the same as `client.set_model`.
+    The leader sets it, the other ranks wait until they follow it. When the call returns, every rank of the group gets
+    samples of the new model only. Without `torch.distributed` it is the same as `client.set_model`.
 
         client = StudentClient(dist.get_rank(), 16, config)
         client.hello()
@@ -34,11 +34,11 @@ def switch_model(
             train(client)
 
     Args:
-        client: of this process. Its student_rank 0 sets the model; the others follow, with `start_sub_listener`
-            if they do not yet.
+        client: the client of this process. The one with student_rank 0 sets the model; the others follow, for which
+            `start_sub_listener` is called if necessary.
         model_id: as for `StudentClient.set_model`; the same on every rank.
-        model_cfg: as there; that of the leader counts.
-        group: of which ranks; default: all. It must have the leader.
+        model_cfg: as for `StudentClient.set_model`; the leader's is used.
+        group: process group of the ranks; default: all. It must contain the leader.
         timeout_s: how long a rank waits for the announcement, seconds.
 
     Returns:
@@ -46,14 +46,14 @@ def switch_model(
 
     Raises:
         ConfigError: the arguments cannot be sent, or the group has no leader or two.
-        BrokerTimeout: no broker answered the leader, or this rank did not hear of the model in time.
-        PeerLost: this rank could do its part, but another one could not; its own error says why. Every rank
+        BrokerTimeout: no broker answered the leader, or this rank did not receive the model in time.
+        PeerLost: this rank succeeded, but another one failed; the error of that rank names the cause. Every rank
             raises if one does.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return client.set_model(model_id, model_cfg)
     is_leader = client.student_rank == 0
-    # Nobody is switched while he is still in the step before.
+    # No rank is switched while it is still in the step before.
     n_leaders = sum(leads for (leads,) in _gather([is_leader], group))
     if n_leaders != 1:
         raise ConfigError(f"the group has {n_leaders} students of rank 0, need one, which sets the model")
@@ -65,7 +65,7 @@ def switch_model(
             client.start_sub_listener()
     except SoftsError as error:
         failure = error
-    # The leader alone has a generation here.
+    # Only the leader has a generation here.
     said = _gather([generation, failure is not None], group)
     if not any(failed for _, failed in said):
         generation = max(generation for generation, _ in said)
@@ -79,14 +79,14 @@ def switch_model(
     failed_ranks = [f"rank {rank}" for rank, (_, failed) in enumerate(said) if failed]
     if failed_ranks:
         raise PeerLost(
-            f"the switch to model {model_id!r} failed in {', '.join(failed_ranks)}, whose errors say why; this rank is "
-            f"at generation {client.generation}"
+            f"the switch to model {model_id!r} failed in {', '.join(failed_ranks)}; the errors of these ranks name the "
+            f"cause; this rank is at generation {client.generation}"
         )
     return generation
 
 
 def _gather(mine: list[int], group: dist.ProcessGroup | None) -> list[list[int]]:
-    """Return what all ranks say; it is also the barrier. Numbers, as objects would be pickled."""
+    """Return one number per rank, by rank; it is also the barrier. Numbers, because objects would be pickled."""
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     sent = torch.tensor(mine, dtype=torch.int64, device=device)
     received = [torch.empty_like(sent) for _ in range(dist.get_world_size(group))]

@@ -1,4 +1,4 @@
-"""From functions of a model to functions of a product, which is what a supplier calls."""
+"""Adapts functions of a model to functions of a product, which a supplier calls."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .model import NO_MODEL, Model, parse_product
 
 __all__ = ["CurrentModel", "OrderRefused", "by_product"]
 
-#: An order may be quicker than the announcement of its model, which is looked for this long, seconds.
-_PATIENCE_S = 2.0
-#: Ranks whose products are remembered; others are looked up each time.
+#: An order may arrive before the announcement of its model, for which the worker waits this long, seconds.
+_ANNOUNCEMENT_TIMEOUT_S = 2.0
+#: Number of products that are cached; others are parsed each time.
 _MAX_KNOWN = 4096
 
 
 class OrderRefused(GeneratorFailed):
-    """An order of a generation that is over: no worker would serve it."""
+    """The order is of a generation that is over: no worker would serve it."""
 
 
 class Task(NamedTuple):
-    """What to make for a product."""
+    """The model and the student's rank of a product."""
 
     model_id: str
     model_cfg: dict[str, Any] | None
@@ -40,10 +40,10 @@ class CurrentModel:
     def __init__(self) -> None:
         self.model = NO_MODEL
         self._changed = threading.Condition()
-        # What was asked before, of this model only: one dict per model, so that no thread mixes two.
+        # Cached products of this model: one dict per model, so that no thread mixes two.
         self._known: tuple[Model, dict[str, Task]] = (NO_MODEL, {})
-        # A generation that was waited for in vain since then.
-        self._unheard_of = 0
+        # The newest generation for which a wait timed out.
+        self._timed_out = 0
         self._is_closed = False
 
     def set(self, model: Model) -> None:
@@ -51,21 +51,21 @@ class CurrentModel:
         with self._changed:
             self._known = (model, {})
             self.model = model
-            self._unheard_of = 0
+            self._timed_out = 0
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait for no model any more."""
+        """End all waits for a model."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def task(self, product_id: str) -> Task:
-        """Return what to make for an order, waiting a moment for the model if it has not been heard of yet.
+        """Return the model and rank for an order, waiting a moment for a model that was not announced yet.
 
         Raises:
             OrderRefused: the generation is over.
-            GeneratorFailed: it has not been heard of, or the product names none.
+            GeneratorFailed: the generation was not announced to this worker, or the product names none.
         """
         return self._known[1].get(product_id) or self._look_up(product_id)
 
@@ -74,16 +74,16 @@ class CurrentModel:
         if wanted is None:
             raise GeneratorFailed(f"product {product_id!r} names no generation and rank")
         with self._changed:
-            if wanted.number != self._unheard_of:
+            if wanted.number != self._timed_out:
                 self._changed.wait_for(
-                    lambda: self.model.generation >= wanted.number or self._is_closed, _PATIENCE_S
+                    lambda: self.model.generation >= wanted.number or self._is_closed, _ANNOUNCEMENT_TIMEOUT_S
                 )
             model, known = self._known
             if model.generation < wanted.number:
-                self._unheard_of = wanted.number
+                self._timed_out = wanted.number
         if model.generation < wanted.number:
             raise GeneratorFailed(
-                f"generation {wanted.number} is not known to this worker: the newest it has heard of is "
+                f"generation {wanted.number} is not known to this worker: the newest one announced here is "
                 f"{model.generation}; is it connected to the control_pub endpoint of the same broker?"
             )
         if model.generation > wanted.number:
@@ -101,9 +101,9 @@ def by_product(current: CurrentModel, function: Callable[..., Any], n_before: in
     """Return a function of a product that calls one of a model.
 
     Args:
-        current: which model a product is of.
+        current: finds the model of a product.
         function: called with model_id, model_cfg, then what the supplier gives it after the product.
-        n_before: how many arguments that is without the optional ones: 0, or 1 for `n` and `out`. After them,
+        n_before: number of those arguments without the optional ones: 0, or 1 for `n` and `out`. After them,
             `function` may take the sequence number, or numbers, and then the rank of the student.
 
     Returns:

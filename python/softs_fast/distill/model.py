@@ -1,8 +1,8 @@
-"""Models and their generations: what names them, how their configurations travel. Pure: no I/O, no clock.
+"""Models and their generations: their names, and the encoding of their configurations. Pure: no I/O, no clock.
 
-A generation is one use of `set_model`. The samples of a generation are a product of the market, one for each student rank, so that
-nothing of one generation can be taken for another's. A worker serves all of them with one pattern, and knows which model a generation
-is from the control channel.
+A generation is one use of `set_model`. The samples of a generation are a product of the market, one for each student
+rank, so that no sample of one generation can be taken for another's. A worker serves all of them with one pattern, and
+learns the model of a generation from the control channel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "product_of",
 ]
 
-#: Bytes of an encoded model_cfg: a message of the wire, less what else is in it.
+#: Largest size of an encoded model_cfg: a message of the wire without its other fields.
 MAX_MODEL_CFG_BYTES = (1 << 20) - (4 << 10)
 #: Matches the products of all generations but 0, which means that there is no model yet.
 PATTERN = "gen/[1-9][0-9]*/[0-9]+"
@@ -39,10 +39,10 @@ class Model:
     """A model as it was set.
 
     Args:
-        generation: which use of `set_model`; 0: there was none yet.
+        generation: number of the use of `set_model`; 0: there was none yet.
         model_id: its name.
-        model_cfg: what `set_model` was given with it.
-        encoded_cfg: the same as bytes.
+        model_cfg: its configuration, as passed to `set_model`.
+        encoded_cfg: the same as msgpack.
     """
 
     generation: int
@@ -56,11 +56,11 @@ NO_MODEL = Model(0)
 
 
 class Generation(NamedTuple):
-    """What a product names.
+    """The generation and the rank in a product id.
 
     Attributes:
-        number: of the generation.
-        rank: of the student whose samples they are.
+        number: number of the generation.
+        rank: rank of the student that gets the samples.
     """
 
     number: int
@@ -68,18 +68,18 @@ class Generation(NamedTuple):
 
 
 def product_of(generation: int, rank: int) -> str:
-    """Return the product of a generation's samples for one student."""
+    """Return the product id of a generation's samples for one student."""
     return f"gen/{generation}/{rank}"
 
 
 def parse_product(product_id: str) -> Generation | None:
-    """Return what `product_of` was given; None for anything that it does not return."""
+    """Return generation and rank of a product id; None for an id that `product_of` does not make."""
     match = _PRODUCT.fullmatch(product_id)
     return None if match is None else Generation(int(match[1]), int(match[2]))
 
 
 def check_model_id(model_id: object) -> str:
-    """Return a model id that can be set.
+    """Return a valid model id.
 
     Raises:
         ConfigError: it is no string, empty, longer than 256 bytes of UTF-8, or has control characters.
@@ -100,7 +100,7 @@ def check_model_id(model_id: object) -> str:
 
 
 def check_rank(student_rank: object) -> int:
-    """Return a rank that a student can have.
+    """Return a valid rank of a student.
 
     Raises:
         ConfigError: it is no whole number from 0 to 65535.
@@ -131,7 +131,7 @@ def encode_model_cfg(model_cfg: Mapping[str, Any] | None) -> bytes:
         raise ConfigError(f"model_cfg must be a dict or None, got {type(model_cfg).__name__}")
     try:
         encoded: bytes = msgpack.packb(model_cfg, default=_plain, use_bin_type=True)
-    except Exception as error:  # whatever a mapping of the user's own raises, too
+    except Exception as error:  # also exceptions of a mapping class of the user's
         raise ConfigError(
             f"model_cfg cannot be encoded: {error}; need text, numbers, bytes, None, and lists and dicts of them"
         ) from None
@@ -143,7 +143,7 @@ def encode_model_cfg(model_cfg: Mapping[str, Any] | None) -> bytes:
 
 
 def decode_model_cfg(encoded: bytes) -> dict[str, Any] | None:
-    """Return what `encode_model_cfg` was given; tuples have become lists.
+    """Return the configuration that `encode_model_cfg` encoded; tuples have become lists.
 
     Raises:
         WireError: it is not a msgpack map.
@@ -155,7 +155,7 @@ def decode_model_cfg(encoded: bytes) -> dict[str, Any] | None:
         return None
     try:
         model_cfg = msgpack.unpackb(encoded, raw=False, strict_map_key=False)
-    except Exception as error:  # msgpack's own have no common root
+    except Exception as error:  # msgpack's exceptions have no common base
         raise WireError(f"model_cfg of {len(encoded)} bytes cannot be decoded: {error!r}") from None
     if model_cfg is not None and not isinstance(model_cfg, dict):
         raise WireError(f"model_cfg must be a map, got {type(model_cfg).__name__}")

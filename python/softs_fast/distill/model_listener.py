@@ -1,4 +1,4 @@
-"""Follows the models that the leader sets, in a thread that sleeps until one is."""
+"""Receives the models that the leader sets, in a thread that blocks until one is announced."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .. import _core
 from ..errors import WireError
 from .model import Model, decode_model_cfg
 
-__all__ = ["Follower", "model_of"]
+__all__ = ["ModelListener", "model_of"]
 
 logger = logging.getLogger(__name__)
 
-#: How long nobody is told that there is no model.
-_PATIENCE_MS = 5000
+#: Time without a model after which a warning is logged, milliseconds.
+_WARN_AFTER_MS = 5000
 
 
-class Follower:
+class ModelListener:
     """Listens to a broker's announcements of models.
 
     Args:
         endpoint: the broker's control_pub.
         on_model: called in the listening thread with each model that is announced.
-        on_stop: called there when the leader says STOP.
-        who: who waits, for the log.
+        on_stop: called there when the leader sends STOP.
+        owner: name of the worker or student, for the log.
 
     Raises:
         ConfigError: the endpoint is malformed.
@@ -37,53 +37,55 @@ class Follower:
         endpoint: str,
         on_model: Callable[[Model], None],
         on_stop: Callable[[], None],
-        who: str,
+        owner: str,
     ) -> None:
         self._endpoint = endpoint
         self._on_model = on_model
         self._on_stop = on_stop
-        self._who = who
+        self._owner = owner
         self._core = _core.ControlSubscriber(endpoint)
-        self._thread = threading.Thread(target=self._listen, name="softs-follower", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="softs-listener", daemon=True)
         # A daemon thread must not be inside native code when the interpreter ends.
         self._close_at_exit = weakref.finalize(self, _core.ControlSubscriber.close, self._core)
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more. Idempotent."""
+        """Stop listening. Idempotent."""
         self._core.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def _listen(self) -> None:
-        patience_ms: int | None = _PATIENCE_MS
+        warn_after_ms: int | None = _WARN_AFTER_MS
         while not self._core.is_closed:
-            event = self._core.next_event(patience_ms)
+            event = self._core.next_event(warn_after_ms)
             for record in self._core.take_log():
                 logger.log(*record)
             if event is None:
-                if patience_ms is not None and not self._core.is_closed:
+                if warn_after_ms is not None and not self._core.is_closed:
                     logger.warning(
                         "%s waits for a model: the leader (rank 0) has not called set_model(), or no broker is at %s",
-                        self._who,
+                        self._owner,
                         self._endpoint,
                     )
-                    patience_ms = None
+                    warn_after_ms = None
                 continue
             if event[0] == "STOP":
                 self._on_stop()
                 continue
-            patience_ms = None
+            warn_after_ms = None
             try:
                 model = model_of(*event[1:])
             except WireError as error:
-                logger.error("%s ignores model %r of generation %d: %s", self._who, event[2], event[1], error)
+                logger.error(
+                    "%s ignores model %r of generation %d: %s", self._owner, event[2], event[1], error
+                )
                 continue
             self._on_model(model)
 
 
 def model_of(generation: int, model_id: str, encoded_cfg: bytes) -> Model:
-    """Return a model that came from the broker.
+    """Return a model from a broker's announcement.
 
     Raises:
         WireError: its configuration cannot be decoded.

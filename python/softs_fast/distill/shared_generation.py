@@ -28,6 +28,7 @@ class SharedGeneration(Structure):
 def new_generation_value() -> SharedGeneration:
     """Return a number for all processes that it is given to when they start; 0."""
     # No lock: a process that is killed while it holds one would block all others.
+    # Not multiprocessing.Value: that sets the default start method of the program for good.
     value: SharedGeneration = RawValue(SharedGeneration)
     return value
 

@@ -1,4 +1,4 @@
-"""The student: says which model workers run, and takes samples one by one."""
+"""The student: sets the model that workers run, and takes samples one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..market import ShmMedium
 from ..market.protocol import ControlEndpoints, EndpointConfig
 from ..mediums import Medium, market_medium
 from .model import NO_MODEL, Model, check_model_id, check_rank, encode_model_cfg, product_of
-from .model_listener import Follower, model_of
+from .model_listener import ModelListener, model_of
 from .orders import StudentOrders
 from .shared_generation import SharedGeneration, new_generation_value, set_generation
 
@@ -36,11 +36,11 @@ class _Wanted(NamedTuple):
 
 
 class SampleRef:
-    """A finished sample, which lies in its slot until `StudentClient.release_slot`.
+    """A finished sample; it stays in its slot until `StudentClient.release_slot`.
 
     Attributes:
-        slot_id: where it lies.
-        generation: of which model it is.
+        slot_id: number of the slot.
+        generation: generation of its model.
     """
 
     __slots__ = ("_client", "generation", "slot_id")
@@ -52,7 +52,7 @@ class SampleRef:
 
     @property
     def data(self) -> bytes:
-        """A copy of its bytes.
+        """Return a copy of its bytes.
 
         Raises:
             SegmentError: the client is closed.
@@ -73,23 +73,23 @@ class SampleRef:
 
 
 class StudentClient:
-    """One rank of the training: it owns slots, and the leader among them, rank 0, says which model is wanted.
+    """One rank of the training. It owns slots; the student of rank 0 is the leader, which sets the model.
 
-    Each use of `set_model` begins a new *generation*. Nothing of an earlier one is handed out afterwards, neither by this
-    client nor by a `DistillIterableDataset` that shares its `generation_value`.
+    Each use of `set_model` begins a new *generation*. No sample of an earlier one is handed out afterwards, neither by
+    this client nor by a `DistillIterableDataset` that shares its `generation_value`.
 
     Args:
         student_rank: 0 is the leader. Each rank can be taken by one live student.
         slot_count: samples that can be on order, finished, or in use at a time.
-        batch_config: what a sample is made of.
+        batch_config: layout of a sample.
         frontend_endpoint: the broker's frontend.
-        control_endpoint: where the leader says which model it wants.
-        control_pub_endpoint: where the broker announces it, for `start_sub_listener`.
-        medium: where samples are written, one of `softs_fast.mediums` or your own, with slot_count slots of
+        control_endpoint: the broker's endpoint for students, by which the leader sets the model.
+        control_pub_endpoint: where the broker announces the model, for `start_sub_listener`.
+        medium: memory for samples, one of `softs_fast.mediums` or your own, with slot_count slots of
             `batch_config.nbytes()`; it is closed and unlinked with this client. Default: one of medium_cls.
-        medium_cls: class of the medium that is made otherwise.
-        ordered: hand the samples of each generation out strictly by their sequence numbers, 0, 1, 2, ...: with workers whose
-            function goes by sequence and rank, the stream is the same whoever makes it.
+        medium_cls: class of the medium that is created if `medium` is None.
+        ordered: hand the samples of each generation out strictly by their sequence numbers, 0, 1, 2, ...: if the
+            workers' function depends on sequence and rank only, the stream is the same for any number of workers.
         prefetch: samples on order or finished ahead of requests at most; default: all slots.
         send_timeout_ms: how long a request waits for the broker, milliseconds.
 
@@ -120,17 +120,17 @@ class StudentClient:
         self.send_timeout_ms = send_timeout_ms
         self._generation_value = new_generation_value()
         self._changed = Condition()
-        # Held while what is wanted is ordered.
+        # Held while the client is switched to the wanted model.
         self._ordering: Lock
         renewed_in_forks(self, "_ordering")
-        # Who takes samples from datasets alone has none made for this client.
-        self._asks_for_samples = False
+        # If samples are taken from datasets only, this client orders none.
+        self._orders_samples = False
         # The newest generation that was announced.
         self._announced = 0
-        # What is wanted, in one piece because another thread may change it, and what is on order.
+        # The wanted model, as one tuple because another thread may change it, and the model on order.
         self._wanted = self._ordered = _Wanted(NO_MODEL, product_of(0, student_rank))
-        self._follower: Follower | None = None
-        # It takes the seat as soon as it is there, so it comes with hello().
+        self._listener: ModelListener | None = None
+        # Created by hello(), because it takes the seat at once.
         self._control: _core.ControlStudent | None = None
         self._reader: Any = None
         n_bytes = batch_config.nbytes()
@@ -147,9 +147,9 @@ class StudentClient:
         self._request = self._client._core.request_sample
 
     def hello(self) -> dict[str, Any]:
-        """Take the seat of this rank at the broker, waiting for one to appear, and learn which model there is.
+        """Take the seat of this rank at the broker, waiting until one answers, and learn the newest model.
 
-        The seat is held until `close`, and taken again by itself when the broker was restarted.
+        The seat is held until `close`, and taken again automatically after a restart of the broker.
 
         Returns:
             ``{"ok": True, "error": None, "peer_id": number, "generation": number, "model_id": str or None}``.
@@ -181,13 +181,13 @@ class StudentClient:
         }
 
     def set_model(self, model_id: str, model_cfg: Mapping[str, Any] | None = None) -> int:
-        """Have workers run another model from now on, as the leader.
+        """As the leader, make workers run another model from now on.
 
-        What was ordered of the model before is taken back or dropped.
+        Orders and samples of the model before are cancelled or dropped.
 
         Args:
             model_id: its name, 1 to 256 bytes of UTF-8.
-            model_cfg: given to the workers' functions; anything that msgpack can encode, at most 1020 KiB then.
+            model_cfg: passed to the workers' functions; anything that msgpack can encode, to at most 1020 KiB.
 
         Returns:
             The new generation.
@@ -195,63 +195,65 @@ class StudentClient:
         Raises:
             ConfigError: this is not the leader, or the arguments cannot be sent.
             BrokerTimeout: no broker answered within send_timeout_ms; the model may have been set nevertheless.
-            HelloError: this client has not said `hello`, and no broker answered it now.
+            HelloError: `hello` was not called before, and no broker answered now.
         """
         check_model_id(model_id)
         encoded_cfg = encode_model_cfg(model_cfg)
-        control = self._greeted()
+        control = self._control_after_hello()
         try:
             generation = control.set_model(model_id, encoded_cfg, self.send_timeout_ms)
         finally:
             self._relay_log()
         self._adopt(model_of(generation, model_id, encoded_cfg), goes_back=True)
-        self._take_back()
+        self._switch_client()
         return generation
 
     def stop_workers(self) -> None:
-        """End all workers that listen, as the leader.
+        """As the leader, stop all workers that listen.
 
         Raises:
             ConfigError: this is not the leader.
             BrokerTimeout: no broker answered within send_timeout_ms.
-            HelloError: this client has not said `hello`, and no broker answered it now.
+            HelloError: `hello` was not called before, and no broker answered now.
         """
-        control = self._greeted()
+        control = self._control_after_hello()
         try:
             control.stop_workers(self.send_timeout_ms)
         finally:
             self._relay_log()
 
     def start_sub_listener(self) -> None:
-        """Follow the models that the leader sets, in a thread, from now on; the newest one at once. Idempotent.
+        """Start a thread that follows the models that the leader sets; the newest one at once. Idempotent.
 
         Raises:
             ConfigError: control_pub_endpoint is malformed.
         """
-        if self._follower is None:
-            who = f"student {self.student_rank}"
-            self._follower = Follower(self.control_pub_endpoint, self._follow, _do_nothing, who)
+        if self._listener is None:
+            owner = f"student {self.student_rank}"
+            self._listener = ModelListener(self.control_pub_endpoint, self._follow, _do_nothing, owner)
 
     def wait_for_generation(self, generation: int, timeout_s: float = 30.0) -> None:
         """Wait until this client follows at least this generation.
 
         Raises:
-            BrokerTimeout: it was not announced within timeout_s; is `start_sub_listener` running?
+            BrokerTimeout: it was not announced within timeout_s, or `start_sub_listener` was not called.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self.generation >= generation, timeout_s):
                 raise BrokerTimeout(
-                    f"student {self.student_rank} has not heard of generation {generation} within {timeout_s:.1f} s, "
-                    f"it is at {self.generation}; it hears of it at {self.control_pub_endpoint} after start_sub_listener()"
+                    f"student {self.student_rank} has not received generation {generation} within {timeout_s:.1f} s, "
+                    f"it is at {self.generation}; it receives models at {self.control_pub_endpoint} after "
+                    "start_sub_listener()"
                 )
 
     def request_sample(self, timeout_ms: int = 1000) -> SampleRef | None:
-        """A finished sample of the newest model, waiting for one if need be.
+        """Return a finished sample of the newest model, waiting for one if necessary.
 
         All free slots are kept on order, so that usually one is ready.
 
         Returns:
-            The sample, yours until `release_slot`; None when none came within timeout_ms (`diagnose` knows why).
+            The sample, held until `release_slot`; None if none was finished within timeout_ms (`diagnose` returns the
+            cause).
         """
         wanted, waited_ms = self._wanted, 0
         if wanted is self._ordered and wanted.model.generation:
@@ -264,15 +266,15 @@ class StudentClient:
         return self._wait_for_sample(time.monotonic() + (timeout_ms - waited_ms) / 1000)
 
     def release_slot(self, slot_id: int) -> None:
-        """Give a slot back, so that it can be ordered again.
+        """Release a held slot, so that it can be ordered again.
 
         Raises:
-            ConfigError: there is no such slot, or it is not handed out (released twice).
+            ConfigError: there is no such slot, or it is not held (released twice).
         """
         self._client.release_slot(slot_id)
 
     def read_slot(self, slot_id: int) -> bytes:
-        """A copy of the bytes of a slot.
+        """Return a copy of the bytes of a slot.
 
         Raises:
             SegmentError: there is no such slot, or the client is closed.
@@ -280,11 +282,11 @@ class StudentClient:
         return self._client.medium.read(slot_id)
 
     def decode_slot(self, slot_id: int) -> dict[str, Tensor]:
-        """The tensors of a slot, `{name: dtype [*shape]}`, each with memory of its own.
+        """Return the tensors of a slot, `{name: dtype [*shape]}`, each with memory of its own.
 
         Raises:
             SegmentError: there is no such slot, or the client is closed.
-            ConfigError: the medium gave another number of bytes than a sample has.
+            ConfigError: the medium returned another number of bytes than a sample has.
             ImportError: torch is not installed.
         """
         if self._reader is None:
@@ -296,11 +298,11 @@ class StudentClient:
         return tensors
 
     def diagnose(self, waited_s: float = 0.0) -> SampleTimeout:
-        """Why no sample comes, as an exception to raise."""
+        """Return the cause why no sample arrives, as an exception to raise."""
         return self._client.diagnose(self._wanted.product, waited_s)
 
     def get_stats(self) -> dict[str, Any]:
-        """The broker's statistics, see `Client.get_stats`.
+        """Return the broker's statistics, see `Client.get_stats`.
 
         Raises:
             BrokerTimeout: no answer within send_timeout_ms.
@@ -309,7 +311,7 @@ class StudentClient:
 
     @property
     def generation(self) -> int:
-        """Which use of `set_model` this client is at; 0: there was none yet."""
+        """Generation that this client follows; 0: no model was set yet."""
         return self._wanted.model.generation
 
     @property
@@ -319,28 +321,28 @@ class StudentClient:
 
     @property
     def model_id(self) -> str | None:
-        """The model that is wanted; None: none was set yet."""
+        """Name of the wanted model; None: none was set yet."""
         return self._wanted.model.model_id if self.generation else None
 
     @property
     def model_cfg(self) -> dict[str, Any] | None:
-        """What `set_model` was given with it."""
+        """Configuration of the wanted model, as passed to `set_model`."""
         return self._wanted.model.model_cfg
 
     @property
     def medium(self) -> MarketMedium:
-        """Where samples are written."""
+        """The medium that samples are written to."""
         return self._client.medium
 
     def close(self) -> None:
-        """Give up the seat, leave the broker, close and remove the slots. Idempotent."""
-        if self._follower is not None:
-            self._follower.close()
+        """Release the seat, disconnect from the broker, close and remove the slots. Idempotent."""
+        if self._listener is not None:
+            self._listener.close()
         if self._control is not None:
             self._control.close()
         self._client.close()
 
-    def _greeted(self) -> _core.ControlStudent:
+    def _control_after_hello(self) -> _core.ControlStudent:
         if self._control is None:
             self.hello()
         assert self._control is not None
@@ -352,15 +354,15 @@ class StudentClient:
                 logger.log(*record)
 
     def _follow(self, model: Model) -> None:
-        # One broker counts up. Where it goes back, another broker begins anew, which has heard of nothing newer.
+        # One broker only counts up. A lower number comes from another broker, which knows of no newer generation.
         goes_back, self._announced = model.generation < self._announced, model.generation
         if self._adopt(model, goes_back):
             if self._control is not None:
                 self._control.note_model(model.generation, model.model_id, model.encoded_cfg)
-            self._take_back()
+            self._switch_client()
 
     def _adopt(self, model: Model, goes_back: bool = False) -> bool:
-        """Want another model from now on, of a later generation, or of any if `goes_back`; False if it is no news."""
+        """Switch to another model, of a later generation, or of any if `goes_back`; return False if nothing changes."""
         with self._changed:
             if model.generation <= self.generation and not goes_back:
                 return False
@@ -372,24 +374,24 @@ class StudentClient:
         )
         return True
 
-    def _take_back(self) -> _Wanted:
-        """Order nothing but what is wanted now, which this returns; whoever waits for an earlier model does so no more."""
+    def _switch_client(self) -> _Wanted:
+        """Order only the wanted model, and return it; waits for an earlier model end."""
         with self._ordering:
             wanted = self._wanted
             if wanted is not self._ordered:
-                self._client.follow(wanted.product, ahead=self._asks_for_samples)
+                self._client.follow(wanted.product, ahead=self._orders_samples)
                 self._ordered = wanted
         return wanted
 
     def _wait_for_sample(self, deadline: float) -> SampleRef | None:
-        self._asks_for_samples = True
+        self._orders_samples = True
         while True:
             left_s = max(deadline - time.monotonic(), 0.0)
             if self.generation == 0:
                 with self._changed:
                     if not self._changed.wait_for(lambda: self.generation > 0, left_s):
                         return None
-            wanted = self._take_back()
+            wanted = self._switch_client()
             slot_id = self._client.request_sample(wanted.product, math.ceil(left_s * 1000))
             if slot_id is None:
                 if left_s == 0:
@@ -411,4 +413,4 @@ def _factory(medium: MarketMedium) -> Callable[..., MarketMedium]:
 
 
 def _do_nothing() -> None:
-    """STOP is for workers."""
+    """Ignore STOP, which is for workers."""

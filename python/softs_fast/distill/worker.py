@@ -1,4 +1,4 @@
-"""The worker: a supplier whose generator is given the model that the leading student has set."""
+"""The worker: a supplier that passes the model set by the leading student to its generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..market import FilesystemMedium, Medium, ShmMedium, Supplier
 from ..market.protocol import ControlEndpoints, EndpointConfig
 from .generator_adapters import CurrentModel, OrderRefused, by_product
 from .model import PATTERN, Model
-from .model_listener import Follower
+from .model_listener import ModelListener
 
 __all__ = ["Worker"]
 
@@ -23,32 +23,34 @@ logger = logging.getLogger(__name__)
 class Worker:
     """Makes samples of the model that students want.
 
-    Give one function: `generator_fn`, `batch_generator_fn` or `fill_fn`. After the arguments named below, each may take two more by
-    position, without a default or by these names: ``sequence`` (``sequences``: a tuple), the number of the sample in its student's
-    stream, and ``rank``, that of the student. A sample that depends on nothing but model, sequence, rank and a seed is the same
-    whichever worker makes it, so an ordered stream can be repeated. What a function raises goes to the student with its traceback.
+    Give one function: `generator_fn`, `batch_generator_fn` or `fill_fn`. After the arguments named below, each may take
+    two more by position, without a default or by these names: ``sequence`` (``sequences``: a tuple), the number of the
+    sample in its student's stream, and ``rank``, that of the student. A sample that depends only on model, sequence,
+    rank and a seed is the same from every worker, so an ordered stream can be repeated. An exception of a function is
+    sent to the student with its traceback.
 
-    Until the leader has set a model, a worker waits, and says so in its log after 5 s. Orders of an earlier model are refused.
+    Until the leader has set a model, a worker waits, and logs a warning after 5 s. Orders of an earlier model are
+    refused.
 
     Args:
-        generator_fn: ``generator_fn(model_id, model_cfg)`` returns one sample: bytes, bytearray or memoryview of exactly slot_size;
-            with a batch_config also a mapping {name: dtype [*shape]} of tensors or arrays. `model_cfg` is one dict for all calls, or
-            None.
+        generator_fn: ``generator_fn(model_id, model_cfg)`` returns one sample: bytes, bytearray or memoryview of
+            exactly slot_size; with a batch_config also a mapping {name: dtype [*shape]} of tensors or arrays.
+            `model_cfg` is one dict for all calls, or None.
         slot_size: bytes of one sample; default: that of batch_config.
         backend_endpoint: the broker's backend.
         control_pub_endpoint: where the broker announces models.
         worker_id: a number for logs and errors; default: the process number.
-        batch_generator_fn: ``batch_generator_fn(model_id, model_cfg, n)`` returns n samples for one student: a list of bytes, or all n
-            end to end; with a batch_config also a mapping {name: dtype [n, *shape]}.
+        batch_generator_fn: ``batch_generator_fn(model_id, model_cfg, n)`` returns n samples for one student: a list of
+            bytes, or all n end to end; with a batch_config also a mapping {name: dtype [n, *shape]}.
         fill_fn: ``fill_fn(model_id, model_cfg, out)`` makes one sample in place, see `Supplier`.
-        batch_config: what a sample is made of, for functions that deal in tensors or arrays.
+        batch_config: layout of a sample, for functions that return or fill tensors or arrays.
         max_batch: the largest n.
         max_wait_ms: how long a batch that is not full waits for more orders, milliseconds.
-        medium_cls: class of the students' medium. With the default, files that orders name (an absolute path) are written too, within
-            the limits of file_dirs.
-        spin_us: how long it looks for work before it goes to sleep, as long as that pays off, microseconds.
-        file_dirs: directories in which students' files may lie, such as those of a medium that users wrote themselves; files that a
-            softs-fast client created are allowed anyway.
+        medium_cls: class of the students' medium. With the default, files that orders name (an absolute path) are
+            written too, within the limits of file_dirs.
+        spin_us: how long it polls for work before it blocks, as long as polling finds work often enough, microseconds.
+        file_dirs: directories in which students' files may lie, such as those of a medium that users wrote; files that
+            a softs-fast client created are always allowed.
         allow_remote: lets orders name TCP mediums on other machines.
         send_timeout_ms: how long `start` waits for the broker, milliseconds.
 
@@ -82,7 +84,7 @@ class Worker:
         self.backend_endpoint = backend_endpoint
         self.control_pub_endpoint = control_pub_endpoint
         self._current = CurrentModel()
-        self._follower: Follower | None = None
+        self._listener: ModelListener | None = None
         self._supplier = _WorkerSupplier(
             _by_product(self._current, generator_fn, 0),
             [PATTERN],
@@ -103,21 +105,21 @@ class Worker:
 
     @property
     def generation(self) -> int:
-        """Which use of `set_model` the model is from; 0: there was none yet."""
+        """Generation of the model; 0: no model was set yet."""
         return self._current.model.generation
 
     @property
     def model_id(self) -> str | None:
-        """The model that it makes samples of; None: none was set yet."""
+        """Name of the model that it makes samples of; None: none was set yet."""
         return self._current.model.model_id if self.generation else None
 
     @property
     def model_cfg(self) -> dict[str, Any] | None:
-        """What `set_model` was given with it."""
+        """Configuration of the model, as passed to `set_model`."""
         return self._current.model.model_cfg
 
     def hello(self) -> dict[str, Any]:
-        """Introduce this worker to the broker, waiting for one to appear; optional, `start` does it too.
+        """Register with the broker, waiting until one answers; optional, because `start` does it too.
 
         Returns:
             ``{"ok": True, "error": None, "peer_id": number}``.
@@ -128,15 +130,15 @@ class Worker:
         return self._supplier.hello()
 
     def start(self) -> None:
-        """Introduce this worker to the broker, waiting for one to appear, and begin to work in a thread.
+        """Register with the broker, waiting until one answers, and begin to work in a thread.
 
         Raises:
             HelloError: no broker within send_timeout_ms.
             ConfigError: control_pub_endpoint is malformed.
         """
-        if self._follower is not None:
+        if self._listener is not None:
             return
-        self._follower = Follower(
+        self._listener = ModelListener(
             self.control_pub_endpoint, self._switch, self._stop_for_leader, f"worker {self.worker_id}"
         )
         try:
@@ -146,7 +148,7 @@ class Worker:
             raise
 
     def run(self) -> None:
-        """Work until the leader says STOP, another thread calls `stop`, or Ctrl-C.
+        """Work until the leader sends STOP, another thread calls `stop`, or Ctrl-C.
 
         Raises:
             KeyboardInterrupt: Ctrl-C; the worker has stopped by then.
@@ -159,11 +161,11 @@ class Worker:
             self.stop()
 
     def stop(self) -> None:
-        """Leave the broker, waiting up to 2 s for a call of the generator that is running. Idempotent."""
+        """Disconnect from the broker, waiting up to 2 s for a running call of the generator. Idempotent."""
         self._current.close()
         self._supplier.stop()
-        if self._follower is not None:
-            self._follower.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def _switch(self, model: Model) -> None:
         newest = self._current.model
@@ -172,12 +174,12 @@ class Worker:
             newest.model_id,
             newest.encoded_cfg,
         ):
-            return  # it comes again with each connection
+            return  # the model is announced again on each connection
         logger.info("worker %d: generation %d, model %r", self.worker_id, model.generation, model.model_id)
         self._current.set(model)
 
     def _stop_for_leader(self) -> None:
-        logger.info("worker %d: the leader says STOP", self.worker_id)
+        logger.info("worker %d: the leader has sent STOP", self.worker_id)
         self.stop()
 
     def __enter__(self) -> Worker:
@@ -189,7 +191,7 @@ class Worker:
 
 
 class _WorkerSupplier(Supplier):
-    """A supplier that also writes to files of mediums that users have written themselves."""
+    """A supplier that also writes to the files of mediums that users have written."""
 
     def _open(self, address: str) -> Medium:
         if address.startswith("/") and issubclass(self._medium_cls, ShmMedium):
@@ -202,7 +204,7 @@ class _WorkerSupplier(Supplier):
         return super()._explain(product_id, problem)
 
     def _failure(self, product_id: str, error: Exception) -> str:
-        # Refusing is part of every switch, and no error of the generator's.
+        # Refusals are part of every switch, and no error of the generator.
         if isinstance(error, OrderRefused):
             logger.debug("order of %r refused: %s", product_id, error)
             return f"{_REFUSED}{error}"
@@ -215,5 +217,5 @@ def _by_product(
     return None if function is None else by_product(current, function, n_before)
 
 
-#: Tells broker and client that another attempt is of no use, and nobody's fault; docs/wire.md.
+#: Prefix by which broker and client know that the order is not tried again; see docs/wire.md.
 _REFUSED = "refused: "

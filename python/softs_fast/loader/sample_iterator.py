@@ -93,7 +93,7 @@ class Stream:
     def _begin(self, reader: Reader) -> None:
         lock = self._lock
         if lock.last is not weakref.ref(reader) or lock.wanted is not self._wanted:
-            self._resume()
+            self._resume(reader)
         lock.last = LOST
 
     def _hand_out(self, reader: Reader, begins_next: bool) -> tuple[str, Any]:
@@ -130,11 +130,13 @@ class Stream:
             elif current_version() == version:
                 wait.check(product, reader.is_starved)
 
-    def _resume(self) -> None:
+    def _resume(self, reader: Reader) -> None:
         """Go to the first sample that was not handed out: another reader took samples last, or taking was not completed."""
         last = self._lock.last()
         if last is not None:
             last.forget()
+        # After an error this reader may have samples, too, which are due again.
+        reader.forget()
         self._switch()
 
     def _switch(self) -> None:

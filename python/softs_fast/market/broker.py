@@ -1,4 +1,4 @@
-"""The broker: matches orders of clients to suppliers whose patterns match, and tells workers which model students want."""
+"""The broker: routes orders of clients to suppliers with a matching pattern, and announces models to workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def _accepts_four_endpoints(init: Callable[..., None]) -> Callable[..., None]:
-    """Let a constructor whose first argument is an `EndpointConfig` also take four endpoints by position.
+    """Let a constructor that takes an `EndpointConfig` first also take four endpoints by position.
 
     That is the form in the README of softs: frontend, backend, control, control_pub.
     """
@@ -40,26 +40,28 @@ def _accepts_four_endpoints(init: Callable[..., None]) -> Callable[..., None]:
 class Broker:
     """Routes orders from clients to suppliers, in a native thread that never needs the GIL.
 
-    An order carries a concrete ``product_id``; a supplier registers patterns. An order goes to a supplier with a pattern that
-    matches the whole product id, and stays with it until it answers or its connection ends: no time-out takes it away.
+    An order has a concrete ``product_id``; a supplier registers patterns. An order goes to a supplier with a pattern
+    that matches the whole product id, and stays with it until it answers or its connection ends: no time-out takes the
+    order away.
 
-    There are two forms. ``Broker(frontend_endpoint, backend_endpoint, control_endpoint, control_pub_endpoint)``, by position or by name,
-    also serves the control channel, through which a `StudentClient` tells each `Worker` which model to run; so does ``Broker()``, on
-    the default paths. ``Broker(EndpointConfig(...))`` serves clients and suppliers only, unless a control endpoint is named.
+    There are two forms. ``Broker(frontend_endpoint, backend_endpoint, control_endpoint, control_pub_endpoint)``, by
+    position or by name, also serves the control channel, through which a `StudentClient` tells each `Worker` which
+    model to run; so does ``Broker()``, on the default paths. ``Broker(EndpointConfig(...))`` serves clients and
+    suppliers only, unless a control endpoint is named.
 
     Args:
         endpoints: where clients (frontend) and suppliers (backend) connect; default: softs' two paths under ``/tmp``.
-        supplier_timeout: seconds after which a supplier on another host that vanished without a word counts as dead. A supplier
-            that is merely silent is never dropped.
+        supplier_timeout: seconds after which a supplier on another host counts as dead if TCP keep-alive probes are not
+            answered. A supplier that only sends nothing is never dropped.
         client_timeout: the same for clients; the smaller of the two is used.
-        max_queue_per_product: orders of one product that wait at the broker; more wait at their clients.
+        max_queue_per_product: orders of softs clients for one product that wait at the broker; more are refused.
         max_order_attempts: an order that fails so often is given up.
         frontend_endpoint: where clients connect, instead of `endpoints`.
         backend_endpoint: where suppliers and workers connect, instead of `endpoints`.
-        control_endpoint: where students say which model they want.
-        control_pub_endpoint: where workers, and students that follow, hear of it.
-        allow_remote: lets a TCP endpoint be reachable from other machines. There is no authentication: whoever
-            reaches the ports can order samples and make suppliers write.
+        control_endpoint: where students connect to set the model.
+        control_pub_endpoint: where workers, and students that follow, receive it.
+        allow_remote: lets a TCP endpoint be reachable from other machines. There is no authentication: any process
+            that reaches the ports can order samples and make suppliers write.
 
     Raises:
         ConfigError: a setting is out of range, or endpoints were given in both forms.
@@ -199,13 +201,13 @@ class Broker:
         self._core = self._control = None
 
     def wait(self) -> None:
-        """Sleep until the broker has stopped; at once if it is not running. Ctrl-C ends the wait."""
+        """Block until the broker has stopped; return at once if it is not running. Ctrl-C ends the wait."""
         if self._relays:
             self._relays[0].join()
 
     @property
     def bound_endpoints(self) -> EndpointConfig:
-        """Where the broker really listens: wildcards such as ``tcp://127.0.0.1:*`` are resolved while it runs."""
+        """Endpoints on which the broker listens; wildcards such as ``tcp://127.0.0.1:*`` are resolved while it runs."""
         if self._core is None:
             return self.endpoints
         frontend, backend = self._core.endpoints
@@ -213,7 +215,7 @@ class Broker:
 
     @property
     def bound_control_endpoints(self) -> ControlEndpoints | None:
-        """Where it listens for students and tells workers; None: it does not."""
+        """Endpoints of the control channel; None if it is not served."""
         if self._control is None:
             return self.control_endpoints
         return ControlEndpoints(*self._control.endpoints)
@@ -245,7 +247,7 @@ class Broker:
 
 
 def _relay(core: _core.Broker | _core.ControlServer, name: str) -> threading.Thread:
-    """Start a thread that passes a server's records to Python's logging; it sleeps in native code until there is one."""
+    """Start a thread that passes a server's records to Python's logging; it waits for them in native code."""
 
     def pass_on() -> None:
         while (record := core.next_log()) is not None:

@@ -1,4 +1,4 @@
-"""The client: owns the slots, orders samples, hands out the slots that are filled."""
+"""The client: owns slots, orders samples into them, and hands out the finished slots."""
 
 import logging
 import math
@@ -29,7 +29,7 @@ LeaveAfter = Callable[[str, Any, int], bool]
 logger = logging.getLogger(__name__)
 
 _PAGE, _LINE = 4096, 64
-#: A diagnosis asks the broker for at most this long.
+#: A diagnosis waits for the broker for at most this long.
 _DIAGNOSE_MS = 1000
 
 
@@ -44,11 +44,11 @@ class Client:
         address: of the medium; default: chosen by the medium.
         send_timeout_ms: how long a request waits for the broker, milliseconds.
         ordered: hand samples of a product out strictly by their sequence numbers, 0, 1, 2, ...: with a generator
-            that goes by that number, the stream is the same whoever generates it.
+            that depends on that number only, the stream is the same for any number of suppliers.
         prefetch: samples on order or finished ahead of requests at most; default: all slots.
-        spin_us: how long a wait looks for a result before it sleeps, microseconds.
-        block: slots that are handed out together, by `lease` only; slots that make no whole block are not used.
-        scribble: overwrite slots with 0xFF when they come back, so that who looks at one later notices.
+        spin_us: how long a wait polls for a result before it blocks, microseconds.
+        block: slots that are handed out together, by `lease` only; slots that do not fill a block are not used.
+        scribble: overwrite slots with 0xFF when they are released, so that a later read of one is noticed.
 
     Raises:
         ConfigError: a number is out of range, or the endpoint is malformed.
@@ -81,7 +81,7 @@ class Client:
         self.endpoint = endpoint
         self.slot_count = num_slots
         self.send_timeout_ms = send_timeout_ms
-        # What dead clients left behind goes before our own slots need the room.
+        # Segments of dead clients are removed before our own slots need the memory.
         _core.sweep()
         apart: dict[str, int] = {}
         if (stride := slot_stride(medium_cls, slot_size)) != slot_size:
@@ -89,9 +89,9 @@ class Client:
         self.medium = medium_cls(
             address=address, slot_size=slot_size, num_slots=num_slots, create=True, **apart
         )
-        #: Whether slots are overwritten when they come back.
+        #: Whether slots are overwritten when they are released.
         self.scribbles = scribble
-        #: Whether samples come strictly by their numbers.
+        #: Whether samples are delivered strictly by sequence.
         self.is_ordered = ordered
         try:
             if not isinstance(self.medium.address, str):
@@ -119,7 +119,7 @@ class Client:
         self._finalizer = weakref.finalize(self, _close, self._core, self.medium, os.getpid())
 
     def hello(self) -> dict[str, Any]:
-        """Introduce this client to the broker, waiting for one to appear; optional, orders do it too.
+        """Register with the broker, waiting until one answers; optional, because orders do it too.
 
         Returns:
             ``{"ok": True, "error": None, "peer_id": number}``.
@@ -138,7 +138,7 @@ class Client:
         """Put one free slot on order.
 
         Returns:
-            The order's id; ``None`` when no slot is free, or no broker was there within send_timeout_ms.
+            The order's id; ``None`` if no slot is free, or no broker answered within send_timeout_ms.
         """
         order_id = self._core.request_slot(product_id, self.send_timeout_ms)
         if order_id is None:
@@ -146,72 +146,73 @@ class Client:
         return order_id
 
     def poll_completions(self, timeout_ms: int = 0) -> int:
-        """Wait for results; how many arrived since the last call."""
+        """Wait for results; return how many arrived since the last call."""
         return self._core.poll_completions(max(timeout_ms, 0))
 
     def get_completed(self) -> int | None:
-        """The oldest finished slot, of whatever product; it is yours until `release_slot`."""
+        """Return the oldest finished slot of any product; it stays held until `release_slot`."""
         return self._core.take_completed()
 
     def release_slot(self, slot_id: int) -> None:
-        """Give a slot back, so that it can be ordered again.
+        """Release a held slot, so that it can be ordered again.
 
         Raises:
-            ConfigError: there is no such slot, or it is not handed out (released twice).
+            ConfigError: there is no such slot, or it is not held (released twice).
         """
         self._core.release_slot(slot_id)
 
     def request_sample(self, product_id: str, timeout_ms: int = 1000) -> int | None:
-        """A finished slot of `product_id`, waiting for one if need be.
+        """Return a finished slot of `product_id`, waiting for one if necessary.
 
-        All free slots are kept on order for the products asked for lately, so that usually one is ready.
+        All free slots are kept on order for the products requested lately, so that usually one is ready.
 
         Returns:
-            The slot, yours until `release_slot`; ``None`` when none came within timeout_ms (`diagnose` knows why).
+            The slot, held until `release_slot`; ``None`` if none was finished within timeout_ms (`diagnose` returns
+            the cause).
         """
         slot_id = self._core.request_sample(product_id, max(timeout_ms, 0))
         if slot_id is None:
-            self._after_timeout()
+            self.maintain()
         return slot_id
 
     def gather(
         self, product_id: str, n: int, done: int, targets: Sequence[tuple[Any, ...]], timeout_ms: int
     ) -> int:
-        """Copy samples of `product_id` into rows `done` to `n` of a batch, all that come within timeout_ms.
+        """Copy samples of `product_id` into rows `done` to `n` of a batch, all that are finished within timeout_ms.
 
-        The slots go back at once. Needs a medium in a segment (`own_segment`), and blocks of 1.
+        The slots are released at once. Needs a medium in a segment (`own_segment`), and blocks of 1.
 
         Args:
             product_id: what to order.
             n: rows of the batch.
             done: how many of them are filled.
-            targets: per tensor, where it begins in a slot, bytes, and writable contiguous memory for n rows; its
-                length / n is how much of each slot goes there. If the slots are to be decoded, a third item is the
-                native codec (`softs_fast.codecs`), and the length that of what is decoded.
-            timeout_ms: how long to wait.
+            targets: per tensor its offset in a slot, bytes, and writable contiguous memory for n rows; length / n
+                bytes of each slot are copied there. If the slots are to be decoded, a third item is the native codec
+                (`softs_fast.codecs`), and the memory is that of the decoded rows.
+            timeout_ms: how long to wait, milliseconds.
 
         Returns:
-            How many rows are filled now.
+            Number of rows that are filled now.
 
         Raises:
             ConfigError: the arguments do not fit each other or the slots, or there is no segment.
-            WireError: a slot has what its codec does not write; it has gone back.
+            WireError: a slot has content that its codec does not write; the slot was released.
         """
         n_filled = self._core.gather(product_id, n, done, list(targets), timeout_ms)
         if n_filled < n:
-            self._after_timeout()
+            self.maintain()
         return n_filled
 
     def gather_ahead(self, product_id: str, n: int, targets: Sequence[tuple[int, Any]]) -> "_core.Ahead":
-        """Begin to copy samples that are there into the n rows of a batch, in a native thread that waits for none.
+        """Begin to copy finished samples into the n rows of a batch, in a native thread that waits for no sample.
 
         Args:
             product_id: what to order.
             n: rows of the batch.
-            targets: as for `gather`, without codecs. They must not be looked at before the end.
+            targets: as for `gather`, without codecs. They must not be read before ``finish()``.
 
         Returns:
-            What is under way; its ``finish()`` waits for the end, and returns how many rows are filled.
+            A handle; its ``finish()`` waits for the thread and returns how many rows are filled.
 
         Raises:
             ConfigError: the targets do not fit, or there is no segment.
@@ -219,78 +220,80 @@ class Client:
         return self._core.gather_ahead(product_id, n, list(targets))
 
     def lease(self, product_id: str, timeout_ms: int) -> "_core.Lease | None":
-        """A block of neighbouring slots with consecutive samples of `product_id`, waiting for it if need be.
+        """Return a block of neighbouring slots with consecutive samples of `product_id`, waiting if necessary.
 
         Returns:
-            Their memory, uint8 [block * slot_stride of the medium], yours until nothing refers to it any more; ``None`` when no
-            block was complete within timeout_ms. With `CudaIpcMedium` it says which slots they are, and stands for them; what it shows
-            is a ticket.
+            Their memory, uint8 [block * slot_stride of the medium], held until nothing refers to it any more; ``None``
+            if no block was complete within timeout_ms. With `CudaIpcMedium` the memory contains the slots' tickets,
+            and the samples are on the device.
 
         Raises:
             ConfigError: there is no segment.
         """
         lease = self._core.lease(product_id, timeout_ms)
         if lease is None:
-            self._after_timeout()
+            self.maintain()
         return lease
 
     def n_failures(self, product_id: str) -> int:
-        """How many orders of `product_id` have failed in a row, since the last one that did not."""
+        """Return how many orders of `product_id` have failed since the last one that did not."""
         failure = self._core.failure(product_id)
         return 0 if failure is None else failure[0]
 
     @property
     def n_blocks_held(self) -> int:
-        """Blocks that were leased and have not come back."""
+        """Number of blocks that are leased and not released."""
         return self._core.n_blocks_held
 
     def position(self, product_id: str) -> int:
-        """How many samples of the product's stream were handed out, including those before a `seek`."""
+        """Return how many samples of the product's stream were handed out, including those before a `seek`."""
         return self._core.position(product_id)
 
     def seek(self, product_id: str, start: int, run: int, stride: int, position: int) -> None:
-        """Go to another place of the product's stream; what was ordered of it is forgotten.
+        """Go to another position of the product's stream; its open orders are discarded.
 
-        Sample i has the sequence number start + (i // run) * stride + i % run; so workers can take turns.
+        Sample i has the sequence number start + (i // run) * stride + i % run, so that several DataLoader workers can
+        each make every stride-th run.
 
         Args:
-            product_id: whose stream.
+            product_id: product of the stream.
             start: sequence number of the first sample.
             run: samples that follow each other.
             stride: from the beginning of one run to that of the next.
-            position: which sample comes next.
+            position: index i of the next sample.
         """
         self._core.seek(product_id, start, run, stride, position)
 
     def discard(self) -> int:
-        """Forget everything ordered so far: none of it will be handed out any more.
+        """Make all open orders and finished samples stale: none of them is handed out any more.
 
-        Slots that a supplier is working on come back when it has finished.
+        Slots that a supplier is writing become free when it has finished.
 
         Returns:
-            How many orders were taken back before a supplier had started them.
+            Number of orders that were cancelled before a supplier had started them.
         """
         cancelled = self._core.discard(self.send_timeout_ms)
         self._relay_log()
         return cancelled
 
     def follow(self, product_id: str, *, ahead: bool = True) -> None:
-        """Hand out samples of this product alone from now on; everything else is discarded, see `discard`.
+        """Follow a product: hand out its samples only from now on; everything else is discarded, see `discard`.
 
-        Calls in other threads that wait for another product come back with nothing, as do later ones. It waits up to
-        send_timeout_ms for the broker, if that has orders to take back.
+        Calls in other threads that wait for another product return without a sample, as do later ones. This call waits
+        up to send_timeout_ms for the broker if the broker has orders to cancel.
 
         Args:
-            product_id: which one.
+            product_id: the product to follow.
             ahead: order samples of it now, ahead of the first request.
         """
         self._core.follow(product_id, ahead, self.send_timeout_ms)
         self._relay_log()
 
     def leave_after(self, product_id: str, memory: Any, word: int) -> bool:
-        """Sleep while `memory` begins with `word`, four bytes; if it does not then, leave `product_id`, in case it is followed.
+        """Block while `memory` begins with `word`, four bytes; then leave `product_id`, if it is followed.
 
-        That is, discard what was ordered, without the interpreter; requests get nothing until `follow` is called. It may come back early.
+        To leave a product is to discard its orders, which needs no interpreter; requests get no sample until `follow`
+        is called. The call may also return early.
 
         Returns:
             Whether the product was left.
@@ -298,11 +301,11 @@ class Client:
         return self._core.leave_after(product_id, memory, word)
 
     def cancel(self, order_id: str) -> bool:
-        """Take one order back; ``False`` if a supplier has it already, or it is unknown."""
+        """Cancel one order; return ``False`` if a supplier has it already, or it is unknown."""
         return self._core.cancel(order_id, self.send_timeout_ms)
 
     def get_stats(self) -> dict[str, Any]:
-        """The broker's statistics: the fields of `BrokerStats`, with ``ok`` and ``error``.
+        """Return the broker's statistics: the fields of `BrokerStats`, with ``ok`` and ``error``.
 
         Raises:
             BrokerTimeout: no answer within send_timeout_ms (a RuntimeError, as in softs).
@@ -314,7 +317,7 @@ class Client:
         return {"ok": True, "error": None, **stats}
 
     def diagnose(self, product_id: str, waited_s: float) -> SampleTimeout:
-        """Why no sample of `product_id` came for `waited_s` seconds, as an exception to raise."""
+        """Return the cause why no sample of `product_id` arrived for `waited_s` seconds, as an exception to raise."""
         head = f"no sample of product {product_id!r} within {waited_s:.1f} s: "
         stats: dict[str, Any] | None = None
         started = time.monotonic()
@@ -349,7 +352,7 @@ class Client:
         n_busy, busiest_s, n_open = (diagnosis[key] for key in ("busy_suppliers", "busiest_s", "queued"))
         n_in_lane, n_open_in_lane = self._core.lane_state(product_id)
         if n_open_in_lane:
-            # Of those the broker knows nothing.
+            # The broker does not know the orders in lanes.
             n_busy, busiest_s, n_open = n_busy + n_in_lane, max(busiest_s, waited_s), n_open + n_open_in_lane
         n_matching = diagnosis["matching_suppliers"]
         return SuppliersBusy(
@@ -358,17 +361,30 @@ class Client:
         )
 
     def close(self) -> None:
-        """Leave the broker, close and remove the medium. Idempotent.
+        """Disconnect from the broker, close and remove the medium. Idempotent.
 
-        From now on all calls that want something of the broker or a slot raise SegmentError, also those that wait in
-        other threads; `release_slot` does not.
+        All later calls that need the broker or a slot raise SegmentError, also those that wait in other threads;
+        `release_slot` does not.
         """
         self._finalizer()
 
-    def _after_timeout(self) -> None:
+    def gather_pipeline(self, n_threads: int) -> "_core.GatherPipeline":
+        """A queue of batches that native threads fill in order, ahead of the caller, which calls `maintain` now and then.
+
+        Args:
+            n_threads: how many threads copy.
+
+        Raises:
+            ConfigError: there is no segment.
+            SegmentError: the client is closed.
+        """
+        return self._core.gather_pipeline(n_threads)
+
+    def maintain(self) -> None:
+        """Relay log records, and keep the name of the segment; for callers that wait for samples without this class."""
         self._relay_log()
         if isinstance(self.medium, ShmMedium):
-            # On Python before 3.13 the exit of a softs supplier removes the name, and no other can attach.
+            # On Python before 3.13 the exit of a softs supplier removes the name, and no other supplier can attach.
             self.medium.ensure_linked()
 
     def _relay_log(self) -> None:
@@ -383,10 +399,10 @@ class Client:
 
 
 def slot_stride(medium_cls: Callable[..., Medium], slot_size: int) -> int:
-    """Return how far apart a client's slots begin in its medium, bytes.
+    """Return the bytes from one slot of a client's medium to the next.
 
-    Slots of a page or more begin on cache lines: copies of them are faster, and tensors on them are aligned. A medium that
-    a user has written gets what softs gives it.
+    Slots of a page or more begin on cache lines: copies of them are faster, and tensors on them are aligned. A medium
+    that a user has written gets the stride of softs, slot_size.
     """
     if medium_cls in (ShmMedium, FilesystemMedium) and slot_size >= _PAGE:
         return -(-slot_size // _LINE) * _LINE
@@ -394,9 +410,9 @@ def slot_stride(medium_cls: Callable[..., Medium], slot_size: int) -> int:
 
 
 def own_segment(medium: Medium) -> _core.Segment | None:
-    """Return the native memory of a medium that can be read without asking the medium.
+    """Return the native segment of a medium, for reads that bypass the medium's methods.
 
-    None where there is none, or where a subclass reads in a way of its own.
+    None if it has no segment, or a subclass overrides how it reads.
     """
     if not isinstance(medium, SegmentMedium):
         return None

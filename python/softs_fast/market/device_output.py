@@ -1,4 +1,4 @@
-"""Samples onto the devices of those who ordered them: what `CudaIpcMedium` makes of a generator's tensors."""
+"""Writes a generator's tensors to the devices of the clients that ordered them, for `CudaIpcMedium`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ __all__ = ["DeviceOutput"]
 
 
 class DeviceOutput:
-    """Puts samples where the tickets of the slots say; an `Output`.
+    """An `Output` that writes samples to the places that the slots' tickets name.
 
-    Tensors on a device are packed, and floats cast to what the config says, by one kernel for all slots of a call; what is on the host is
-    copied. Orders that came through the broker have plain memory for a slot: samples are put there, with the same casts.
+    Tensors on a device are packed, and floats cast to the dtypes of the config, by one kernel for all slots of a call;
+    tensors on the host are copied. An order that came through the broker has plain memory as its slot: samples are
+    written there, with the same casts.
 
     Args:
-        config: what a sample is made of; None if functions deal in bytes.
+        config: layout of a sample; None if functions return bytes.
         slot_size: bytes of one sample.
     """
 
@@ -59,7 +60,10 @@ class DeviceOutput:
             self._put_bytes(rows_of_bytes(samples, sizes, with_config=self._config is not None), slots)
 
     def lend(self, slot: memoryview) -> Any:
-        """Return tensors on the slot, or where its device cannot be reached, on the host; without a config one of uint8 [slot_size]."""
+        """Return tensors on the slot, or on the host if its device cannot be reached.
+
+        Without a config it is one tensor, uint8 [slot_size].
+        """
         self.writers.close_gone()
         head = _head(slot)
         place = None if head is None else self.writers.slot(head)
@@ -67,14 +71,14 @@ class DeviceOutput:
             self._lent = memory = import_torch().empty(self._slot_size, dtype=import_torch().uint8)
             return memory if self._config is None else _parts_of(memory, self._config)
         self._lent = None
-        # The function works on the slot at once, in whatever stream it likes.
+        # The function may write to the slot at once, in any stream.
         place.await_drained()
         arena = place.arena
         memory = cuda.tensor_over(place.address, "uint8", (self._slot_size,), (1,), arena.device, arena)
         return memory if self._config is None else _parts_of(memory, self._config)
 
     def take_back(self, slot: memoryview) -> None:
-        """See `Output.take_back`. What the function did in torch's current stream counts."""
+        """Finish the slot, see `Output.take_back`; work in torch's current stream is waited for."""
         lent, self._lent = self._lent, None
         if lent is not None:
             self._put_bytes([lent.numpy()], [slot])
@@ -108,7 +112,7 @@ class DeviceOutput:
         device = next((d for value in sample.values() if (d := _device_of(value)) is not None), None)
         heads = [_head(slot) for slot in slots]
         places = [None if head is None else self.writers.slot(head, device) for head in heads]
-        # Those of one client at a time: a call may serve several.
+        # One client's slots at a time: a call may serve several clients.
         arenas = {
             id(place.arena): place.arena for place in places if place is not None and place.arena.is_open
         }
@@ -127,7 +131,7 @@ class DeviceOutput:
         chosen: Sequence[int],
         targets: Sequence[tuple[memoryview, Any]],
     ) -> None:
-        """Write rows of a batch, or the one sample that there is, to slots of one arena."""
+        """Write rows of a batch, or a single sample, to slots of one arena."""
         assert self._config is not None
         keep: list[Any] = []
         table: list[list[Row]] = [[] for _ in chosen]
@@ -147,7 +151,7 @@ class DeviceOutput:
                 size = source.element_size()
                 address = source.data_ptr()
                 if name == out and (ITEM_BYTES[out] == 1 or offset % size or address % size):
-                    # As plain bytes: dtypes that the kernel does not know, and places that are not aligned.
+                    # As plain bytes: dtypes that the kernel does not know, and offsets that are not aligned.
                     name, out, items, size = "uint8", "uint8", spec.nbytes, 1
                 for i, row in enumerate(chosen):
                     table[i].append((address + row * items * size, items, name, offset, out))
@@ -166,7 +170,7 @@ class DeviceOutput:
         slots: Sequence[memoryview],
         places: Sequence[DeviceSlot | None],
     ) -> None:
-        """Write rows of a batch to the host's memory: that of the segment, or plain memory."""
+        """Write rows of a batch to host memory: the segment's, or plain memory."""
         assert self._config is not None
         cast = {spec.name: _cast(spec, sample[spec.name]) for spec in self._config.specs}
         memories = []
@@ -192,7 +196,7 @@ class DeviceOutput:
 
 
 def _head(slot: memoryview) -> Any:
-    """Return the slot in the segment that a view is of; None for plain memory."""
+    """Return the segment's slot under a view; None for plain memory."""
     return slot.obj if isinstance(slot.obj, _core.Lease) else None
 
 
@@ -201,19 +205,19 @@ def _device_of(value: object) -> int | None:
 
 
 def _cast(spec: TensorSpec, value: Any) -> Any:
-    """Return a tensor, an array or a number with the dtype of the spec, where it was another float."""
+    """Return a value cast to the dtype of the spec if it has another float dtype."""
     np = import_numpy()
     if isinstance(value, np.ndarray | np.generic) and value.dtype.name in _FLOATS - {spec.dtype}:
         value = import_torch().from_numpy(np.ascontiguousarray(value))
     if not is_tensor(value) or not {name := torch_dtype_to_str(value.dtype), spec.dtype} <= _FLOATS:
         return value
-    # To 16 bits by float32, as the kernel does it.
+    # To 16 bits by way of float32, as in the kernel.
     narrows = name == "float64" and ITEM_BYTES[spec.dtype] == 2
     return (value.float() if narrows else value).to(torch_dtype(spec.dtype))
 
 
 def _source(spec: TensorSpec, rows: tuple[int, ...], value: Any, device: int, offset: int) -> Any:
-    """Return what is to be copied of a field: a contiguous tensor on the device, whose dtype the kernel casts, or an array on the host.
+    """Return the source of a copy: a contiguous tensor on the device, which the kernel casts, or an array on the host.
 
     Raises:
         ConfigError: another shape, or a dtype that cannot be cast.
@@ -239,7 +243,7 @@ def _source(spec: TensorSpec, rows: tuple[int, ...], value: Any, device: int, of
 
 
 def _parts_of(memory: Any, config: BatchConfig) -> dict[str, Any]:
-    """Return the tensors of a sample on a tensor of bytes, which begins at a place that is aligned for all of them.
+    """Return the tensors of a sample as views of a tensor of bytes that is aligned for all of them.
 
     Raises:
         ConfigError: one would be unaligned.
@@ -249,12 +253,13 @@ def _parts_of(memory: Any, config: BatchConfig) -> dict[str, Any]:
         offset = config.get_offset(spec.name)
         if spec.numel and offset % ITEM_BYTES[spec.dtype]:
             raise ConfigError(
-                f'tensor "{spec.name}" ({spec.dtype}) would be unaligned at byte {offset}; order the tensors by item size, largest first'
+                f'tensor "{spec.name}" ({spec.dtype}) would be unaligned at byte {offset}; order the tensors by item '
+                "size, largest first"
             )
         part = memory[offset : offset + spec.nbytes] if spec.numel else memory[:0]
         tensors[spec.name] = part.view(spec.torch_dtype).view(spec.shape)
     return tensors
 
 
-#: What the kernel casts to each other.
+#: Dtypes that the kernel casts to each other.
 _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})

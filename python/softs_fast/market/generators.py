@@ -1,6 +1,6 @@
-"""The user's functions that make samples, in one form: make the samples of some orders into their slots.
+"""Generators: the user's functions in one form, which makes the samples of some orders in their slots.
 
-Pure Python without threads, sockets or memory of its own: who calls it brings the slots.
+Pure Python without threads, sockets or memory of its own: the caller passes the slots.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = [
 
 
 class Generator(Protocol):
-    """Makes samples into slots.
+    """Makes samples in slots.
 
     Attributes:
         function: the user's function.
         wants_sequence: whether `function` takes the sequence number, or numbers, as its last argument.
         max_batch: samples that one call of `function` can make; `make` takes at most as many.
         is_plain: whether `function` takes one product and returns the bytes of one sample, so that a caller
-            who checks their number needs no `make`.
-        batch_function: `function`, if it returns the bytes of many samples, so that a caller who checks their
-            number and sizes needs no `make`; what is not as expected goes to `BatchGenerator.store`.
+            that checks their number needs no `make`.
+        batch_function: `function`, if it returns the bytes of many samples, so that a caller that checks their
+            number and sizes needs no `make`; other results go to `BatchGenerator.store`.
     """
 
     @property
@@ -52,50 +52,54 @@ class Generator(Protocol):
     def batch_function(self) -> Callable[..., Any] | None: ...
 
     def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
-        """Make one sample per slot; on an error, all slots are undefined.
+        """Make one sample per slot; on an error, the contents of all slots are undefined.
 
-        Nothing that is kept here refers to a slot afterwards; what the user's function keeps of it, does.
+        The generator keeps no reference to a slot; the user's function may.
 
         Args:
-            product_id: what to make.
+            product_id: the product to make.
             sequences: the number of each sample in its stream.
             slots: writable bytes of each sample, contiguous, as many as there are sequences.
 
         Raises:
-            GeneratorFailed: the function did not make samples; the text names the product, what it made and
-                what is needed.
-            Exception: what the function raises, as it is.
+            GeneratorFailed: the function did not make samples; the text names the product, the result and what is
+                needed.
+            Exception: an exception of the function, unchanged.
         """
 
 
 class Output(Protocol):
-    """Puts what the user's functions make into slots.
+    """Stores results of the user's functions in slots.
 
     Attributes:
-        is_bytes: whether it takes nothing but bytes and puts them into the memory of the slots, so that a caller may do that himself.
+        is_bytes: whether it takes only bytes and copies them to the memory of the slots, so that a caller may copy them
+            itself.
     """
 
     @property
     def is_bytes(self) -> bool: ...
 
     def put(self, sample: object, slot: memoryview) -> None:
-        """Put one sample into a slot. Raises ConfigError if it is none."""
+        """Store one sample in a slot. Raises ConfigError if it is not one."""
 
     def put_all(self, samples: object, slots: Sequence[memoryview]) -> None:
-        """Put what makes as many samples as there are slots into these. Raises ConfigError if it is not that."""
+        """Store a batch with one sample per slot in the slots. Raises ConfigError if it is not one."""
 
     def lend(self, slot: memoryview) -> Any:
-        """Return what a function fills with one sample: memory, or a dict of tensors. Raises ConfigError if there can be none."""
+        """Return the memory, or the dict of tensors, that a function fills with one sample.
+
+        Raises ConfigError if the slot has no such views.
+        """
 
     def take_back(self, slot: memoryview) -> None:
-        """Finish what was lent last: it is filled."""
+        """Finish the slot that was lent last, after the function has filled it."""
 
 
 class SlotOutput:
-    """Puts samples into the memory of the slots.
+    """An `Output` that stores samples in the memory of the slots.
 
     Args:
-        config: what a sample is made of; None if functions deal in bytes.
+        config: layout of a sample; None if functions return bytes.
     """
 
     def __init__(self, config: BatchConfig | None = None) -> None:
@@ -128,7 +132,7 @@ class SlotOutput:
         return slot if self._config is None else self._config.views(slot)
 
     def take_back(self, slot: memoryview) -> None:
-        """Nothing: the function wrote to the slot."""
+        """Do nothing: the function has written to the slot."""
 
 
 class SampleGenerator:
@@ -202,8 +206,8 @@ class FillGenerator:
 
     Args:
         function: writes the whole sample into `out`, the slot's bytes; with a config into {name: dtype
-            [*shape]} on the slot's memory, see `BatchConfig.views`. What it returns is ignored. `out` has
-            what the slot's last sample left. It must not be used after the call: the slot has passed on.
+            [*shape]} on the slot's memory, see `BatchConfig.views`. Its return value is ignored. `out` contains the
+            slot's previous sample. It must not be used after the call: the slot is the client's again.
         output: where samples go.
     """
 
@@ -223,7 +227,7 @@ class FillGenerator:
                 lent = self._output.lend(slot)
             except ConfigError as error:
                 raise _failed("fill_fn", product_id, error) from None
-            # The function may do with its dict what it likes; a copy tells what it did.
+            # The function may change its dict; a copy shows what was changed.
             out = dict(lent) if isinstance(lent, dict) else lent
             self.function(product_id, out, *((sequence,) if self.wants_sequence else ()))
             if isinstance(lent, dict):
@@ -241,23 +245,23 @@ def make_generator(
     max_batch: int = 64,
     output: Output | None = None,
 ) -> Generator:
-    """Return the generator of the one function that is given.
+    """Return the generator for the one function that is given.
 
     A function gets the sequence number, or numbers, if it has one more positional parameter than the form
-    without them, and that one either has no default or is called `sequence` or `sequences`. A function that
-    takes one with another default, such as `lambda product_id, model=model: ...`, means its default.
+    without them, and that one either has no default or is called `sequence` or `sequences`. Another parameter with a
+    default, as in `lambda product_id, model=model: ...`, keeps its default.
 
     Args:
         generator_fn: see `SampleGenerator`.
         batch_generator_fn: see `BatchGenerator`.
         fill_fn: see `FillGenerator`.
         slot_size: bytes of one sample.
-        batch_config: what a sample is made of, `slot_size` bytes; None if functions deal in bytes.
+        batch_config: layout of a sample of `slot_size` bytes; None if functions return bytes.
         max_batch: the largest n for `batch_generator_fn`.
         output: where samples go; default: into the memory of the slots.
 
     Raises:
-        ConfigError: not exactly one function; a config of another size, or one that encodes in its own way, or with
+        ConfigError: not exactly one function; a config of another size, one with an `encode` of its own, or one with
             a codec for `fill_fn`; max_batch is less than 1.
     """
     functions = {"generator_fn": generator_fn, "batch_generator_fn": batch_generator_fn, "fill_fn": fill_fn}
@@ -284,10 +288,10 @@ def make_generator(
 
 
 def flat_bytes(data: object, need: str) -> bytes | bytearray | memoryview:
-    """Return data as bytes in one row, copied only if they do not lie in one.
+    """Return data as contiguous bytes, copied only if it is not contiguous.
 
     Raises:
-        ConfigError: they are no bytes; the text says what is needed.
+        ConfigError: it is no bytes; the text names what is needed.
     """
     if isinstance(data, bytes | bytearray):
         return data
@@ -306,10 +310,10 @@ def rows_of_bytes(
     Args:
         samples: a list or tuple of them, or all end to end.
         sizes: bytes of each sample.
-        with_config: whether tensors would have done too, for the text of errors.
+        with_config: whether tensors are accepted too, for the text of errors.
 
     Raises:
-        ConfigError: it is something else, or there are more bytes or fewer.
+        ConfigError: it is of another type, or has more or fewer bytes.
     """
     n = len(sizes)
     if isinstance(samples, list | tuple):
@@ -332,9 +336,9 @@ def rows_of_bytes(
 
 
 def takes_argument(function: Callable[..., Any], n_before: int, *names: str) -> bool:
-    """Return whether a function takes a certain argument after its first `n_before` positional ones.
+    """Return whether a function takes an optional argument after its first `n_before` positional ones.
 
-    It does if there is one more, which has no default or is called by one of `names`.
+    It does if there is one more parameter that has no default or has one of `names`.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -362,7 +366,7 @@ def _check_config(config: BatchConfig, slot_size: int) -> None:
 
 
 def _check_in_place(product_id: str, given: Mapping[str, Any], out: Mapping[str, Any]) -> None:
-    """Check that a function has filled what it was given, which is on the slot, and not replaced it."""
+    """Check that a function has filled the tensors on the slot instead of replacing them."""
     changed = [str(key) for key in {**given, **out} if key not in given or out.get(key) is not given[key]]
     if changed:
         error = f"replaced, added or removed {changed} in out, need them written to: out[name][...] = value"

@@ -1,7 +1,7 @@
-"""The softs dialect of the wire in Python: endpoints, statistics, and helpers to speak to a broker by hand.
+"""The softs dialect of the wire in Python: endpoints, statistics, and helpers to encode and decode messages.
 
 Brokers, clients and suppliers of softs-fast encode and decode natively and do not use the helpers of this
-module. docs/wire.md has the messages.
+module. docs/wire.md lists the messages.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ControlEndpoints:
     """The two endpoints of a broker's control channel.
 
     Args:
-        control: where students say which model they want, `ipc://path` or `tcp://host:port`.
-        control_pub: where workers, and students that follow, hear of it.
+        control: where students connect to set the model, `ipc://path` or `tcp://host:port`.
+        control_pub: where workers, and students that follow, receive it.
     """
 
     control: str = "ipc:///tmp/softs_control.sock"
@@ -113,7 +113,7 @@ class OrderState:
 
 @dataclass
 class ClientInfo:
-    """What a broker knows of a client; `last_seen` is in seconds."""
+    """A broker's record of a client; `last_seen` is in seconds."""
 
     peer_id: int
     last_seen: float = 0.0
@@ -121,7 +121,7 @@ class ClientInfo:
 
 @dataclass
 class SupplierInfo:
-    """What a broker knows of a supplier; `last_seen` is in seconds."""
+    """A broker's record of a supplier; `last_seen` is in seconds."""
 
     peer_id: int
     product_ids: list[str] = field(default_factory=list)
@@ -140,14 +140,14 @@ class OrderRequest:
 
 @dataclass
 class OrderCancel:
-    """CANCEL: a client takes an order back."""
+    """CANCEL: a client cancels an order."""
 
     order_id: str
 
 
 @dataclass
 class OrderWork:
-    """WORK: a broker hands an order to a supplier."""
+    """WORK: a broker dispatches an order to a supplier."""
 
     order_id: str
     product_id: str
@@ -157,7 +157,7 @@ class OrderWork:
 
 @dataclass
 class OrderDone:
-    """DONE: a supplier wrote the sample of an order, or could not."""
+    """DONE: a supplier has written the sample of an order, or has failed."""
 
     order_id: str
     success: bool = True
@@ -165,7 +165,7 @@ class OrderDone:
 
 @dataclass
 class Order:
-    """An order as a broker keeps it; `dispatched_at` is in seconds."""
+    """A broker's record of an order; `dispatched_at` is in seconds."""
 
     order_id: str
     product_id: str
@@ -182,8 +182,8 @@ class Order:
 class BrokerStats:
     """Counts of a broker; `product_ids` are the patterns of the connected suppliers.
 
-    The last four are of the control channel: the newest model (generation 0: none yet), the ranks of the students that
-    are connected, and how many subscribers wait for a first model.
+    The last four describe the control channel: the newest model (generation 0: none yet), the ranks of the connected
+    students, and the number of subscribers that wait for a first model.
     """
 
     pending_orders: int

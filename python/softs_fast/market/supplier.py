@@ -1,4 +1,4 @@
-"""The supplier: calls a generator and writes what it returns into the slot that was ordered."""
+"""The supplier: calls a generator and writes the samples that it returns into the ordered slots."""
 
 import logging
 import os
@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 
 #: Mediums kept open at a time; a client has one.
 _MAX_WRITERS = 64
-#: `stop` waits this long for a generator that is running.
+#: `stop` waits this long for a running generator, seconds.
 _STOP_S = 2.0
 #: A batch waits at most a minute for more orders.
 _MAX_WAIT_MS = 60_000
-#: Who has nothing to do looks for it at most a second.
+#: The longest time to poll for work before the thread blocks.
 _MAX_SPIN_US = 1_000_000
 _MAX_WEIGHT = 1000
 
@@ -32,36 +32,38 @@ _MAX_WEIGHT = 1000
 class Supplier:
     """Serves the products that its patterns match.
 
-    Give one function: `generator_fn`, `batch_generator_fn` or `fill_fn`. Each gets the number of the sample in its client's stream
-    too, if it takes one more positional argument, without a default or called ``sequence`` (``sequences``).
-    What it raises goes to the client with its traceback.
+    Give one function: `generator_fn`, `batch_generator_fn` or `fill_fn`. If it takes one more positional argument,
+    without a default or called ``sequence`` (``sequences``), it also gets the number of the sample in its client's
+    stream. An exception that it raises is sent to the client with its traceback.
 
-    Clients on this machine are served through the memory of their slots, with `ShmMedium` and `FilesystemMedium`; all others, and
-    those of softs, through the broker.
+    Clients on this machine are served through lanes in their own memory, with `ShmMedium` and `FilesystemMedium`; all
+    other clients, and those of softs, are served through the broker.
 
     Args:
-        generator_fn: ``generator_fn(product_id)`` returns one sample: bytes, bytearray or memoryview of exactly slot_size; with a
-            batch_config also a mapping {name: dtype [*shape]} of tensors or arrays. It may be assigned anew while the supplier runs.
+        generator_fn: ``generator_fn(product_id)`` returns one sample: bytes, bytearray or memoryview of exactly
+            slot_size; with a batch_config also a mapping {name: dtype [*shape]} of tensors or arrays. A new function
+            may be assigned while the supplier runs.
         product_ids: patterns of the products it can make: regular expressions matched with the whole product id, by a
             linear-time engine (no look-around, no back-references). Text without special characters matches itself.
         endpoint: the broker's backend.
         medium_cls: class of the clients' medium; ``medium_cls.attach(address)`` opens it.
         slot_size: bytes of one sample.
         send_timeout_ms: how long `start` waits for the broker, milliseconds.
-        batch_generator_fn: ``batch_generator_fn(product_id, n)`` returns n samples: a list of bytes, or all n end to end; with a
-            batch_config also a mapping {name: dtype [n, *shape]}.
-        fill_fn: ``fill_fn(product_id, out)`` makes one sample in place: `out` is the memory of the slot, a writable memoryview uint8
-            [slot_size], or with a batch_config a mapping {name: dtype [*shape]} on that memory. It is good for the call only: who
-            writes to it later damages other samples. A fork may not write to it (SIGSEGV).
-        batch_config: what a sample is made of, for functions that deal in tensors or arrays.
+        batch_generator_fn: ``batch_generator_fn(product_id, n)`` returns n samples: a list of bytes, or all n end to
+            end; with a batch_config also a mapping {name: dtype [n, *shape]}.
+        fill_fn: ``fill_fn(product_id, out)`` makes one sample in place: `out` is the memory of the slot, a writable
+            memoryview uint8 [slot_size], or with a batch_config a mapping {name: dtype [*shape]} on that memory. It is
+            valid during the call only: a later write damages other samples. A fork may not write to it (SIGSEGV).
+        batch_config: layout of a sample, for functions that return or fill tensors or arrays.
         max_batch: the largest n.
         max_wait_ms: how long a batch that is not full waits for more orders, milliseconds.
-        weights: {pattern: weight from 1 to 1000} for products that share this supplier's time, counted in samples; the first pattern
-            that matches counts, 1 where none does.
-        spin_us: how long it looks for work before it goes to sleep, as long as that pays off, microseconds.
-        file_dirs: directories in which orders may name files (file medium); files created by a softs-fast client are allowed anyway.
+        weights: {pattern: weight from 1 to 1000} for products that share this supplier's time, counted in samples; the
+            first pattern that matches counts; without one the weight is 1.
+        spin_us: how long it polls for work before it blocks, as long as polling finds work often enough, microseconds.
+        file_dirs: directories in which orders may name files (file medium); files created by a softs-fast client are
+            always allowed.
         allow_remote: lets orders name TCP mediums on other machines.
-        name: what it is called in errors and by `softs-fast top`; default: host and process number.
+        name: its name in errors and in `softs-fast top`; default: host and process number.
 
     Raises:
         ConfigError: not exactly one function, or an argument is malformed.
@@ -138,7 +140,7 @@ class Supplier:
 
     @property
     def generator_fn(self) -> Callable[..., Any] | None:
-        """The function that makes one sample; None if this supplier was given another kind.
+        """The function that makes one sample; None if this supplier has another kind of function.
 
         Raises:
             ConfigError: when it is assigned to a supplier of another kind, or not a function.
@@ -156,7 +158,7 @@ class Supplier:
         self._core.renew()
 
     def hello(self) -> dict[str, Any]:
-        """Introduce this supplier to the broker, waiting for one to appear; optional, `start` does it too.
+        """Register with the broker, waiting until one answers; optional, because `start` does it too.
 
         Returns:
             ``{"ok": True, "error": None, "peer_id": number}``.
@@ -173,7 +175,7 @@ class Supplier:
         return {"ok": True, "error": None, "peer_id": peer_id}
 
     def start(self) -> None:
-        """Introduce this supplier to the broker, waiting for one to appear, and begin to work in a thread.
+        """Register with the broker, waiting until one answers, and begin to work in a thread.
 
         Raises:
             HelloError: no broker within send_timeout_ms, or it refused the patterns (a RuntimeError, as in softs).
@@ -190,12 +192,12 @@ class Supplier:
         thread = self._main_thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=_STOP_S)
-        # From here on a generator that still runs may not write: the broker gives its order to somebody else.
+        # From here on a generator that still runs may not write: the broker gives its order to another supplier.
         self._core.close()
         self._relay_log()
 
     def wait(self) -> None:
-        """Sleep until the supplier has stopped; at once if it is not running. Ctrl-C ends the wait."""
+        """Block until the supplier has stopped; return at once if it is not running. Ctrl-C ends the wait."""
         if self._main_thread is not None:
             self._main_thread.join()
 
@@ -203,7 +205,7 @@ class Supplier:
         try:
             self._core.serve(self._current_generator, self._fulfil, self._explain, self._max_wait_ms)
         finally:
-            # Also when the generator ended this thread (SystemExit): its order must go to somebody else.
+            # Also when the generator ended this thread (SystemExit): its order must go to another supplier.
             self._core.stop()
             self._core.close()
             self._relay_log()
@@ -217,7 +219,7 @@ class Supplier:
         return self._generator
 
     def _explain(self, product_id: str, problem: object) -> str:
-        """Log what went wrong in a lane; the text for the client."""
+        """Log a failure in a lane; return the text for the client."""
         self._relay_log()
         if isinstance(problem, Exception):
             return f"supplier {self._name}: {self._failure(product_id, problem)}"
@@ -226,7 +228,7 @@ class Supplier:
         return f"supplier {self._name}: {text}"
 
     def _failure(self, product_id: str, error: Exception) -> str:
-        """Log what the generator raised; the text for the client."""
+        """Log an exception of the generator; return the text for the client."""
         logger.error("generator failed for product %r", product_id, exc_info=error)
         trace = "".join(traceback.format_exception(error))
         return f"the generator failed for product {product_id!r}\n{trace}"
@@ -234,7 +236,7 @@ class Supplier:
     def _fulfil(
         self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int
     ) -> str | None:
-        """Serve a lease of the broker; the error for the client if that fails."""
+        """Serve a lease of the broker; return None, or the error for the client."""
         error = self._make_and_write(product_id, address, offset, client_slot_size, sequence)
         if error is not None:
             self._relay_log()
@@ -280,10 +282,10 @@ class Supplier:
         may_write = self._core.may_write
         written: bool | None
         try:
-            if isinstance(writer, SegmentMedium) and _writes_at_once(type(writer)):
+            if isinstance(writer, SegmentMedium) and _has_write_if(type(writer)):
                 written = writer.write_if(offset, data, may_write)
             elif isinstance(writer, TCPMedium) and _is_same(type(writer), TCPMedium, "write"):
-                # A connection that was opened only after we asked would have missed the client's fence.
+                # A connection opened after the check of `may_write` would escape the client's fence.
                 if not writer.prepare():
                     self._writers.pop(address).close()
                     return f"cannot connect to the medium {address!r}"
@@ -301,7 +303,7 @@ class Supplier:
         return None
 
     def _make(self, product_id: str, sequence: int) -> object:
-        """One sample: what a plain generator returns, whatever it is; of others slot_size bytes."""
+        """Return one sample: the unchecked result of a plain generator, or slot_size bytes of others."""
         generator = self._generator
         if generator.is_plain:
             return generator.function(product_id, *((sequence,) if generator.wants_sequence else ()))
@@ -319,7 +321,7 @@ class Supplier:
 
     def _attach(self, address: str) -> Medium:
         writer = self._open(address)
-        # A mapping keeps the memory of a client that has gone: a good moment to let go of those.
+        # A mapping keeps the memory of a closed client alive, so mediums that are gone are closed here.
         for known, other in list(self._writers.items()):
             if isinstance(other, SegmentMedium) and other.is_gone:
                 self._writers.pop(known).close()
@@ -346,23 +348,24 @@ class Supplier:
 def _device_output(
     medium_cls: type[Medium], config: BatchConfig | None, slot_size: int
 ) -> DeviceOutput | None:
-    """Where samples go that are to lie on devices; None with any other medium."""
+    """Return the output for samples on devices; None for any other medium."""
     if not issubclass(medium_cls, CudaIpcMedium):
         return None
     if config is not None and config.has_codecs:
         raise ConfigError(
-            "CudaIpcMedium moves tensors as they are, but a tensor of batch_config has a codec; leave out the codec, or use ShmMedium"
+            "CudaIpcMedium moves tensors as they are, but a tensor of batch_config has a codec; leave out the codec, "
+            "or use ShmMedium"
         )
     return DeviceOutput(config, slot_size)
 
 
-def _writes_at_once(medium_cls: type[Medium]) -> bool:
-    """Whether it writes as it was made to, so that `write_if` may be used."""
+def _has_write_if(medium_cls: type[Medium]) -> bool:
+    """Return whether the class does not override `write`, so that `write_if` may be used."""
     return _is_same(medium_cls, SegmentMedium, "write") or _is_same(medium_cls, CudaIpcMedium, "write")
 
 
 def _lanes_of(medium_cls: type[Medium]) -> Literal["shm", "tickets", "file"] | None:
-    """Where the native side may look for a client's slots; None if the medium writes in a way of its own."""
+    """Return the kind of lanes of this medium, for the native side; None if a subclass overrides how it writes."""
     if _writes_as(medium_cls, CudaIpcMedium):
         return "tickets"
     if _writes_as(medium_cls, ShmMedium):

@@ -1,1 +1,1 @@
-"""What a market is doing: snapshots of a broker and its clients, and metrics made of them."""
+"""Monitoring of a market: snapshots of a broker and its clients, and metrics made of them."""

@@ -13,8 +13,8 @@ from .snapshot import ClientView, Observer, Snapshot
 
 __all__ = ["MetricsServer", "parse_address", "render_metrics"]
 
-#: A scraper that says nothing for so long is hung up on, seconds.
-_PATIENCE_S = 2.0
+#: A connection without data for so long is closed, seconds.
+_TIMEOUT_S = 2.0
 
 _Labels = dict[str, str]
 #: Name without the prefix, type, help, values.
@@ -34,8 +34,8 @@ def render_metrics(snapshot: Snapshot | None) -> str:
 class MetricsServer:
     """Serves the metrics of one broker over HTTP, in a thread, from `start` to `stop`.
 
-    Each request connects to the broker like a client and looks into the segments of the clients on this machine; between requests nothing
-    happens.
+    Each request connects to the broker like a client and reads the counters in the segments of the clients on this
+    machine; between requests nothing runs.
 
     Args:
         endpoint: the broker's frontend.
@@ -43,8 +43,8 @@ class MetricsServer:
         allow_remote: lets the address be reachable from other machines. There is no authentication.
 
     Raises:
-        ConfigError: the address or the endpoint is malformed, or the address is reachable from other machines without
-            ``allow_remote=True``.
+        ConfigError: the address or the endpoint is malformed, or the address is reachable from other machines
+            without ``allow_remote=True``.
 
     Example:
         >>> from softs_fast import Broker
@@ -80,7 +80,7 @@ class MetricsServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening, after the request in hand. Idempotent."""
+        """Stop listening after the current request. Idempotent."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._thread.join()
@@ -89,7 +89,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the metrics are, with the port that was taken."""
+        """URL of the metrics, with the port that was chosen."""
         host, port = self._address[1:]
         if self._server is not None:
             port = self._server.server_port
@@ -104,7 +104,7 @@ class MetricsServer:
 
 
 class _Server(HTTPServer):
-    """One request at a time: a scraper comes every few seconds."""
+    """An HTTP server for one request at a time: Prometheus asks every few seconds."""
 
     def __init__(self, family: socket.AddressFamily, host: str, port: int, endpoint: str) -> None:
         self.address_family = family
@@ -119,11 +119,11 @@ class _Server(HTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Forget a scraper that hung up."""
+        """Ignore a client that closed its connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _PATIENCE_S
+    timeout = _TIMEOUT_S
     server: _Server
 
     def do_GET(self) -> None:
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             with Observer(self.server.endpoint) as observer:
-                snapshot = observer.snapshot(_PATIENCE_S)
+                snapshot = observer.snapshot(_TIMEOUT_S)
         except SoftsError:
             snapshot = None
         body = render_metrics(snapshot).encode()
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet: a line per scrape tells nobody anything."""
+        """Log nothing: a line per request has no use."""
 
 
 def parse_address(address: str, allow_remote: bool) -> tuple[socket.AddressFamily, str, int]:
@@ -226,11 +226,11 @@ _CLIENT_COUNTERS = (
     ("client_waits_total", "counter", "How often a client waited for a sample.", "waits", 1),
     ("client_retries_total", "counter", "Orders that were placed again.", "retries", 1),
     ("client_failed_orders_total", "counter", "Orders that failed for good.", "failed", 1),
-    ("client_lost_orders_total", "counter", "Orders whose supplier died.", "lost", 1),
+    ("client_lost_orders_total", "counter", "Orders that were lost with their supplier.", "lost", 1),
     ("client_ordered_slots", "gauge", "Slots on order.", "on_order", 1),
     ("client_finished_slots", "gauge", "Slots that are finished and not taken.", "finished", 1),
-    ("client_held_slots", "gauge", "Slots in the hands of the user.", "held", 1),
-    ("client_start_time_seconds", "gauge", "When the client began, since 1970.", "started_ns", 1e-9),
+    ("client_held_slots", "gauge", "Slots held by the user.", "held", 1),
+    ("client_start_time_seconds", "gauge", "When the client started, since 1970.", "started_ns", 1e-9),
 )
 
 
@@ -242,7 +242,7 @@ def _lane_families(clients: tuple[ClientView, ...]) -> Iterator[_Family]:
         for lane in segment.lanes
     ]
     positions = [(labels, lane.tail) for labels, lane in lanes]
-    yield "lane_positions_total", "counter", "Positions of a lane that were used or passed over.", positions
+    yield "lane_positions_total", "counter", "Positions of a lane that were used or skipped.", positions
     attached = [(labels, lane.attached.bit_count()) for labels, lane in lanes]
     yield "lane_suppliers", "gauge", "Suppliers that serve a lane.", attached
     makers = [
@@ -250,7 +250,7 @@ def _lane_families(clients: tuple[ClientView, ...]) -> Iterator[_Family]:
         for labels, segment in segments
         for s in segment.suppliers
     ]
-    for name, text, field, unit in _MAKER_COUNTERS:
+    for name, text, field, unit in _SUPPLIER_COUNTERS:
         yield (
             name,
             "counter",
@@ -259,12 +259,12 @@ def _lane_families(clients: tuple[ClientView, ...]) -> Iterator[_Family]:
         )
 
 
-_MAKER_COUNTERS = (
+_SUPPLIER_COUNTERS = (
     ("lane_supplier_samples_total", "Samples that a supplier made for a client.", "samples", 1),
     ("lane_supplier_failed_total", "Calls of its generator that failed.", "failed", 1),
     ("lane_supplier_busy_seconds_total", "Time in calls of its generator.", "busy_ns", 1e-9),
-    ("lane_supplier_sleeps_total", "How often it went to sleep.", "sleeps", 1),
-    ("lane_supplier_given_back_total", "Orders that it took and gave back.", "given_back", 1),
+    ("lane_supplier_sleeps_total", "How often it blocked to wait for orders.", "sleeps", 1),
+    ("lane_supplier_given_back_total", "Orders that it claimed and returned.", "given_back", 1),
 )
 
 

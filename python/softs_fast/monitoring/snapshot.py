@@ -1,4 +1,4 @@
-"""Looking at a market from outside: who is connected to a broker, and what the counters in the clients' segments say."""
+"""Snapshots of a market from outside: the peers of a broker, and the counters in the clients' segments."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ClientCounters:
-    """What a client counts in its segment; the fields are in the order of the counters there."""
+    """A client's counters in its segment; the fields are in their order there."""
 
     #: Samples delivered.
     samples: int
-    #: Nanoseconds spent waiting for samples, and how often.
+    #: Nanoseconds spent waiting for samples, and number of waits.
     waited_ns: int
     waits: int
-    #: Slots in the hands of the user now.
+    #: Slots held by the user now.
     held: int
     #: Orders that were placed again.
     retries: int
     #: Orders that failed for good.
     failed: int
-    #: Orders whose supplier died.
+    #: Orders that were lost with their supplier.
     lost: int
     #: Slots that are finished and not taken, and slots on order, now.
     finished: int
     on_order: int
-    #: When it began, nanoseconds since 1970.
+    #: When the client started, nanoseconds since 1970.
     started_ns: int
 
 
 @dataclass(frozen=True)
 class SupplierCounters:
-    """What a supplier counts in the segment of one client; the fields are in the order of the counters there."""
+    """A supplier's counters in the segment of one client; the fields are in their order there."""
 
     #: Samples made, and calls that failed.
     samples: int
     failed: int
     #: Nanoseconds in calls of the generator.
     busy_ns: int
-    #: How often it went to sleep.
+    #: How often it blocked to wait for orders.
     sleeps: int
-    #: Claims that it gave back.
+    #: Orders that it claimed and returned.
     given_back: int
 
 
@@ -82,13 +82,13 @@ class LaneView:
     generation: int
     #: Suppliers that serve it, one bit each.
     attached: int
-    #: Orders ever placed, and positions that were passed over.
+    #: Orders ever placed, and positions that were skipped.
     tail: int
 
 
 @dataclass(frozen=True)
 class SegmentView:
-    """What a client's segment says; there is none for softs clients, TCP mediums and other machines."""
+    """The counters and lanes of a client's segment; none for softs clients, TCP mediums and other machines."""
 
     segment_id: int
     counters: ClientCounters
@@ -98,14 +98,14 @@ class SegmentView:
 
 @dataclass(frozen=True)
 class ClientView:
-    """A client, as its broker sees it, and its segment if it lies on this machine."""
+    """A client as its broker knows it, and its segment if that is on this machine."""
 
     peer_id: int
-    #: Of its medium; None if it has not announced one.
+    #: Address of its medium; None if it has not announced one.
     address: str | None
-    #: Of the segment there, as announced.
+    #: Random number of the segment at that address, as announced.
     segment_id: int | None
-    #: Open orders at the broker, and those of them that suppliers have.
+    #: Open orders at the broker, and those of them that are leased to suppliers.
     orders: int
     leased: int
     #: (product id, lane or None, generation), as announced.
@@ -115,13 +115,13 @@ class ClientView:
 
 @dataclass(frozen=True)
 class SupplierView:
-    """A supplier, as its broker sees it."""
+    """A supplier as its broker knows it."""
 
     peer_id: int
     name: str
     patterns: tuple[str, ...]
     dialect: str
-    #: Orders that it has from the broker, and seconds since it got the oldest.
+    #: Its leases, and the age of the oldest in seconds.
     leases: int
     busy_s: float
     #: Lanes that it serves.
@@ -133,10 +133,10 @@ class ProductView:
     """A product that has orders or is announced."""
 
     product_id: str
-    #: Orders at the broker that no supplier has, and those that suppliers have.
+    #: Orders in the broker's queue, and orders that are leased to suppliers.
     queued: int
     leased: int
-    #: Suppliers that could make it.
+    #: Suppliers with a matching pattern.
     suppliers: int
 
 
@@ -148,20 +148,20 @@ class Snapshot:
     #: `time.monotonic()` when it was taken.
     at_s: float
     stats: BrokerStats
-    #: At most 256 of each; None if the broker cannot tell (softs).
+    #: At most 256 of each; None if the broker does not report them (softs).
     clients: tuple[ClientView, ...] | None
     suppliers: tuple[SupplierView, ...] | None
     products: tuple[ProductView, ...] | None
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as dicts and lists, ready for JSON."""
+        """Return the snapshot as dicts and lists, ready for JSON."""
         content = dataclasses.asdict(self)
         del content["at_s"]
         return content
 
 
 class Observer:
-    """Watches one broker; connects at the first `snapshot`, and again whenever the broker is back.
+    """Observes one broker; connects at the first `snapshot`, and again after the broker was restarted.
 
     Args:
         endpoint: the broker's frontend.
@@ -177,7 +177,7 @@ class Observer:
         self._segments: dict[str, _core.Segment] = {}
 
     def snapshot(self, timeout_s: float = 2.0) -> Snapshot:
-        """Ask the broker who is connected, and read the counters of the clients on this machine.
+        """Ask the broker for its peers, and read the counters of the clients on this machine.
 
         Args:
             timeout_s: seconds to wait for the broker.
@@ -189,7 +189,7 @@ class Observer:
         try:
             answer = self._viewer.detail(int(timeout_s * 1000))
         except WireError as error:
-            # Every frontend answers STATS, that of softs too, and every backend calls it an unknown command.
+            # Every frontend answers STATS, also that of softs; every backend answers that the command is unknown.
             is_backend = "unknown command" in str(error).lower()
             which = "a broker's backend, for suppliers" if is_backend else "no broker's frontend"
             raise WireError(f"{self.endpoint} is {which}; use the frontend, for clients ({error})") from None
@@ -202,7 +202,7 @@ class Observer:
         if clients is not None:
             me = self._viewer.peer_id
             clients = [client for client in clients if client["peer_id"] != me]
-            self._forget_others({client["address"] for client in clients})
+            self._close_others({client["address"] for client in clients})
         return Snapshot(
             endpoint=self.endpoint,
             at_s=time.monotonic(),
@@ -213,9 +213,9 @@ class Observer:
         )
 
     def close(self) -> None:
-        """Leave the broker and all segments. Idempotent."""
+        """Disconnect from the broker and close all segments. Idempotent."""
         self._viewer.close()
-        self._forget_others(set())
+        self._close_others(set())
 
     def _client(self, client: dict[str, Any]) -> ClientView:
         return ClientView(
@@ -225,16 +225,16 @@ class Observer:
             orders=client["orders"],
             leased=client["leased"],
             products=tuple(client["lanes"]),
-            segment=self._look_into(client["address"], client["segment_id"]),
+            segment=self._read_segment(client["address"], client["segment_id"]),
         )
 
-    def _look_into(self, address: str | None, segment_id: int | None) -> SegmentView | None:
-        """Read the counters at an address that came over the wire; None if that segment is not on this machine."""
+    def _read_segment(self, address: str | None, segment_id: int | None) -> SegmentView | None:
+        """Read the counters at an address that a broker reported; None if that segment is not on this machine."""
         if not address:
             return None
         try:
             stats = _core.lane_stats(self._segment(address))
-        except SoftsError:  # another machine's, a TCP medium's, or gone by now
+        except SoftsError:  # on another machine, of a TCP medium, or removed by now
             return None
         if stats is None or stats["segment_id"] != segment_id:
             return None
@@ -256,7 +256,7 @@ class Observer:
                 return segment
             self._segments.pop(address).close()
         if address.startswith("/"):
-            # No directory is allowed as such: only files that a client of softs-fast has made.
+            # No directory is allowed in general: only files that a client of softs-fast has created.
             segment = _core.Segment.attach_file(address, [])
         elif ":" in address:
             raise SegmentError(f"{address!r} is a TCP medium")
@@ -268,7 +268,7 @@ class Observer:
         self._segments[address] = segment
         return segment
 
-    def _forget_others(self, addresses: set[str]) -> None:
+    def _close_others(self, addresses: set[str]) -> None:
         for address in self._segments.keys() - addresses:
             self._segments.pop(address).close()
 

@@ -1,1 +1,1 @@
-"""What a tensor is in memory: dtypes, and CUDA tensors and streams by address."""
+"""Tensors in memory: dtypes, and CUDA tensors and streams by address."""

@@ -1,7 +1,7 @@
-"""Tensors on CUDA devices, and the streams that work on them, for who goes by addresses.
+"""Tensors on CUDA devices, and their streams, by address.
 
-A build against the stand-in for CUDA has "devices" whose memory is that of the host: their tensors are CPU tensors for torch, which works
-on them at once, as in stream 0.
+In a build against the stand-in for CUDA, device memory is host memory: torch sees CPU tensors and works on them
+synchronously, as if in stream 0.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 __all__ = ["current_device", "current_stream", "device_of", "empty", "is_standin", "n_devices", "tensor_over"]
 
-#: Whether this build stands in for one with CUDA, in tests.
+#: Whether this build uses the stand-in for CUDA, in tests.
 is_standin: bool = (_kernels.cuda_build() or (None, ""))[1] == "stand-in"
 
 
 def n_devices() -> int:
-    """Return how many CUDA devices this build can use here; 0 without a driver, or without CUDA in the build or in torch."""
+    """Return the number of usable CUDA devices; 0 without a driver, or without CUDA in the build or in torch."""
     if _kernels.cuda_build() is None or not (is_standin or import_torch().cuda.is_available()):
         return 0
     return max(0, _kernels.cuda_devices())
 
 
 def current_device() -> int:
-    """Return the number of the device that torch works on unless told otherwise. There must be one."""
+    """Return the number of torch's current device. There must be one."""
     return 0 if is_standin else import_torch().cuda.current_device()
 
 
 def current_stream(device: int) -> int:
-    """Return the handle of the stream that torch works in, on a device; 0 is the default one."""
+    """Return the handle of torch's current stream on a device; 0 is the default stream."""
     return 0 if is_standin else int(import_torch().cuda.current_stream(device).cuda_stream)
 
 
 def device_of(tensor: Tensor) -> int | None:
-    """Return the number of the device that a tensor lies on; None if it lies in the host's memory."""
+    """Return the number of a tensor's device; None if it is in host memory."""
     if not is_standin:
         return int(tensor.get_device()) if tensor.is_cuda else None
     return _kernels.cuda_device_of(tensor.data_ptr()) if n_devices() and tensor.numel() else None
@@ -54,15 +54,15 @@ def tensor_over(
     device: int,
     keep: object,
 ) -> Tensor:
-    """Return a tensor on device memory that is there already.
+    """Return a tensor on existing device memory.
 
     Args:
-        address: of its first item, aligned to it.
+        address: of its first item, aligned to the item size.
         dtype: by name.
         shape: of the tensor.
         strides: in items, one per dimension.
-        device: whose memory it is.
-        keep: what nobody may let go of while the memory is in use; the last tensor that lies on it does.
+        device: number of the device that owns the memory.
+        keep: object that owns the memory; it is referenced until the last tensor on the memory is gone.
     """
     torch = import_torch()
     bits = STAND_INS.get(dtype, dtype) if ITEM_BYTES[dtype] == 1 else dtype
@@ -74,7 +74,7 @@ def tensor_over(
 
 
 def empty(shape: Sequence[int], dtype: str, device: int) -> Tensor:
-    """Return a new contiguous tensor on a device, of any contents."""
+    """Return a new contiguous, uninitialised tensor on a device."""
     if not is_standin:
         tensor: Tensor = import_torch().empty(tuple(shape), dtype=torch_dtype(dtype), device=f"cuda:{device}")
         return tensor

@@ -1,4 +1,4 @@
-"""What the name of a dtype means to numpy and torch, and how a value becomes bits of that dtype.
+"""Dtypes by name in numpy and torch, and the conversion of values to bits of a dtype.
 
 Neither library is imported before it is needed.
 """
@@ -49,20 +49,20 @@ ITEM_BYTES: dict[str, int] = {
     "bool": 1,
 }
 
-#: Dtypes that numpy lacks, and those as which their bits travel; torch has both.
+#: Dtypes that numpy lacks, and the integer dtypes that carry their bits; torch has both.
 STAND_INS: dict[str, str] = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
 def checked_value(name: str, dtype: str, shape: tuple[int, ...], value: Any) -> Array | Tensor:
     """Return an array with the bits of `value`, on its memory; a tensor, if that is on a device.
 
-    Its dtype is the one of that name, or the stand-in where numpy has none.
+    Its dtype is the one of that name, or the integer dtype that carries its bits where numpy has none.
 
     Args:
         name: of the field, for errors.
-        dtype: what the value must have; nothing is cast. Numbers of Python have no dtype: they must be of
-            its kind and in its range.
-        shape: what the value must have; () for a number.
+        dtype: required dtype; nothing is cast. A number of Python has no dtype: it must be of the kind of this
+            dtype and in its range.
+        shape: required shape; () for a number.
         value: a numpy array or scalar, a torch tensor on any device, or a number.
 
     Raises:
@@ -96,7 +96,7 @@ def on_host(value: Array | Tensor) -> Array:
 
 
 def copy_into(target: Array, value: Array | Tensor) -> None:
-    """Copy what `checked_value` returned to where it belongs, in one go, from whichever device.
+    """Copy what `checked_value` returned into `target`, in one copy, from any device.
 
     Args:
         target: the value's dtype and shape; aligned or not.
@@ -108,7 +108,7 @@ def copy_into(target: Array, value: Array | Tensor) -> None:
 
 
 def array_dtype(dtype: str) -> str:
-    """Return the numpy dtype with a tensor's bits: its own, or a whole number where numpy lacks it."""
+    """Return the numpy dtype that carries a tensor's bits: its own, or an integer dtype where numpy lacks it."""
     return STAND_INS.get(dtype, dtype)
 
 
@@ -127,7 +127,7 @@ def tensor_over(dtype: str, array: Array) -> Tensor:
 
 
 def is_tensor(value: object) -> TypeIs[Tensor]:
-    """Return whether a value is a torch tensor; there are none before torch is imported."""
+    """Return whether a value is a torch tensor; False as long as torch is not imported."""
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
@@ -183,7 +183,7 @@ def _number(name: str, dtype: str, value: bool | int | float) -> Array:
     else:
         largest = import_torch().finfo(torch_dtype(dtype)).max if dtype in STAND_INS else np.finfo(dtype).max
         fits = abs(value) <= float(largest) or value != value
-        # Of the dtypes here, one has no infinity.
+        # One of the dtypes, float8_e4m3fn, has no infinity.
         fits |= abs(value) == math.inf and dtype != "float8_e4m3fn"
     if not fits:
         raise ConfigError(f'tensor "{name}": {type(value).__name__} {value!r} is no value of {dtype}')

@@ -3,7 +3,7 @@
 use crate::float::{Bf16, Elements, F8E4m3fn, F8E5m2, F16, F32, F64};
 use crate::{Float, Piece};
 
-/// A tensor of one float dtype, stored as one of fewer bits.
+/// A tensor of one float dtype, stored in a smaller one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cast {
     dtype: Float,

@@ -2,15 +2,15 @@
 
 use thiserror::Error;
 
-/// Why something cannot be encoded, or is not what an encoding writes. Elements are counted from 0, in the order of memory.
+/// Why a tensor cannot be encoded, or bytes cannot be decoded. Elements are counted from 0, in the order of memory.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum CodecError {
-    /// Bytes that are no whole elements, or too many or too few.
+    /// Bytes that are not whole elements, or too many or too few.
     #[error("an encoded tensor has {have} bytes, need {need}")]
     Length {
-        /// Bytes there are.
+        /// Number of bytes found.
         have: usize,
-        /// Bytes there should be; 0 where nothing would fit.
+        /// Number of bytes needed; 0 if no number would fit.
         need: usize,
     },
     /// A value without a size.
@@ -23,7 +23,7 @@ pub enum CodecError {
         /// What it is.
         value: f32,
     },
-    /// A block whose scale is out of range.
+    /// A block with a scale that is out of range.
     #[error(
         "element {at} is {value}, too large for int8 with a float16 scale, which goes to 8319008; use a float32 scale"
     )]

@@ -1,7 +1,9 @@
-//! Floats of fewer bits, to and from float32: without a branch, and without arithmetic on denormal numbers, which a process may have flushed to 0.
+//! Floats of fewer bits, to and from float32: without a branch, and without arithmetic on subnormal numbers, which a
+//! process may flush to 0.
 //!
-//! Narrowing rounds to nearest, ties to even. What is finite stays finite: beyond the largest number of a dtype comes that number. An infinity
-//! stays one, or in float8_e4m3fn, which has none, becomes the largest number. A NaN stays one.
+//! Narrowing rounds to nearest, ties to even. Finite values stay finite: those beyond the largest number of a dtype
+//! become that number. An infinity stays one, or in float8_e4m3fn, which has none, becomes the largest number. A NaN
+//! stays one.
 
 /// A float dtype, named as torch names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,29 +96,30 @@ const SIGN: u32 = 1 << 31;
 const INFINITY: u32 = 0x7f80_0000;
 const NAN: u32 = 0x7fc0_0000;
 
-/// A float of less than 16 bits beside its sign.
+/// A float dtype of fewer than 16 bits besides its sign.
 trait Small {
     const EXPONENT_BITS: u32;
     const MANTISSA_BITS: u32;
     /// The largest finite number, as bits of float32.
     const LARGEST: u32;
-    /// What an infinity becomes.
+    /// The code of an infinity.
     const INFINITY: u32;
     const HAS_INFINITY: bool;
     const NAN: u32;
 
     const BIAS: u32 = (1 << (Self::EXPONENT_BITS - 1)) - 1;
     const SHIFT: u32 = 23 - Self::MANTISSA_BITS;
-    /// From the sign of a float32 to ours.
+    /// Shift from the sign of a float32 to that of this dtype.
     const SIGN_SHIFT: u32 = 31 - Self::EXPONENT_BITS - Self::MANTISSA_BITS;
-    /// From an exponent of ours to one of float32.
+    /// Difference between an exponent of float32 and one of this dtype.
     const REBIAS: u32 = (127 - Self::BIAS) << 23;
-    /// The smallest number that is not denormal, as bits of float32.
+    /// The smallest normal number, as bits of float32.
     const SMALLEST_NORMAL: u32 = (128 - Self::BIAS) << 23;
-    /// A float32 whose last bit is worth as much as that of our denormal numbers: adding it rounds to them.
+    /// A float32 with the same value of the last bit as this dtype's subnormal numbers: adding it rounds to them.
     const ROUNDS_TO_DENORMAL: u32 = (127 - Self::BIAS + Self::SHIFT + 1) << 23;
 
-    /// Source: F. Giesen, `float->half` with round to nearest even (gist rygorous/2156668), for any small float and with saturation.
+    /// Source: F. Giesen, `float->half` with round to nearest even (gist rygorous/2156668), for any small float and
+    /// with saturation.
     #[inline(always)]
     fn narrow(value: f32) -> u32 {
         let bits = value.to_bits();
@@ -194,10 +197,11 @@ fn widen_bf16(code: u16) -> f32 {
     f32::from_bits(u32::from(code) << 16)
 }
 
-/// The float32 next to a float64 whose last bit is 1 where anything was lost. A second rounding, to at least two bits less, then comes out as one
-/// from the float64 would.
+/// A float64 rounded to odd: a neighbouring float32, with 1 as its last bit if the rounding was not exact. A second
+/// rounding, to at least two bits less, then gives the same result as one from the float64.
 ///
-/// Source: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE TC 2008.
+/// Source: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
+/// odd", IEEE TC 2008.
 #[inline(always)]
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
@@ -205,6 +209,6 @@ fn to_odd(value: f64) -> f32 {
     let bits = nearest.to_bits();
     let towards_zero = bits.wrapping_sub(u32::from(back.abs() > value.abs()));
     let odd = towards_zero | u32::from(back != value);
-    // What is no number is unequal to itself, and stays as it is.
+    // NaN is unequal to itself, and stays as it is.
     f32::from_bits(if value.is_nan() { bits } else { odd })
 }

@@ -1,20 +1,21 @@
-//! [`Indices`]: places in a row, as few bytes as it takes.
+//! [`Indices`]: indices into a row, in as few bytes as possible.
 
 use crate::{CodecError, Piece};
 
-/// Whole numbers below the length of a row, int64 as torch wants them: stored as uint16 where the row has at most 65536 elements, else as int32.
+/// Integers below the length of a row, int64 as torch needs them: stored as uint16 if the row has at most 65536
+/// elements, else as int32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Indices {
     len: u32,
 }
 
-/// What a row may have at most: its indices are stored as int32.
+/// Largest length of a row: its indices are stored as int32.
 const MAX_LEN: u32 = i32::MAX as u32;
-/// What uint16 can count.
+/// Number of values of uint16.
 const SHORT: u32 = 1 << 16;
 
 impl Indices {
-    /// `None` where the row is empty, or longer than int32 can count.
+    /// `None` if the row is empty, or longer than int32 can count.
     #[must_use]
     pub fn new(len: u32) -> Option<Self> {
         (1..=MAX_LEN).contains(&len).then_some(Self { len })
@@ -30,7 +31,7 @@ impl Indices {
         Piece { n: 1, decoded: 8, encoded: self.n_bytes() }
     }
 
-    /// Stores one index that is within the row.
+    /// Stores one index that must be within the row.
     pub(crate) fn store(self, index: u32, out: &mut [u8]) {
         match self.n_bytes() {
             2 => out.copy_from_slice(&(index as u16).to_ne_bytes()),
@@ -77,7 +78,7 @@ impl Indices {
         if all_within {
             return Ok(());
         }
-        // Once more, for the text only.
+        // A second pass, only for the text of the error.
         let bad = encoded.iter().map(|bytes| load(*bytes)).enumerate().find(|(_, index)| *index >= self.len);
         let (i, index) = bad.unwrap_or_default();
         Err(CodecError::BadIndex { at: first + i, index: i64::from(index), len: self.len })

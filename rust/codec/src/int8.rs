@@ -5,10 +5,11 @@ use crate::{CodecError, Float, Piece};
 
 /// Blocks of elements as `[scale][int8 per element]`, one after the other; the last block of a tensor may be shorter.
 ///
-/// `scale = largest absolute value / 127`, rounded up to a number of its dtype, and an element x is stored as `round(x / scale)`, ties to even. So
-/// `|stored * scale - x| <= scale / 2`, but for the last bits of float32.
+/// `scale = largest absolute value / 127`, rounded up to a number of its dtype, and an element x is stored as
+/// `round(x / scale)`, ties to even. So `|stored * scale - x| <= scale / 2`, except for the last bits of float32.
 ///
-/// Source: symmetric quantization by blocks, Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022, with linear steps.
+/// Source: symmetric quantization by blocks, Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR
+/// 2022, with linear steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Int8 {
     dtype: Float,
@@ -17,9 +18,9 @@ pub struct Int8 {
 }
 
 impl Int8 {
-    /// Blocks have at least so many elements.
+    /// Smallest number of elements of a block.
     pub const MIN_BLOCK: usize = 8;
-    /// And at most so many.
+    /// Largest number of elements of a block.
     pub const MAX_BLOCK: usize = 4096;
 
     /// `None` unless `dtype` is float32, float16 or bfloat16, `scale` is float32 or float16, and `block` is in range.
@@ -69,7 +70,7 @@ impl Int8 {
         let blocks = values.chunks(piece.decoded).zip(out.chunks_mut(piece.encoded));
         for ((values, out), at) in blocks.zip((first..).step_by(self.block)) {
             let values = E::all(values);
-            // As whole numbers: the compiler has a vector instruction for their maximum, whatever NaN may be.
+            // As integers, because the compiler has a vector instruction for their maximum; NaN needs no special case.
             let largest =
                 values.iter().map(|value| (E::load(*value).to_bits() & 0x7fff_ffff) as i32).fold(0, i32::max);
             let largest = f32::from_bits(largest as u32);

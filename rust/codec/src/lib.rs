@@ -1,141 +1,30 @@
-//! What a teacher makes of a tensor so that it takes fewer bytes, and how the student's batch gets it back. `docs/numerics.md` has the formulas.
+//! Encodings of tensors in fewer bytes, and their decoding. `docs/numerics.md` has the formulas.
 //!
-//! Pure functions from bytes to bytes, native endian, at any address: nothing here knows where they come from. Loops go over whole pieces
-//! without a branch, so that the compiler makes vector instructions of them. What goes through all elements is inlined, and there twice: for
-//! every processor, and for those with AVX2. Which one this is, the caller finds out.
+//! Pure functions from bytes to bytes, native endian, at any address. Loops process whole pieces without a branch, so
+//! that the compiler uses vector instructions. Functions over all elements are inlined, and compiled twice: for every
+//! processor, and for those with AVX2. The caller detects the processor.
 //!
-//! What is decoded may have been written by anybody: lengths, scales and indices are checked, and a bad one is an error.
+//! Bytes to decode are not trusted: lengths, scales and indices are checked, and a bad one is an error.
 
 #![forbid(unsafe_code)]
 
 mod cast;
+mod codec;
 mod error;
 mod float;
 mod indices;
 mod int8;
+mod piece;
 mod topk;
 
 #[cfg(test)]
 mod tests;
 
 pub use cast::Cast;
+pub use codec::Codec;
 pub use error::CodecError;
 pub use float::Float;
 pub use indices::Indices;
 pub use int8::Int8;
+pub use piece::Piece;
 pub use topk::{Scratch, TopK};
-
-/// A tensor's encoding that goes through it once, from the first element to the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Codec {
-    /// Another float dtype.
-    Cast(Cast),
-    /// Whole numbers of 8 bits and a scale per block.
-    Int8(Int8),
-    /// Places in a row of known length.
-    Indices(Indices),
-}
-
-/// Elements that can be encoded and decoded without those beside them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// How many elements.
-    pub n: usize,
-    /// Their bytes.
-    pub decoded: usize,
-    /// The bytes that they take when encoded.
-    pub encoded: usize,
-}
-
-impl Codec {
-    /// The smallest piece; all of them are alike, but the last one of a tensor may be shorter.
-    #[must_use]
-    pub fn piece(&self) -> Piece {
-        match self {
-            Self::Cast(cast) => cast.piece(),
-            Self::Int8(int8) => int8.piece(),
-            Self::Indices(indices) => indices.piece(),
-        }
-    }
-
-    /// The bytes that `decoded` bytes take when encoded; `None` where these are no whole elements.
-    #[must_use]
-    pub fn encoded_len(&self, decoded: usize) -> Option<usize> {
-        match self {
-            Self::Int8(int8) => int8.encoded_len(decoded),
-            Self::Cast(_) | Self::Indices(_) => {
-                let piece = self.piece();
-                decoded.is_multiple_of(piece.decoded).then(|| decoded / piece.decoded * piece.encoded)
-            }
-        }
-    }
-
-    /// Encodes whole pieces, and what the last one of a tensor has.
-    ///
-    /// # Errors
-    /// [`CodecError`]: a value that this encoding cannot hold, or a length that does not fit; `first` is the number of the first element, for
-    /// the text. Part of `out` is undefined then.
-    pub fn encode(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
-        self.encode_inlined(first, values, out)
-    }
-
-    /// The other way round.
-    ///
-    /// # Errors
-    /// [`CodecError`]: `encoded` is nothing that `encode` writes; as above.
-    pub fn decode(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
-        self.decode_inlined(first, encoded, out)
-    }
-
-    /// [`Self::encode`] for processors with AVX2: the same bits in less time.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// Safe where AVX2 is enabled; otherwise the caller has seen that this processor has it.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    pub fn encode_avx2(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
-        self.encode_inlined(first, values, out)
-    }
-
-    /// [`Self::decode`] for processors with AVX2: the same bits in less time.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// Safe where AVX2 is enabled; otherwise the caller has seen that this processor has it.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    pub fn decode_avx2(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
-        self.decode_inlined(first, encoded, out)
-    }
-
-    #[inline(always)]
-    fn encode_inlined(&self, first: usize, values: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
-        check_len(self.encoded_len(values.len()), out.len())?;
-        match self {
-            Self::Cast(cast) => cast.encode(values, out),
-            Self::Int8(int8) => int8.encode(first, values, out)?,
-            Self::Indices(indices) => indices.encode(first, values, out)?,
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn decode_inlined(&self, first: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
-        check_len(self.encoded_len(out.len()), encoded.len())?;
-        match self {
-            Self::Cast(cast) => cast.decode(encoded, out),
-            Self::Int8(int8) => int8.decode(first, encoded, out)?,
-            Self::Indices(indices) => indices.decode(first, encoded, out)?,
-        }
-        Ok(())
-    }
-}
-
-fn check_len(need: Option<usize>, have: usize) -> Result<(), CodecError> {
-    if need == Some(have) { Ok(()) } else { Err(CodecError::Length { have, need: need.unwrap_or(0) }) }
-}

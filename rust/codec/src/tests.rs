@@ -1,4 +1,4 @@
-//! Each encoding against what it should be, written down in the plainest way.
+//! Each encoding against a plain reference implementation.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn floats_of(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
 }
 
-/// What all codes of a dtype without a sign mean, by its definition, up to the largest number.
+/// The values of all codes of a dtype without a sign, by its definition, up to the largest number.
 fn all_numbers(stored: Float, mantissa_bits: u32) -> Vec<f64> {
     let exponent_bits = stored.n_bytes() as u32 * 8 - 1 - mantissa_bits;
     let bias = (1 << (exponent_bits - 1)) - 1;
@@ -72,7 +72,7 @@ fn every_code_means_what_its_dtype_says() {
         let widened =
             floats_of(&decoded(cast(Float::Float32, stored), &negative, numbers.len() * 4).unwrap());
         assert!(widened.iter().zip(&numbers).all(|(a, b)| a.is_sign_negative() && f64::from(-a) == *b));
-        // What comes behind the largest number: an infinity, but for float8_e4m3fn, and then no numbers.
+        // The codes behind the largest number: an infinity, except for float8_e4m3fn, and then NaN.
         let codes = codes_of(stored, numbers.len() as u32..sign);
         let n = codes.len() / stored.n_bytes();
         let rest = floats_of(&decoded(cast(Float::Float32, stored), &codes, n * 4).unwrap());
@@ -172,7 +172,7 @@ fn no_number_and_no_end() {
         for (dtype, bytes) in from {
             let codes = encoded(cast(dtype, stored), &bytes).unwrap();
             let found: Vec<u32> = (0..4).map(|i| code_at(stored, &codes, i)).collect();
-            // Which sign a NaN has is nobody's business.
+            // The sign of a NaN is not specified.
             assert_eq!(found[..2], wanted[..2]);
             assert!(found[2..].iter().all(|code| code & (sign - 1) == nan));
         }
@@ -219,7 +219,7 @@ proptest! {
                     let step = if is_short { step * (1.0 + 1.0 / 1024.0) + 2f64.powi(-24) } else { step * (1.0 + 1e-6) + 1.5e-45 };
                     for (value, back) in block.iter().zip(back) {
                         let error = (f64::from(*value) - f64::from(*back)).abs();
-                        prop_assert!(error <= step * 0.500_02, "{} came back as {}", value, back);
+                        prop_assert!(error <= step * 0.500_02, "{} was decoded as {}", value, back);
                     }
                 }
             }

@@ -1,11 +1,11 @@
-//! [`TopK`]: the largest logits of each row, where they are, and the logarithm of the sum of all exponentials.
+//! [`TopK`]: the largest logits of each row, their indices, and the logarithm of the sum of all exponentials.
 
 use crate::float::{Bf16, Elements, F16, F32};
 use crate::{Float, Indices};
 
 /// Rows of logits, each as its k largest and its log-sum-exp.
 ///
-/// Values come largest first, of equal ones the first in the row; NaN counts as larger than any number, as in torch.
+/// The largest value is first, of equal ones the first in the row; NaN counts as larger than any number, as in torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopK {
     dtype: Float,
@@ -14,7 +14,7 @@ pub struct TopK {
     indices: Indices,
 }
 
-/// Memory for one row, to be used again.
+/// Scratch memory for one row, which is reused.
 #[derive(Debug, Default)]
 pub struct Scratch {
     values: Vec<f32>,
@@ -45,7 +45,7 @@ impl TopK {
         [self.k * self.dtype.n_bytes(), self.k * self.indices.n_bytes(), 4]
     }
 
-    /// Encodes one row into its values, indices and log-sum-exp, all of whose lengths must be as they should.
+    /// Encodes one row into its values, indices and log-sum-exp; the caller passes slices of the right lengths.
     pub fn encode_row(&self, row: &[u8], parts: [&mut [u8]; 3], scratch: &mut Scratch) {
         self.encode_row_inlined(row, parts, scratch);
     }
@@ -75,7 +75,7 @@ impl TopK {
         for (candidate, (value, place)) in best.iter().zip(places) {
             let index = index_of(*candidate);
             let at = index as usize * item;
-            // The bits as they were.
+            // The original bits.
             value.copy_from_slice(row.get(at..at + item).unwrap_or_default());
             self.indices.store(index, place);
         }
@@ -103,8 +103,8 @@ fn index_of(candidate: i64) -> u32 {
 
 /// Puts the k best candidates into `best`, sorted.
 ///
-/// Goes through the row once. What is no better than the k-th best so far is passed over, many at a time; the rest is collected, and now and then
-/// cut down to k.
+/// Reads the row once. Values that are no better than the k-th best so far are skipped, many at a time; the others are
+/// collected, and reduced to k from time to time.
 #[inline(always)]
 fn select(values: &[f32], k: usize, best: &mut Vec<i64>) {
     best.clear();
@@ -118,7 +118,7 @@ fn select(values: &[f32], k: usize, best: &mut Vec<i64>) {
         }
         for (value, index) in values.iter().zip(first..) {
             let key = key(*value);
-            // An equal one that comes later is no better.
+            // An equal value at a later index is no better.
             if bound.is_none_or(|bound| key > bound) {
                 best.push(candidate(key, index));
             }
@@ -185,5 +185,5 @@ fn exp(x: f32) -> f32 {
     (p * r * r + r + 1.0) * power
 }
 
-/// So many elements are looked at together.
+/// Number of elements that are compared together.
 const LANES: usize = 16;

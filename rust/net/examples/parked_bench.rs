@@ -1,6 +1,8 @@
-//! What it takes to wake a peer that sleeps: an order there and its sample back through a lane whose two ends sleep, in turns with a word and a futex.
+//! What it takes to wake a peer that sleeps: an order there and its sample back through a lane whose two ends sleep, in
+//! turns with a word and a futex.
 //!
-//! `parked_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON: microseconds there and back. `python -m benches --only lane` runs it.
+//! `parked_bench [CLIENT_CPU SUPPLIER_CPU]` prints one line of JSON: microseconds there and back. `python -m benches
+//! --only lane` runs it.
 
 use std::error::Error;
 use std::io::Write;
@@ -20,7 +22,7 @@ use softs_shm::Segment;
 
 const ROUNDS: u32 = 2000;
 const SLOT_SIZE: u64 = 64;
-/// Nobody looks before it sleeps, and everybody sleeps when a round begins.
+/// No end spins before it blocks, and both are blocked when a round begins.
 const NO_SPIN: Duration = Duration::ZERO;
 const PAUSE: Duration = Duration::from_micros(300);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -90,7 +92,7 @@ fn measure(folder: &Path, client_cpu: usize, supplier_cpu: usize) -> Result<[(f6
     Ok([quantiles(futexes), quantiles(lanes)])
 }
 
-/// Two words; who waits for one sleeps.
+/// Two words; a thread that waits for one is blocked.
 #[derive(Default)]
 struct Echo {
     there: AtomicU32,
@@ -124,7 +126,7 @@ fn wait_for_change(word: &AtomicU32, old: u32) -> u32 {
         if value != old {
             return value;
         }
-        // Whatever ends it, the word says whether it is over.
+        // Whatever ends it, the word shows whether it is over.
         let _ = futex::wait(word, futex::Flags::PRIVATE, old, None);
     }
 }

@@ -11,17 +11,17 @@ pub enum NetError {
         /// What is wrong with it.
         why: String,
     },
-    /// Somebody listens there already.
+    /// A process listens there already.
     #[error("endpoint {endpoint} is in use{}; stop that broker or choose another endpoint", by(.pid.as_ref()))]
     EndpointInUse {
         /// Where.
         endpoint: String,
-        /// Who, where the kernel tells.
+        /// Its process number, where the kernel reports it.
         pid: Option<i32>,
     },
-    /// Other machines could reach this endpoint, and nobody said that they may.
+    /// Other machines could reach this endpoint, and that was not allowed.
     #[error(
-        "endpoint {endpoint} can be reached from other machines, and the broker asks nobody who they are; \
+        "endpoint {endpoint} can be reached from other machines, and the broker does not authenticate its peers; \
          bind to 127.0.0.1, or pass allow_remote=True on a network that you trust"
     )]
     RemoteNotAllowed {
@@ -50,12 +50,12 @@ pub enum NetError {
         /// Our own user id.
         ours: u32,
     },
-    /// Nobody listens there.
+    /// No process listens there.
     #[error("no broker at {endpoint}: {why}")]
     NoBroker {
         /// Where.
         endpoint: String,
-        /// What the kernel said.
+        /// The error text of the kernel.
         why: String,
     },
     /// An established connection ended.
@@ -69,7 +69,7 @@ pub enum NetError {
     /// The other end does not speak ZMTP 3 as `docs/wire.md` demands.
     #[error("{endpoint} does not speak like a broker: {why}")]
     Protocol {
-        /// Who.
+        /// The endpoint.
         endpoint: String,
         /// What it did.
         why: String,
@@ -81,7 +81,7 @@ pub enum NetError {
         endpoint: String,
         /// What was tried.
         what: String,
-        /// What the kernel said.
+        /// The error text of the kernel.
         why: String,
     },
 }
@@ -96,7 +96,7 @@ impl NetError {
     }
 }
 
-/// What the kernel said, in the lower case of our messages: `connection refused (os error 111)`.
+/// The error text of the kernel, in the lower case of our messages: `connection refused (os error 111)`.
 pub(crate) fn os_text(error: impl Into<std::io::Error>) -> String {
     let text = error.into().to_string();
     let mut chars = text.chars();

@@ -1,4 +1,5 @@
-//! The broker's loop with real sockets: orders go round, the hostile and the dying are dealt with, and nobody holds the others up.
+//! The broker's loop with real sockets: orders are served, hostile and ended peers are dealt with, and no peer holds up
+//! the others.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -97,14 +98,14 @@ fn an_order_goes_round_on_every_kind_of_endpoint() {
 }
 
 #[test]
-fn a_dead_suppliers_orders_go_to_the_next_one() {
+fn the_orders_of_a_supplier_that_ended_go_to_the_next_one() {
     let scratch = Scratch::new();
     let broker = scratch.broker();
     let (mut client, mut first) = (Peer::client(&broker), Peer::supplier(&broker, "p", 8));
     client.order(&[(1, 0), (2, 64), (3, 128)]);
     let work = leases(&mut first, 3);
     let mut second = Peer::supplier(&broker, "p", 8);
-    // It finishes one, and dies before the broker has read that: the data comes before the end.
+    // It finishes one, and ends before the broker has read that: the data comes before the end.
     first.say(&done(&work[..1]));
     drop(first);
     let again = leases(&mut second, 2);
@@ -115,19 +116,19 @@ fn a_dead_suppliers_orders_go_to_the_next_one() {
 }
 
 #[test]
-fn a_dead_clients_orders_are_forgotten() {
+fn the_orders_of_a_client_that_ended_are_dropped() {
     let scratch = Scratch::new();
     let broker = scratch.broker();
     let mut client = Peer::client(&broker);
     client.order(&[(1, 0), (2, 64)]);
     eventually("the orders are queued", || broker.stats().pending_orders == 2);
     drop(client);
-    eventually("the orders are forgotten", || broker.stats().pending_orders == 0);
+    eventually("the orders are dropped", || broker.stats().pending_orders == 0);
     assert_eq!(broker.stats().connected_clients, 0);
 }
 
 #[test]
-fn a_long_message_of_a_peer_that_dies_right_after_it_is_read_to_its_end() {
+fn a_long_message_of_a_peer_that_ends_right_after_it_is_read_to_its_end() {
     let scratch = Scratch::new();
     let broker = scratch.broker();
     let mut supplier = Peer::supplier(&broker, "p", 1024);
@@ -164,7 +165,7 @@ fn junk_is_answered_with_the_door_and_the_others_go_on() {
 }
 
 #[test]
-fn a_peer_that_dribbles_its_greeting_is_closed_at_the_deadline() {
+fn a_peer_with_a_slow_greeting_is_closed_at_the_deadline() {
     let scratch = Scratch::new();
     let mut options = scratch.options();
     options.handshake_timeout = Duration::from_millis(300);
@@ -216,7 +217,7 @@ fn a_frame_or_message_without_end_is_refused_before_it_is_held() {
 }
 
 #[test]
-fn who_never_reads_is_closed_at_the_limit() {
+fn a_peer_that_never_reads_is_closed_at_the_limit() {
     let scratch = Scratch::new();
     let mut options = scratch.options();
     options.max_unsent_bytes = 1 << 20;
@@ -248,7 +249,7 @@ fn who_never_reads_is_closed_at_the_limit() {
 }
 
 #[test]
-fn who_reads_late_gets_everything() {
+fn a_peer_that_reads_late_gets_everything() {
     let scratch = Scratch::new();
     let broker = scratch.broker();
     let mut late = Peer::client(&broker);
@@ -283,7 +284,7 @@ fn two_hundred_peers_are_served() {
     }
     drop(suppliers);
     drop(clients);
-    eventually("all are forgotten", || {
+    eventually("all are dropped", || {
         let stats = broker.stats();
         stats.connected_clients == 0 && stats.connected_suppliers == 0
     });

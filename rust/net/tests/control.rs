@@ -1,4 +1,4 @@
-//! The control channel with real sockets: seats go from hand to batch, and the hostile hold up nobody.
+//! The control channel with real sockets: ranks are taken over, and hostile peers hold up no other.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -123,7 +123,7 @@ fn junk_is_shown_the_door_and_the_others_go_on() {
 }
 
 #[test]
-fn wrong_socket_types_are_told_whom_this_end_talks_to() {
+fn wrong_socket_types_are_told_the_types_that_this_end_accepts() {
     let scratch = Scratch::new();
     let channel = start(&scratch);
     let (control, publication) = channel.endpoints();
@@ -146,7 +146,7 @@ fn wrong_socket_types_are_told_whom_this_end_talks_to() {
 }
 
 #[test]
-fn who_dribbles_its_greeting_is_closed_at_the_deadline() {
+fn a_peer_with_a_slow_greeting_is_closed_at_the_deadline() {
     let scratch = Scratch::new();
     let mut options = options(&scratch);
     options.handshake_timeout = Duration::from_millis(50);
@@ -219,7 +219,8 @@ fn a_hundred_thousand_subscriptions_cost_nothing_and_one_model() {
     let large = [&[0xc6, 0, 0x0f, 0, 0][..], &[7; 0x0f_0000]].concat();
     assert_eq!(set(&leader, "large", &large), Outcome::Done(1));
     let (mut stream, mut codec) = shaken(&channel.endpoints().1, Role::Subscriber);
-    // Every prefix but the last is another one; in between it is subscribed and unsubscribed to everything, and nothing is read.
+    // Every prefix but the last is another one; in between it is subscribed and unsubscribed to everything, and nothing
+    // is read.
     let mut all = Vec::new();
     for n in 0..100_000_u32 {
         all.extend_from_slice(b"\x04\x0e\x09SUBSCRIBE");
@@ -228,7 +229,7 @@ fn a_hundred_thousand_subscriptions_cost_nothing_and_one_model() {
     }
     all.extend_from_slice(b"\x00\x06\x01MODEL");
     stream.write_all(&all).unwrap();
-    eventually("the last one was heard", || channel.stats().subscribers == 1);
+    eventually("the last one was received", || channel.stats().subscribers == 1);
     (2..40).for_each(|generation| assert_eq!(set(&leader, "large", &large), Outcome::Done(generation)));
     check_others(&channel, &leader);
     // What was on its way, and then the newest.

@@ -1,4 +1,5 @@
-//! A broker that runs out of descriptors rests, says so, and goes on when one is free. Alone in its process, whose limit it lowers.
+//! A broker that runs out of descriptors pauses, logs that, and goes on when one is free. Alone in its process, whose
+//! limit it lowers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -10,7 +11,7 @@ use harness::{Scratch, WATCHDOG};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
-fn who_waits_is_accepted_once_a_descriptor_is_free() {
+fn a_connection_that_waits_is_accepted_once_a_descriptor_is_free() {
     let scratch = Scratch::new();
     let broker = scratch.broker();
     let limit = getrlimit(Resource::Nofile);

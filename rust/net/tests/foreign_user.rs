@@ -1,4 +1,5 @@
-//! Another user gets in on neither end of an ipc endpoint, whatever the file modes say. Needs root, to be somebody else.
+//! Another user connects at neither end of an ipc endpoint, whatever the file modes are. Needs root, to run as another
+//! user.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -13,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use harness::{Peer, Scratch, WATCHDOG, eventually};
 use softs_net::{BrokerHandle, Connection, NetError, wait};
 
-/// The kernel's `nobody`.
+/// The user id of `nobody`.
 const NOBODY: u32 = 65_534;
 
 #[test]
@@ -29,7 +30,7 @@ fn a_broker_turns_other_users_away() {
     open_to_all(&scratch.path("front"));
     let (frontend, backend) = broker.endpoints();
     for endpoint in [&frontend, &backend] {
-        let mut child = as_nobody(&scratch, "child_connects", endpoint);
+        let mut child = as_other_user(&scratch, "child_connects", endpoint);
         assert!(child.wait().unwrap().success());
         let record = broker.next_log(WATCHDOG).unwrap();
         assert!(record.text.contains(endpoint) && record.text.contains("user 65534"), "{record:?}");
@@ -46,7 +47,7 @@ fn a_peer_does_not_trust_another_users_broker() {
     let scratch = Scratch::new();
     open_to_all(&scratch.0);
     let endpoint = scratch.endpoint("theirs");
-    let mut child = as_nobody(&scratch, "child_listens", endpoint.as_str());
+    let mut child = as_other_user(&scratch, "child_listens", endpoint.as_str());
     eventually("the child listens", || scratch.path("theirs").exists());
     let expected = NetError::ForeignOwner { endpoint: endpoint.to_string(), theirs: NOBODY, ours: 0 };
     // Between bind() and listen() it is there and refuses.
@@ -61,7 +62,7 @@ fn a_peer_does_not_trust_another_users_broker() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Not a test of its own: connects as somebody else, and must see the connection end before any READY.
+/// Not a test of its own: connects as another user, and must see the connection end before any READY.
 #[test]
 fn child_connects() {
     let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };
@@ -79,7 +80,7 @@ fn child_connects() {
     assert!(matches!(error, NetError::Lost { .. }), "{error}");
 }
 
-/// Not a test of its own: listens as somebody else until its standard input ends.
+/// Not a test of its own: listens as another user until its standard input ends.
 #[test]
 fn child_listens() {
     let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };
@@ -89,7 +90,7 @@ fn child_listens() {
 }
 
 /// Runs one of the children above as `nobody`, from a copy of this program that `nobody` can reach.
-fn as_nobody(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
+fn as_other_user(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
     let program = scratch.path("program");
     if !program.exists() {
         std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();

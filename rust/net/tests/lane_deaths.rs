@@ -1,5 +1,5 @@
-//! Suppliers that kill themselves between two steps of an order, each step in turn, and a client that checks what comes of it: no sample is lost,
-//! comes twice or is torn, and all slots come back.
+//! Suppliers that kill themselves between two steps of an order, each step in turn, and a client that checks what comes
+//! of it: no sample is lost, comes twice or is torn, and all slots come back.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -31,7 +31,7 @@ const KILLS: usize = 3;
 const N_GOOD: u64 = 5;
 const ANY: Option<u64> = None;
 
-/// Where a supplier dies, and how many of its samples reach the client.
+/// Where a supplier is killed, and how many of its samples reach the client.
 const POINTS: [(&str, Option<u64>); 12] = [
     ("in the table", Some(0)),
     ("in the lane", Some(0)),
@@ -47,7 +47,7 @@ const POINTS: [(&str, Option<u64>); 12] = [
     ("half a batch", Some(N_GOOD + 2)),
 ];
 
-/// In the environment of a supplier: what it serves, and where it dies.
+/// In the environment of a supplier: what it serves, and where it is killed.
 const SEGMENT: &str = "SOFTS_FAST_DEATHS_SEGMENT";
 const BACKEND: &str = "SOFTS_FAST_DEATHS_BACKEND";
 const CLIENT_THREAD: &str = "SOFTS_FAST_DEATHS_THREAD";
@@ -57,8 +57,8 @@ const POINT: &str = "SOFTS_FAST_DEATHS_POINT";
 fn the_stream_survives_a_death_at_any_step() {
     for (point, n_expected) in POINTS {
         for _ in 0..KILLS {
-            let nobody: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
-            let student = Student::new(nobody);
+            let absent: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
+            let student = Student::new(absent);
             let address = student.segment.address().to_owned();
             student.survive(point, |point| spawn("serves_a_lane", SEGMENT, &address, point), n_expected);
         }
@@ -100,13 +100,13 @@ impl Student {
             ..ClientConfig::default()
         };
         let slots = Slots::in_segment(&segment).unwrap();
-        // It never looks before it sleeps.
+        // It never spins before it blocks.
         let client = Client::new(broker, config, slots, Duration::ZERO);
         assert_eq!(client.try_sample("p"), None, "opens the lane");
         Self { client, segment, n_taken: 0, made_by: HashMap::new() }
     }
 
-    /// Takes samples while a supplier dies, and then from one that lives.
+    /// Takes samples while a supplier is killed, and then from one that runs on.
     fn survive(mut self, point: &str, spawn: impl Fn(&str) -> Peer, n_expected: Option<u64>) {
         let mut victim = spawn(point);
         eventually(&format!("a supplier dies: {point}"), || {
@@ -198,7 +198,7 @@ fn serves_a_lane() {
     let client = worker.client();
     let client_bell = format!("/proc/{}/fd/{}", client.0.pid, client.1);
     let ring = |n_ended| {
-        if worker.client_to_wake(n_ended) {
+        if worker.must_wake_client(n_ended) {
             die_at("about to ring");
             std::fs::write(&client_bell, [1]).unwrap();
         }
@@ -214,7 +214,7 @@ fn serves_a_lane() {
             if let Some(claim) = worker.claim(LANE) {
                 return claim;
             }
-            worker.set_sleeping(true);
+            worker.set_waiting(true);
             if !worker.has_orders(LANE) {
                 poll(&mut [PollFd::new(&heard, PollFlags::IN)], None).unwrap();
                 rustix::io::read(&heard, &mut [0; 16]).unwrap();
@@ -222,7 +222,7 @@ fn serves_a_lane() {
                     die_at("woken");
                 }
             }
-            worker.set_sleeping(false);
+            worker.set_waiting(false);
         }
     };
     match &*std::env::var(POINT).unwrap() {
@@ -239,9 +239,9 @@ fn serves_a_lane() {
         },
         _ => (0..N_GOOD).for_each(|_| end(claim(false))),
     }
-    // Now it dies, and if it can while the client sleeps.
+    // Now it is killed, if possible while the client sleeps.
     if std::env::var(POINT).unwrap() == "about to sleep" {
-        worker.set_sleeping(true);
+        worker.set_waiting(true);
         die_at("about to sleep");
     }
     let last = claim(false);
@@ -268,7 +268,7 @@ fn serves_a_lane() {
     }
     ["failed", "given back", "half a batch", "published"].iter().for_each(|point| die_at(point));
     loop {
-        // It may have looked up just now.
+        // It may have woken just now.
         await_sleep(client.0);
         ring(1);
     }

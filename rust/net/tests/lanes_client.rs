@@ -1,4 +1,4 @@
-//! A client whose samples come through its lanes, from a worker of this process that speaks no other way.
+//! A client whose samples come through its lanes, from a supplier of this process that has no other connection.
 #![allow(clippy::unwrap_used)]
 
 use std::os::fd::AsRawFd;
@@ -27,11 +27,11 @@ struct Student {
 
 impl Student {
     /// There is no broker: a lane needs none.
-    fn new(n_slots: u32, change: impl FnOnce(&mut Config), look: Duration) -> Self {
-        Self::with_slots_of(SLOT, n_slots, change, look)
+    fn new(n_slots: u32, change: impl FnOnce(&mut Config), spin: Duration) -> Self {
+        Self::with_slots_of(SLOT, n_slots, change, spin)
     }
 
-    fn with_slots_of(slot_size: u64, n_slots: u32, change: impl FnOnce(&mut Config), look: Duration) -> Self {
+    fn with_slots_of(slot_size: u64, n_slots: u32, change: impl FnOnce(&mut Config), spin: Duration) -> Self {
         let segment = Arc::new(Segment::create_shm(None, slot_size, u64::from(n_slots)).unwrap());
         let mut config = Config {
             address: segment.address().to_owned(),
@@ -44,8 +44,8 @@ impl Student {
         };
         change(&mut config);
         let slots = Slots::in_segment(&segment).unwrap();
-        let nobody: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
-        let client = Client::new(nobody, config, slots, look);
+        let absent: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
+        let client = Client::new(absent, config, slots, spin);
         // Opens the first lane.
         assert_eq!(client.try_block("p"), None);
         Self { client, segment }
@@ -103,7 +103,7 @@ impl Drop for Teacher {
 fn teach(address: &str, stop: &AtomicBool) {
     let segment = Arc::new(Segment::attach_shm(address).unwrap());
     let slot_len = usize::try_from(segment.slot_size()).unwrap();
-    let (heard, doorbell) = pipe().unwrap();
+    let (read_end, doorbell) = pipe().unwrap();
     let identity = Identity::current().unwrap();
     let worker = LaneSupplier::attach(segment, identity, doorbell.as_raw_fd().unsigned_abs()).unwrap();
     let lane = LaneRef { index: 0, generation: 1 };
@@ -111,7 +111,7 @@ fn teach(address: &str, stop: &AtomicBool) {
     let client = worker.client();
     let path = PathBuf::from(format!("/proc/{}/fd/{}", client.0.pid, client.1));
     let ring = |n_ended| {
-        if worker.client_to_wake(n_ended) {
+        if worker.must_wake_client(n_ended) {
             std::fs::write(&path, [1]).unwrap();
         }
     };
@@ -130,24 +130,24 @@ fn teach(address: &str, stop: &AtomicBool) {
             }
             continue;
         }
-        worker.set_sleeping(true);
+        worker.set_waiting(true);
         if !worker.has_orders(lane) {
-            let mut fds = [PollFd::new(&heard, PollFlags::IN)];
+            let mut fds = [PollFd::new(&read_end, PollFlags::IN)];
             let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
             // A wake-up that is lost costs a second, and the test its patience.
             if poll(&mut fds, Some(&second)).unwrap() == 1 {
-                rustix::io::read(&heard, &mut [0; 16]).unwrap();
+                rustix::io::read(&read_end, &mut [0; 16]).unwrap();
             }
         }
-        worker.set_sleeping(false);
+        worker.set_waiting(false);
     }
 }
 
 #[test]
-fn each_sample_of_an_ordered_stream_comes_once_whoever_sleeps() {
-    for (look, n) in [(Duration::ZERO, 2_000), (softs_net::SPIN, 20_000)] {
+fn each_sample_of_an_ordered_stream_comes_once_whether_the_ends_spin_or_sleep() {
+    for (spin, n) in [(Duration::ZERO, 2_000), (softs_net::SPIN, 20_000)] {
         for n_slots in [1, 2, 16] {
-            let student = Student::new(n_slots, |config| config.ordered = true, look);
+            let student = Student::new(n_slots, |config| config.ordered = true, spin);
             let teacher = Teacher::new(&student);
             for expected in 0..n {
                 let (slot, number) = student.sample();
@@ -188,7 +188,7 @@ fn a_seek_goes_on_at_another_place_and_blocks_are_consecutive() {
 }
 
 #[test]
-fn who_waits_for_a_block_is_woken_once() {
+fn waiting_for_a_block_is_woken_once() {
     let student = Student::new(8, |config| config.block = 4, Duration::ZERO);
     let (_heard, doorbell) = pipe().unwrap();
     let segment = Arc::new(Segment::attach_shm(student.segment.address()).unwrap());
@@ -212,7 +212,7 @@ fn who_waits_for_a_block_is_woken_once() {
             std::thread::sleep(Duration::from_millis(2));
             worker.write(&claim, &[0; SLOT as usize]).unwrap();
             assert!(worker.publish(claim, Ok(())));
-            if worker.client_to_wake(1) {
+            if worker.must_wake_client(1) {
                 n_rings += 1;
                 std::fs::write(&path, [1]).unwrap();
             }
@@ -284,7 +284,7 @@ fn a_batch_ends_early_when_time_is_up_or_the_user_wants_it() {
     let (_, done) = gather(&student, n, 0, |batch| {
         student.client.gather(batch, 0, Duration::from_millis(5), &mut || false)
     });
-    assert_eq!(done, Ok(0), "nobody makes samples");
+    assert_eq!(done, Ok(0), "no supplier makes samples");
     let mut n_asked = 0;
     let (_, done) = gather(&student, n, 0, |batch| {
         student.client.gather(batch, 0, WATCHDOG, &mut || {

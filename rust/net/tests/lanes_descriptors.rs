@@ -19,7 +19,7 @@ const WATCHDOG: Duration = Duration::from_secs(20);
 const N_SAMPLES: u32 = 20;
 
 #[test]
-fn who_could_not_be_woken_at_first_is_woken_once_a_descriptor_is_free() {
+fn a_supplier_that_could_not_be_woken_is_woken_once_a_descriptor_is_free() {
     let segment = Arc::new(Segment::create_shm(None, 8, 1).unwrap());
     let config = Config {
         address: segment.address().to_owned(),
@@ -29,8 +29,8 @@ fn who_could_not_be_woken_at_first_is_woken_once_a_descriptor_is_free() {
         nonce: nonce().unwrap(),
         ..Config::default()
     };
-    let nobody: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
-    let client = Client::new(nobody, config, Slots::in_segment(&segment).unwrap(), Duration::ZERO);
+    let absent: Endpoint = "ipc:///nonexistent/softs".parse().unwrap();
+    let client = Client::new(absent, config, Slots::in_segment(&segment).unwrap(), Duration::ZERO);
     assert_eq!(client.try_block("p"), None, "opens the first lane");
     let sample = |timeout| client.request_sample("p", timeout, &mut || false);
 
@@ -40,22 +40,22 @@ fn who_could_not_be_woken_at_first_is_woken_once_a_descriptor_is_free() {
         LaneSupplier::attach(Arc::clone(&segment), identity, doorbell.as_raw_fd().unsigned_abs()).unwrap();
     let lane = LaneRef { index: 0, generation: 1 };
     assert!(worker.join(lane));
-    worker.set_sleeping(true);
+    worker.set_waiting(true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut n_made = 0;
             while n_made < N_SAMPLES {
                 let watchdog = Timespec::try_from(WATCHDOG).unwrap();
                 let n_calls = poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&watchdog)).unwrap();
-                assert_eq!(n_calls, 1, "nobody wakes it after {n_made} samples");
+                assert_eq!(n_calls, 1, "it was not woken after {n_made} samples");
                 rustix::io::read(&heard, &mut [0; 16]).unwrap();
                 while worker.has_orders(lane) {
-                    worker.set_sleeping(false);
+                    worker.set_waiting(false);
                     while let Some(claim) = worker.claim(lane) {
                         assert!(worker.publish(claim, Ok(())));
                         n_made += 1;
                     }
-                    worker.set_sleeping(true);
+                    worker.set_waiting(true);
                 }
             }
         });

@@ -272,7 +272,7 @@ fn no_order_is_left_lying_however_it_meets_the_suppliers_sleep() {
     let teacher = Teacher::with_spin(&scratch, SLOT, ONE, Duration::ZERO);
     let segment = Arc::new(Segment::create_shm(None, SLOT, 1).unwrap());
     let (_heard, doorbell) = rustix::pipe::pipe().unwrap();
-    let mut owner = segment.lane_owner(doorbell.as_raw_fd().unsigned_abs()).unwrap();
+    let mut owner = segment.lane_client(doorbell.as_raw_fd().unsigned_abs()).unwrap();
     let lane = owner.open_lane().unwrap();
     let mut peer = Peer::connect(&broker.endpoints().0);
     peer.ask(&ClientRequest::Hello { nonce: Some(1) });
@@ -282,10 +282,10 @@ fn no_order_is_left_lying_however_it_meets_the_suppliers_sleep() {
         lanes: vec![AnnouncedLane { product_id: "p", lane: lane.index, generation: lane.generation }],
     });
     eventually("the supplier is there", || owner.n_attached(lane) == 1);
-    let doorbell = format!("/proc/self/fd/{}", owner.suppliers()[0].bell_fd);
+    let doorbell = format!("/proc/self/fd/{}", owner.suppliers()[0].doorbell_fd);
     for n in 0..20_000 {
         assert!(owner.place(lane, 0, n));
-        // It counts as awake once it is named, and nobody rings twice for one order.
+        // It counts as awake once it is named, and its doorbell is not rung twice for one order.
         for _ in owner.wake_list(lane, 1, u64::MAX) {
             std::fs::write(&doorbell, [1]).unwrap();
         }
@@ -315,7 +315,7 @@ fn a_supplier_of_another_slot_size_is_asked_by_wire() {
 }
 
 #[test]
-fn who_stops_leaves_at_once_and_may_still_end_its_call() {
+fn stopping_leaves_at_once_and_the_present_call_may_still_end() {
     let scratch = Scratch::new();
     let _broker = scratch.broker();
     let (student, mut teacher) = (Student::new(&scratch, 4), Teacher::new(&scratch, SLOT, ONE));
@@ -329,7 +329,7 @@ fn who_stops_leaves_at_once_and_may_still_end_its_call() {
     teacher.supplier.stop();
     assert!(!student.is_attended(), "no lane counts on it");
     teacher.stop();
-    assert!(teacher.made().0 <= made + 1, "the call in hand was its last");
+    assert!(teacher.made().0 <= made + 1, "the present call was its last");
     eventually("its place is free", || student.stats().suppliers.is_empty());
     let other = Teacher::new(&scratch, SLOT, ONE);
     student.client.discard(WATCHDOG, &mut || false);
@@ -343,7 +343,7 @@ fn what_a_closed_supplier_had_in_hand_is_made_by_another() {
     let (student, mut stuck) = (Student::new(&scratch, 1), Teacher::new(&scratch, SLOT, ONE));
     until_by_lane(&student, &stuck);
     stuck.hold.store(true, Ordering::SeqCst);
-    // With one slot, an order is in hand as soon as the call begins.
+    // With one slot, an order is claimed as soon as the call begins.
     eventually("a call is held up", || {
         student.take_if_there();
         stuck.is_held.load(Ordering::SeqCst)
@@ -369,7 +369,8 @@ fn a_batch_waits_for_more_orders_as_long_as_it_may() {
     let _broker = scratch.broker();
     let for_ever = Batch { max: 4, wait: WATCHDOG * 10 };
     let (student, teacher) = (Student::new(&scratch, 4), Teacher::new(&scratch, SLOT, for_ever));
-    // Orders come one by one, and all four slots are on order before the client waits. A batch that is not full ends for a lease only.
+    // Orders come one by one, and all four slots are on order before the client waits. A batch that is not full ends
+    // for a lease only.
     eventually("many samples", || {
         student.take_if_there();
         teacher.made().0 >= 100

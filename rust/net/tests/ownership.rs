@@ -1,4 +1,5 @@
-//! Who owns an endpoint: takeover of what the dead left, refusal of what the living hold, and exactly one winner in a race.
+//! Ownership of an endpoint: takeover of what an ended broker left, refusal of what a running one holds, and exactly
+//! one winner in a race.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -112,7 +113,7 @@ fn a_living_listener_without_a_lock_is_refused_too() {
 }
 
 #[test]
-fn what_a_dead_broker_left_is_taken_over() {
+fn what_an_ended_broker_left_is_taken_over() {
     let scratch = Scratch::new();
     drop(UnixListener::bind(scratch.path("front")).unwrap());
     std::fs::write(scratch.path("front.lock"), b"").unwrap();
@@ -158,7 +159,7 @@ fn a_lock_that_is_a_link_is_not_followed() {
 }
 
 #[test]
-fn a_socket_that_somebody_put_in_our_place_is_not_removed_at_the_stop() {
+fn a_socket_that_has_replaced_ours_is_not_removed_at_the_stop() {
     let scratch = Scratch::new();
     let broker = scratch.broker();
     std::fs::remove_file(scratch.path("front")).unwrap();
@@ -181,7 +182,7 @@ fn of_many_threads_exactly_one_gets_the_endpoint() {
                     scope.spawn(|| {
                         start.wait();
                         let outcome = BrokerHandle::start(scratch.options());
-                        // Nobody lets go before everybody has tried.
+                        // No thread releases it before all have tried.
                         decided.wait();
                         match outcome {
                             Ok(broker) => {
@@ -203,7 +204,8 @@ fn of_many_threads_exactly_one_gets_the_endpoint() {
 
 #[test]
 fn brokers_that_come_and_go_hand_the_endpoint_on() {
-    // Each wins sooner or later: a lock on a removed file, or an unlinked successor, would show as an error or a client left alone.
+    // Each wins sooner or later: a lock on a removed file, or an unlinked successor, would show as an error or a client
+    // left alone.
     let scratch = Scratch::new();
     std::thread::scope(|scope| {
         for _ in 0..6 {
@@ -305,7 +307,7 @@ fn a_tcp_port_has_one_owner_and_is_free_at_once_after_a_stop() {
 }
 
 #[test]
-fn other_machines_get_in_only_when_somebody_said_so() {
+fn other_machines_are_admitted_only_when_that_was_allowed() {
     for endpoint in ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:*"] {
         let refused = BrokerHandle::start(options("ipc://*", endpoint)).unwrap_err();
         assert_eq!(refused, NetError::RemoteNotAllowed { endpoint: endpoint.to_owned() });
@@ -321,7 +323,7 @@ fn other_machines_get_in_only_when_somebody_said_so() {
 }
 
 #[test]
-fn nobody_there_is_said_with_the_endpoint() {
+fn the_error_for_a_missing_broker_names_the_endpoint() {
     let scratch = Scratch::new();
     drop(UnixListener::bind(scratch.path("dead")).unwrap());
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -342,7 +344,7 @@ fn nobody_there_is_said_with_the_endpoint() {
 }
 
 #[test]
-fn a_listener_that_accepts_nobody_is_given_up() {
+fn a_listener_that_accepts_no_connection_is_given_up() {
     let scratch = Scratch::new();
     let listener =
         rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();
@@ -356,7 +358,7 @@ fn a_listener_that_accepts_nobody_is_given_up() {
             Err(error) => break error,
         }
     };
-    assert!(error.to_string().contains("accepted nobody"), "{error}");
+    assert!(error.to_string().contains("accepted no connection"), "{error}");
     // It lives all the same, so a broker leaves it alone.
     let options = BrokerOptions::new(scratch.endpoint("full"), scratch.endpoint("back"), Config::default());
     assert!(matches!(BrokerHandle::start(options), Err(NetError::EndpointInUse { .. })));

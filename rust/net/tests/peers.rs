@@ -132,7 +132,7 @@ fn everything_goes_on_after_the_broker_was_replaced() {
 }
 
 #[test]
-fn a_long_call_holds_up_nobody_elses_orders() {
+fn a_long_call_does_not_hold_up_the_orders_of_others() {
     let market = Market::new("long");
     let client = market.client(8);
     let slow = market.supplier(Duration::ZERO);
@@ -163,7 +163,7 @@ fn a_long_call_holds_up_nobody_elses_orders() {
 
 #[test]
 fn a_client_without_broker_times_out_and_says_why() {
-    let mut market = Market::new("nobody");
+    let mut market = Market::new("absent");
     market.stop_broker();
     let client = market.client(1);
     assert_eq!(client.request_sample("p", Duration::from_millis(50), &mut || false), Waited::TimedOut);

@@ -119,7 +119,7 @@ fn teach(address: &str, lane: u32, stop: &AtomicBool) {
     let client = supplier.client();
     let doorbell = PathBuf::from(format!("/proc/{}/fd/{}", client.0.pid, client.1));
     let wake = |n_ended| {
-        if supplier.client_to_wake(n_ended) {
+        if supplier.must_wake_client(n_ended) {
             std::fs::write(&doorbell, [1]).unwrap();
         }
     };
@@ -138,7 +138,7 @@ fn teach(address: &str, lane: u32, stop: &AtomicBool) {
             }
             continue;
         }
-        supplier.set_sleeping(true);
+        supplier.set_waiting(true);
         if !supplier.has_orders(lane) {
             let mut fds = [PollFd::new(&read_end, PollFlags::IN)];
             let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -146,7 +146,7 @@ fn teach(address: &str, lane: u32, stop: &AtomicBool) {
                 rustix::io::read(&read_end, &mut [0; 16]).unwrap();
             }
         }
-        supplier.set_sleeping(false);
+        supplier.set_waiting(false);
     }
 }
 

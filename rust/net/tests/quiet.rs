@@ -1,20 +1,21 @@
-//! What a broker and a control channel do when nothing happens, and what is left of them afterwards: nothing. One test alone in its process, as
-//! it counts threads.
+//! What a broker and a control channel do when nothing happens, and what is left of them afterwards: nothing. One test
+//! alone in its process, as it counts threads.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
 
 use std::time::Duration;
 
-use harness::{Peer, Scratch, WATCHDOG, eventually, raw};
+use harness::{Peer, Scratch, WATCHDOG, Work, eventually, raw};
 use softs_net::client::Waited;
 use softs_net::control::{ControlHandle, ControlOptions, ControlStudent, ControlSubscriber};
 use softs_net::wait;
 use softs_proto::control::Outcome;
 
 #[test]
-fn who_is_idle_sleeps_and_leaves_no_thread_and_no_descriptor() {
+fn an_idle_broker_sleeps_and_leaves_no_thread_and_no_descriptor() {
     an_idle_broker();
+    a_broker_whose_clients_all_wait();
     an_idle_control_channel();
 }
 
@@ -44,6 +45,44 @@ fn an_idle_broker() {
     while broker.next_log(WATCHDOG).is_some() {}
     drop((broker, client, supplier));
     assert_eq!((tasks().len(), descriptors()), before);
+}
+
+/// 1,000 clients with 64 orders each, and no supplier.
+fn a_broker_whose_clients_all_wait() {
+    const CLIENTS: u64 = 1000;
+    const ORDERS: u64 = 64;
+    // A connection has two ends here; where not as many descriptors are allowed there are fewer clients.
+    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let n_clients = CLIENTS.min(allowed.saturating_sub(100) / 2);
+    let scratch = Scratch::new();
+    let broker = scratch.broker();
+    let mut clients: Vec<Peer> = (0..n_clients).map(|_| Peer::client(&broker)).collect();
+    for (client, peer) in (0..).zip(&mut clients) {
+        let offset = |order| 64 * (client * ORDERS + order);
+        peer.order(&(0..ORDERS).map(|order| (order, offset(order))).collect::<Vec<_>>());
+    }
+    eventually("all orders are there", || broker.stats().pending_orders == n_clients * ORDERS);
+
+    let thread = tasks().into_iter().find(|(_, name)| name == "softs-broker").unwrap().0;
+    eventually("the broker has nothing left to do", || {
+        let before = activity(&thread);
+        std::thread::park_timeout(Duration::from_millis(100));
+        before == activity(&thread)
+    });
+    let before_the_pause = activity(&thread);
+    std::thread::park_timeout(Duration::from_secs(1));
+    assert_eq!(activity(&thread), before_the_pause, "it woke up for nothing");
+    for client in &clients {
+        let has_message = wait(client.connection.as_fd(), true, false, Duration::ZERO).unwrap();
+        assert!(!has_message, "a client was told something while its orders waited");
+    }
+
+    // The first order of each is made before the second of any.
+    let mut supplier = Peer::supplier(&broker, "p", 1024);
+    let Work::Leases(leases) = supplier.work() else { panic!("no leases") };
+    let firsts = leases.iter().filter(|(_, offset)| offset / 64 % ORDERS == 0).count();
+    assert_eq!(firsts as u64, n_clients.min(leases.len() as u64));
+    broker.stop();
 }
 
 fn an_idle_control_channel() {

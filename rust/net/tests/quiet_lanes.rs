@@ -1,4 +1,5 @@
-//! What the two ends of a lane do while nothing happens in it. One test alone in its process, as it finds threads by their names.
+//! What the two ends of a lane do while nothing happens in it. One test alone in its process, as it finds threads by
+//! their names.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -18,16 +19,16 @@ use softs_proto::supplier::{Config, Weights};
 use softs_shm::Segment;
 
 const N_SUPPLIERS: u32 = 2;
-/// How often a client that waits looks up, and a watchdog during a long call.
+/// How often a client that waits wakes, and a watchdog during a long call.
 const CLIENT_SLICE: Duration = Duration::from_millis(50);
-const KEEPER_SLICE: Duration = Duration::from_millis(100);
+const WATCHDOG_SLICE: Duration = Duration::from_millis(100);
 /// How long nothing happens.
 const PAUSE: Duration = Duration::from_millis(800);
 /// Sleeps on the way into a pause and out of it.
 const MARGIN: u128 = 6;
 
 #[test]
-fn who_has_nothing_to_do_in_a_lane_sleeps() {
+fn threads_without_work_in_a_lane_sleep() {
     let scratch = Scratch::new();
     let _broker = scratch.broker();
     let (client, segment) = client(&scratch);
@@ -69,7 +70,7 @@ fn who_has_nothing_to_do_in_a_lane_sleeps() {
     assert_wakes_in_slices(&client);
     assert_eq!(activity("maker"), before, "a supplier that has no order woke up for nothing");
     let n_slept = u128::from(n_sleeps("softs-watchdog") - watchdogs);
-    let n_slices = began.elapsed().as_millis() / KEEPER_SLICE.as_millis();
+    let n_slices = began.elapsed().as_millis() / WATCHDOG_SLICE.as_millis();
     assert!(n_slept <= n_slices + MARGIN, "watchdogs woke {n_slept} times in {n_slices} slices");
 
     drop(held);

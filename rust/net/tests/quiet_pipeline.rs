@@ -1,4 +1,5 @@
-//! The threads of a pipeline while nothing is submitted. One test alone in its process, as it finds threads by their names.
+//! The threads of a pipeline while nothing is submitted. One test alone in its process, as it finds threads by their
+//! names.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
@@ -42,15 +43,14 @@ fn threads_are_blocked_while_nothing_is_submitted() {
 
     submit(&pipeline, 1);
     assert!(pipeline.wait(WATCHDOG, &mut || false).unwrap().is_some());
-    assert_eq!(threads().len(), 3);
-    settle();
+    settle(0);
     let before = threads();
     std::thread::sleep(PAUSE);
     assert_eq!(threads(), before, "a thread woke up for nothing");
 
     // One thread waits for samples, which do not come; the others have nothing to do.
     submit(&pipeline, 0);
-    settle();
+    settle(1);
     let (began, before) = (Instant::now(), threads());
     std::thread::sleep(PAUSE);
     let (after, n_slices) = (threads(), began.elapsed().as_millis() / SLICE.as_millis());
@@ -74,20 +74,18 @@ fn submit(pipeline: &GatherPipeline, done: usize) {
     pipeline.submit(PipelineBatch::new("p".to_owned(), 1, rows, Box::new(())), done).unwrap();
 }
 
-/// Waits until no thread has been woken for a while.
-fn settle() {
+/// Waits until there are three threads, all but `n_awake` of which have not been woken for a while.
+fn settle(n_awake: usize) {
     let deadline = Instant::now() + WATCHDOG;
-    let mut before = threads();
-    let mut n_quiet = 0;
+    let (mut before, mut n_quiet) = (threads(), 0);
     while n_quiet < 3 {
         assert!(Instant::now() < deadline, "the threads never come to rest: {before:?}");
         std::thread::sleep(Duration::from_millis(20));
         let now = threads();
-        n_quiet = if now == before { n_quiet + 1 } else { 0 };
-        // One that waits for samples wakes in slices.
-        if now.iter().zip(&before).filter(|(now, before)| now != before).count() <= 1 && now.len() == 3 {
-            n_quiet += 1;
-        }
+        let is_quiet = now.len() == 3
+            && before.len() == 3
+            && now.iter().zip(&before).filter(|(now, before)| now != before).count() <= n_awake;
+        n_quiet = if is_quiet { n_quiet + 1 } else { 0 };
         before = now;
     }
 }

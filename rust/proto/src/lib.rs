@@ -10,28 +10,13 @@
 pub mod broker;
 pub mod client;
 pub mod control;
+mod dialect;
 pub mod limits;
 pub mod log;
+mod patterns;
 pub mod supplier;
+mod text;
 pub mod wire;
 pub mod zmtp;
 
-/// Which of the two message sets a connection speaks; settled in the ZMTP handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// What `softs` 0.1.x speaks: one order per message, one answer per request.
-    Softs,
-    /// What two softs-fast peers speak: many orders per message.
-    Native,
-}
-
-impl Dialect {
-    /// How people and STATS answers call it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Softs => "softs",
-            Self::Native => "native",
-        }
-    }
-}
+pub use dialect::Dialect;

@@ -1,9 +1,9 @@
-//! Log records as values: the state machines say what a person should know, whoever drives them passes it to a logger.
+//! Log records as values: the state machines report what a person should know, their drivers pass it to a logger.
 
 /// How much a record matters; the levels of Python's `logging`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// For somebody who follows single peers.
+    /// About single peers.
     Info,
     /// Something went wrong and was dealt with.
     Warning,
@@ -16,6 +16,6 @@ pub enum Level {
 pub struct LogRecord {
     /// How much it matters.
     pub level: Level,
-    /// Lower case, what happened to whom, with the numbers.
+    /// Lower case, what happened to which peer, with the numbers.
     pub text: String,
 }

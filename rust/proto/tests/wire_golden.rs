@@ -149,7 +149,7 @@ golden!(
     results,
     ToClient::Results {
         done: vec![1, 2],
-        ended: vec![(3, EndCode::Failed, "boom"), (4, EndCode::Refused, "")]
+        ended: vec![(3, EndCode::Failed, "boom"), (4, EndCode::Invalid, "")]
     },
     &[b"RESULTS", b"\x92\x92\x01\x02\x92\x93\x03\x01\xa4boom\x93\x04\x02\xa0"]
 );

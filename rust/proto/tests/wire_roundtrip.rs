@@ -70,7 +70,7 @@ fn detail() -> impl Strategy<Value = Detail> {
 }
 
 fn code() -> impl Strategy<Value = EndCode> {
-    prop_oneof![Just(EndCode::Failed), Just(EndCode::Refused), Just(EndCode::Invalid)]
+    prop_oneof![Just(EndCode::Failed), Just(EndCode::Invalid)]
 }
 
 macro_rules! round_trip {

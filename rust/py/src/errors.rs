@@ -20,7 +20,8 @@ pub(crate) fn raise(py: Python<'_>, class: &str, message: String) -> PyErr {
     }
 }
 
-/// Text as it can be sent: what is no Unicode, such as the bytes of a file name that Python could not decode, becomes `\\udcXX`.
+/// Text as it can be sent: what is no Unicode, such as the bytes of a file name that Python could not decode, becomes
+/// `\\udcXX`.
 pub(crate) fn sendable(text: &Bound<'_, PyAny>) -> PyResult<String> {
     let bytes = text.call_method1("encode", ("utf-8", "backslashreplace"))?;
     Ok(String::from_utf8_lossy(bytes.cast::<PyBytes>()?.as_bytes()).into_owned())

@@ -24,8 +24,8 @@ pub(crate) fn is_alive(pid: u32, start: u64, pid_namespace: u64) -> bool {
     is_process_alive(pid, start, pid_namespace)
 }
 
-/// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to the socket: there the handle
-/// refuses to work and is never dropped.
+/// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to
+/// the socket: there the handle refuses to work and is never dropped.
 #[derive(Debug)]
 pub(crate) struct Owned<T> {
     value: Arc<T>,
@@ -74,13 +74,14 @@ impl<T> Deref for Owned<T> {
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         if self.is_forked() {
-            // One reference too many, so that the value's own Drop, which would speak on the parent's socket, never runs.
+            // One reference too many, so that the value's own Drop, which would speak on the parent's socket, never
+            // runs.
             std::mem::forget(Arc::clone(&self.value));
         }
     }
 }
 
-/// Looks for signals during a blocking call; keeps what their handlers raised.
+/// Checks for signals during a blocking call; keeps what their handlers raised.
 struct Signals(Option<PyErr>);
 
 impl Signals {

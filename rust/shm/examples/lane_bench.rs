@@ -77,7 +77,7 @@ struct Pair {
 impl Pair {
     fn new(n_slots: u64) -> Result<Self, Box<dyn std::error::Error>> {
         let segment = Arc::new(Segment::create_shm(None, SLOT_SIZE, n_slots)?);
-        let mut client = segment.lane_owner(0)?;
+        let mut client = segment.lane_client(0)?;
         let lane = client.open_lane().ok_or("no lane")?;
         let attached = Arc::new(Segment::attach_shm(segment.address())?);
         let supplier = LaneSupplier::attach(attached, Identity::current()?, 0)?;

@@ -63,7 +63,7 @@ fn a_fork_of_a_supplier_cannot_write_to_slots_that_it_sees() {
 #[test]
 fn a_fork_cannot_use_lanes() {
     let (owner, peer) = pair();
-    let mut lanes = owner.lane_owner(1).unwrap();
+    let mut lanes = owner.lane_client(1).unwrap();
     let supplier = LaneSupplier::attach(peer, Identity::current().unwrap(), 1).unwrap();
     let lane = lanes.open_lane().unwrap();
     assert!(supplier.join(lane) && lanes.place(lane, 0, 0) && lanes.place(lane, 1, 0));

@@ -93,7 +93,7 @@ impl Fleet {
         // It may have had no time to enter the table.
         for supplier in client.suppliers() {
             if supplier.identity.pid == pid {
-                client.owner_died(&supplier);
+                client.supplier_ended(&supplier);
             }
         }
         self.n_killed += 1;
@@ -120,7 +120,7 @@ impl Drop for Fleet {
 fn killed_suppliers_lose_no_order_and_tear_no_sample() {
     let seconds = std::env::var("SOFTS_FAST_STRESS_S").map_or(2.0, |text| text.parse().unwrap());
     let segment = Arc::new(Segment::create_shm(None, SLOT_SIZE as u64, u64::from(N_SLOTS)).unwrap());
-    let mut client = segment.lane_owner(0).unwrap();
+    let mut client = segment.lane_client(0).unwrap();
     let lanes: Vec<LaneRef> = (0..N_PRODUCTS).map(|_| client.open_lane().unwrap()).collect();
     let mut fleet = Fleet { address: segment.address().to_owned(), suppliers: Vec::new(), n_killed: 0 };
     fleet.suppliers = (0..N_SUPPLIERS).map(|_| fleet.spawn()).collect();

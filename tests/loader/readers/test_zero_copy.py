@@ -182,6 +182,7 @@ def test_batches_are_copied_and_saved_like_others(new: Callable[..., SoftDataLoa
     file.seek(0)
     copies = [torch.load(file), copy.deepcopy(batch)]
     del batch
+    gc.collect()  # torch.save of torch 2.6 leaves a reference cycle with what it has saved
     assert n_held(loader) == 0
     for same in copies:
         assert check(same) == numbers

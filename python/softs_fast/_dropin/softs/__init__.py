@@ -1,4 +1,4 @@
-"""Stands in for `softs` where `python -m softs_fast.dropin` put this folder in front of PYTHONPATH."""
+"""The package `softs` of the drop-in: `python -m softs_fast.dropin` puts this folder in front of PYTHONPATH."""
 
 from softs_fast.dropin import install
 

@@ -1,4 +1,4 @@
-"""Memory and events on CUDA devices that all ranks of a group have open."""
+"""Memory and events on CUDA devices that all ranks of a group have opened."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from softs_fast.collectives import agreement
 from softs_fast.errors import ConfigError
 
 HALVES = (0, 1)
-#: What a rank's stream has come to, for each half: its tensor is staged; its slice is reduced.
+#: Phases of a rank's stream, one event each per half: its tensor is staged; its slice is reduced.
 PHASES = ("staged", "reduced")
 
-# Epochs of the launches that wait inside begin shortly before they wrap around, so that no group lives only on one side of it.
+# Epochs of launches with waits begin shortly before they wrap around, so that every group passes that point.
 FIRST_EPOCH = 0xFFFFFF00
 
 _FLAG_BYTES = 4 * _kernels.CUDA_TOGETHER_FLAGS
@@ -30,11 +30,11 @@ _REMEDY = "use ShmStrategy, or TorchStrategy over NCCL"
 
 @dataclass(frozen=True)
 class Member:
-    """What one rank has, as seen from this process.
+    """One rank's memory and events, as opened in this process.
 
     Attributes:
-        address: of its memory.
-        staging_bytes: of each of the areas in it.
+        address: address of its memory.
+        staging_bytes: size of each of the areas in it.
         events: by phase, one for each half.
     """
 
@@ -44,32 +44,32 @@ class Member:
 
     @property
     def flags(self) -> int:
-        """Address of the flags by which the blocks of other ranks say that they are there."""
+        """Address of the flags that the blocks of other ranks set when they arrive."""
         return self.address
 
     @property
     def missing(self) -> int:
-        """Address of the words in which the rank's own blocks note who did not come."""
+        """Address of the words in which the rank's own blocks record missing ranks."""
         return self.address + _FLAG_BYTES
 
     def staged(self, half: int) -> int:
-        """Return the address of what the rank brings."""
+        """Return the address of the rank's staged tensor."""
         return self.address + _header_bytes() + half * self.staging_bytes
 
     def reduced(self, half: int) -> int:
-        """Return the address of the rank's part of the result."""
+        """Return the address of the rank's slice of the result."""
         return self.staged(half) + 2 * self.staging_bytes
 
 
 class Arena:
-    """This rank's memory and events, and those of all others, opened.
+    """This rank's memory and events, and those of all other ranks, opened.
 
-    Others read `staged` and `reduced` of this rank, and write its flags; nobody else writes the rest.
+    Other ranks read `staged` and `reduced` of this rank and write its flags; only this rank writes the rest.
 
     Attributes:
-        own: this rank's.
-        members: those of all ranks, by number.
-        done: an event of this rank that others do not know: the end of its last step.
+        own: memory and events of this rank.
+        members: memory and events of all ranks, by rank.
+        done: an event of this rank that is not shared: the end of its last step.
     """
 
     def __init__(self, device: int, staging_bytes: int) -> None:
@@ -93,17 +93,18 @@ class Arena:
     def meet(
         cls, group: _kernels.Group, device: int, staging_bytes: int, settings: Mapping[str, object]
     ) -> Arena:
-        """Make this rank's, and open those of all others; all or none. A collective call.
+        """Allocate this rank's memory, and open that of all other ranks; all or none. A collective call.
 
         Args:
             group: the ranks.
-            device: this rank's.
-            staging_bytes: of each of four areas.
-            settings: what must be the same on all ranks, by name.
+            device: number of this rank's device.
+            staging_bytes: size of each of four areas.
+            settings: values that must be the same on all ranks, by name.
 
         Raises:
-            ConfigError: settings differ, a rank has no device or no memory, or one cannot open another's: the text names them.
-            PeerLost: a rank died meanwhile.
+            ConfigError: settings differ, a rank has no device or no memory, or one cannot open another's; the text
+                names them.
+            PeerLost: a rank died during the call.
         """
         arena: Arena | None = None
         card: dict[str, object] = {"settings": {**settings, "staging_bytes": staging_bytes}, "problem": ""}
@@ -134,26 +135,26 @@ class Arena:
         except ConfigError as error:
             problem = problem or str(error)
             if arena is not None:
-                # Before anybody hears of it, and frees what is open here.
+                # Before another rank learns of it and frees memory that is open here.
                 arena.close_others()
         problems = [text.decode(errors="replace") for text in group.exchange(problem.encode()[:1000])]
         if any(problems) or arena is None:
             texts = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(problems) if text)
             if arena is not None:
                 arena.close_others()
-            # Nobody frees what another still has open.
+            # No rank frees memory that another one still has open.
             group.exchange(b"")
             raise ConfigError(f"{group.size} ranks cannot share memory of CUDA devices: {texts}; {_REMEDY}")
         return arena
 
     def missing_ranks(self) -> list[int]:
-        """Return the ranks that the last launch of this rank has waited for in vain; it must be done."""
+        """Return the ranks that were missing in the last launch of this rank, which must have completed."""
         words = torch.zeros(_kernels.CUDA_TOGETHER_BLOCKS, dtype=torch.int64)
         self._copy(words.data_ptr(), self.own.missing, _MISSING_BYTES)
         return [rank for rank in range(len(self.members)) if any(word >> rank & 1 for word in words.tolist())]
 
     def close_others(self) -> None:
-        """Close what belongs to other ranks; nothing in any stream may use it any more. Idempotent."""
+        """Close the memory and events of other ranks; no work in any stream may use them any more. Idempotent."""
         for mapping in self._mappings:
             mapping.close()
         self._mappings.clear()
@@ -163,14 +164,14 @@ class Arena:
         self.members = [self.own]
 
     def close(self) -> None:
-        """Free this rank's; nobody may have it open any more. Idempotent."""
+        """Free this rank's memory; no other rank may have it open any more. Idempotent."""
         _close_events(self.own)
         self.done.close()
         self._stream.close()
         self._memory.close()
 
     def abandon(self) -> None:
-        """Leave all memory as it is until the process ends: a stream, or another rank, may still use it."""
+        """Keep all memory until the process ends, because a stream or another rank may still use it."""
         for mapping in self._mappings:
             mapping.abandon()
         self._memory.abandon()
@@ -191,12 +192,12 @@ class Arena:
             if rank == own_rank:
                 members.append(self.own)
                 continue
-            whose = f"that of rank {rank} on device {card['device']} ({card['device_id']})"
+            target = f"that of rank {rank} on device {card['device']} ({card['device_id']})"
             peer = here.get(card["device_id"])
             try:
                 if peer is not None and not _kernels.cuda_can_access(self._device, peer):
                     raise ConfigError(
-                        f"device {self._device} has no access to the memory of others; needed is {whose}"
+                        f"device {self._device} has no access to the memory of others; needed is {target}"
                     )
                 mapping = _kernels.CudaMapping(bytes.fromhex(card["memory"]), self._device)
                 self._mappings.append(mapping)
@@ -204,19 +205,19 @@ class Arena:
                     _kernels.CudaEvent.open(bytes.fromhex(handle), self._device) for handle in card["events"]
                 ]
             except _kernels.CudaError as error:
-                raise ConfigError(f"device {self._device} cannot open {whose}: {error}") from error
+                raise ConfigError(f"device {self._device} cannot open {target}: {error}") from error
             by_phase = {phase: events[2 * i : 2 * i + 2] for i, phase in enumerate(PHASES)}
             members.append(Member(mapping.address, self._staging_bytes, by_phase))
             self._others.append(members[-1])
         self.members = members
 
     def _set_flags(self) -> None:
-        """Have all flags say that nobody has come to the first epoch."""
+        """Set all flags to the state before the first epoch."""
         before = torch.full((_kernels.CUDA_TOGETHER_FLAGS,), FIRST_EPOCH - (1 << 32), dtype=torch.int32)
         self._copy(self.own.flags, before.data_ptr(), _FLAG_BYTES)
 
     def _copy(self, to: int, source: int, n_bytes: int) -> None:
-        """Copy at once, beside whatever else this device does."""
+        """Copy in a stream of its own, independent of other work on this device, and wait for it."""
         _kernels.cuda_copy(to, source, n_bytes, self._stream.handle)
         self._stream.synchronize()
 
@@ -233,7 +234,7 @@ def _close_events(member: Member) -> None:
 
 
 def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
-    """Return what a rank says of its memory; one with a problem says no more than that."""
+    """Return the description that a rank has sent of its memory, or of its problem."""
     try:
         card = json.loads(text)
         fits = isinstance(card["settings"], dict) and isinstance(card["problem"], str)
@@ -249,5 +250,7 @@ def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         fits = False
     if not fits:
-        raise ConfigError(f"rank {rank} says of its device what is no card of softs-fast")
+        raise ConfigError(
+            f"rank {rank} sent a malformed description of its device; is it of the same version?"
+        )
     return dict(card)

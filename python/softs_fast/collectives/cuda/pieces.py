@@ -1,4 +1,4 @@
-"""Pure: which part of a tensor goes where. Tensors that do not lie together are one row of elements all the same."""
+"""Parts of tensors as one row of elements, although they are not adjacent in memory. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-# Of the inputs: no two ranks read parts of one line, and every slice begins at a whole word.
+# Alignment of slices of the inputs: no two ranks read parts of one line, and every slice begins at a whole word.
 _LINE_BYTES = 128
 
 #: A row of `_kernels.cuda_pack`: address, items, dtype there; offset in bytes, dtype there.
@@ -14,12 +14,12 @@ PackRow = tuple[int, int, str, int, str]
 
 
 class Pieces:
-    """Elements in several places, as if they lay in one row.
+    """Elements in several places, addressed as one row.
 
     Args:
         pieces: address and number of elements of each.
-        dtype: of all, by name.
-        item_bytes: of an element.
+        dtype: of all elements, by name.
+        item_bytes: bytes of an element.
     """
 
     def __init__(self, pieces: Sequence[tuple[int, int]], dtype: str, item_bytes: int) -> None:
@@ -34,7 +34,7 @@ class Pieces:
         return self._ends[-1] if self._ends else 0
 
     def part(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield address, number, and place after `begin` of the elements from `begin` to `end`."""
+        """Yield address, number, and index after `begin` of the elements from `begin` to `end`."""
         at = begin
         index = bisect_right(self._ends, begin)
         while at < end:
@@ -45,7 +45,7 @@ class Pieces:
             index += 1
 
     def together(self, begin: int, end: int) -> int | None:
-        """Return the address of elements `begin` to `end` if they lie in one piece."""
+        """Return the address of elements `begin` to `end` if they are contiguous."""
         address, count, _ = next(self.part(begin, end))
         return address if count == end - begin else None
 
@@ -57,13 +57,14 @@ class Pieces:
         ]
 
     def scatter_rows(self, sources: Sequence[tuple[int, int, int]]) -> tuple[list[PackRow], int, int]:
-        """Return rows that copy to these elements from where they lie in one row.
+        """Return rows that copy to these elements from contiguous sources.
 
         Args:
-            sources: of each an address, and the elements that it has, from and to.
+            sources: for each an address, and the range of its elements, from and to.
 
         Returns:
-            The rows, with offsets from the lowest address that is written to; that address; bytes from there to the last.
+            The rows, with offsets from the lowest address that is written to; that address; bytes from there to the
+            end.
         """
         targets = [
             (source + at * self.item_bytes, count, address)
@@ -79,7 +80,7 @@ class Pieces:
 
 
 def slice_bounds(count: int, item_bytes: int, size: int) -> list[int]:
-    """Return where each rank's slice of `count` elements begins, and where the last one ends."""
+    """Return the beginning of each rank's slice of `count` elements, and the end of the last one."""
     step = _LINE_BYTES // item_bytes
     steps = -(-count // step)
     return [min(count, steps * rank // size * step) for rank in range(size + 1)]

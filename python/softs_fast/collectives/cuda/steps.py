@@ -1,31 +1,33 @@
-"""The steps that collectives on CUDA devices consist of, and why nothing in them is read too early or overwritten too soon.
+"""Steps of collectives on CUDA devices, with the proof that no data is read too early or overwritten too soon.
 
-Step k works in half k mod 2 of the memory that every rank shares. In it each rank, in the order of its stream,
+Step k uses half k mod 2 of the memory that every rank shares. In it each rank, in the order of its stream,
 
-1. puts what it brings into `staged`, and records the event `staged`;
-2. after a *host epoch*, which ends when all ranks have published theirs, waits for the event `staged` of all, and reads what they bring;
-3. in two shots: writes its slice to `reduced`, records the event `reduced`, and after one more host epoch waits for that of all, and reads;
-4. records an event of its own, `done`, for which its next step waits: a rank may use another stream in each.
+1. writes its tensor to `staged`, and records the event `staged`;
+2. after a *host epoch*, which ends when all ranks have published theirs, waits for the event `staged` of all ranks, and
+   reads their tensors;
+3. with two shots: writes its slice to `reduced`, records the event `reduced`, and after one more host epoch waits for
+   that event of all ranks, and reads;
+4. records an event of its own, `done`, for which its next step waits, because each step may use another stream.
 
-All of this only submits: no host waits for a device, but for other hosts. An event is waited for as it was recorded last *when the wait
-is submitted*, so the first argument is about hosts:
+All of this only submits work: no host waits for a device, only for other hosts. A wait for an event refers to its last
+record *when the wait is submitted*, so the first argument is about hosts:
 
-- Who has seen the host epoch knows that all have recorded their event before it. Nobody records the same one again before step k + 2, which
-  needs the epoch of step k + 1 of all, which a rank publishes after it has submitted step k. So a wait in step k means the record of step
-  k, no earlier and no later one.
+- A rank that has passed the host epoch knows that all ranks have recorded their event before it. No rank records the
+  same event again before step k + 2, which needs the epoch of step k + 1 of all ranks, which a rank publishes after it
+  has submitted step k. So a wait in step k refers to the record of step k, no earlier and no later one.
 
 The second one is about devices:
 
 - A half is read only after the event that was recorded when it was written.
-- A half is written again in step k, after this rank's step k - 1, which has waited for the event `staged` of all in step k - 1. Every
-  rank records that after its own step k - 2. So all are done with reading what belongs to step k - 2, and nothing else was in this half.
-  No event is needed that says that something was read.
+- A half is written again in step k, after this rank's step k - 1, which has waited for the event `staged` of all ranks
+  in step k - 1. Every rank records that event after its own step k - 2. So all ranks have finished reading the data of
+  step k - 2, and no other data was in this half. No event is needed for the end of reading.
 
-A call that does not fit those of others ends at its first epoch: nobody has read anything. The step counts as not taken, but ends with
-`done` all the same; what was staged in it is staged again, and recorded again before the next epoch.
+A call that differs from those of other ranks ends at its first epoch, before any rank has read data. The step counts as
+not taken, but records `done`; its half is staged again, and its event recorded again before the next epoch.
 
-Who is dead never completes an event. No wait is submitted for a rank that has ended with its event undone; but one that was submitted
-before stays in the stream for ever, and all that comes after it.
+A rank that has died never completes an event. No wait is submitted for a rank that has ended with its event incomplete;
+but a wait that was submitted before stays in the stream for ever, with all work after it.
 """
 
 from __future__ import annotations
@@ -43,22 +45,22 @@ from softs_fast.collectives.probe import Schedule
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.tensors import cuda
 
-# Of the second and later host epochs of a call; the first one has the tag of the call.
+# Tag of the second and later host epochs of a call; the first one has the tag of the call.
 _GOES_ON = 1
-# Chunks end at whole words of every dtype.
+# Chunk sizes are multiples of this, so that chunks end at whole words of every dtype.
 _CHUNK_ITEMS = 1024
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 1e-3
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What becomes of what all ranks bring.
+    """How the tensors of all ranks are reduced.
 
     Attributes:
         op: `sum`, `mean`, `min` or `max`.
         scale: factor of the result.
         staged: dtype that is exchanged, by name.
-        staged_bytes: of an element of it.
+        staged_bytes: bytes of an element of it.
     """
 
     op: str
@@ -68,14 +70,14 @@ class Reduction:
 
 
 class Steps:
-    """Submits steps to this rank's streams. Not for several threads at once.
+    """Submits steps to this rank's streams. Not thread-safe.
 
     Args:
-        group: the ranks, on their hosts' side.
-        arena: memory and events of all of them.
-        device: this rank's.
+        group: group of the ranks' host processes.
+        arena: memory and events of all ranks.
+        device: number of this rank's device.
         timeout_s: seconds to wait for a device.
-        in_kernel: whether all-reduces wait for each other inside one kernel.
+        in_kernel: whether the ranks wait for each other inside one kernel.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Steps:
         """Reduce the elements of all ranks' sources; every target gets the result.
 
         Returns:
-            False, on all ranks and with nothing changed, where they do not mean the same call.
+            False, on all ranks and with nothing changed, if the ranks make different calls.
 
         Raises:
             PeerLost: a rank died, stopped or left.
@@ -126,7 +128,7 @@ class Steps:
         size, n = self._group.size, target.count
         if n == 0:
             return self._group.barrier(tag)
-        # Of all parts the same columns at once; each begins at a whole word.
+        # The same columns of all parts at once; each begins at a whole word.
         chunk = _chunk_items(chunk_bytes // size, max(what.staged_bytes, target.item_bytes))
         for begin in range(0, n, chunk):
             end = min(begin + chunk, n)
@@ -149,7 +151,7 @@ class Steps:
         return True
 
     def all_gather(self, source: Pieces, target: Pieces, chunk_bytes: int, tag: int) -> bool:
-        """Put the source of rank r into part r of `size` of every target. Returns and raises as `all_reduce`."""
+        """Copy the source of rank r to part r of `size` of every target. Returns and raises as `all_reduce`."""
         n = source.count
         return self._copy(
             source,
@@ -160,19 +162,19 @@ class Steps:
         )
 
     def broadcast(self, tensor: Pieces, root: int, chunk_bytes: int, tag: int) -> bool:
-        """Put the elements of one rank into those of all. Returns and raises as `all_reduce`."""
+        """Copy the elements of one rank to all ranks. Returns and raises as `all_reduce`."""
         return self._copy(tensor, [root], [(tensor, 0)], chunk_bytes, tag)
 
     def barrier(self, tag: int) -> bool:
-        """Return once every rank is here, with all that it has submitted before done. Returns and raises as `all_reduce`."""
+        """Wait until every rank has called it and its submitted work is done. Returns and raises as `all_reduce`."""
         self.synchronize()
         return self._group.barrier(tag)
 
     def synchronize(self) -> None:
-        """Return once all that this rank has submitted is done.
+        """Wait until all work that this rank has submitted is done.
 
         Raises:
-            PeerLost: a rank died before it had done its part, or the time is over.
+            PeerLost: a rank died before its part was done, or the time is over.
         """
         self._await_device(self._timeout_s, self._everything())
 
@@ -208,7 +210,7 @@ class Steps:
     def _reduce_together(
         self, source: Pieces, target: Pieces, begin: int, end: int, what: Reduction, one_shot: bool, tag: int
     ) -> bool:
-        """One launch for all phases; returns when it is done, since only then it is known who came."""
+        """Reduce in one launch for all phases, and wait for it, because only then the missing ranks are known."""
         stream, half = self._begin()
         own = self._arena.own
         rows = source.gather_rows(begin, end, what.staged, what.staged_bytes)
@@ -239,7 +241,7 @@ class Steps:
         if scratch is not None:
             self._scatter(target, [(scratch.data_ptr(), begin, end)], stream)
         self._end(stream)
-        # It ends by itself: it waits twice at most.
+        # The kernel always ends: it waits at most twice, each time with a deadline.
         self._await_device(3 * self._timeout_s, [])
         if missing := self._arena.missing_ranks():
             self._lose(missing, f"waited {self._timeout_s:g} s inside a kernel")
@@ -253,7 +255,7 @@ class Steps:
         chunk_bytes: int,
         tag: int,
     ) -> bool:
-        """Bring what the roots have to all ranks; that of the n-th root goes to the n-th target, from an element of it on."""
+        """Copy the sources of the roots to all ranks: that of the n-th root to the n-th target, from an element on."""
         if source.count == 0:
             return self._group.barrier(tag)
         roots = list(roots)
@@ -277,7 +279,7 @@ class Steps:
     # --- Halves, events, epochs ---
 
     def _begin(self) -> tuple[int, int]:
-        """Make the next half this rank's to write, in the order of the current stream; returns the stream and the half."""
+        """Begin a step: make the current stream wait until the next half may be written; return stream and half."""
         if broken := self._group.broken():
             raise PeerLost(broken)
         half = self._taken & 1
@@ -286,19 +288,19 @@ class Steps:
         return stream, half
 
     def _agree(self, stream: int, tag: int) -> bool:
-        """Pass a host epoch; False if the ranks differ. What this rank has staged then comes before what it stages next."""
+        """Pass a host epoch; if the ranks differ, record `done` for the next step, and return False."""
         agreed = self._group.barrier(tag)
         if not agreed:
             self._arena.done.record(stream)
         return agreed
 
     def _meet(self, phase: str, half: int, stream: int, tag: int) -> bool:
-        """Tell all ranks that this one's stream has come to a phase, and have it wait until theirs have; False if they differ."""
+        """Record a phase of this rank's stream, and make it wait for that of all ranks; return False if they differ."""
         self._arena.own.events[phase][half].record(stream)
         if not self._agree(stream, tag):
             return False
         events = [(rank, member.events[phase][half]) for rank, member in self._others()]
-        self._refuse_the_dead(events)
+        self._check_ended(events)
         for _, event in events:
             event.wait(stream)
         return True
@@ -308,12 +310,12 @@ class Steps:
         self._taken += 1
 
     def _await_device(self, timeout_s: float, events: list[tuple[int, _kernels.CudaEvent]]) -> None:
-        """Return once the last step is done; raise PeerLost if one of the events is of a rank that has ended."""
+        """Wait until the last step is done; raise PeerLost if one of the events belongs to a rank that has ended."""
         done = self._arena.done
         deadline = time.monotonic() + timeout_s
         pause = _FIRST_PAUSE_S
         while not done.is_done():
-            self._refuse_the_dead(events)
+            self._check_ended(events)
             if time.monotonic() > deadline:
                 late = dict.fromkeys(rank for rank, event in self._everything() if not event.is_done())
                 self._lose(late, f"device {self._device} was not done after {timeout_s:g} s")
@@ -331,19 +333,19 @@ class Steps:
             for event in events
         ]
 
-    def _refuse_the_dead(self, events: Iterable[tuple[int, _kernels.CudaEvent]]) -> None:
-        """Raise PeerLost if one of the events will never be done, because its rank has ended."""
+    def _check_ended(self, events: Iterable[tuple[int, _kernels.CudaEvent]]) -> None:
+        """Raise PeerLost if one of the events will never complete because its rank has ended."""
         ended = self._group.ended()
         if not ended:
             return
         undone = dict.fromkeys(rank for rank, event in events if rank in ended and not event.is_done())
         if undone:
-            self._lose(undone, "the work of a rank that has ended is undone")
+            self._lose(undone, "the work of a rank that has ended is incomplete")
 
     def _lose(self, ranks: Iterable[int], why: str) -> NoReturn:
         self._lost = list(ranks)
-        who = ", ".join(self._group.describe(rank) for rank in self._lost)
-        text = f"{why}: {who}" if who else why
+        lost = ", ".join(self._group.describe(rank) for rank in self._lost)
+        text = f"{why}: {lost}" if lost else why
         with suppress(PeerLost, ConfigError, ForkedError):
             self._group.give_up(text)
         raise PeerLost(f"{text}; the group of {self._group.size} is broken")
@@ -373,7 +375,7 @@ class Steps:
         what: Reduction,
         stream: int,
     ) -> None:
-        """Reduce into elements `begin` to `end` of the target, by way of this rank's memory if they do not lie together."""
+        """Reduce into elements `begin` to `end` of the target, through `reduced` if they are not contiguous."""
         output = target.together(begin, end)
         to = self._arena.own.reduced(half) if output is None else output
         self._launch_reduce(inputs, to, end - begin, what, target.dtype, stream)

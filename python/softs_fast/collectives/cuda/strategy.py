@@ -27,9 +27,9 @@ from softs_fast.tensors import cuda
 _VERSION = 1
 _SMALLEST_STAGING = 1 << 20
 _LARGEST_STAGING = 1 << 30
-# What the hosts say to each other is small.
+# Staging of the hosts' group; its messages are small.
 _HOST_STAGING = 1 << 16
-# Tags of calls without tensors; those of others have 56 bits.
+# Tags of calls without tensors; the tags of other calls are 56-bit hashes.
 _BARRIER, _CLOSING = 0, 2
 
 logger = logging.getLogger(__name__)
@@ -38,24 +38,25 @@ logger = logging.getLogger(__name__)
 class CudaStrategy(Strategy):
     """Collectives on CUDA devices, among processes of one host that have opened each other's memory (CUDA IPC).
 
-    Several ranks may share a device. All ranks end with the same bits, those of `softs_fast.kernels.reduce`: every element is summed in
-    the order of the ranks, 16-bit floats in float32, with one rounding.
+    Several ranks may share a device. All ranks get the same bits, those of `softs_fast.kernels.reduce`: every element
+    is summed in the order of the ranks, 16-bit floats in float32, with one rounding.
 
-    Calls return when their work is submitted to torch's current stream, in the order of which tensors may be used. The hosts wait for
-    each other in every call, not for devices. So a call raises PeerLost at once if a rank has died, stopped, or come too late. A rank that
-    is killed after a call, before its device has done its part of it, leaves work in the streams of the others that never ends: their next
-    call, `synchronize` and `barrier` raise PeerLost, but `torch.cuda.synchronize()` would hang, and `rebuild` refuses. End such a process.
+    A call returns when its work is submitted to torch's current stream; tensors may be used in the order of that
+    stream. In every call the hosts wait for each other, but not for devices. So a call raises PeerLost at once if a
+    rank has died, has stopped, or is too late. A rank that is killed after a call, before its device has done its part,
+    leaves work in the streams of the other ranks that never ends: their next call, `synchronize` and `barrier` raise
+    PeerLost, but `torch.cuda.synchronize()` would hang, and `rebuild` refuses. End such a process.
 
-    With `in_kernel` the blocks of an all-reduce wait for each other inside one kernel, up to `timeout_s`. Its calls return when it is done,
-    and raise PeerLost with the ranks that did not come. It is meant for one rank per device.
+    With `in_kernel` the blocks of an all-reduce wait for each other inside one kernel, up to `timeout_s`. Calls return
+    when the kernel is done, and raise PeerLost with the missing ranks. It is meant for one rank per device.
 
     Args:
         device: number of this rank's device; None for torch's current one at `init`.
-        timeout_s: seconds to wait for the slowest rank, in any one step of an operation.
-        staging_bytes: of device memory for each rank, four times: the largest piece that is exchanged at once.
-        schedule: sizes at which the way of working changes; None measures them when the group starts.
+        timeout_s: seconds to wait for the slowest rank, in each step of an operation.
+        staging_bytes: bytes of device memory for each rank, four times: the largest piece that is exchanged at once.
+        schedule: sizes at which the schedule changes; None measures them when the group starts.
         in_kernel: whether ranks wait for each other inside a kernel, instead of by events between kernels.
-        name: tells groups apart that meet at the same place.
+        name: distinguishes groups that use the same rendezvous.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -73,7 +74,8 @@ class CudaStrategy(Strategy):
     ) -> None:
         if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 4096:
             raise ConfigError(
-                f"staging_bytes is {staging_bytes}; it must be a multiple of 4096 from {_SMALLEST_STAGING} to {_LARGEST_STAGING}"
+                f"staging_bytes is {staging_bytes}; it must be a multiple of 4096 from {_SMALLEST_STAGING} to "
+                f"{_LARGEST_STAGING}"
             )
         self._device = device
         self._timeout_s = check_timeout(timeout_s)
@@ -86,11 +88,11 @@ class CudaStrategy(Strategy):
         self._arena: Arena | None = None
         self._steps: Steps | None = None
         self._meter = Meter()
-        # Hooks call from threads of their own.
+        # The DDP hook calls from a thread of its own.
         self._lock = threading.Lock()
 
     def init(self, rank: int, size: int, rendezvous: object) -> Self:
-        """Meet the other ranks, and open each other's memory; returns itself.
+        """Join the group of all ranks, and open their memory; return self.
 
         Args:
             rank: this process's number.
@@ -98,9 +100,9 @@ class CudaStrategy(Strategy):
             rendezvous: as for `ShmStrategy.init`.
 
         Raises:
-            ConfigError: an argument is wrong, ranks have different ones, a rank is not on this host or has no device, or one device cannot
-                reach another's memory; the text names ranks and devices.
-            PeerLost: somebody did not come in time.
+            ConfigError: an argument is wrong, ranks have different ones, a rank is not on this host or has no device,
+                or one device cannot reach another's memory; the text names ranks and devices.
+            PeerLost: a rank did not join in time.
             SegmentError: no shared memory on the host.
         """
         if self._joined is not None:
@@ -147,14 +149,14 @@ class CudaStrategy(Strategy):
 
     @property
     def schedule(self) -> Schedule:
-        """Sizes at which the way of working changes, as given or measured."""
+        """Sizes at which the schedule changes, as given or measured."""
         if self._schedule is None:
             raise ConfigError("this strategy is in no group yet; call init first")
         return self._schedule
 
     @property
     def metrics(self) -> dict[str, OpMetrics]:
-        """What was done so far, by the name of the operation: time of this host, until work was submitted."""
+        """Metrics so far, by the name of the operation; times are those of this host until the work was submitted."""
         return self._meter.metrics
 
     @property
@@ -176,22 +178,24 @@ class CudaStrategy(Strategy):
         """Reduce a tensor over all ranks; scale and casts are part of the same pass.
 
         Args:
-            tensor: on this rank's device; any shape, the same on every rank, of float64, float32, float16, bfloat16, int64, int32, int16,
-                int8, uint8 or bool.
-            op: what to do.
-            output: gets the result, on the same device and of the same shape; floats for floats, integers or floats for integers, bool for
-                bool. None is `tensor` itself.
+            tensor: on this rank's device; any shape, the same on every rank, of float64, float32, float16, bfloat16,
+                int64, int32, int16, int8, uint8 or bool.
+            op: the reduction.
+            output: tensor for the result, on the same device and of the same shape; floats for floats, integers or
+                floats for integers, bool for bool. None: `tensor` itself.
             scale: multiplies the result before it is rounded to the dtype of `output`.
-            staged: float dtype in which floats travel; None is that of `tensor`. Sums are made as for tensors of this dtype.
+            staged: float dtype in which floats are exchanged; None: that of `tensor`. Sums are made as for tensors of
+                this dtype.
 
         Raises:
-            ConfigError: a dtype, operation or device other than said, ranks differ (nothing was moved, the group goes on), or the
-                group is closed.
+            ConfigError: another dtype, operation or device than described above, ranks differ (nothing was moved, the
+                group is usable), or the group is closed.
             PeerLost: a rank died, stopped or left; the contents of `output` are undefined.
             ForkedError: called in a fork of the process that made the group.
             CudaError: CUDA refused.
 
-        Source: own, see docs/collectives.md; one-shot and two-shot as in vLLM's custom all-reduce, by events instead of flags.
+        Source: own, see docs/collectives.md; one-shot and two-shot as in vLLM's custom all-reduce, with events instead
+        of flags.
         """
         out = tensor if output is None else output
         by = tensor.dtype if staged is None else staged
@@ -212,11 +216,11 @@ class CudaStrategy(Strategy):
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
 
-        Those of one dtype travel together, whatever their sizes.
+        Tensors of one dtype are exchanged together, whatever their sizes.
 
         Raises:
-            ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group goes on), or as for
-                `all_reduce`.
+            ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group is
+                usable), or as for `all_reduce`.
             PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
             ForkedError: called in a fork of the process that made the group.
             CudaError: CUDA refused.
@@ -267,7 +271,7 @@ class CudaStrategy(Strategy):
                 self._explain(what)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n]; it may be this rank's part of it.
+        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n], of which it may be a part.
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
@@ -287,7 +291,7 @@ class CudaStrategy(Strategy):
                 self._explain(what)
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Make `tensor` on every rank what it is on rank `root`.
+        """Copy `tensor` of rank `root` to every rank.
 
         Raises:
             ConfigError: there is no such rank, or as for `all_reduce`.
@@ -304,11 +308,11 @@ class CudaStrategy(Strategy):
                 self._explain(what)
 
     def barrier(self) -> None:
-        """Return once every rank has called it, and what all have submitted before is done on their devices.
+        """Return once every rank has called it, and all work submitted before is done on their devices.
 
         Raises:
-            ConfigError: another rank does something else, or the group is closed.
-            PeerLost: a rank died, stopped or left, or the device has not come to an end in `timeout_s`.
+            ConfigError: another rank makes another call, or the group is closed.
+            PeerLost: a rank died, stopped or left, or the device was not done within `timeout_s`.
             ForkedError: called in a fork of the process that made the group.
         """
         with self._call("barrier") as steps:
@@ -316,10 +320,10 @@ class CudaStrategy(Strategy):
                 self._explain("barrier")
 
     def synchronize(self) -> None:
-        """Return once all that this rank has submitted here is done on its device.
+        """Return once all work that this rank has submitted by this strategy is done on its device.
 
         Raises:
-            PeerLost: a rank died before it had done its part, or `timeout_s` is over.
+            PeerLost: a rank died before its part was done, or `timeout_s` is over.
             ConfigError: the group is closed.
             ForkedError: called in a fork of the process that made the group.
         """
@@ -327,14 +331,14 @@ class CudaStrategy(Strategy):
             steps.synchronize()
 
     def rebuild(self) -> None:
-        """Go on with the ranks that are left, after PeerLost. They keep their order; `rank` and `size` are new.
+        """After PeerLost, form a new group of the remaining ranks. They keep their order; `rank` and `size` are new.
 
-        Every rank that is left must call it. It waits for all that live, at most `timeout_s`.
+        Every remaining rank must call it. It waits for all live ranks, at most `timeout_s`.
 
         Raises:
-            PeerLost: the others went on without this rank, the first of them is lost, too, or this rank's stream waits for what a dead
-                rank has not done; start a new group, in the last case in a new process.
-            ConfigError: the group is closed, or those who are left cannot reach each other's memory.
+            PeerLost: the other ranks formed their group without this one, the first of them is lost too, or this rank's
+                stream waits for work of a dead rank; start a new group, in the last case in a new process.
+            ConfigError: the group is closed, or the remaining ranks cannot reach each other's memory.
             SegmentError: no shared memory for the new group.
             ForkedError: called in a fork of the process that made the group.
         """
@@ -345,7 +349,7 @@ class CudaStrategy(Strategy):
                 arena.close_others()
             group = old.rebuild()
             try:
-                # Whoever is left has closed what belongs to this rank.
+                # The remaining ranks have closed the memory of this rank.
                 group.barrier(_CLOSING)
                 old.close()
                 if arena is not None:
@@ -357,19 +361,19 @@ class CudaStrategy(Strategy):
                 raise
 
     def give_up(self, why: str) -> None:
-        """Tell the other ranks, now, that this one cannot go on; they raise PeerLost with `why`. The group is broken.
+        """Break the group: the other ranks raise PeerLost with `why` at once.
 
         Raises:
             ConfigError: the group is closed.
-            PeerLost: it is broken already.
+            PeerLost: the group is broken already.
         """
         self._group.give_up(why)
 
     def close(self) -> None:
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost.
 
-        It waits until the others close theirs, make another call or die, at most `timeout_s`: memory that they read must not go before.
-        Where that cannot be known, it stays until the process ends.
+        It waits until the other ranks close the group, make another call or die, at most `timeout_s`, because memory
+        that they read must not be freed before. If that is unknown, the memory stays until the process ends.
         """
         if self._joined is None or self._pid != os.getpid():
             return
@@ -388,7 +392,8 @@ class CudaStrategy(Strategy):
             else:
                 arena.abandon()
                 logger.warning(
-                    "%d bytes on CUDA device %d stay until this process ends: other ranks, or streams of this one, may still use them",
+                    "%d bytes on CUDA device %d stay until this process ends: other ranks, or streams of this one, may "
+                    "still use them",
                     4 * self._staging_bytes,
                     self.device,
                 )
@@ -409,7 +414,7 @@ class CudaStrategy(Strategy):
         return self._steps
 
     def _settle(self, group: _kernels.Group) -> None:
-        """Make the memory that the ranks of a group share."""
+        """Allocate the memory that the ranks of a group share."""
         settings = {
             "version": _VERSION,
             "in_kernel": self._in_kernel,
@@ -431,7 +436,7 @@ class CudaStrategy(Strategy):
 
     @contextmanager
     def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Steps]:
-        """Count a call, one at a time. What fails here in the middle is told to the others, who would wait till their deadline."""
+        """Count a call, one at a time. If it fails midway, tell the other ranks, which would wait for this one."""
         if self._joined is not None and self._pid != os.getpid():
             raise ForkedError(
                 "this group belongs to the process that made it; make one of the forked process's own"
@@ -455,7 +460,7 @@ class CudaStrategy(Strategy):
     def _lent(
         self, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
     ) -> Iterator[tuple[Pieces, Pieces]]:
-        """Lend tensors as rows of elements; those that are not contiguous go there and back through a copy on the device.
+        """Yield tensors as rows of elements; those that are not contiguous are copied on the device, and copied back.
 
         Nothing is copied back if the block raises.
         """
@@ -475,7 +480,8 @@ class CudaStrategy(Strategy):
         if tensor.numel() and (device := cuda.device_of(tensor)) != self.device:
             where = "in the host's memory" if device is None else f"on CUDA device {device}"
             raise ConfigError(
-                f"a tensor, {describe(tensor)}, is {where}; need CUDA device {self.device}, or ShmStrategy for the host's memory"
+                f"a tensor, {describe(tensor)}, is {where}; need CUDA device {self.device}, or ShmStrategy for the "
+                "host's memory"
             )
         if tensor.is_contiguous():
             return tensor
@@ -483,7 +489,7 @@ class CudaStrategy(Strategy):
         return copy.copy_(tensor.detach())
 
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
-        """Say how the calls of the ranks differ; every rank comes here, having moved nothing."""
+        """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""
         raise ConfigError(agreement.difference(self._group, what, manifest or {}))
 
 
@@ -498,5 +504,5 @@ def _row(tensors: Sequence[torch.Tensor]) -> Pieces:
 
 
 def _waiting(group: _kernels.Group) -> float:
-    """Return seconds that the host has waited for other ranks."""
+    """Return the seconds that the host has waited for other ranks."""
     return sum(waiting for _, _, _, waiting in group.metrics())

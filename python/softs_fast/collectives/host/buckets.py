@@ -1,4 +1,4 @@
-"""Tensors in memory that all ranks of a group have mapped: reducing them copies nothing in or out."""
+"""Tensors in memory that all ranks of a group have mapped; they are reduced without staging copies."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 ShapeAndDtype = tuple[Sequence[int], torch.dtype]
 Spec = torch.Tensor | ShapeAndDtype
 
-# Tensors begin on cache lines; two ranks never store to one line then.
+# Tensors begin on cache lines, so that two ranks never store to the same line.
 _ALIGN_BYTES = 128
-# Results larger than this may be better stored past the caches; measured when the bucket is made.
+# For results larger than this, non-temporal stores may be faster; measured when the bucket is made.
 _MAYBE_STREAM_BYTES = 1 << 23
 
 
@@ -31,9 +31,9 @@ class Bucket:
 
     Attributes:
         views: this rank's tensors, zero at first. Gradients may live here: `parameter.grad = bucket.views[name]`.
-        results: what a reduction leaves: of a private bucket the views themselves, else one memory for all ranks, which is to be
-            read only, and holds its values until the next reduction of this bucket.
-        private: whether each rank's views end up with the result.
+        results: tensors with the result of a reduction: the views themselves for a private bucket, else memory of all
+            ranks, which is read-only by convention and valid until the next reduction of this bucket.
+        private: whether the result is stored in each rank's views.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Bucket:
     def create(
         cls, group: _kernels.Group, specs: Mapping[str, Spec], *, private: bool, number: int
     ) -> Bucket:
-        """Make one, with all ranks of the group.
+        """Make a bucket, with all ranks of the group.
 
         Raises:
-            ConfigError: ranks want different things, a dtype is unknown, or the bucket is too large.
-            SegmentError: no memory; no rank has got any.
+            ConfigError: ranks pass different arguments, a dtype is unknown, or the bucket is too large.
+            SegmentError: no memory; then no rank has a bucket.
             PeerLost: a rank died, stopped or left.
         """
         plan = _Plan(specs)
@@ -70,10 +70,10 @@ class Bucket:
         return bucket
 
     def all_reduce(self, op: ReduceOp | str = ReduceOp.MEAN) -> Mapping[str, torch.Tensor]:
-        """Reduce all tensors over all ranks; returns `results`.
+        """Reduce all tensors over all ranks; return `results`.
 
         Raises:
-            ConfigError: another rank does something else, or the group is closed or was rebuilt (the bucket died with it).
+            ConfigError: another rank makes another call, or the group is closed or was rebuilt, which ends its buckets.
             PeerLost: a rank died, stopped or left; all contents are undefined.
             ForkedError: called in a fork of the process that made the group.
         """
@@ -94,7 +94,7 @@ class Bucket:
         return self.results
 
     def _choose_stores(self) -> None:
-        """Measure on the bucket itself, while it is all zeros, whether to store results past the caches."""
+        """Measure on the bucket itself, while it is all zeros, whether non-temporal stores are faster."""
         if self.private or self._group.size == 1 or self._plan.n_bytes < _MAYBE_STREAM_BYTES:
             return
         times = []
@@ -107,7 +107,7 @@ class Bucket:
 
 
 class _Plan:
-    """Where each tensor lies: those of one dtype together, so that a run of them is reduced at once."""
+    """Offsets of the tensors: those of one dtype are adjacent, so that they are reduced in one run."""
 
     def __init__(self, specs: Mapping[str, Spec]) -> None:
         self._shapes: dict[str, tuple[torch.dtype, tuple[int, ...], int]] = {}

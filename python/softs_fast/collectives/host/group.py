@@ -1,4 +1,4 @@
-"""How processes of one host become a group: they meet, prove that they share memory, and join."""
+"""Formation of a group of processes of one host: rendezvous, proof of shared memory, and joining."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _VERSION = 1
 def join_host_group(
     rank: int, size: int, rendezvous: object, *, name: str, staging_bytes: int, timeout_s: float
 ) -> _kernels.Group:
-    """Meet the other ranks, and join their group; all or none.
+    """Join the group of all ranks; all ranks join, or none.
 
     Args:
         rank: this process's number.
         size: number of ranks, at most 64.
         rendezvous: as for `as_rendezvous`.
-        name: tells groups apart that meet at the same place.
-        staging_bytes: of shared memory for each rank, twice.
-        timeout_s: seconds to wait for the slowest rank, in any one step.
+        name: distinguishes groups that use the same rendezvous.
+        staging_bytes: bytes of shared memory for each rank, twice.
+        timeout_s: seconds to wait for the slowest rank in each step.
 
     Raises:
-        ConfigError: an argument is wrong, ranks have different ones, or a rank is not on this host (its memory cannot be read from
-            here, or this rank's from there; the text says which).
-        PeerLost: somebody did not come in time.
-        SegmentError: no shared memory: the text says why.
+        ConfigError: an argument is wrong, ranks have different ones, or a rank is not on this host (its memory cannot
+            be read from here, or this rank's from there; the text names them).
+        PeerLost: a rank did not join in time.
+        SegmentError: no shared memory; the text names the cause.
     """
     if not 1 <= size <= _kernels.MAX_RANKS or not 0 <= rank < size:
         raise ConfigError(f"rank {rank} of {size}; sizes are 1 to {_kernels.MAX_RANKS}, ranks 0 to size - 1")
@@ -39,7 +39,7 @@ def join_host_group(
     try:
         group.barrier(0)
         place.close()
-        # Rank 0 may be the host of the meeting: it waits until all have left.
+        # Rank 0 may serve the rendezvous, so it waits until all ranks are done with it.
         group.barrier(0)
     except BaseException:
         group.close()
@@ -48,10 +48,10 @@ def join_host_group(
 
 
 def check_timeout(timeout_s: float) -> float:
-    """Return seconds that can be waited for.
+    """Return a valid time-out, seconds.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: it is out of range.
     """
     if not 0 < timeout_s <= 1e6:
         raise ConfigError(f"timeout_s is {timeout_s}; it must be above 0, and at most a million")
@@ -59,7 +59,7 @@ def check_timeout(timeout_s: float) -> float:
 
 
 def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s: float) -> _kernels.Group:
-    """Open rank 0's memory, by which each rank proves that it is on this host."""
+    """Open rank 0's memory, which proves that this rank is on the same host."""
     segment: _kernels.Segment | None = None
     problem = ""
     if rank == 0:
@@ -96,7 +96,7 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
 
 
 def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
-    """Return what a rank says of itself."""
+    """Return the description that a rank has sent of itself."""
     try:
         card = json.loads(text)
         fits = all(
@@ -107,5 +107,5 @@ def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         fits = False
     if not fits or card["pid"] >= 1 << 31:
-        raise ConfigError(f"rank {rank} says of itself what is no card of softs-fast")
+        raise ConfigError(f"rank {rank} sent a malformed description of itself; is it of the same version?")
     return dict(card)

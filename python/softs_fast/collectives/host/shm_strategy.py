@@ -25,17 +25,18 @@ _LARGEST_STAGING = 1 << 30
 class ShmStrategy(Strategy):
     """Collectives among processes of one host, any subgroup of them, through memory that all have mapped.
 
-    Tensors may lie anywhere: they are copied through the caches piece by piece. Gradients that live in a `bucket` are not copied at
-    all. All ranks end with the same bits, and runs repeat: every element is summed in the order of the ranks.
+    Tensors may be in any host memory: they are copied through the caches piece by piece. Gradients in a `bucket` are
+    not copied at all. All ranks get the same bits, and runs are reproducible: every element is summed in the order of
+    the ranks.
 
-    A rank that dies, stops, comes too late or leaves gives the others a PeerLost that names it: at once where the kernel
-    reports its end, else when `timeout_s` is over. The group is then broken, until those who are left call `rebuild`.
+    If a rank dies, stops, is too late or leaves, the other ranks raise a PeerLost that names it: at once if the kernel
+    reports its end, else after `timeout_s`. The group is then broken until the remaining ranks call `rebuild`.
 
     Args:
-        timeout_s: seconds to wait for the slowest rank, in any one step of an operation.
-        staging_bytes: of shared memory for each rank, twice: the largest piece that is staged at once.
-        schedule: sizes at which the way of working changes; None measures them when the group starts, in some 50 ms.
-        name: tells groups apart that meet at the same place.
+        timeout_s: seconds to wait for the slowest rank, in each step of an operation.
+        staging_bytes: bytes of shared memory for each rank, twice: the largest piece that is staged at once.
+        schedule: sizes at which the schedule changes; None measures them when the group starts, in some 50 ms.
+        name: distinguishes groups that use the same rendezvous.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -61,7 +62,8 @@ class ShmStrategy(Strategy):
         check_timeout(timeout_s)
         if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 128:
             raise ConfigError(
-                f"staging_bytes is {staging_bytes}; it must be a multiple of 128 from {_SMALLEST_STAGING} to {_LARGEST_STAGING}"
+                f"staging_bytes is {staging_bytes}; it must be a multiple of 128 from {_SMALLEST_STAGING} to "
+                f"{_LARGEST_STAGING}"
             )
         self._timeout_s = timeout_s
         self._staging_bytes = staging_bytes
@@ -71,19 +73,19 @@ class ShmStrategy(Strategy):
         self._n_buckets = 0
 
     def init(self, rank: int, size: int, rendezvous: object) -> Self:
-        """Meet the other ranks; returns itself.
+        """Join the group of all ranks; return self.
 
         Args:
             rank: this process's number.
             size: number of ranks, at most 64.
-            rendezvous: a Store or ProcessGroup of torch.distributed, a folder of this host, "tcp://HOST:PORT" (rank 0 listens there),
-                or any `Rendezvous`.
+            rendezvous: a Store or ProcessGroup of torch.distributed, a folder of this host, "tcp://HOST:PORT" (rank 0
+                listens there), or any `Rendezvous`.
 
         Raises:
-            ConfigError: an argument is wrong, ranks have different ones, or a rank is not on this host (its memory cannot be read from
-                here, or this rank's from there; the text says which).
-            PeerLost: somebody did not come in time.
-            SegmentError: no shared memory: the text says why.
+            ConfigError: an argument is wrong, ranks have different ones, or a rank is not on this host (its memory
+                cannot be read from here, or this rank's from there; the text names them).
+            PeerLost: a rank did not join in time.
+            SegmentError: no shared memory; the text names the cause.
         """
         if self._joined is not None:
             raise ConfigError("this strategy is in a group already; make another one")
@@ -121,14 +123,14 @@ class ShmStrategy(Strategy):
 
     @property
     def schedule(self) -> Schedule:
-        """Sizes at which the way of working changes, as given or measured."""
+        """Sizes at which the schedule changes, as given or measured."""
         if self._schedule is None:
             raise ConfigError("this strategy is in no group yet; call init first")
         return self._schedule
 
     @property
     def metrics(self) -> dict[str, OpMetrics]:
-        """What was done so far in this group, by the name of the operation."""
+        """Metrics of this group so far, by the name of the operation."""
         rows = zip(_KINDS, self._group.metrics(), strict=True)
         return {kind: OpMetrics(*row) for kind, row in rows if kind not in ("exchange", "share")}
 
@@ -141,17 +143,18 @@ class ShmStrategy(Strategy):
         """Reduce a tensor over all ranks, in place.
 
         Args:
-            tensor: any shape, the same on every rank, of float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8 or bool;
-                sums of 16-bit floats are made in float32.
-            op: what to do.
+            tensor: any shape, the same on every rank, of float64, float32, float16, bfloat16, int64, int32, int16,
+                int8, uint8 or bool; 16-bit floats are summed in float32.
+            op: the reduction.
 
         Raises:
-            ConfigError: dtype or operation is unknown, ranks differ in shape, dtype or operation (nothing was moved, the group goes
-                on), or the group is closed.
+            ConfigError: dtype or operation is unknown, ranks differ in shape, dtype or operation (nothing was moved,
+                the group is usable), or the group is closed.
             PeerLost: a rank died, stopped or left; the contents of `tensor` are undefined.
             ForkedError: called in a fork of the process that made the group.
 
-        Source: own, see docs/collectives.md; reduce-scatter and all-gather over memory, in pieces that stay in the caches.
+        Source: own, see docs/collectives.md; reduce-scatter and all-gather over memory, in pieces that stay in the
+        caches.
         """
         dtype, code = dtype_code(tensor.dtype), op_code(op, tensor.dtype)
         group = self._group
@@ -171,11 +174,11 @@ class ShmStrategy(Strategy):
 
         Args:
             gradients: tensors by name; the same names, shapes and dtypes on every rank.
-            op: what to do.
+            op: the reduction.
 
         Raises:
-            ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group goes on), or as for
-                `all_reduce`.
+            ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group is
+                usable), or as for `all_reduce`.
             PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
             ForkedError: called in a fork of the process that made the group.
         """
@@ -205,7 +208,7 @@ class ShmStrategy(Strategy):
         Args:
             output: n elements; must not overlap `tensor`.
             tensor: size * n elements, of the same dtype.
-            op: what to do.
+            op: the reduction.
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
@@ -235,8 +238,8 @@ class ShmStrategy(Strategy):
         Args:
             output: as many elements as this rank's slice has; must not overlap `tensor`.
             tensor: `bounds[-1]` elements, of the same dtype.
-            bounds: from 0 to the number of elements, rising; the same on every rank.
-            op: what to do.
+            bounds: from 0 to the number of elements, increasing; the same on every rank.
+            op: the reduction.
             scale: multiplies the result before it is rounded to the dtype.
 
         Raises:
@@ -280,8 +283,8 @@ class ShmStrategy(Strategy):
 
         Args:
             output: `bounds[-1]` elements.
-            tensor: as many elements as this rank's slice has, of the same dtype; may be that very slice of `output`.
-            bounds: from 0 to the number of elements, rising; the same on every rank.
+            tensor: as many elements as this rank's slice has, of the same dtype; may be that slice of `output`.
+            bounds: from 0 to the number of elements, increasing; the same on every rank.
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
@@ -301,11 +304,11 @@ class ShmStrategy(Strategy):
             self._explain(f"all_gather into {describe(output)} at {list(bounds)}")
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Make a tensor on every rank what it is on one.
+        """Copy a tensor of one rank to every rank.
 
         Args:
-            tensor: any shape, the same on every rank, of a dtype that `all_reduce` knows.
-            root: the rank to take it from.
+            tensor: any shape, the same on every rank, of a dtype that `all_reduce` supports.
+            root: the rank that has the values.
 
         Raises:
             ConfigError: there is no such rank, or as for `all_reduce`.
@@ -324,7 +327,7 @@ class ShmStrategy(Strategy):
         """Return once every rank has called it.
 
         Raises:
-            ConfigError: another rank does something else, or the group is closed.
+            ConfigError: another rank makes another call, or the group is closed.
             PeerLost: a rank died, stopped or left.
             ForkedError: called in a fork of the process that made the group.
         """
@@ -332,19 +335,20 @@ class ShmStrategy(Strategy):
             self._explain("barrier")
 
     def bucket(self, specs: Mapping[str, Spec], *, private: bool = True) -> Bucket:
-        """Make tensors in memory that all ranks share; reducing them copies nothing. Every rank must call it.
+        """Make tensors in memory that all ranks share; they are reduced without copies. Every rank must call it.
 
         Args:
-            specs: by name, a tensor whose shape and dtype to take, or a pair of shape and dtype; the same on every rank.
-            private: whether each rank's tensors end up with the result, as with `all_reduce`; else there is one result that all
-                ranks read, which costs the least memory traffic.
+            specs: by name, a tensor of the wanted shape and dtype, or a pair of shape and dtype; the same on every
+                rank.
+            private: whether the result is stored in each rank's tensors, as with `all_reduce`; else there is one result
+                that all ranks read, which costs the least memory traffic.
 
         Returns:
-            The bucket; its memory goes back when the last view of it does.
+            The bucket; its memory is freed with its last view.
 
         Raises:
-            ConfigError: ranks ask for different things, or a dtype is unknown.
-            SegmentError: no memory; no rank has got any.
+            ConfigError: ranks pass different arguments, or a dtype is unknown.
+            SegmentError: no memory; then no rank has a bucket.
             PeerLost: a rank died, stopped or left.
             ForkedError: called in a fork of the process that made the group.
         """
@@ -352,13 +356,14 @@ class ShmStrategy(Strategy):
         return Bucket.create(self._group, specs, private=private, number=self._n_buckets)
 
     def rebuild(self) -> None:
-        """Go on with the ranks that are left, after PeerLost. They keep their order; `rank` and `size` are new.
+        """After PeerLost, form a new group of the remaining ranks. They keep their order; `rank` and `size` are new.
 
-        Every rank that is left must call it. It waits for all that live, at most `timeout_s`. Buckets of the group before are
-        dead: make new ones.
+        Every remaining rank must call it. It waits for all live ranks, at most `timeout_s`. Buckets of the group before
+        are unusable: make new ones.
 
         Raises:
-            PeerLost: the others went on without this rank, or the first of them is lost, too; start a new group.
+            PeerLost: the other ranks formed their group without this one, or the first of them is lost too; start a
+                new group.
             ConfigError: the group is closed.
             SegmentError: no shared memory for the new group.
             ForkedError: called in a fork of the process that made the group.
@@ -371,11 +376,11 @@ class ShmStrategy(Strategy):
         group.barrier(0)
 
     def give_up(self, why: str) -> None:
-        """Tell the other ranks, now, that this one cannot go on; they raise PeerLost with `why`. The group is broken.
+        """Break the group: the other ranks raise PeerLost with `why` at once.
 
         Raises:
             ConfigError: the group is closed.
-            PeerLost: it is broken already.
+            PeerLost: the group is broken already.
         """
         self._group.give_up(why)
 
@@ -399,5 +404,5 @@ class ShmStrategy(Strategy):
             )
 
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
-        """Say how the calls of the ranks differ; every rank comes here, having moved nothing."""
+        """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""
         raise ConfigError(agreement.difference(self._group, what, manifest or {}))

@@ -17,6 +17,7 @@ from ...market.mediums.segment import SegmentMedium
 from ...tensors.dtypes import torch_dtype
 from ..plan import IterationPlan
 from .batch_memory import BatchMemory, Tensors
+from .gather_ahead import GatherAheadReader
 
 __all__ = ["GatherReader", "RowReader", "SampleReader", "SampleRows", "batch_reader", "has_rows"]
 
@@ -217,10 +218,14 @@ class RowReader:
         return False
 
 
-def batch_reader(config: BatchConfig, client: Client, plan: IterationPlan) -> GatherReader | RowReader:
+def batch_reader(
+    config: BatchConfig, client: Client, plan: IterationPlan
+) -> GatherReader | GatherAheadReader | RowReader:
     """Return the fastest reader of batches that can read this client's medium."""
     assert plan.batch_size is not None
     if own_segment(client.medium) is not None:
+        if plan.n_threads > 0:
+            return GatherAheadReader(config, client, plan.batch_size, plan.n_threads, plan.n_ahead)
         return GatherReader(config, client, plan.batch_size)
     return RowReader(config, client, plan.batch_size)
 

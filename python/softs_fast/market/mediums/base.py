@@ -1,4 +1,4 @@
-"""What every medium is, including those that users write themselves."""
+"""The interface of a medium, also for mediums that users write."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Self
 
 __all__ = ["Data", "Medium"]
 
-#: What can be written to a medium.
+#: Data that can be written to a medium.
 Data = bytes | bytearray | memoryview
 
 
 class Medium(ABC):
     """Slots of a fixed size that a client owns, and that suppliers write to by address and byte offset.
 
-    Subclass it to carry samples some other way; `attach`, `write` and `read` are all that is needed.
+    Subclass it for another transport; `attach`, `write` and `read` are all that is needed.
 
     Args:
         address: name by which suppliers attach; None lets the medium choose one, where it can.
@@ -35,27 +35,27 @@ class Medium(ABC):
 
     @classmethod
     def slot_bytes(cls, slot_size: int) -> int:
-        """Return how many bytes of the medium a slot takes whose samples have slot_size bytes: offsets are multiples of that."""
+        """Return the bytes from one slot to the next for samples of slot_size bytes; offsets are multiples of it."""
         return slot_size
 
     @classmethod
     @abstractmethod
     def attach(cls, address: str) -> Medium:
-        """Open the medium that a client created under `address`, to write to it."""
+        """Open the medium that a client created under `address`, for writing."""
 
     @abstractmethod
     def write(self, byte_offset: int, data: Data) -> bool:
-        """Store `data` at a byte offset; False when the medium is gone or has no such place."""
+        """Store `data` at a byte offset; return False if the medium is gone or the range is outside of it."""
 
     @abstractmethod
     def read(self, slot_id: int) -> bytes:
-        """The slot_size bytes of a slot."""
+        """Return the slot_size bytes of a slot."""
 
     def close(self) -> None:  # noqa: B027  (optional, as in softs)
-        """Let go of the medium. Idempotent. What it is made of stays until `unlink`."""
+        """Release the medium. Idempotent. Its memory or file stays until `unlink`."""
 
     def unlink(self) -> None:  # noqa: B027
-        """Remove what the medium is made of; only the owner's call does anything."""
+        """Remove the memory or file of the medium; only the owner's call has an effect."""
 
     def __enter__(self) -> Self:
         return self

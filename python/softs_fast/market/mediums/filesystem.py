@@ -17,18 +17,18 @@ class FilesystemMedium(SegmentMedium):
     """Slots in a file, for suppliers that share a file system.
 
     Args:
-        address: path of the file, a str. Missing directories are made. A file that is there is overwritten,
+        address: path of the file, a str. Missing directories are made. An existing file is overwritten,
             unless a live client of softs-fast owns it or it is a symbolic link.
         slot_size: bytes of one slot.
         num_slots: number of slots.
         create: create the file rather than attach to it. All of its blocks are reserved at once.
         file_dirs: when attaching, directories that the file must lie in unless a client of softs-fast
             created it; the default allows every path.
-        slot_stride: when creating, from one slot to the next, bytes; default: slot_size.
+        slot_stride: when creating, bytes from one slot to the next; default: slot_size.
         **kwargs: ignored.
 
     Raises:
-        ConfigError: the address is not a str, or the sizes make no file.
+        ConfigError: the address is not a str, or the sizes are out of range.
         SegmentError: the file does not exist, may not be opened, is in use by another client, or does not
             fit on the disk.
     """
@@ -55,7 +55,7 @@ class FilesystemMedium(SegmentMedium):
 
     @classmethod
     def attach(cls, address: str) -> Self:
-        """Attach to the file of a client of softs-fast or of softs, wherever it lies.
+        """Attach to the file of a client of softs-fast or of softs, in any directory.
 
         Raises:
             SegmentError: it does not exist, is no regular file, or is damaged.
@@ -66,14 +66,14 @@ class FilesystemMedium(SegmentMedium):
     def attach_limited(
         cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
     ) -> Self:
-        """As `attach`, for an address that came in an order: a file of our own user and no symbolic link.
+        """Attach as `attach` does, for an address from an order: a file of our own user and no symbolic link.
 
         Args:
             address: path of the file.
-            file_dirs: where files may lie that no client of softs-fast created.
+            file_dirs: directories for files that no client of softs-fast created.
             allow_remote: ignored.
 
         Raises:
-            SegmentError: also when those limits forbid it.
+            SegmentError: as for `attach`, or the limits above forbid it.
         """
         return cls(address=address, slot_size=0, num_slots=0, create=False, file_dirs=file_dirs)

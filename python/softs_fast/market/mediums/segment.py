@@ -1,4 +1,4 @@
-"""What the mediums in memory and in files share."""
+"""Base of the mediums in shared memory and in files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class SegmentMedium(Medium):
-    """A medium whose slots are a native segment."""
+    """A medium with slots in a native segment."""
 
     def __init__(
         self,
@@ -26,16 +26,16 @@ class SegmentMedium(Medium):
         create: bool,
         **kwargs: Any,
     ) -> None:
-        # A segment of softs-fast knows its slots; one of softs has what the caller says.
+        # A segment of softs-fast records its slots; for one of softs the caller's values are used.
         slot_size, num_slots = slot_size or segment.slot_size, num_slots or segment.n_slots
         super().__init__(address, slot_size, num_slots, create, **kwargs)
-        #: From one slot to the next, bytes.
+        #: Bytes from one slot to the next.
         self.slot_stride = segment.slot_stride or slot_size
         self._segment = segment
 
     @property
     def is_gone(self) -> bool:
-        """Whether the owner has removed it, so that nobody will read what is written."""
+        """Whether the owner has removed it, so that no client will read what is written."""
         return self._segment.is_gone
 
     def write(self, byte_offset: int, data: Data) -> bool:
@@ -46,8 +46,8 @@ class SegmentMedium(Medium):
             data: any C-contiguous buffer.
 
         Returns:
-            False, and a logged warning, when the medium is closed, was replaced, is out of room, or has no
-            such place. Then nothing was written, and a supplier should attach again.
+            False, and a logged warning, if the medium is closed, was replaced, has no memory left, or the range is
+            outside of it. Then nothing was written, and a supplier should attach again.
         """
         try:
             self._segment.write(byte_offset, data)
@@ -57,13 +57,13 @@ class SegmentMedium(Medium):
         return True
 
     def write_if(self, byte_offset: int, data: Data, may_write: Callable[[], bool]) -> bool | None:
-        """Store `data` if `may_write` says so while nobody else may write there.
+        """Lock the slot, and store `data` if `may_write` returns True.
 
-        A client that has lost its broker orders nothing again while somebody writes, so a supplier that is
-        stopped between the answer and the copy never writes to a slot that is in use again.
+        A client that has lost its broker waits for such locks before it orders the slots again, so a supplier that
+        is stopped between the answer and the copy never writes to a slot that is in use again.
 
         Returns:
-            As `write`; None if `may_write` said no.
+            As `write`; None if `may_write` returned False.
         """
         try:
             return self._segment.write_locked(byte_offset, data, may_write) or None
@@ -72,7 +72,7 @@ class SegmentMedium(Medium):
             return False
 
     def _warn(self, byte_offset: int, error: Exception) -> None:
-        # As text: a record that keeps the exception would keep this frame, and so the segment.
+        # As text: a log record with the exception would keep this frame alive, and with it the segment.
         logger.warning("write to medium %r at offset %r failed: %s", self.address, byte_offset, str(error))
 
     def read(self, slot_id: int) -> bytes:
@@ -88,13 +88,13 @@ class SegmentMedium(Medium):
         return self._segment.read(slot_id * self.slot_stride, self.slot_size)
 
     def read_into(self, slot_id: int, buffer: Any, start: int = 0) -> None:
-        """Copy a slot, or a part of it, into memory that is there already.
+        """Copy a slot, or a part of it, into existing memory.
 
         Args:
-            slot_id: which slot.
-            buffer: writable and C-contiguous; its length decides how much is read, so give
+            slot_id: number of the slot.
+            buffer: writable and C-contiguous; its length is the number of bytes read, so give
                 it slot_size - start bytes at most.
-            start: where in the slot to begin, bytes.
+            start: first byte within the slot.
 
         Raises:
             ConfigError: the buffer is read-only or not contiguous.

@@ -20,12 +20,12 @@ class ShmMedium(SegmentMedium):
         slot_size: bytes of one slot.
         num_slots: number of slots.
         create: create the segment rather than attach to it. All of its memory is reserved at once.
-        slot_stride: when creating, from one slot to the next, bytes; default: slot_size, as peers of softs expect who go by
-            number. A `Client` has slots of a page or more begin on cache lines.
+        slot_stride: when creating, bytes from one slot to the next; default: slot_size, as peers of softs expect that
+            use slot numbers. A `Client` has slots of a page or more begin on cache lines.
         **kwargs: ignored.
 
     Raises:
-        ConfigError: no address to attach to, a malformed name, or sizes that make no segment.
+        ConfigError: no address to attach to, a malformed name, or sizes that are out of range.
         SegmentError: the name is taken, does not exist, belongs to another user, or there is not enough
             shared memory.
 
@@ -68,7 +68,7 @@ class ShmMedium(SegmentMedium):
     def attach_limited(
         cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
     ) -> Self:
-        """As `attach`, for an address that came in an order; shared memory needs no further limits.
+        """Attach as `attach` does, for an address from an order; shared memory needs no further limits.
 
         Raises:
             ConfigError: the name is malformed.
@@ -77,13 +77,12 @@ class ShmMedium(SegmentMedium):
         return cls.attach(address)
 
     def ensure_linked(self) -> bool:
-        """Put the name back if somebody removed it, as suppliers of softs on Python before 3.13 do when they
-        exit.
+        """Restore the name if it was removed, as suppliers of softs on Python before 3.13 do when they exit.
 
         Returns:
             Whether it was missing.
 
         Raises:
-            SegmentError: the name leads to another segment by now, or this is not the open owner.
+            SegmentError: the name belongs to another segment now, or this is not the open owner.
         """
         return self._segment.ensure_linked()

@@ -19,8 +19,7 @@ logger = logging.getLogger(__name__)
 class TCPMedium(Medium):
     """Slots in the memory of the client, which listens on a port; suppliers send samples to it.
 
-    Nothing on the way is encrypted and nobody is asked who he is: leave this machine only on a network that
-    you trust.
+    There is no encryption and no authentication: use addresses of other machines only on a network that you trust.
 
     Args:
         address: ``"host:port"``, ``"[::1]:port"`` for IPv6; default when creating: a free port of `host`.
@@ -29,13 +28,13 @@ class TCPMedium(Medium):
         create: listen rather than connect.
         host: where to listen without an address.
         allow_remote: allows addresses that other machines can reach, or that are on them.
-        timeout_s: how long to wait for an owner that takes nothing or does not answer, seconds.
+        timeout_s: how long to wait for an owner that does not read or does not answer, seconds.
         **kwargs: ignored.
 
     Raises:
         ConfigError: the address is malformed, or not on this machine and allow_remote is False; the sizes
             are out of range.
-        PeerLost: nobody listens there, or it cannot be listened on.
+        PeerLost: no owner listens there; when creating, the system refused the address.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class TCPMedium(Medium):
     ) -> None:
         self._server: _core.TcpMediumServer | None = None
         self._writer: _core.TcpMediumWriter | None = None
-        # The number of a connection, in each thread that has prepared one.
+        # The number of the connection that a thread has prepared.
         self._prepared = threading.local()
         if create:
             self._server = _core.TcpMediumServer(address, host, slot_size, num_slots, allow_remote)
@@ -71,20 +70,20 @@ class TCPMedium(Medium):
             data: any C-contiguous buffer.
 
         Returns:
-            False, and a logged warning, when the owner refused it, is gone, or did not answer in time; when
-            this medium is closed, or is the owner and has no such place. The next write connects again.
+            False, and a logged warning, if the owner refused it, is gone, or did not answer in time, or if this
+            medium is closed, or is the owner and the range is outside of its slots. The next write connects again.
         """
         return self._store(byte_offset, data, is_prepared=False)
 
     def prepare(self) -> bool:
         """Make sure that a connection to the owner is open, for `write_prepared` in the same thread.
 
-        A supplier prepares, checks whether it may still write, and writes to what it has prepared. If its order
-        is given to another one in between, the owner's `fence` ends the connection, and nothing is written late.
+        A supplier prepares a connection, checks whether it may still write, and writes over that connection. If its
+        order is given to another supplier in between, the owner's `fence` ends the connection, and no write is late.
 
         Returns:
-            False, and a logged warning, when the owner cannot be reached or does not answer in time, or this
-            medium is closed. As the owner, True.
+            False, and a logged warning, if the owner cannot be reached or does not answer in time, or this
+            medium is closed. The owner itself gets True.
         """
         try:
             if self._writer is not None:
@@ -98,14 +97,14 @@ class TCPMedium(Medium):
         return True
 
     def write_prepared(self, byte_offset: int, data: Data) -> bool:
-        """As `write`, but only over the connection that this thread has prepared.
+        """Write as `write` does, but only over the connection that this thread has prepared.
 
         Args:
             byte_offset: where the first byte goes. An owner of softs-fast takes whole slots only.
             data: any C-contiguous buffer.
 
         Returns:
-            As `write`; False also when that connection has ended, which is not made again.
+            As `write`; False also if that connection has ended; it is not opened again.
         """
         return self._store(byte_offset, data, is_prepared=True)
 
@@ -126,22 +125,22 @@ class TCPMedium(Medium):
                 return True
             error = "refused, or the owner is gone or has ended the connection"
         except Exception as caught:
-            # As text: a record that keeps the exception would keep this frame, and so the sockets.
+            # As text: a log record with the exception would keep this frame alive, and with it the sockets.
             error = str(caught)
         logger.warning("write to TCP medium %r at offset %r failed: %s", self.address, byte_offset, error)
         return False
 
     def fence(self) -> None:
-        """As the owner, end all connections that there are; suppliers make new ones.
+        """As the owner, end all present connections; suppliers open new ones.
 
-        When it returns, no sample that was sent over a connection made before the call will be stored any more,
-        not even one that a supplier began to send long ago. A supplier of softs-fast notices before its next
-        write; one of softs fails to write once, and then attaches anew.
+        After the call, no sample that was sent over a connection made before the call is stored any more, not even
+        one that a supplier began to send long ago. A supplier of softs-fast notices before its next write; one of
+        softs fails one write and then attaches again.
 
         Raises:
             SegmentError: this is not the owner.
-            PeerLost: nothing is promised: no file descriptor is left to accept the connections that wait, or
-                the machine stands still.
+            PeerLost: the connections may not have ended: no file descriptor is left to accept those that wait, or the
+                native thread did not answer in time.
             ForkedError: the owner is another process, and this is a fork of it.
         """
         if self._server is not None:
@@ -176,7 +175,7 @@ class TCPMedium(Medium):
 
         Raises:
             ConfigError: the address is malformed, or not on this machine and allow_remote is False.
-            PeerLost: nobody listens there.
+            PeerLost: no owner listens there.
         """
         return cls(address=address, slot_size=0, num_slots=0, create=False, allow_remote=allow_remote)
 
@@ -188,7 +187,7 @@ class TCPMedium(Medium):
 
         Raises:
             ConfigError: the address is malformed, or not on this machine and allow_remote is False.
-            PeerLost: nobody listens there.
+            PeerLost: no owner listens there.
         """
         return cls.attach(address, allow_remote=allow_remote)
 

@@ -65,7 +65,7 @@ impl Dealer {
         }
     }
 
-    /// Connects and says HELLO as a client.
+    /// Connects and sends HELLO as a client.
     pub(crate) fn client(endpoint: &str, dialect: Dialect) -> Outcome<Self> {
         let mut client = Self::connect(endpoint, dialect)?;
         client.ask(&ClientRequest::Hello { nonce: None });
@@ -74,7 +74,7 @@ impl Dealer {
         Ok(client)
     }
 
-    /// Connects, says HELLO as a supplier of product `p`, and READY for `credit` orders.
+    /// Connects, sends HELLO as a supplier of product `p`, and READY for `credit` orders.
     pub(crate) fn supplier(endpoint: &str, dialect: Dialect, credit: u64) -> Outcome<Self> {
         let mut supplier = Self::connect(endpoint, dialect)?;
         supplier.say(&SupplierRequest::Hello { product_ids: vec!["p"], name: None });
@@ -88,7 +88,7 @@ impl Dealer {
         Ok(supplier)
     }
 
-    /// Says GOODBYE and waits until the broker has heard it.
+    /// Sends GOODBYE and waits until the broker has read it.
     pub(crate) fn leave(&mut self) -> Outcome<()> {
         self.say(&SupplierRequest::Goodbye);
         self.flush()?;
@@ -141,12 +141,12 @@ impl Dealer {
         }
     }
 
-    /// Waits until the broker has said something.
+    /// Waits until the broker has sent something.
     pub(crate) fn wait(&self) -> Outcome<()> {
         spin_then_wait(self.fd.as_fd())
     }
 
-    /// What the broker has said to this client, if anything; calls `hear` for each message.
+    /// What the broker has sent to this client, if anything; calls `hear` for each message.
     pub(crate) fn hear(&mut self, hear: impl FnMut(ToClient<'_>) -> Outcome<()>) -> Outcome<()> {
         self.read()?;
         let mut hear = hear;

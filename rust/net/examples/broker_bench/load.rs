@@ -1,4 +1,4 @@
-//! Many peers at once: clients that keep a window of orders in flight, suppliers that say "done" to everything.
+//! Many peers at once: clients that keep a window of orders in flight, suppliers that answer everything with "done".
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -41,7 +41,8 @@ pub(crate) struct Load<'a> {
 impl Load<'_> {
     /// Orders fulfilled per second, after a fifth of the time for warming up.
     ///
-    /// All clients live in one thread and all suppliers in another, which leaves the broker a core of its own on a machine of four.
+    /// All clients live in one thread and all suppliers in another, which leaves the broker a core of its own on a
+    /// machine of four.
     pub(crate) fn orders_per_s(&self) -> Outcome<f64> {
         let (completed, stop, drained) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
         let mut suppliers = Vec::new();
@@ -54,7 +55,7 @@ impl Load<'_> {
                 dealer: Dealer::client(&self.endpoints.0, self.clients.dialect)?,
                 number: n,
                 address: format!("sl_{n:016x}"),
-                // softs' own broker knows orders by their id alone, whoever they are from.
+                // softs' own broker knows orders by their id alone, from whichever client.
                 last_order: NEXT_CLIENT.fetch_add(1, Relaxed) << 32,
                 window: self.window as usize,
                 slots: HashMap::new(),
@@ -201,7 +202,7 @@ fn readable<'a>(peers: impl Iterator<Item = &'a Dealer>) -> Outcome<Vec<usize>> 
     Ok((0..fds.len()).filter(|n| !fds[*n].revents().is_empty()).collect())
 }
 
-/// Clients whose orders nobody can fulfil, and which are there all the same.
+/// Clients with orders that no supplier can fulfil.
 pub(crate) struct Background {
     _clients: Vec<Dealer>,
 }
@@ -217,7 +218,7 @@ impl Background {
                 client.ask(&ClientRequest::Orders {
                     address: &address,
                     slot_size: SLOT_BYTES,
-                    product_id: &format!("nobody's {}", order % products),
+                    product_id: &format!("unserved {}", order % products),
                     orders: vec![(order + 1, order * SLOT_BYTES, 0)],
                 });
             }
@@ -235,7 +236,7 @@ impl Background {
             client.ask(&ClientRequest::Orders {
                 address: &format!("sl_{n:016x}"),
                 slot_size: SLOT_BYTES,
-                product_id: "nobody's",
+                product_id: "unserved",
                 orders: (0..orders).map(|order| (order + 1, order * SLOT_BYTES, 0)).collect(),
             });
             client.flush()?;
@@ -245,7 +246,8 @@ impl Background {
     }
 }
 
-/// Answers keep the order of requests: with this answer everything before it has been dealt with, and nothing was refused.
+/// Answers keep the order of requests: with this answer everything before it has been dealt with, and nothing was
+/// refused.
 fn settled(mut client: Dealer) -> Outcome<Dealer> {
     client.ask(&ClientRequest::Stats { request_id: None, product_id: None, detail: false });
     client.flush()?;

@@ -10,8 +10,8 @@
 //! broker_bench --supplier BACK DIALECT ORDERS    only a supplier, which leaves after so many orders
 //! ```
 //!
-//! Round trips (`round_trip_*`) are made between processes that are bound to a core each, or all to one where this process is bound
-//! to one (`taskset -c 3 broker_bench`); their `added_to_raw` is what [`sync::report`] says.
+//! Round trips (`round_trip_*`) are made between processes that are bound to a core each, or all to one where this
+//! process is bound to one (`taskset -c 3 broker_bench`); their `added_to_raw` is defined at [`sync::report`].
 
 mod child;
 mod dealer;

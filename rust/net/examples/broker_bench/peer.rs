@@ -1,4 +1,5 @@
-//! The other side of a round trip, in a process of its own: an echo without a broker, or a supplier of one order at a time.
+//! The other side of a round trip, in a process of its own: an echo without a broker, or a supplier of one order at a
+//! time.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -101,7 +102,7 @@ pub(crate) fn hop_out(socket: &OwnedFd, bytes: &[u8; RAW_BYTES]) -> Outcome<()> 
     }
 }
 
-/// Says and hears what a supplier of its dialect does: that of softs waits for the answer to DONE before it is READY again.
+/// Exchanges what a supplier of its dialect does: that of softs waits for the answer to DONE before it is READY again.
 fn serve_one(supplier: &mut Dealer) -> Outcome<()> {
     let (mut lease, mut order) = (None, None);
     while lease.is_none() && order.is_none() {

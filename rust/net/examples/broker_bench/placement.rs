@@ -1,11 +1,12 @@
-//! Which processor runs whom. Left to the scheduler, one and the same round trip takes between 11 and 30 us on a machine of four
-//! cores, depending on who happens to share a core with whom.
+//! Which processor runs which party. Left to the scheduler, one and the same round trip takes between 11 and 30 us on a
+//! machine of four cores, depending on which of them share a core.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::outcome::Outcome;
 
-/// The processors of the three parties to a round trip. Whoever is started inside [`Placement::at`] stays where it was started.
+/// The processors of the three parties to a round trip. A process that is started inside [`Placement::at`] stays where
+/// it was started.
 pub(crate) struct Placement {
     pub(crate) name: &'static str,
     pub(crate) client: CpuSet,
@@ -14,10 +15,11 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// A core for each of them, or the same for all where this process was given only one; of two, no choice is a fair one.
+    /// A core for each of them, or the same for all where this process was given only one; of two, no choice is a fair
+    /// one.
     ///
-    /// Two cores may be close to each other and a third one far away, so everybody gets each core in turn: over all turns, a message
-    /// between client and supplier goes the same ways as one to or from the broker.
+    /// Two cores may be close to each other and a third one far away, so each party gets each core in turn: over all
+    /// turns, a message between client and supplier goes the same ways as one to or from the broker.
     pub(crate) fn turns() -> Outcome<Vec<Self>> {
         let all = sched_getaffinity(None)?;
         let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();

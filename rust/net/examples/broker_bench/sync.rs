@@ -61,7 +61,7 @@ fn middle(rounds: &[Times]) -> Times {
     Times { p50_us: middle(|times| times.p50_us), p99_us: middle(|times| times.p99_us) }
 }
 
-/// Calls `trip` many times and looks at how long each took; the first tenth does not count.
+/// Calls `trip` many times and measures each; the first tenth does not count.
 fn times(trips: usize, mut trip: impl FnMut() -> Outcome<()>) -> Outcome<Times> {
     let mut all = Vec::with_capacity(trips);
     for _ in 0..trips {

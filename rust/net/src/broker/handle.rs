@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
+use softs_proto::broker::Broker;
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Stats;
 
-use super::event_loop::EventLoop;
 use super::options::BrokerOptions;
 use crate::NetError;
+use crate::runtime::event_loop::{EventLoop, Limits};
 use crate::runtime::server_thread::ServerThread;
 use crate::transport::listener::Listener;
+use crate::transport::spin::SPIN;
 
 /// A running broker. Dropping it stops it.
 ///
-/// After a fork the child's copy is a husk: it runs nothing, stops nothing, and answers with empty values.
+/// After a fork the child's copy is inert: it runs nothing, stops nothing, and answers with empty values.
 #[derive(Debug)]
 pub struct BrokerHandle {
     server: ServerThread<Stats>,
@@ -31,8 +33,13 @@ impl BrokerHandle {
         let frontend = bind(&options.frontend)?;
         let backend = bind(&options.backend)?;
         let endpoints = (frontend.local_endpoint().to_owned(), backend.local_endpoint().to_owned());
-        let server = ServerThread::start("broker", &endpoints.0, |shared| {
-            EventLoop::new(frontend, backend, options, shared)
+        let limits = Limits {
+            handshake_timeout: options.handshake_timeout,
+            max_unsent_bytes: options.max_unsent_bytes,
+            spin: SPIN,
+        };
+        let server = ServerThread::start("broker", &endpoints.0, |state| {
+            EventLoop::new(Broker::new(options.config), [frontend, backend], limits, state)
         })?;
         Ok(Self { server, endpoints })
     }

@@ -1,7 +1,8 @@
-//! Which rows of which batch come next: the order in which samples are taken for a queue of batches. Pure: no threads, no slots, no memory.
+//! Which rows of which batch come next: the order in which samples are taken for a queue of batches. Pure: no threads,
+//! no slots, no memory.
 //!
-//! Taking is sequential, so rows get their samples in the order of submission, and each sample goes to one row. Copying is not: a chunk of rows
-//! that was taken is copied while the next one is taken.
+//! Taking is sequential, so rows get their samples in the order of submission, and each sample goes to one row. Copying
+//! is not: a chunk of rows that was taken is copied while the next one is taken.
 
 use std::collections::VecDeque;
 
@@ -81,7 +82,8 @@ impl<B: Clone, E: Clone> BatchQueue<B, E> {
         self.has_ended || self.n_halting > 0
     }
 
-    /// The next rows that need samples, for a thread that takes them now; `None` while another one does, or nothing is to be taken.
+    /// The next rows that need samples, for a thread that takes them now; `None` while another one does, or nothing is
+    /// to be taken.
     pub(super) fn begin(&mut self) -> Option<(Chunk, B)> {
         if self.is_taking || self.is_halted() {
             return None;
@@ -164,8 +166,8 @@ impl<B: Clone, E: Clone> BatchQueue<B, E> {
         self.n_busy == 0
     }
 
-    /// Removes all batches, once it is quiet: each with the number of rows that are filled, from the first on. Samples are taken again for
-    /// those that are submitted from now on.
+    /// Removes all batches, once it is quiet: each with the number of rows that are filled, from the first on. Samples
+    /// are taken again for those that are submitted from now on.
     pub(super) fn drain(&mut self) -> Vec<(B, usize)> {
         self.n_halting -= 1;
         self.has_ended = false;

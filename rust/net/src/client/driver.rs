@@ -15,29 +15,30 @@ use crate::transport::broker_link::{BrokerLink, Waitable};
 use crate::transport::endpoint::Endpoint;
 use crate::waited::Waited;
 
-/// A look lets others run in between when it has taken this long: what comes from another core comes earlier.
-const ALONE: Duration = Duration::from_micros(2);
-/// Looks at the lanes between two looks at the clock and the socket.
-const LOOKS: u32 = 16;
+/// A spin yields from this time on: what comes from another core comes earlier.
+const YIELD_AFTER: Duration = Duration::from_micros(2);
+/// Polls of the lanes between two polls of the clock and the socket.
+const POLLS: u32 = 16;
 
 /// A client of one broker; may be shared between threads.
 #[derive(Debug)]
 pub struct Client {
     inner: Mutex<ClientState>,
-    /// Changed with `inner` locked; looked at without, before a call begins.
+    /// Changed with `inner` locked; read without, before a call begins.
     closed: AtomicBool,
 }
 
 impl Client {
-    /// A client that will connect on its first call. Whoever waits looks for up to `look` before going to sleep, as long as that pays off.
+    /// A client that will connect on its first call. A call that waits spins for up to `spin` before it blocks, as long
+    /// as that pays off.
     #[must_use]
-    pub fn new(endpoint: Endpoint, config: Config, slots: Slots, look: Duration) -> Self {
+    pub fn new(endpoint: Endpoint, config: Config, slots: Slots, spin: Duration) -> Self {
         let now = Instant::now();
         let n_blocks = config.n_slots / config.block.max(1);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         slots.lanes.show_start(u64::try_from(since_1970.as_nanos()).unwrap_or(0));
         slots.lanes.advise(stores(&config));
-        let mut link = BrokerLink::new(Machine::new(config, slots.lanes), endpoint, now, look);
+        let mut link = BrokerLink::new(Machine::new(config, slots.lanes), endpoint, now, spin);
         link.set_fence(slots.fence);
         let bunch = (n_blocks / 4).max(1) as usize;
         Self { inner: Mutex::new(ClientState::new(link, bunch, now)), closed: AtomicBool::new(false) }
@@ -58,7 +59,8 @@ impl Client {
         self.lock().link.take_log()
     }
 
-    /// Ends the connection, and gives up the lanes: the broker forgets this client at once. What the user holds stays as it is.
+    /// Ends the connection, and gives up the lanes: the broker drops this client at once. What the user holds stays as
+    /// it is.
     pub fn close(&self) {
         let mut inner = self.lock();
         self.closed.store(true, Relaxed);
@@ -90,9 +92,9 @@ impl Client {
         found
     }
 
-    /// As [`Self::wait_for`], for calls that wait for samples of `product`: the time is shown to people who look, and the wait is over when
-    /// the client follows another product.
-    pub(super) fn starve<T>(
+    /// As [`Self::wait_for`], for calls that wait for samples of `product`: the time is counted for monitoring, and the
+    /// wait is over when the client follows another product.
+    pub(super) fn wait_for_samples<T>(
         &self,
         product: &str,
         timeout: Duration,
@@ -129,8 +131,8 @@ impl Client {
         self.wait_for(timeout, interrupted, |_| 1, check)
     }
 
-    /// Turns the crank until `check` has what it wants, for which so many orders as are `missing` must end at the least. The lock is not held
-    /// while waiting.
+    /// Runs steps of the event loop until `check` has what it wants, for which so many orders as are `missing` must end
+    /// at the least. The lock is not held while waiting.
     pub(super) fn wait_for<T>(
         &self,
         timeout: Duration,
@@ -161,8 +163,8 @@ impl Client {
             if left.is_zero() {
                 return Waited::TimedOut;
             }
-            if !self.look(&waitable, left) {
-                self.sleep(now, &waitable, left.min(SLICE), &missing);
+            if !self.spin(&waitable, left) {
+                self.block(now, &waitable, left.min(SLICE), &missing);
             }
             if interrupted() {
                 return Waited::Interrupted;
@@ -171,9 +173,9 @@ impl Client {
         }
     }
 
-    /// Looks at the lanes and the socket for a moment, if that has paid off lately; whether something came.
-    fn look(&self, waitable: &Waitable, left: Duration) -> bool {
-        let budget = waitable.look.min(left);
+    /// Spins on the lanes and the socket for a moment, if that has paid off lately; whether something came.
+    fn spin(&self, waitable: &Waitable, left: Duration) -> bool {
+        let budget = waitable.spin.min(left);
         if budget.is_zero() {
             return false;
         }
@@ -189,7 +191,7 @@ impl Client {
             if passed >= budget {
                 break false;
             }
-            if passed > ALONE {
+            if passed > YIELD_AFTER {
                 std::thread::yield_now();
             }
         };
@@ -204,7 +206,7 @@ impl Client {
         if !machine.lanes().is_open() {
             return machine.n_finished() != n_finished;
         }
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             machine.handle_lanes(now);
             if machine.n_finished() != n_finished {
                 return true;
@@ -214,8 +216,8 @@ impl Client {
         false
     }
 
-    /// Sleeps until the broker, a supplier or a deadline has something for us.
-    fn sleep(&self, now: Instant, waitable: &Waitable, limit: Duration, missing: impl Fn(&Machine) -> u32) {
+    /// Blocks until the broker or a supplier wakes this client, or a deadline has come.
+    fn block(&self, now: Instant, waitable: &Waitable, limit: Duration, missing: impl Fn(&Machine) -> u32) {
         let lanes: LaneSleep = {
             let mut inner = self.lock();
             let others_sleep = inner.n_sleeping > 0;
@@ -224,16 +226,16 @@ impl Client {
             machine.lanes_mut().wake_for_all();
             let mut n_ended = 0;
             loop {
-                // What ended before it was said is not counted: then it is said once more.
+                // What ended before the number was recorded is not counted: then it is recorded once more.
                 let n_left = if others_sleep { 1 } else { missing(machine) };
                 if n_left == n_ended {
                     break;
                 }
                 n_ended = n_left;
-                machine.lanes().sleep_for(n_ended);
+                machine.lanes().await_ended(n_ended);
                 machine.handle_lanes(now);
                 if machine.n_finished() != n_finished {
-                    machine.lanes().sleep_for(u32::from(others_sleep));
+                    machine.lanes().await_ended(u32::from(others_sleep));
                     return;
                 }
             }
@@ -247,7 +249,7 @@ impl Client {
         if woken {
             lanes.drain();
         }
-        // Whoever rang has woken all who sleep here.
-        lanes.sleep_for(u32::from(inner.n_sleeping > 0));
+        // The doorbell has woken all threads that sleep here.
+        lanes.await_ended(u32::from(inner.n_sleeping > 0));
     }
 }

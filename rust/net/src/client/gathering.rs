@@ -1,4 +1,5 @@
-//! How a batch is put together: one thread at a time takes samples, and each copies what it has taken and gives the slots back.
+//! How a batch is put together: one thread at a time takes samples, and each copies what it has taken and gives the
+//! slots back.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -58,7 +59,7 @@ struct Gathering<'a> {
 struct State {
     /// Rows for which samples were taken.
     n_taken: usize,
-    /// Somebody takes samples, or waits for some.
+    /// A thread takes samples, or waits for some.
     is_taking: bool,
     is_over: bool,
     failed: Option<GatherError>,

@@ -79,10 +79,11 @@ pub enum SubmitError {
     NoThread(std::io::Error),
 }
 
-/// A queue of batches and the threads that fill them. Without threads, [`GatherPipeline::wait`] fills the oldest one itself.
+/// A queue of batches and the threads that fill them. Without threads, [`GatherPipeline::wait`] fills the oldest one
+/// itself.
 ///
-/// Samples are taken for one batch after the other, each goes to one row, and rows are in the order of the stream. Threads are blocked while
-/// nothing is submitted, and none exists before the first batch.
+/// Samples are taken for one batch after the other, each goes to one row, and rows are in the order of the stream.
+/// Threads are blocked while nothing is submitted, and none exists before the first batch.
 pub struct GatherPipeline {
     shared: Arc<Shared>,
     n_threads: usize,
@@ -147,8 +148,8 @@ impl GatherPipeline {
         }
     }
 
-    /// Waits until the oldest batch is complete, and removes it. `None` when the time is over, and at once when it cannot be completed: because
-    /// the client is closed or follows another product, or there is no batch.
+    /// Waits until the oldest batch is complete, and removes it. `None` when the time is over, and at once when it
+    /// cannot be completed: because the client is closed or follows another product, or there is no batch.
     ///
     /// # Errors
     /// As [`Self::try_wait`].
@@ -196,9 +197,9 @@ impl GatherPipeline {
         self.shared.lock().queue.is_halted()
     }
 
-    /// Ends the filling of all batches and removes them: each with the number of its rows that are filled, from the first on. No sample is lost
-    /// unless one could not be copied: a batch that is submitted again with these rows `done` goes on behind them. Does not wait for samples,
-    /// only for what is being copied.
+    /// Ends the filling of all batches and removes them: each with the number of its rows that are filled, from the
+    /// first on. No sample is lost unless one could not be copied: a batch that is submitted again with these rows
+    /// `done` goes on behind them. Does not wait for samples, only for what is being copied.
     pub fn take_back(&self) -> Vec<(Arc<PipelineBatch>, usize)> {
         let shared = &self.shared;
         shared.lock().queue.halt();
@@ -305,7 +306,8 @@ impl Shared {
     }
 }
 
-/// A chunk that a thread fills. Dropping it records a failure if the thread has not recorded its end, as where it panics.
+/// A chunk that a thread fills. Dropping it records a failure if the thread has not recorded its end, as where it
+/// panics.
 struct Filling<'a> {
     shared: &'a Shared,
     chunk: Chunk,
@@ -321,8 +323,8 @@ impl<'a> Filling<'a> {
         Self { shared, chunk, n_taken: None, slots: Vec::new(), is_done: false }
     }
 
-    /// Takes samples and copies them. The queue's reference to the batch must be the last one, for its owner drops that: this one goes before the
-    /// end is recorded.
+    /// Takes samples and copies them. The queue's reference to the batch must be the last one, for its owner drops
+    /// that: this one goes before the end is recorded.
     fn fill(mut self, batch: Arc<PipelineBatch>) {
         let shared = self.shared;
         let n_rows = self.chunk.n_rows.min(batch.rows_at_once());

@@ -24,7 +24,13 @@ impl Client {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<SlotId> {
-        self.starve(product, timeout, interrupted, |_| 1, |machine, now| machine.request_sample(now, product))
+        self.wait_for_samples(
+            product,
+            timeout,
+            interrupted,
+            |_| 1,
+            |machine, now| machine.request_sample(now, product),
+        )
     }
 
     /// A block of finished slots if there is one; never blocks.
@@ -40,12 +46,13 @@ impl Client {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<BlockId> {
         let missing = |machine: &Machine| machine.n_missing(product);
-        self.starve(product, timeout, interrupted, missing, |machine, now| {
+        self.wait_for_samples(product, timeout, interrupted, missing, |machine, now| {
             machine.request_block(now, product)
         })
     }
 
-    /// As many finished slots of `product` as there are, `most` at most, held by the caller, appended to `slots`; waits until there is one.
+    /// As many finished slots of `product` as there are, `most` at most, held by the caller, appended to `slots`; waits
+    /// until there is one.
     pub fn request_samples(
         &self,
         product: &str,
@@ -64,7 +71,7 @@ impl Client {
         };
         match self.attempt(&mut take) {
             Some(()) => Waited::Ready(()),
-            None => self.starve(product, timeout, interrupted, |_| 1, take),
+            None => self.wait_for_samples(product, timeout, interrupted, |_| 1, take),
         }
     }
 
@@ -203,8 +210,9 @@ impl Client {
         self.outcome(request, timeout, interrupted)
     }
 
-    /// Takes samples of `product` alone from now on, and orders some `ahead`; what else was ordered is discarded. Waits for other products end.
-    /// What no supplier has started is taken back at once in lanes; a broker is given `timeout` to answer.
+    /// Takes samples of `product` alone from now on, and orders some `ahead`; what else was ordered is discarded. Waits
+    /// for other products end. What no supplier has started is taken back at once in lanes; a broker is given `timeout`
+    /// to answer.
     pub fn follow(
         &self,
         product: &str,
@@ -241,8 +249,8 @@ impl Client {
         waited
     }
 
-    /// The product that is followed is not wanted any more: what was ordered of it is discarded, and all requests get nothing until one is followed.
-    /// Whether it was `product`; nothing happens if not.
+    /// The product that is followed is not wanted any more: what was ordered of it is discarded, and all requests get
+    /// nothing until one is followed. Whether it was `product`; nothing happens if not.
     pub fn leave(&self, product: &str) -> bool {
         let mut inner = self.lock();
         let is_left = !self.is_closed() && inner.link.machine.leave(product);
@@ -263,7 +271,7 @@ impl Client {
         self.ask(timeout, interrupted, |machine| machine.request_stats(product))
     }
 
-    /// The broker's statistics and who is connected, if the broker can tell.
+    /// The broker's statistics and its connected peers, if the broker can report them.
     pub fn detail(&self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Waited<Outcome> {
         self.ask(timeout, interrupted, Machine::request_detail)
     }

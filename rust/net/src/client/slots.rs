@@ -17,10 +17,11 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Slots in memory or in a file of this host: with lanes, and behind a fence that waits for those who still write.
+    /// Slots in memory or in a file of this host: with lanes, and behind a fence that waits for suppliers that still
+    /// write.
     ///
     /// # Errors
-    /// The system is out of file descriptors, or does not tell who this process is.
+    /// The system is out of file descriptors, or does not report the identity of this process.
     pub fn in_segment(segment: &Arc<Segment>) -> Result<Self, NetError> {
         let lanes = ClientLanes::open(segment)?;
         let segment = Arc::clone(segment);
@@ -41,15 +42,16 @@ impl Slots {
         Ok(Self { lanes, fence: Some(Fence(Box::new(fence))) })
     }
 
-    /// Slots that suppliers reach through connections. `fence` ends those, so that nothing sent before is stored afterwards.
+    /// Slots that suppliers reach through connections. `fence` ends those, so that nothing sent before is stored
+    /// afterwards.
     #[must_use]
     pub fn with_fence(fence: impl FnMut() -> Result<(), NetError> + Send + 'static) -> Self {
         Self { lanes: ClientLanes::default(), fence: Some(Fence(Box::new(fence))) }
     }
 }
 
-/// How suppliers should write the slots: for as many as are on order, finished or in the caller's hands. Whole blocks are looked at where they are, and
-/// other samples copied.
+/// How suppliers should write the slots: for as many as are on order, finished or held by the caller. Whole blocks are
+/// read where they are, and other samples copied.
 pub(super) fn stores(config: &Config) -> CachePolicy {
     let ahead = config.prefetch.unwrap_or(config.n_slots);
     let in_use = ahead.saturating_add(config.block).min(config.n_slots);

@@ -10,11 +10,11 @@ use softs_proto::wire::Message;
 use crate::lanes::client::ClientLanes;
 use crate::transport::broker_link::{BrokerLink, PeerMachine};
 
-/// While samples come without waiting, the socket and the suppliers are looked after this often.
+/// While samples come without waiting, the socket and the suppliers are checked this often.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(2);
-/// The counters for people who look are renewed this often.
+/// The counters for monitoring are set this often.
 const COUNTERS_INTERVAL: Duration = Duration::from_millis(100);
-/// A blocked call looks up this often, to see signals, what other threads received, and orders that nobody takes.
+/// A blocked call wakes this often, for signals, what other threads received, and orders that no supplier claims.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
 /// The client of `softs-proto` with the lanes of this process.
 pub(super) type Machine = StateMachine<ClientLanes>;
@@ -75,7 +75,7 @@ impl ClientState {
         }
     }
 
-    /// Reads what the broker sent, and looks after the suppliers.
+    /// Reads what the broker sent, and which suppliers came or ended.
     pub(super) fn maintain(&mut self, now: Instant) {
         self.maintenance_at = now + MAINTENANCE_INTERVAL;
         self.link.turn(now);

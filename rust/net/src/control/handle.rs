@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use softs_proto::control::Control;
 use softs_proto::limits;
 use softs_proto::log::LogRecord;
 use softs_proto::wire::ControlStats;
 
-use super::event_loop::EventLoop;
+use crate::runtime::event_loop::{EventLoop, Limits};
 use crate::runtime::server_thread::ServerThread;
 use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
@@ -43,7 +44,7 @@ impl ControlOptions {
 
 /// A running control channel. Dropping it stops it.
 ///
-/// After a fork the child's copy is a husk: it runs nothing, stops nothing, and answers with empty values.
+/// After a fork the child's copy is inert: it runs nothing, stops nothing, and answers with empty values.
 #[derive(Debug)]
 pub struct ControlHandle {
     server: ServerThread<ControlStats>,
@@ -61,8 +62,13 @@ impl ControlHandle {
         let control = bind(&options.control)?;
         let publication = bind(&options.publication)?;
         let endpoints = (control.local_endpoint().to_owned(), publication.local_endpoint().to_owned());
-        let server = ServerThread::start("control", &endpoints.0, |shared| {
-            EventLoop::new(control, publication, options.handshake_timeout, shared)
+        let limits = Limits {
+            handshake_timeout: options.handshake_timeout,
+            max_unsent_bytes: limits::MAX_UNSENT_CONTROL_BYTES,
+            spin: Duration::ZERO,
+        };
+        let server = ServerThread::start("control", &endpoints.0, |state| {
+            EventLoop::new(Control::new(), [control, publication], limits, state)
         })?;
         Ok(Self { server, endpoints })
     }

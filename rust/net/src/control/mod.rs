@@ -1,8 +1,8 @@
-//! The control channel with real sockets: [`ControlHandle`] is the broker's end, [`ControlStudent`] and [`ControlSubscriber`] are those of its
-//! peers. What they decide is `softs_proto::control`.
+//! The control channel with real sockets: [`ControlHandle`] is the broker's end, [`ControlStudent`] and
+//! [`ControlSubscriber`] are those of its peers. What they decide is `softs_proto::control`.
 
-mod event_loop;
 mod handle;
+mod machine;
 mod student;
 mod subscriber;
 

@@ -1,4 +1,5 @@
-//! A student's connection to the control channel. Its seat is held by the connection, so a thread keeps that up, asleep while nothing happens.
+//! A student's connection to the control channel. Its rank is registered for as long as the connection is up, so a
+//! thread keeps that up; it is blocked while nothing happens.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ use crate::transport::endpoint::Endpoint;
 use crate::transport::nonce::nonce;
 use crate::waited::Waited;
 
-/// A call that waits looks up this often for signals.
+/// A call that waits checks for signals this often.
 const SLICE: Duration = Duration::from_millis(50);
 /// Lines of log that wait to be taken; beyond them the oldest go.
 const MAX_RECORDS: usize = 256;
@@ -49,7 +50,7 @@ impl PeerMachine for Machine {
     }
 }
 
-/// A student that holds the seat of its rank as long as it lives; may be shared between threads.
+/// A student that has its rank as long as it exists; may be shared between threads.
 #[derive(Debug)]
 pub struct ControlStudent {
     shared: Arc<Shared>,
@@ -59,7 +60,7 @@ pub struct ControlStudent {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// The thread has turned the crank.
+    /// The thread has run a step of the event loop.
     turned: Condvar,
     /// Wakes the thread.
     wake: OwnedFd,
@@ -97,7 +98,8 @@ impl ControlStudent {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits until a broker has given us our seat: our number there, and the newest model that is known. Or why it refused; a further call asks again.
+    /// Waits until a broker has registered the rank: the student's number there, and the newest model that is known. Or
+    /// why it refused; a further call asks again.
     pub fn hello(
         &self,
         timeout: Duration,
@@ -110,8 +112,8 @@ impl ControlStudent {
         })
     }
 
-    /// Makes the workers run this model. Carried over to the next broker if this one is lost meanwhile; after a time-out it is not known whether it
-    /// was carried out.
+    /// Makes the workers run this model. Carried over to the next broker if this one is lost meanwhile; after a
+    /// time-out it is not known whether it was carried out.
     pub fn set_model(
         &self,
         model_id: &str,
@@ -130,7 +132,7 @@ impl ControlStudent {
         self.outcome(request, timeout, interrupted)
     }
 
-    /// It has heard of a model elsewhere; a broker that was restarted is told of it.
+    /// A model is known from elsewhere; a broker that was restarted is told of it.
     pub fn note_model(&self, model: Model) {
         self.shared.lock().link.machine.note_model(model);
     }
@@ -150,7 +152,7 @@ impl ControlStudent {
         self.shared.lock().log.drain(..).collect()
     }
 
-    /// Leaves the seat and ends the thread. A second call does nothing.
+    /// Gives up the rank and ends the thread. A second call does nothing.
     pub fn close(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
@@ -180,19 +182,19 @@ impl ControlStudent {
         done
     }
 
-    /// Waits until `look` finds something. After [`ControlStudent::close`] nothing comes any more.
+    /// Waits until `check` finds something. After [`ControlStudent::close`] nothing comes any more.
     fn wait<T>(
         &self,
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
-        mut look: impl FnMut(&mut Machine) -> Option<T>,
+        mut check: impl FnMut(&mut Machine) -> Option<T>,
     ) -> Waited<T> {
         let started = Instant::now();
         loop {
             let mut state = self.shared.lock();
             let seen = Instant::now();
             loop {
-                if let Some(found) = look(&mut state.link.machine) {
+                if let Some(found) = check(&mut state.link.machine) {
                     return Waited::Ready(found);
                 }
                 let left = timeout.saturating_sub(started.elapsed());

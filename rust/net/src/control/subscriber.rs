@@ -1,4 +1,4 @@
-//! A subscriber's connection to the control channel: no thread, who waits for news turns the crank.
+//! A subscriber's connection to the control channel. It has no thread: a call that waits for news runs the event loop.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -18,7 +18,7 @@ use crate::transport::broker_link::{BrokerLink, PeerMachine};
 use crate::transport::endpoint::Endpoint;
 use crate::waited::Waited;
 
-/// A call that waits, mostly for hours, looks up this often for signals.
+/// A call that waits, mostly for hours, checks for signals this often.
 const SLICE: Duration = Duration::from_millis(100);
 
 impl PeerMachine for Machine {
@@ -47,7 +47,7 @@ impl PeerMachine for Machine {
     }
 }
 
-/// Hears what is published, from whichever broker serves the endpoint. One thread waits at a time; any may close.
+/// Receives what is published by the broker that serves the endpoint. One thread waits at a time; any may close.
 #[derive(Debug)]
 pub struct ControlSubscriber {
     link: Mutex<BrokerLink<Machine>>,
@@ -118,10 +118,10 @@ impl ControlSubscriber {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Ends the connection, and whoever waits. A second call does nothing.
+    /// Ends the connection, and calls that wait. A second call does nothing.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // Nobody reads it: it stays readable, for whoever waits next too. Eight bytes fit into an event descriptor.
+        // It is never read: so it stays readable, for later waits too. Eight bytes fit into an event descriptor.
         let _readable = rustix::io::write(&self.closing, &1_u64.to_ne_bytes());
         self.link().close();
     }

@@ -1,19 +1,18 @@
-//! The client's lanes: orders through its own memory, whom to wake for them, and who has died with some.
+//! The client's lanes: orders through its own memory, which suppliers to wake for them, and which have ended with some.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use softs_proto::client::{Counters, Ending, LaneEvent, LaneRef, Lanes, SlotCounts, SlotId};
-use softs_shm::{self as shm, CachePolicy, LaneClient, N_LANES, Segment};
+use softs_shm::{self as shm, CachePolicy, LaneClient, Liveness, N_LANES, ProcessWatch, Segment};
 
 use super::counters as counter;
 use super::doorbell::{Doorbell, RemoteDoorbell};
 use crate::error::NetError;
 
-/// What those who are awake make within this time is no reason to wake another one.
+/// What the suppliers that are awake make within this time is no reason to wake another one.
 const SOON: Duration = Duration::from_micros(20);
 
 /// The lanes of a client, or none where its medium has none.
@@ -31,12 +30,12 @@ struct Open {
     suppliers: Vec<AttachedSupplier>,
     /// The state of the table that `suppliers` shows.
     version: u64,
-    /// Orders of each lane for which nobody was woken.
+    /// Orders of each lane for which no supplier was woken.
     unsignalled: [usize; N_LANES as usize],
     n_unsignalled: usize,
     /// Orders that were placed since it was last considered how many suppliers should be awake.
     n_placed: usize,
-    /// The oldest order of each lane that nobody had claimed at the last [`ClientLanes::remind`].
+    /// The oldest order of each lane that was not claimed at the last [`ClientLanes::remind`].
     waiting: [Option<u64>; N_LANES as usize],
     paces: [Pace; N_LANES as usize],
 }
@@ -55,8 +54,8 @@ struct Pace {
 #[derive(Debug)]
 struct AttachedSupplier {
     supplier: shm::Supplier,
-    /// Readable once the process has ended; `None` while the system has none to give.
-    process: Option<Arc<OwnedFd>>,
+    /// `None` while no descriptor of the process can be opened.
+    process: Option<Arc<ProcessWatch>>,
     /// `None` while its doorbell cannot be opened, as where this process is out of descriptors: it is not woken.
     doorbell: Option<RemoteDoorbell>,
 }
@@ -65,14 +64,14 @@ struct AttachedSupplier {
 #[derive(Debug, Default)]
 pub(crate) struct LaneSleep {
     doorbell: Option<Arc<Doorbell>>,
-    processes: Vec<Arc<OwnedFd>>,
+    processes: Vec<Arc<ProcessWatch>>,
 }
 
 impl ClientLanes {
     /// The lanes of a segment that this process owns; none where it has no room for them.
     ///
     /// # Errors
-    /// The system is out of file descriptors, or does not tell who this process is.
+    /// The system is out of file descriptors, or does not report the identity of this process.
     pub(crate) fn open(segment: &Arc<Segment>) -> Result<Self, NetError> {
         let failed = |what: &str, why: String| NetError::Os {
             endpoint: segment.address().to_owned(),
@@ -80,7 +79,7 @@ impl ClientLanes {
             why,
         };
         let doorbell = Doorbell::new().map_err(|e| failed("create a pipe", e.to_string()))?;
-        match segment.lane_owner(doorbell.number()) {
+        match segment.lane_client(doorbell.number()) {
             Ok(owner) => {
                 let version = owner.suppliers_version().wrapping_sub(1);
                 let open = Open {
@@ -114,7 +113,7 @@ impl ClientLanes {
         self.open.is_some()
     }
 
-    /// Takes note of suppliers that came, left or died. What the dead had claimed is polled as lost.
+    /// Reads which suppliers came, left or ended. What the latter had claimed is polled as lost.
     pub(crate) fn update_suppliers(&mut self) {
         let Some(open) = &mut self.open else { return };
         open.refresh();
@@ -123,8 +122,8 @@ impl ClientLanes {
         open.wake_for_returned();
     }
 
-    /// Orders were placed: wakes a supplier of each lane where all are asleep, at once if `is_waited_for`, else once there are `bunch` orders.
-    /// For every `bunch`, also wakes as many as will not have made their samples soon.
+    /// Orders were placed: wakes a supplier of each lane where all sleep, at once if `is_waited_for`, else once there
+    /// are `bunch` orders. For every `bunch`, also wakes as many as will not have made their samples soon.
     pub(crate) fn ring(&mut self, is_waited_for: bool, bunch: usize) {
         let Some(open) = &mut self.open else { return };
         let is_bunch = open.n_placed >= bunch.max(1);
@@ -136,7 +135,7 @@ impl ClientLanes {
         }
     }
 
-    /// The caller is about to sleep: wakes a supplier for each order for which nobody was woken.
+    /// The caller is about to block: wakes a supplier for each order for which none was woken.
     pub(crate) fn wake_for_all(&mut self) {
         let Some(open) = &mut self.open else { return };
         if std::mem::take(&mut open.n_unsignalled) == 0 {
@@ -152,8 +151,9 @@ impl ClientLanes {
         }
     }
 
-    /// The caller waits, and did so some time ago: wakes one more supplier of each lane whose oldest order nobody has claimed since. Whoever was
-    /// woken for it may have been stopped, or be busy elsewhere, and counts as awake all the same.
+    /// The caller waits, and did so some time ago: wakes one more supplier of each lane whose oldest order was not
+    /// claimed since. The one that was woken for it may have been stopped, or be busy elsewhere, and counts as awake
+    /// all the same.
     pub(crate) fn remind(&mut self) {
         let Some(open) = &mut self.open else { return };
         for index in 0..open.lanes.len() {
@@ -166,11 +166,11 @@ impl ClientLanes {
         }
     }
 
-    /// Says that the client is about to sleep until so many more orders have ended, after which it must look at its lanes once more; 0: it is
-    /// awake.
-    pub(crate) fn sleep_for(&self, n_ended: u32) {
+    /// Records that the client is about to block until so many more orders have ended, after which it must poll its
+    /// lanes once more; 0: it is awake.
+    pub(crate) fn await_ended(&self, n_ended: u32) {
         if let Some(open) = &self.open {
-            open.owner.sleep_for(n_ended);
+            open.owner.await_ended(n_ended);
         }
     }
 
@@ -181,7 +181,7 @@ impl ClientLanes {
         }
     }
 
-    /// The doorbell has been heard.
+    /// Drains the doorbell, so that the next wait blocks.
     pub(crate) fn drain(&self) {
         if let Some(open) = &self.open {
             open.doorbell.drain();
@@ -211,7 +211,7 @@ impl ClientLanes {
         }
     }
 
-    /// Sets the counters for people who look.
+    /// Sets the counters that monitoring reads.
     pub(crate) fn show(&self, done: Counters, held: usize, slots: impl FnOnce() -> SlotCounts) {
         let Some(open) = &self.open else { return };
         let (counters, slots) = (open.owner.counters(), slots());
@@ -243,22 +243,21 @@ impl AttachedSupplier {
         if self.process.is_some() && self.doorbell.is_some() {
             return;
         }
-        let shm::Supplier { identity, bell_fd, .. } = self.supplier;
-        let pid = i32::try_from(identity.pid).ok().and_then(Pid::from_raw);
-        let process = if self.process.is_none() {
-            pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
-        } else {
-            None
-        };
-        let doorbell =
-            if self.doorbell.is_none() { RemoteDoorbell::open(identity.pid, bell_fd).ok() } else { None };
-        // Its number may mean another process by now.
-        if (process.is_none() && doorbell.is_none()) || !identity.is_alive() {
+        let shm::Supplier { identity, doorbell_fd, .. } = self.supplier;
+        if self.process.is_none()
+            && let Liveness::Alive(watch) = ProcessWatch::open(&identity)
+        {
+            self.process = Some(Arc::new(watch));
+        }
+        if self.doorbell.is_some() {
             return;
         }
-        self.process = self.process.take().or(process.map(Arc::new));
+        // A doorbell that was opened while the supplier ran is not one of a later process with its number.
+        let is_alive =
+            || self.process.as_ref().map_or_else(|| identity.is_alive(), |watch| !watch.has_ended());
+        let doorbell = RemoteDoorbell::open(identity.pid, doorbell_fd).ok().filter(|_| is_alive());
         if let Some(doorbell) = doorbell {
-            // Nobody could wake it for what was ordered before.
+            // It could not be woken for what was ordered before.
             doorbell.ring();
             self.doorbell = Some(doorbell);
         }
@@ -274,7 +273,8 @@ impl Open {
         }
         self.version = version;
         let registered = self.owner.suppliers();
-        // Of who was seen before only that counts which was seen then: what the table says now may be damaged, and it may be writing (L4).
+        // Of a supplier that was known before only the entry of that time counts: the table may be damaged now, and it
+        // may be writing (L4).
         self.suppliers.retain(|known| registered.iter().any(|now| now.is_same(&known.supplier)));
         for supplier in registered {
             if !self.suppliers.iter().any(|known| known.supplier.is_same(&supplier)) {
@@ -291,7 +291,7 @@ impl Open {
             if n_unsignalled == 0 {
                 continue;
             }
-            let (attached, awake) = self.owner.who_is_awake(lane);
+            let (attached, awake) = self.owner.attached_and_awake(lane);
             let needed = if is_bunch { self.needed(lane, attached, awake) } else { 0 };
             let missing = needed.saturating_sub(awake.count_ones() as usize).max(usize::from(awake == 0));
             let n_new = missing.min(n_unsignalled);
@@ -306,7 +306,7 @@ impl Open {
     /// How many suppliers make the open orders of a lane soon.
     fn needed(&mut self, lane: shm::LaneRef, attached: u64, awake: u64) -> usize {
         let pace = &mut self.paces[lane.index as usize];
-        // The one that was asked last, or whoever comes first.
+        // The one that was asked last, or the first of the lane.
         let supplier =
             if attached & 1 << pace.supplier == 0 { attached.trailing_zeros() } else { pace.supplier };
         let Some(counters) = self.owner.supplier_counters(supplier) else { return 0 };
@@ -362,8 +362,8 @@ impl Open {
     }
 
     fn remove_dead(&mut self, supplier: &shm::Supplier) {
-        self.owner.owner_died(supplier);
-        // It may have been woken for orders that others should have now.
+        self.owner.supplier_ended(supplier);
+        // It may have been woken for orders that other suppliers should have now.
         for lane in self.lanes.into_iter().flatten() {
             self.wake(lane, usize::MAX);
         }
@@ -378,7 +378,7 @@ impl Open {
     }
 
     fn wake(&mut self, lane: shm::LaneRef, n_new: usize) {
-        // One that has just come may be asleep already, and nobody may look at the table again for long.
+        // One that has just come may sleep already, and the table may not be read again for long.
         self.refresh();
         let reachable = self.suppliers.iter().filter(|known| known.doorbell.is_some());
         let reachable = reachable.fold(0, |bits, known| bits | 1 << known.supplier.index);

@@ -1,4 +1,4 @@
-//! Whom the client wakes, with suppliers in this process.
+//! Which suppliers the client wakes, with suppliers in this process.
 
 use super::*;
 
@@ -13,7 +13,7 @@ use softs_shm::{Claim, Identity, LaneSupplier};
 const SUPPLIERS_AT: u64 = 4096 + 9216;
 const SUPPLIER_LEN: u64 = 128;
 
-/// A client with a lane of 64 slots, and suppliers of it, all known and asleep.
+/// A client with a lane of 64 slots, and suppliers of it, all known and sleeping.
 struct Room {
     lanes: ClientLanes,
     lane: LaneRef,
@@ -55,7 +55,7 @@ impl Room {
     }
 
     fn n_awake(&self) -> u32 {
-        self.lanes.open.as_ref().unwrap().owner.who_is_awake(to_shm(self.lane)).1.count_ones()
+        self.lanes.open.as_ref().unwrap().owner.attached_and_awake(to_shm(self.lane)).1.count_ones()
     }
 
     fn claim(&self, supplier: usize) -> Claim {
@@ -72,7 +72,7 @@ impl Room {
         counters.add(counter::supplier::BUSY_NS, n * sample_ns);
     }
 
-    /// Whether somebody has woken a supplier since this was asked last.
+    /// Whether a supplier was woken since this was asked last.
     fn has_rung(&self, supplier: usize) -> bool {
         let doorbell = &self.doorbells[supplier];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -85,9 +85,9 @@ impl Room {
         has_rung
     }
 
-    /// The one who is awake.
+    /// The one that is awake.
     fn awake(&self) -> usize {
-        let (_, awake) = self.lanes.open.as_ref().unwrap().owner.who_is_awake(to_shm(self.lane));
+        let (_, awake) = self.lanes.open.as_ref().unwrap().owner.attached_and_awake(to_shm(self.lane));
         awake.trailing_zeros() as usize
     }
 }
@@ -97,12 +97,12 @@ fn sleeper(segment: &Arc<Segment>, lane: LaneRef, doorbell: &Doorbell) -> LaneSu
     let me = Identity::current().unwrap();
     let worker = LaneSupplier::attach(Arc::clone(segment), me, doorbell.number()).unwrap();
     assert!(worker.join(to_shm(lane)));
-    worker.set_sleeping(true);
+    worker.set_waiting(true);
     worker
 }
 
 #[test]
-fn one_that_has_come_since_the_last_look_is_woken_too() {
+fn a_supplier_that_has_come_since_the_table_was_read_is_woken_too() {
     let mut room = Room::new(1);
     let segment = Arc::clone(room.workers[0].segment());
     room.workers.clear();
@@ -115,19 +115,19 @@ fn one_that_has_come_since_the_last_look_is_woken_too() {
 }
 
 #[test]
-fn orders_wake_somebody_in_bunches_and_at_once_if_they_are_waited_for() {
+fn orders_wake_a_supplier_in_bunches_and_at_once_if_they_are_waited_for() {
     for is_waited_for in [false, true] {
         let mut room = Room::new(4);
         room.place(3);
         room.lanes.ring(is_waited_for, 4);
         assert_eq!(room.n_awake(), u32::from(is_waited_for));
         room.lanes.wake_for_all();
-        assert_eq!(room.n_awake(), 3, "who sleeps has asked for all of them");
+        assert_eq!(room.n_awake(), 3, "a client that sleeps has asked for all of them");
     }
 }
 
 #[test]
-fn more_are_woken_only_where_those_who_are_awake_take_long() {
+fn more_are_woken_only_where_those_that_are_awake_take_long() {
     for (sample_ns, n_expected) in [(300, 1), (5_000, 3), (1_000_000, 8)] {
         let mut room = Room::new(8);
         room.place(1);
@@ -135,7 +135,7 @@ fn more_are_woken_only_where_those_who_are_awake_take_long() {
         let awake = room.awake();
         room.make(awake, 1, sample_ns);
         while room.lanes.poll().is_some() {}
-        // The pace of the one who is asked: the first of the lane.
+        // The pace of the one that is asked: the first of the lane.
         room.workers[0].counters().add(counter::supplier::MADE, 1);
         room.workers[0].counters().add(counter::supplier::BUSY_NS, sample_ns);
         room.place(15);
@@ -145,7 +145,7 @@ fn more_are_woken_only_where_those_who_are_awake_take_long() {
 }
 
 #[test]
-fn one_who_is_awake_and_makes_nothing_is_helped() {
+fn a_supplier_that_is_awake_and_makes_nothing_is_helped() {
     let mut room = Room::new(4);
     room.place(1);
     room.lanes.ring(true, 4);
@@ -159,12 +159,12 @@ fn one_who_is_awake_and_makes_nothing_is_helped() {
 }
 
 #[test]
-fn an_order_that_nobody_takes_wakes_one_after_the_other() {
+fn an_order_that_is_not_claimed_wakes_one_supplier_after_the_other() {
     let mut room = Room::new(3);
     room.place(1);
     room.lanes.ring(true, 4);
     room.lanes.wake_for_all();
-    // Whoever was woken has been stopped: it counts as awake, and takes nothing.
+    // The supplier that was woken has been stopped: it counts as awake, and takes nothing.
     assert_eq!(room.n_awake(), 1);
     room.lanes.remind();
     assert_eq!(room.n_awake(), 1, "it may be about to take it");
@@ -175,7 +175,7 @@ fn an_order_that_nobody_takes_wakes_one_after_the_other() {
 }
 
 #[test]
-fn who_waits_for_orders_that_are_taken_wakes_nobody_else() {
+fn waiting_for_orders_that_are_claimed_wakes_no_other_supplier() {
     let mut room = Room::new(2);
     room.place(4);
     room.lanes.ring(true, 8);
@@ -193,14 +193,14 @@ fn who_waits_for_orders_that_are_taken_wakes_nobody_else() {
 }
 
 #[test]
-fn one_whose_bell_cannot_be_opened_is_passed_over_until_it_can() {
+fn a_supplier_with_a_doorbell_that_cannot_be_opened_is_passed_over_until_it_can() {
     let mut room = Room::new(1);
     // No descriptor has this number yet.
     let number = 789;
     let segment = Arc::clone(room.workers[0].segment());
     let worker = LaneSupplier::attach(segment, Identity::current().unwrap(), number).unwrap();
     assert!(worker.join(to_shm(room.lane)));
-    worker.set_sleeping(true);
+    worker.set_waiting(true);
     room.workers.push(worker);
     room.lanes.update_suppliers();
     while room.has_rung(0) {}
@@ -224,12 +224,12 @@ fn one_whose_bell_cannot_be_opened_is_passed_over_until_it_can() {
 }
 
 #[test]
-fn who_is_known_and_alive_keeps_its_claims_whatever_the_table_says() {
+fn a_known_supplier_that_is_alive_keeps_its_claims_whatever_the_table_holds() {
     let mut room = Room::new(1);
     room.place(1);
     let claim = room.claim(0);
     let segment = Arc::clone(room.workers[0].segment());
-    // Another process number, and somebody who comes, so that the client looks at the table.
+    // Another process number, and a supplier that comes, so that the client reads the table.
     room.damage_pid(0);
     drop(LaneSupplier::attach(segment, Identity::current().unwrap(), room.doorbells[0].number()).unwrap());
     room.lanes.update_suppliers();

@@ -1,4 +1,4 @@
-//! What the numbers mean that peers keep in a segment for people who look.
+//! What the counters mean that peers keep in a segment for monitoring.
 
 /// The client's counters.
 pub mod client {
@@ -14,7 +14,7 @@ pub mod client {
     pub const RETRIES: usize = 4;
     /// Orders given up.
     pub const FAILED: usize = 5;
-    /// Orders whose supplier died.
+    /// Orders that were lost with their supplier.
     pub const LOST: usize = 6;
     /// Slots that are finished and not handed out now.
     pub const FINISHED: usize = 7;

@@ -1,8 +1,9 @@
 //! Doorbells: how another process wakes a peer that is blocked, without a broker between them.
 //!
-//! A doorbell is a pipe. Its owner blocks on the read end, in one poll set with its socket; the others open the write end as
-//! `/proc/PID/fd/N`, which the kernel allows to processes of the same user, so that a doorbell has no name and ends with its owner. A wake-up
-//! through a pipe and poll takes 1.05 times as long as one through a futex, which would need a thread to wait for sockets besides.
+//! A doorbell is a pipe. Its owner blocks on the read end, in one poll set with its socket; the others open the write
+//! end as `/proc/PID/fd/N`, which the kernel allows to processes of the same user, so that a doorbell has no name and
+//! ends with its owner. A wake-up through a pipe and poll takes 1.05 times as long as one through a futex, which would
+//! need a thread to wait for sockets besides.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -51,7 +52,8 @@ impl Doorbell {
 pub(crate) struct RemoteDoorbell(OwnedFd);
 
 impl RemoteDoorbell {
-    /// Opens descriptor `number` of process `pid`, which must be a pipe. Checks that before it opens: opening a device may have effects.
+    /// Opens descriptor `number` of process `pid`, which must be a pipe. Checks that before it opens: opening a device
+    /// may have effects.
     pub(crate) fn open(pid: u32, number: u32) -> Result<Self, Errno> {
         let path = format!("/proc/{pid}/fd/{number}");
         let handle = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;

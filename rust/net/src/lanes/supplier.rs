@@ -1,17 +1,15 @@
 //! The supplier's lanes: its way into the segment of one client.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use softs_proto::supplier::LaneId;
-use softs_shm::{AttachPolicy, Identity, LaneSupplier, Segment};
+use softs_shm::{AttachPolicy, Identity, LaneSupplier, Liveness, ProcessWatch, Segment};
 
 use super::doorbell::{Doorbell, RemoteDoorbell};
 
-/// Where a supplier looks for the lanes that it is told to serve.
+/// Where a supplier opens the lanes that the broker offers it.
 #[derive(Clone, Debug, Default)]
 pub enum LanePolicy {
     /// Nowhere: it refuses all.
@@ -25,7 +23,7 @@ pub enum LanePolicy {
     File(AttachPolicy),
 }
 
-/// A segment whose lanes we serve.
+/// A segment that this supplier serves lanes of.
 #[derive(Debug)]
 pub(crate) struct AttachedSegment {
     pub(crate) address: Arc<str>,
@@ -33,11 +31,12 @@ pub(crate) struct AttachedSegment {
     pub(crate) lanes: LaneSupplier,
     doorbell: RemoteDoorbell,
     /// Readable once the client's process has ended.
-    client: OwnedFd,
+    client: ProcessWatch,
 }
 
 impl AttachedSegment {
-    /// Opens the segment of an offered lane; why not, otherwise. That it has the segment id of the offer proves that the client and we see the same memory.
+    /// Opens the segment of an offered lane; why not, otherwise. That it has the segment id of the offer proves that
+    /// the client and we see the same memory.
     pub(crate) fn open(
         policy: &LanePolicy,
         id: &LaneId,
@@ -61,11 +60,15 @@ impl AttachedSegment {
         let identity = Identity::current().map_err(|error| error.to_string())?;
         let lanes = LaneSupplier::attach(Arc::new(segment), identity, doorbell.number())
             .map_err(|error| error.to_string())?;
-        let (client, bell_fd) = lanes.client();
-        let process = open_process(client)?;
-        let doorbell = RemoteDoorbell::open(client.pid, bell_fd)
+        let (client, doorbell_fd) = lanes.client();
+        let watch = watch_client(&client)?;
+        let doorbell = RemoteDoorbell::open(client.pid, doorbell_fd)
             .map_err(|error| format!("cannot open its client's doorbell: {error}"))?;
-        Ok(Self { address: id.address.clone(), segment_id: id.segment_id, lanes, doorbell, client: process })
+        // A doorbell that was opened while the client ran is not one of a later process with its number.
+        if watch.has_ended() {
+            return Err("its client is dead".to_owned());
+        }
+        Ok(Self { address: id.address.clone(), segment_id: id.segment_id, lanes, doorbell, client: watch })
     }
 
     /// Whether it is the segment of this lane.
@@ -84,7 +87,7 @@ impl AttachedSegment {
     }
 
     fn wake_after(&self, n_ended: u32) {
-        if self.lanes.client_to_wake(n_ended) {
+        if self.lanes.must_wake_client(n_ended) {
             self.doorbell.ring();
         }
     }
@@ -96,18 +99,14 @@ impl AttachedSegment {
 
     /// Whether orders can still come: the client's process runs, and the file holds its segment.
     pub(crate) fn is_in_use(&self) -> bool {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::from_borrowed_fd(self.client.as_fd(), PollFlags::IN)];
-        let has_ended = poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0);
-        !has_ended && self.lanes.is_current()
+        !self.client.has_ended() && self.lanes.is_current()
     }
 }
 
-/// The number of a process may be used again: what is opened here is the process that was meant, if it was alive afterwards.
-fn open_process(client: Identity) -> Result<OwnedFd, String> {
-    let pid = i32::try_from(client.pid).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| format!("its client has the impossible process number {}", client.pid))?;
-    let opened = pidfd_open(pid, PidfdFlags::empty());
-    let process = opened.map_err(|error| format!("cannot watch its client {}: {error}", client.pid))?;
-    if client.is_alive() { Ok(process) } else { Err("its client is dead".to_owned()) }
+fn watch_client(client: &Identity) -> Result<ProcessWatch, String> {
+    match ProcessWatch::open(client) {
+        Liveness::Alive(watch) => Ok(watch),
+        Liveness::Dead => Err("its client is dead".to_owned()),
+        Liveness::Unknown(errno) => Err(format!("cannot watch its client {}: {errno}", client.pid)),
+    }
 }

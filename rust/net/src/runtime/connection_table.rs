@@ -2,8 +2,8 @@
 
 use softs_proto::broker::PeerId;
 
-/// All connections. A number is a place in the table (low half) and how often the place was used (high half), so that what is
-/// said to or about a connection that has ended finds nobody rather than its successor.
+/// All connections. A number is a place in the table (low half) and how often the place was used (high half), so that
+/// what is sent to or recorded about a connection that has ended finds no connection rather than its successor.
 #[derive(Debug)]
 pub(crate) struct ConnectionTable<P> {
     places: Vec<Place<P>>,

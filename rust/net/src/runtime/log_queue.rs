@@ -1,4 +1,5 @@
-//! Lines of log on their way out of the loop: bounded, so that neither a flood of them nor a reader who is away costs memory.
+//! Log records on their way out of the loop: bounded, so that neither a flood of them nor a reader that has gone costs
+//! memory.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -14,7 +15,7 @@ const MAX_WAITING: usize = 1024;
 const MAX_COMPLAINTS: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// A queue between the loop and whoever relays its log.
+/// A queue between the loop and the thread that relays its log.
 #[derive(Debug, Default)]
 pub(crate) struct LogQueue {
     queue: Mutex<Queue>,
@@ -39,7 +40,7 @@ impl LogQueue {
         self.arrived.notify_one();
     }
 
-    /// Nothing comes any more; who waits is told.
+    /// Nothing comes any more; readers that wait are woken.
     pub(crate) fn close(&self) {
         lock(&self.queue).closed = true;
         self.arrived.notify_all();
@@ -54,7 +55,7 @@ impl LogQueue {
             let lost = std::mem::take(&mut queue.lost);
             return Some(LogRecord {
                 level: Level::Warning,
-                text: format!("{lost} older lines of log were lost because nobody read them"),
+                text: format!("{lost} older lines of log were lost because they were not read in time"),
             });
         }
         queue.records.pop_front()
@@ -70,7 +71,7 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// The text as it shall be logged, or `None` when enough was said.
+    /// The text to be logged, or `None` when there are too many.
     pub(crate) fn pass(&mut self, now: Instant, text: String) -> Option<String> {
         if self.since.is_none_or(|since| now - since >= WINDOW) {
             self.since = Some(now);

@@ -1,6 +1,10 @@
-//! Threads that serve many connections: their frame, their tables, their log.
+//! Threads that serve many connections: their event loop, their tables, their log.
 
 pub(crate) mod connection_table;
+pub(crate) mod event_loop;
 pub(crate) mod log_queue;
 pub(crate) mod mutex;
+mod peer;
+pub(crate) mod server_machine;
+pub(crate) mod server_state;
 pub(crate) mod server_thread;

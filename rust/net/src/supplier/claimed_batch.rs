@@ -120,7 +120,8 @@ impl ClaimedBatch {
         let text = outcome.err().map(cut);
         self.clear(|attached, claims| {
             for claim in claims {
-                // Refused where the client believes that this process has ended, as in a fork of a container: then it has ordered the slot anew.
+                // Refused where the client believes that this process has ended, as in a fork of a container: then it
+                // has ordered the slot anew.
                 attached.lanes.publish(claim, text.as_deref().map_or(Ok(()), Err));
             }
             let counters = attached.lanes.counters();
@@ -143,7 +144,8 @@ impl ClaimedBatch {
         });
     }
 
-    /// As [`Self::give_back`], from another thread than the one that makes the samples: not what that one may be writing to.
+    /// As [`Self::give_back`], from another thread than the one that makes the samples: not what that one may be
+    /// writing to.
     pub(super) fn give_back_unwritten(&mut self) {
         if !self.is_shown {
             self.give_back();

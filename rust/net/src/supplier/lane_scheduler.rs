@@ -1,7 +1,7 @@
-//! The supplier's scheduler: the lanes that it serves, whose turn it is, and the orders in batch.
+//! The lane scheduler of a supplier: the lanes that it serves, and which of them is next.
 //!
-//! Turns are given by deficit round robin, counted in samples: at its turn a lane gets credit by its weight, and keeps the turn while it has credit and
-//! orders. Leases of the broker count as one lane more.
+//! Turns are given by deficit round robin, counted in samples: at its turn a lane gets credit by its weight, and keeps
+//! the turn while it has credit and orders. Leases of the broker count as one lane more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,11 +22,11 @@ const TURN: Duration = Duration::from_micros(50);
 const MAX_TURN: u64 = 64;
 /// Where a sample takes less, what suppliers do to each other's caches costs more than a second one of them makes.
 const NOT_WORTH_SHARING: Duration = Duration::from_micros(1);
-/// Who is to be served.
+/// What is to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Nobody,
-    /// Orders of a lane, which are in hand now.
+    /// Orders of a lane, which are claimed now.
     Lane,
     /// The oldest lease.
     Wire,
@@ -40,21 +40,21 @@ pub(super) struct LaneScheduler {
     doorbell: Option<Arc<Doorbell>>,
     segments: Vec<Arc<AttachedSegment>>,
     lanes: Vec<Lane>,
-    /// Whose turn it is; past the lanes it is the wire's.
+    /// The lane that has the turn; past the lanes it is the wire's.
     turn: usize,
     wire_credit: i64,
     /// Whether leases were waiting when the machine was last asked.
     pub(super) wire_waits: bool,
     /// Moving average of the time of one sample, nanoseconds.
     mean_ns: u64,
-    /// Turns that are taken although others could do the work: somebody has called.
-    n_called: usize,
+    /// Turns that are taken although others could do the work: a client has rung.
+    n_urgent: usize,
     pub(super) batch: ClaimedBatch,
     /// No lane is taken on any more.
     is_closed: bool,
-    /// The last look at the clock.
+    /// When the clock was read last.
     pub(super) now: Instant,
-    /// When the socket was last looked at.
+    /// When the socket was last polled.
     pub(super) turned_at: Option<Instant>,
     pub(super) checked_at: Instant,
     pub(super) spin: Spin,
@@ -98,7 +98,7 @@ impl LaneScheduler {
             wire_credit: 0,
             wire_waits: false,
             mean_ns: 0,
-            n_called: 0,
+            n_urgent: 0,
             batch: ClaimedBatch::default(),
             is_closed: false,
             now,
@@ -123,7 +123,8 @@ impl LaneScheduler {
 
 /// Which lanes are served.
 impl LaneScheduler {
-    /// Does what the broker said. `refused` hears why a segment is not served, once for each.
+    /// Attaches and detaches lanes as the broker requested. `refused` is called with the reason for each segment that
+    /// is not served.
     pub(super) fn follow(&mut self, machine: &mut Machine, mut refused: impl FnMut(&LaneId, &str)) {
         let mut last: Option<LaneId> = None;
         while let Some(change) = machine.poll_lane() {
@@ -145,7 +146,7 @@ impl LaneScheduler {
         }
     }
 
-    /// Gives up lanes whose client is dead or uses them for something else. No broker may be there to say so.
+    /// Leaves lanes whose client has ended or uses them for something else. There may be no broker to report that.
     pub(super) fn check(&mut self, machine: &mut Machine) {
         self.checked_at = self.now;
         let in_use: Vec<_> =
@@ -157,7 +158,7 @@ impl LaneScheduler {
         self.remove(is_over, |lane| machine.refuse_lane(&lane.id));
     }
 
-    /// Leaves all lanes. Orders in hand stay there.
+    /// Leaves all lanes. Claimed orders stay claimed.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
         self.remove(|_| true, |_| {});
@@ -174,7 +175,7 @@ impl LaneScheduler {
         let lane = LaneRef { index: id.lane, generation: id.generation };
         if attached.lanes.join(lane) {
             let weight = self.weights.of(&product_id);
-            // Its client has just begun to wait for this product: it gets a turn before those who have had theirs.
+            // Its client has just begun to wait for this product: it gets a turn before lanes that have had theirs.
             let credit = i64::from(weight) * self.quantum(1);
             let place = self.turn.min(self.lanes.len());
             let id = id.clone();
@@ -188,7 +189,7 @@ impl LaneScheduler {
     }
 
     fn open(&mut self, machine: &mut Machine, id: &LaneId) -> Result<Arc<AttachedSegment>, String> {
-        // A segment that is mapped keeps the memory of a client that has gone: a good moment to look for those.
+        // A segment that is mapped keeps the memory of a client that has gone, so this is the moment to check for such.
         self.remove(|lane| lane.attached.lanes.segment().is_gone(), |lane| machine.refuse_lane(&lane.id));
         if self.segments.len() >= MAX_SEGMENTS {
             return Err(format!("this supplier serves the lanes of {MAX_SEGMENTS} clients already"));
@@ -212,7 +213,7 @@ impl LaneScheduler {
             if !stays {
                 before += usize::from(at < turn);
                 lane.attached.lanes.leave(lane.lane);
-                // Its orders wait for somebody else now, whom only the client knows.
+                // Its orders wait for another supplier now, which only the client knows.
                 lane.attached.wake_client();
                 tell(lane);
             }
@@ -230,16 +231,17 @@ impl LaneScheduler {
     }
 }
 
-/// Whose turn it is.
+/// Which lane is next.
 impl LaneScheduler {
-    /// Takes orders of a lane into the batch, at most `max`, or says that it is the wire's turn.
+    /// Claims orders of the lane that is next, at most `max`, or returns that it is the wire's turn.
     pub(super) fn take(&mut self, max: usize) -> Turn {
         let quantum = self.quantum(max);
-        // Once around, and the one that has the turn once more: each is seen with credit, for debts are smaller than what a turn brings.
+        // Once around, and the one that has the turn once more: each is seen with credit, for debts are smaller than
+        // what a turn brings.
         for _ in 0..self.lanes.len() + 2 {
             self.begin_with_earliest();
             match self.lanes.get_mut(self.turn) {
-                Some(lane) if lane.credit > 0 && self.n_called == 0 && is_surplus(lane, self.mean_ns) => {
+                Some(lane) if lane.credit > 0 && self.n_urgent == 0 && is_surplus(lane, self.mean_ns) => {
                     lane.is_new = false;
                     lane.credit = 0;
                 }
@@ -258,7 +260,7 @@ impl LaneScheduler {
                 Some(_) => {}
             }
             self.turn = if self.turn >= self.lanes.len() { 0 } else { self.turn + 1 };
-            self.n_called = self.n_called.saturating_sub(1);
+            self.n_urgent = self.n_urgent.saturating_sub(1);
             match self.lanes.get_mut(self.turn) {
                 Some(lane) => lane.credit += i64::from(lane.weight) * quantum,
                 None => self.wire_credit += quantum,
@@ -267,7 +269,8 @@ impl LaneScheduler {
         Turn::Nobody
     }
 
-    /// Of those who begin one stream together, such as the workers of a loader, the one whose samples come first has the first turn.
+    /// Of lanes that begin one stream together, such as those of the workers of a loader, the one that is earliest in
+    /// the stream has the first turn.
     fn begin_with_earliest(&mut self) {
         let Some(new) = self.lanes.get(self.turn).filter(|lane| lane.is_new) else { return };
         let (mut earliest, mut first) = (self.turn, new.next_sequence());
@@ -283,12 +286,13 @@ impl LaneScheduler {
         self.lanes.swap(self.turn, earliest);
     }
 
-    /// A client has called: until all have had a turn, nothing is left to others, who may be awake but busy elsewhere.
-    pub(super) fn called(&mut self) {
-        self.n_called = self.lanes.len() + 1;
+    /// A client has rung: until all lanes have had a turn, nothing is left to other suppliers, which may be awake but
+    /// busy elsewhere.
+    pub(super) fn woken(&mut self) {
+        self.n_urgent = self.lanes.len() + 1;
     }
 
-    /// Adds orders of the same lane to those in hand; whether there were any.
+    /// Claims more orders of the same lane; whether there were any.
     pub(super) fn take_more(&mut self, max: usize) -> bool {
         let n = self.batch.claim_more(max);
         if let Some(lane) = self.lanes.get_mut(self.turn) {
@@ -324,7 +328,7 @@ impl LaneScheduler {
     }
 }
 
-/// Whether the orders of a lane are better left to those who came before and are awake.
+/// Whether the orders of a lane are better left to suppliers that attached before and are awake.
 fn is_surplus(lane: &Lane, mean_ns: u64) -> bool {
     (1..NOT_WORTH_SHARING.as_nanos() as u64).contains(&mean_ns)
         && lane.attached.lanes.has_senior_awake(lane.lane)

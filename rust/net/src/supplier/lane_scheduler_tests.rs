@@ -1,4 +1,4 @@
-//! The scheduler with lanes of a client in this process. There is no broker.
+//! The lane scheduler with lanes of a client in this process. There is no broker.
 
 use super::*;
 
@@ -21,7 +21,7 @@ impl Student {
     fn new() -> Self {
         let segment = Arc::new(Segment::create_shm(None, SLOT, 4096).unwrap());
         let doorbell = Doorbell::new().unwrap();
-        let owner = segment.lane_owner(doorbell.number()).unwrap();
+        let owner = segment.lane_client(doorbell.number()).unwrap();
         Self { doorbell, owner }
     }
 
@@ -67,7 +67,7 @@ fn scheduler(weights: &[(&str, u32)]) -> LaneScheduler {
     LaneScheduler::new(LanePolicy::Shm, SLOT, weights, Duration::ZERO, Instant::now())
 }
 
-/// What the broker says, and the refusals that follow: their texts.
+/// Delivers the broker's offers; the texts of the refusals that follow.
 fn offer(scheduler: &mut LaneScheduler, machine: &mut Machine, offers: &[(&LaneId, &str)]) -> Vec<String> {
     let offers = offers.iter().map(|(id, product_id)| LaneOffer {
         name: LaneName {
@@ -117,7 +117,7 @@ fn share(scheduler: &mut LaneScheduler, n: usize, max: usize) -> Vec<(Option<Arc
 }
 
 #[test]
-fn quick_samples_are_left_to_one_who_came_before_and_is_awake_until_somebody_calls() {
+fn quick_samples_are_left_to_an_earlier_supplier_that_is_awake_until_a_client_rings() {
     let (mut machine, mut student) = (machine(), Student::new());
     let (mut senior, mut junior) = (scheduler(&[]), scheduler(&[]));
     let lane = student.lane();
@@ -126,7 +126,7 @@ fn quick_samples_are_left_to_one_who_came_before_and_is_awake_until_somebody_cal
         assert!(offer(scheduler, &mut self::machine(), &[(&id, "p")]).is_empty());
     }
     student.order(lane, 0..1000);
-    assert_eq!(junior.take(1), Turn::Lane, "nobody knows yet how long a sample takes");
+    assert_eq!(junior.take(1), Turn::Lane, "it is not known yet how long a sample takes");
     junior.begin();
     junior.end(Ok(()));
     junior.mean_ns = NOT_WORTH_SHARING.as_nanos() as u64;
@@ -135,21 +135,21 @@ fn quick_samples_are_left_to_one_who_came_before_and_is_awake_until_somebody_cal
     assert_eq!(junior.take(1), Turn::Nobody);
     senior.mean_ns = 300;
     assert_eq!(share(&mut senior, 10, 1).len(), 1, "the first one never leaves them");
-    // The senior may be awake and yet have no time: who is called takes a turn.
-    junior.called();
+    // The senior may be awake and yet have no time: the supplier that is woken takes a turn.
+    junior.woken();
     let n_made: usize = share(&mut junior, 1000, 1).iter().map(|(_, n)| n).sum();
     assert!((1..1000).contains(&n_made), "{n_made}");
     assert_eq!(junior.take(1), Turn::Nobody);
-    // Nor will it ever, if it has been stopped: whoever is called as long as orders wait makes them all.
+    // Nor will it ever, if it has been stopped: the supplier that is woken as long as orders wait makes them all.
     while student.owner.oldest_waiting(lane).is_some() {
-        junior.called();
+        junior.woken();
         assert_eq!(share(&mut junior, 1000, 1).len(), 1, "each call counts");
     }
     while student.owner.poll().is_some() {}
     student.order(lane, 0..1);
     junior.mean_ns = 300;
     assert_eq!(junior.take(1), Turn::Nobody);
-    senior.segments()[0].lanes.set_sleeping(true);
+    senior.segments()[0].lanes.set_waiting(true);
     assert_eq!(junior.take(1), Turn::Lane);
     junior.batch.give_back();
     senior.check(&mut machine);
@@ -217,7 +217,7 @@ fn a_batch_is_of_one_lane_and_grows_by_what_comes_later() {
     let task = scheduler.begin().unwrap();
     assert_eq!(scheduler.batch.sequences().len(), task.n);
     assert_eq!(scheduler.batch.sequences()[0], task.sequence);
-    student.owner.sleep_for(1);
+    student.owner.await_ended(1);
     scheduler.batch.give_back();
     student.bell_rings();
     assert_eq!(scheduler.batch.len(), 0);
@@ -246,7 +246,7 @@ fn what_cannot_be_served_is_refused_with_a_reason() {
     }
     let policy = LanePolicy::None;
     let mut nobody = LaneScheduler::new(policy, SLOT, Weights::default(), Duration::ZERO, Instant::now());
-    assert!(offer(&mut nobody, &mut machine, &[(&id, "p")]).is_empty(), "nobody wants to read that");
+    assert!(offer(&mut nobody, &mut machine, &[(&id, "p")]).is_empty(), "there is no reader for that");
     assert!(!nobody.has_lanes());
     assert_eq!(machine_refusals(&mut machine), 6);
 }
@@ -283,7 +283,7 @@ fn a_lane_that_is_used_for_something_else_is_given_up_without_a_broker() {
 }
 
 #[test]
-fn who_closes_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
+fn closing_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
     for is_shown in [false, true] {
         let (mut scheduler, mut machine, mut student) = (scheduler(&[]), machine(), Student::new());
         let lane = student.lane();
@@ -296,13 +296,13 @@ fn who_closes_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
         if is_shown {
             assert_eq!(scheduler.batch.show().unwrap().len(), 1);
         }
-        student.owner.sleep_for(1);
+        student.owner.await_ended(1);
         scheduler.close();
         assert_eq!(student.n_attached(lane), 0);
         student.bell_rings();
         scheduler.batch.give_back_unwritten();
         assert_eq!(scheduler.batch.len(), usize::from(is_shown));
-        assert_eq!(student.owner.cancel(0), !is_shown, "free for somebody else, or still ours");
+        assert_eq!(student.owner.cancel(0), !is_shown, "free for another supplier, or still ours");
         scheduler.batch.write([Sample::Bytes(&[1; 8])]).unwrap();
         scheduler.end(Ok(()));
         let ended = student.owner.poll().map(|finished| finished.slot);
@@ -341,7 +341,7 @@ fn a_sample_of_another_size_never_reaches_the_slot() {
         ));
     }
     let long = format!("head {} tail", "x".repeat(20_000));
-    student.owner.sleep_for(1);
+    student.owner.await_ended(1);
     scheduler.end(Err(&long));
     student.bell_rings();
     let Some(Ending::Failed(Some(text))) = student.owner.poll().map(|finished| finished.ending) else {
@@ -352,7 +352,7 @@ fn a_sample_of_another_size_never_reaches_the_slot() {
 }
 
 #[test]
-fn of_those_who_begin_one_stream_together_the_earliest_place_comes_first() {
+fn of_lanes_that_begin_one_stream_together_the_earliest_place_comes_first() {
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let (mut scheduler, mut machine) = (scheduler(&[]), machine());
         let mut students = [Student::new(), Student::new(), Student::new()];

@@ -66,7 +66,8 @@ impl Shared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// The watchdog says that it sleeps, then looks whether a call runs; we say that one runs, then look whether it sleeps.
+    /// The watchdog sets that it sleeps, then checks whether a call runs; this sets that one runs, then checks whether
+    /// it sleeps.
     pub(super) fn lane_call_begun(&self, now: Instant) {
         let since = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         self.lane_call.store(since.max(1), Ordering::SeqCst);

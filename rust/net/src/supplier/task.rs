@@ -16,7 +16,7 @@ pub struct Options {
     pub slot_size: u64,
     /// How its time is shared out.
     pub weights: Weights,
-    /// How long it looks for work before it goes to sleep, as long as that pays off.
+    /// How long it spins before it blocks, as long as that pays off.
     pub spin: Duration,
 }
 

@@ -8,17 +8,17 @@ use softs_proto::log::LogRecord;
 use softs_shm::{SegmentError, SlotView};
 
 use super::claimed_batch::{LaneTask, Sample};
-use super::core::Supplier;
+use super::driver::Supplier;
 use super::lane_scheduler::{LaneScheduler, Turn};
 use super::task::{Batch, Task};
 use crate::error::NetError;
 use crate::waited::Waited;
 
-/// A supplier that waits for a broker's HELLO looks up this often for signals.
+/// A supplier that waits for a broker's HELLO checks for signals this often.
 const SLICE: Duration = Duration::from_millis(50);
 /// How long a leaving supplier waits for the answer to its GOODBYE.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// A supplier that is busy with lanes looks at its socket this often.
+/// A supplier that is busy with lanes polls its socket this often.
 const SOCKET_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Supplier {
@@ -107,7 +107,8 @@ impl Supplier {
         }
     }
 
-    /// As [`Self::next`], if it is the turn of a lane with orders, and it is not time yet to look at the socket. Never waits, and makes no system call.
+    /// As [`Self::next`], if it is the turn of a lane with orders, and the socket need not be polled yet. Never waits,
+    /// and makes no system call.
     pub fn try_next(&self, max: usize) -> Option<LaneTask> {
         if self.shared.is_stopping() {
             return None;
@@ -121,7 +122,7 @@ impl Supplier {
         self.begin(&mut scheduler)
     }
 
-    /// Ends the lease in batch.
+    /// Ends the present lease.
     pub fn finish(&self, result: Result<(), String>) {
         let now = Instant::now();
         let mut state = self.shared.lock();
@@ -131,12 +132,12 @@ impl Supplier {
         }
     }
 
-    /// The numbers of the samples in batch, in their streams.
+    /// The numbers of the claimed samples, in their streams.
     pub fn sequences(&self) -> Vec<u64> {
         self.scheduler().batch.sequences()
     }
 
-    /// The memory of the slots in batch, to be written to until they are published or given back.
+    /// The memory of the claimed slots, to be written to until they are published or given back.
     ///
     /// # Errors
     /// [`SegmentError::Gone`] where the segment was replaced.
@@ -144,13 +145,15 @@ impl Supplier {
         self.scheduler().batch.show()
     }
 
-    /// Ends all orders in batch: their slots are written, or why they are not. Nothing happens to orders that [`Self::close`] gave back.
+    /// Ends all claimed orders: their slots are written, or why they are not. Nothing happens to orders that
+    /// [`Self::close`] gave back.
     pub fn publish(&self, outcome: Result<(), &str>) {
         self.scheduler().end(outcome);
         self.shared.lane_call.store(0, Ordering::SeqCst);
     }
 
-    /// Writes the samples of the orders in batch, one each, and ends them. What is wrong with a sample, or with the segment, goes to the client.
+    /// Writes the samples of the claimed orders, one each, and ends them. What is wrong with a sample, or with the
+    /// segment, goes to the client.
     pub fn publish_samples<'a>(&self, samples: impl IntoIterator<Item = Sample<'a>>) {
         let mut scheduler = self.scheduler();
         match scheduler.batch.write(samples) {
@@ -161,13 +164,13 @@ impl Supplier {
         self.shared.lane_call.store(0, Ordering::SeqCst);
     }
 
-    /// Gives all orders in hand to whoever claims them next.
+    /// Returns all claimed orders to their lane, where another supplier claims them.
     pub fn give_back(&self) {
         self.scheduler().batch.give_back();
         self.shared.lane_call.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the lease in hand may still be written (invariant W3).
+    /// Whether the slot of the present lease may still be written (invariant W3).
     pub fn may_write(&self) -> bool {
         let state = self.shared.lock();
         state.link.machine.may_write(Instant::now()) && state.link.is_alive()
@@ -186,8 +189,8 @@ impl Supplier {
         self.shared.lock().link.error().cloned()
     }
 
-    /// Says GOODBYE, leaves all lanes, and makes [`Supplier::next`] return `None`. The connection stays up until [`Supplier::close`], so that
-    /// work in hand can be finished.
+    /// Sends GOODBYE, leaves all lanes, and makes [`Supplier::next`] return `None`. The connection stays up until
+    /// [`Supplier::close`], so that the present task can be finished.
     pub fn stop(&self) {
         {
             let now = Instant::now();
@@ -197,7 +200,7 @@ impl Supplier {
                 state.link.transmit(now);
             }
         }
-        // Nobody reads it: it stays readable, for whoever waits next too. Eight bytes fit into an event descriptor.
+        // It is never read: so it stays readable, for later waits too. Eight bytes fit into an event descriptor.
         let _ = rustix::io::write(&self.shared.stopping, &1u64.to_ne_bytes());
         self.shared.call_begun.notify_all();
         let watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -208,8 +211,9 @@ impl Supplier {
         self.scheduler().close();
     }
 
-    /// Ends the connection: the broker gives what we hold to somebody else, and orders of lanes that are in hand go back unless their slots
-    /// may be being written. After [`Supplier::stop`], leases that crossed our GOODBYE are given back first, if the broker is quick to answer it.
+    /// Ends the connection: the broker leases what this supplier holds to another one, and claimed orders of lanes are
+    /// returned unless their slots may be being written. After [`Supplier::stop`], leases that crossed our GOODBYE are
+    /// given back first, if the broker is quick to answer it.
     pub fn close(&self) {
         {
             let mut scheduler = self.scheduler();
@@ -239,7 +243,7 @@ impl Supplier {
         }
     }
 
-    /// A call of the generator begins, for the orders in batch. `None` where [`Self::close`] has given them back by now.
+    /// A call of the generator begins, for the claimed orders. `None` where [`Self::close`] has given them back by now.
     fn begin(&self, scheduler: &mut LaneScheduler) -> Option<LaneTask> {
         let task = scheduler.begin()?;
         self.shared.lane_call_begun(scheduler.now);

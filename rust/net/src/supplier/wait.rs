@@ -1,4 +1,4 @@
-//! How a supplier waits: it looks for a moment, then sleeps until its broker, a client or the end of one calls.
+//! How a supplier waits: it spins for a moment, then blocks until its broker or a client wakes it, or a client ends.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, MutexGuard};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::core::Supplier;
+use super::driver::Supplier;
 use super::lane_scheduler::{LaneScheduler, Turn};
 use super::task::Batch;
 use crate::lanes::counters::supplier as counter;
@@ -14,11 +14,11 @@ use crate::lanes::doorbell::Doorbell;
 use crate::lanes::supplier::AttachedSegment;
 use crate::transport::broker_link::Waitable;
 
-/// At first it looks at nothing but memory for so long.
+/// At first it polls nothing but memory, for so long.
 const MEMORY_ONLY: Duration = Duration::from_micros(2);
 
 impl Supplier {
-    /// Waits until there is something to do; orders that came are in hand then.
+    /// Waits until there is something to do; orders that came are claimed then.
     pub(super) fn rest<'a>(
         &'a self,
         mut scheduler: MutexGuard<'a, LaneScheduler>,
@@ -29,7 +29,7 @@ impl Supplier {
         let started = Instant::now();
         scheduler.now = started;
         if !budget.is_zero() {
-            let found = self.look(&mut scheduler, waitable, max, started, budget);
+            let found = self.spin(&mut scheduler, waitable, max, started, budget);
             scheduler.spin.note(found);
             if found {
                 scheduler.now = Instant::now();
@@ -37,23 +37,23 @@ impl Supplier {
             }
         }
         let sleepers = Sleepers::of(&scheduler);
-        sleepers.set_sleeping(true);
-        // An order that was placed before its client saw that we sleep rings no doorbell (L6).
+        sleepers.set_waiting(true);
+        // For an order that was placed before its client saw the flag, the doorbell is not rung (L6).
         if scheduler.take(max) == Turn::Lane {
-            sleepers.set_sleeping(false);
+            sleepers.set_waiting(false);
             scheduler.now = Instant::now();
             return scheduler;
         }
         drop(scheduler);
-        let also = sleepers.calls(self.shared.stopping.as_fd());
-        let was_called = waitable.sleep(Instant::now(), Duration::MAX, also);
+        let also = sleepers.wake_ups(self.shared.stopping.as_fd());
+        let was_woken = waitable.sleep(Instant::now(), Duration::MAX, also);
         let mut scheduler = self.scheduler();
         scheduler.now = Instant::now();
         sleepers.awake();
-        if was_called {
+        if was_woken {
             sleepers.drain();
-            scheduler.called();
-            if sleepers.has_lost_one() {
+            scheduler.woken();
+            if sleepers.has_lost_a_client() {
                 let mut state = self.shared.lock();
                 scheduler.check(&mut state.link.machine);
             }
@@ -61,8 +61,8 @@ impl Supplier {
         scheduler
     }
 
-    /// Adds orders to those in batch, until they are as many as one call serves, the time for that is over, or a lease waits too: what is
-    /// still missing may have gone that way.
+    /// Claims more orders, until they are as many as one call serves, the time for that is over, or a lease waits too:
+    /// what is still missing may have gone that way.
     pub(super) fn gather<'a>(
         &'a self,
         mut scheduler: MutexGuard<'a, LaneScheduler>,
@@ -80,17 +80,17 @@ impl Supplier {
             };
             let waitable = self.shared.lock().link.waitable();
             let sleepers = Sleepers { segments: vec![segment], doorbell: scheduler.doorbell().cloned() };
-            sleepers.set_sleeping(true);
+            sleepers.set_waiting(true);
             if scheduler.take_more(batch.max) {
-                sleepers.set_sleeping(false);
+                sleepers.set_waiting(false);
             } else {
                 let now = scheduler.now;
                 drop(scheduler);
                 let doorbell = sleepers.doorbell.iter().map(|doorbell| doorbell.readable());
-                let was_called = waitable.sleep(now, left, doorbell.chain([self.shared.stopping.as_fd()]));
+                let was_woken = waitable.sleep(now, left, doorbell.chain([self.shared.stopping.as_fd()]));
                 scheduler = self.scheduler();
                 sleepers.awake();
-                if was_called {
+                if was_woken {
                     sleepers.drain();
                 }
                 scheduler.take_more(batch.max);
@@ -100,7 +100,7 @@ impl Supplier {
         }
     }
 
-    fn look(
+    fn spin(
         &self,
         scheduler: &mut LaneScheduler,
         waitable: &Waitable,
@@ -139,28 +139,28 @@ impl Sleepers {
         Self { segments: scheduler.segments().to_vec(), doorbell: scheduler.doorbell().cloned() }
     }
 
-    fn set_sleeping(&self, sleeping: bool) {
+    fn set_waiting(&self, sleeping: bool) {
         for segment in &self.segments {
-            segment.lanes.set_sleeping(sleeping);
+            segment.lanes.set_waiting(sleeping);
         }
     }
 
     /// We did sleep.
     fn awake(&self) {
-        self.set_sleeping(false);
+        self.set_waiting(false);
         for segment in &self.segments {
             segment.lanes.counters().add(counter::SLEEPS, 1);
         }
     }
 
-    /// Readable when we are called, or a client has ended.
-    fn calls<'a>(&'a self, stopping: BorrowedFd<'a>) -> impl Iterator<Item = BorrowedFd<'a>> {
+    /// Readable when this supplier is woken, or a client has ended.
+    fn wake_ups<'a>(&'a self, stopping: BorrowedFd<'a>) -> impl Iterator<Item = BorrowedFd<'a>> {
         let clients = self.segments.iter().map(|segment| segment.client());
         self.doorbell.iter().map(|doorbell| doorbell.readable()).chain(clients).chain([stopping])
     }
 
     /// Whether the process of a client has ended.
-    fn has_lost_one(&self) -> bool {
+    fn has_lost_a_client(&self) -> bool {
         let clients = self.segments.iter().map(|segment| segment.client());
         let mut fds: Vec<_> = clients.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

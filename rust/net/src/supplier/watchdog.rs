@@ -1,4 +1,5 @@
-//! The watchdog: sleeps while calls are short; during a long one gives back what waits behind it and keeps the connection alive.
+//! The watchdog: sleeps while calls are short; during a long one gives back what waits behind it and keeps the
+//! connection alive.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -8,7 +9,7 @@ use super::shared::Shared;
 
 /// A call of the generator that runs for longer gets a watchdog.
 const LONG_CALL: Duration = Duration::from_millis(10);
-/// The watchdog looks this many times at a supplier that makes no calls before it goes to sleep.
+/// The watchdog checks a supplier that makes no calls so many times before it blocks.
 const CHECKS_BEFORE_SLEEP: u32 = 10;
 
 /// What the watchdog's thread does, until the supplier stops.

@@ -27,11 +27,11 @@ pub(super) fn reachable(address: &str, allow_remote: bool) -> Result<Endpoint, N
 fn remote(address: &str) -> NetError {
     NetError::bad_endpoint(
         address,
-        "a TCP medium asks nobody who they are; stay on 127.0.0.1, or pass allow_remote=True on a network that you trust",
+        "a TCP medium does not authenticate its writers; stay on 127.0.0.1, or pass allow_remote=True on a network that you trust",
     )
 }
 
-/// The text of a broker's errors, said of a medium.
+/// An error about a broker, as one about a medium.
 pub(super) fn of_medium(error: NetError) -> NetError {
     match error {
         NetError::RemoteNotAllowed { endpoint } => remote(&endpoint),

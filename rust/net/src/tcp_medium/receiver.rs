@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// More connections than the listener lets wait: those that come later than a fence do not keep it busy.
 const MAX_WAITING: usize = 8192;
 
-/// What the poll says of the listener and of the eventfd; connections count up from `FIRST`.
+/// The epoll data of the listener and of the eventfd; connections count up from `FIRST`.
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST: u64 = 2;
@@ -104,13 +104,14 @@ impl Receiver {
 
     /// Does what the owner wants; whether it is to stop.
     fn obey(&mut self) -> bool {
-        // Before the commands, so that one that comes later wakes us again. It holds a number, or nothing after a wake-up too many.
+        // Before the commands, so that one that comes later wakes us again. It holds a number, or nothing after a
+        // wake-up too many.
         let _count = rustix::io::read(&*self.wake, &mut [0; 8]);
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Fence(done)) => {
                     let fenced = self.fence();
-                    // It is not heard by an owner that has waited too long.
+                    // An owner that has waited too long does not receive it.
                     let _heard = done.send(fenced);
                 }
                 Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return true,
@@ -262,7 +263,7 @@ impl Connection {
         let [o0, o1, o2, o3, l0, l1, l2, l3] = self.header;
         let (offset, len) = (u32::from_be_bytes([o0, o1, o2, o3]), u32::from_be_bytes([l0, l1, l2, l3]));
         if len == 0 {
-            // A writer asks whether somebody is here. It is what an owner of softs answers, too.
+            // A writer asks whether it is connected. It is what an owner of softs answers, too.
             return self.answer(STORED);
         }
         let Some(index) = slots.index(offset, len) else {

@@ -33,8 +33,8 @@ impl TcpMediumServer {
     /// Listens on `address` (`host:port`), or without one on a free port of `host`.
     ///
     /// # Errors
-    /// [`NetError::BadEndpoint`] when it is no address, when other machines could reach it and `allow_remote` is false, and for
-    /// sizes that offsets of 32 bits cannot reach or that there is no memory for; [`NetError::Os`].
+    /// [`NetError::BadEndpoint`] when it is no address, when other machines could reach it and `allow_remote` is false,
+    /// and for sizes that offsets of 32 bits cannot reach or that there is no memory for; [`NetError::Os`].
     pub fn bind(
         address: Option<&str>,
         host: &str,
@@ -92,16 +92,17 @@ impl TcpMediumServer {
         })
     }
 
-    /// Ends all connections. When it returns, no sample that was sent over a connection made before the call will be stored any
-    /// more, however late it arrives: what is half received is dropped, and what waits to be accepted is accepted and hung up.
-    /// New connections are welcome meanwhile and afterwards.
+    /// Ends all connections. When it returns, no sample that was sent over a connection made before the call will be
+    /// stored any more, however late it arrives: what is half received is dropped, and what waits to be accepted is
+    /// accepted and hung up. New connections are welcome meanwhile and afterwards.
     ///
-    /// Of a connection that the kernel has not finished yet (its last packet is on the way, or the backlog is full) nothing is
-    /// known here. `TcpMediumWriter::prepare` therefore waits until this side has accepted its connection; softs does not.
+    /// Of a connection that the kernel has not finished yet (its last packet is on the way, or the backlog is full)
+    /// nothing is known here. `TcpMediumWriter::prepare` therefore waits until this side has accepted its connection;
+    /// softs does not.
     ///
     /// # Errors
-    /// [`NetError::Os`] when nothing is promised: the process has no file descriptor left to accept what waits, or the thread
-    /// has not answered for 10 s.
+    /// [`NetError::Os`] when nothing is promised: the process has no file descriptor left to accept what waits, or the
+    /// thread has not answered for 10 s.
     pub fn fence(&self) -> Result<(), NetError> {
         let (done, fenced) = mpsc::sync_channel(1);
         let answer = match self.tell(Command::Fence(done)) {
@@ -126,7 +127,7 @@ impl TcpMediumServer {
         let _ended = thread.join();
     }
 
-    /// Whether there is a thread that hears it.
+    /// Whether there is a thread that receives it.
     fn tell(&self, command: Command) -> bool {
         let is_heard = self.commands.send(command).is_ok();
         // It fails only when the counter is full, which wakes the thread as well.

@@ -13,7 +13,7 @@ use crate::error::os_text;
 use crate::transport::socket::{self, wait};
 use crate::{Endpoint, NetError};
 
-/// A blocked write looks this often whether it should give up.
+/// A blocked write checks this often whether it is to give up.
 const SLICE: Duration = Duration::from_millis(100);
 /// A fence may come between a connection and its answer; a second one after that is no accident.
 const CONNECT_TRIES: u32 = 2;
@@ -41,12 +41,12 @@ struct State {
 struct Open {
     fd: OwnedFd,
     number: u64,
-    /// Whether the owner has said something, so that its next fence finds this connection.
+    /// Whether the owner has answered, so that its next fence finds this connection.
     is_accepted: bool,
 }
 
 impl Open {
-    /// The owner never speaks unasked: what can be read between writes is the end of a connection that it closed meanwhile.
+    /// The owner only answers: what can be read between writes is the end of a connection that it closed meanwhile.
     fn is_quiet(&self) -> bool {
         socket::read(&self.fd, &mut [0]) == Ok(None)
     }
@@ -71,7 +71,7 @@ pub enum WriteError {
         /// How long it was waited for.
         seconds: String,
     },
-    /// `give_up` said so.
+    /// `give_up` returned true.
     #[error("interrupted while writing to the TCP medium at {address}")]
     Interrupted {
         /// Where.
@@ -79,13 +79,13 @@ pub enum WriteError {
     },
     /// The owner ends connections as soon as they are made.
     #[error(
-        "the owner of the TCP medium at {address} hangs up; it has too many writers, or speaks otherwise"
+        "the owner of the TCP medium at {address} hangs up; it has too many writers, or uses another protocol"
     )]
     HungUp {
         /// Where.
         address: String,
     },
-    /// Nobody listens there any more.
+    /// No process listens there any more.
     #[error("{0}")]
     Unreachable(#[from] NetError),
     /// The system refused.
@@ -93,7 +93,7 @@ pub enum WriteError {
     Os {
         /// Where.
         address: String,
-        /// What the system said.
+        /// The error text of the system.
         why: String,
     },
 }
@@ -134,8 +134,9 @@ impl TcpMediumWriter {
         self.store(&mut state, connection, &header, data, give_up)
     }
 
-    /// Makes sure that a connection is open that the owner has accepted, so that its next fence ends it; the number of that
-    /// connection, for [`write_prepared`](Self::write_prepared). Whether a write is still allowed is to be checked between the two.
+    /// Makes sure that a connection is open that the owner has accepted, so that its next fence ends it; the number of
+    /// that connection, for [`write_prepared`](Self::write_prepared). Whether a write is still allowed is to be checked
+    /// between the two.
     ///
     /// `give_up` is asked every 100 ms of waiting.
     ///
@@ -145,8 +146,8 @@ impl TcpMediumWriter {
         self.connected(&mut self.lock(), give_up)
     }
 
-    /// Sends a sample over a connection of [`prepare`](Self::prepare) and waits until the owner has stored it; `false` when the
-    /// owner refused it or is gone, and when that connection has ended. It never makes another one.
+    /// Sends a sample over a connection of [`prepare`](Self::prepare) and waits until the owner has stored it; `false`
+    /// when the owner refused it or is gone, and when that connection has ended. It never makes another one.
     ///
     /// `give_up` is asked every 100 ms of waiting.
     ///
@@ -199,7 +200,7 @@ impl TcpMediumWriter {
         data: &[u8],
         give_up: &mut dyn FnMut() -> bool,
     ) -> Result<bool, WriteError> {
-        // A newer one, made for another thread, is not this caller's to use: he was checked before it was made.
+        // A newer one, made for another thread, is not for this caller: it was checked before that was made.
         let Some(open) =
             state.open.take_if(|open| open.number == connection && open.is_accepted).filter(Open::is_quiet)
         else {

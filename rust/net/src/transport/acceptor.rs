@@ -1,4 +1,4 @@
-//! The two endpoints of a broker's loop: who comes in, and for how long he may stay without having said who he is.
+//! Accepting at the two endpoints of a server, and the time that a connection has for its handshake.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -12,27 +12,27 @@ use crate::error::os_text;
 use crate::transport::listener::{Accepted, Listener};
 use crate::transport::socket;
 
-/// Connections accepted at one door in one turn.
+/// Connections accepted at one endpoint in one step.
 const TURN_ACCEPTS: usize = 64;
-/// How long accepting rests when no descriptor is left and no connection ends.
+/// How long accepting pauses when no descriptor is left and no connection ends.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The doors and the connections before their READY.
+/// The listeners and the connections before their READY.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     listeners: [Listener; 2],
     handshakes: BTreeSet<(Instant, u64)>,
     handshake_timeout: Duration,
-    /// Until when nobody is let in.
+    /// Until when nothing is accepted.
     paused_until: Option<Instant>,
 }
 
 impl Acceptor {
-    /// What epoll says of the first and the second door; peers have their numbers, and these are none of them.
+    /// The epoll data of the first and the second listener; peers have their numbers, and these are none of them.
     pub(crate) const FIRST: u64 = u64::MAX - 1;
     pub(crate) const SECOND: u64 = u64::MAX - 2;
 
-    /// Has epoll listen at both.
+    /// Adds both listeners to the epoll set.
     pub(crate) fn new(
         epoll: &OwnedFd,
         listeners: [Listener; 2],
@@ -45,12 +45,12 @@ impl Acceptor {
         Ok(doors)
     }
 
-    /// The endpoint of the first door, by which the loop is known.
+    /// The endpoint of the first listener, by which the loop is known.
     pub(crate) fn endpoint(&self) -> &str {
         self.listeners[0].local_endpoint()
     }
 
-    /// Who waits at a door, some at a time, and what is to be said of those who were not let in.
+    /// Accepts connections that wait at a listener, some at a time; an error is the log line for one that was refused.
     pub(crate) fn accept(
         &mut self,
         epoll: &OwnedFd,
@@ -84,22 +84,22 @@ impl Acceptor {
         found
     }
 
-    /// When the handshake of somebody who comes in now must be over.
+    /// When the handshake of a connection that is accepted now must be over.
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
         now + self.handshake_timeout
     }
 
-    /// A peer has come in, with this deadline.
+    /// A connection was accepted, with this deadline.
     pub(crate) fn begin(&mut self, id: PeerId, deadline: Instant) {
         self.handshakes.insert((deadline, id.0));
     }
 
-    /// His handshake is over, or his connection.
+    /// The handshake is over, or the connection.
     pub(crate) fn end(&mut self, id: PeerId, deadline: Instant) {
         self.handshakes.remove(&(deadline, id.0));
     }
 
-    /// A peer whose time is over, each once, and why his connection ends.
+    /// A peer that missed its deadline, each once, and why its connection ends.
     pub(crate) fn expired(&mut self, now: Instant) -> Option<(PeerId, String)> {
         let &(deadline, id) = self.handshakes.first()?;
         if deadline > now {
@@ -109,7 +109,7 @@ impl Acceptor {
         Some((PeerId(id), format!("no handshake within {} s", self.handshake_timeout.as_secs_f64())))
     }
 
-    /// Lets people in again once the pause is over.
+    /// Accepts again once the pause is over.
     pub(crate) fn handle_timeout(&mut self, epoll: &OwnedFd, now: Instant) {
         if self.paused_until.is_some_and(|until| until <= now) {
             self.resume(epoll);

@@ -1,4 +1,4 @@
-//! A peer's way to its broker: connect, turn the crank of a state machine, lose the connection, connect again.
+//! A peer's link to its broker: connects, runs a state machine, and connects again when the connection was lost.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,9 +23,9 @@ const LONGEST_DELAY: Duration = Duration::from_millis(200);
 /// A read that returns less than this has emptied the socket.
 const FULL_READ: usize = 32 << 10;
 
-/// What a peer's state machine has to offer to be driven.
+/// What the state machine of a peer offers to its link.
 pub(crate) trait PeerMachine {
-    /// How it introduces itself.
+    /// What the peer is to the broker.
     const ROLE: Role = Role::Dealer;
 
     fn handle_connected(&mut self, now: Instant, dialect: Dialect);
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Fence {
 #[derive(Debug)]
 struct Connected {
     connection: Connection,
-    /// A second handle on the socket, for those who wait on it without the lock.
+    /// A second handle on the socket, for threads that wait on it without the lock.
     waitable: Arc<OwnedFd>,
     unwritten: bool,
     ready: bool,
@@ -77,12 +77,12 @@ struct Connected {
 pub(crate) struct Waitable {
     socket: Option<(Arc<OwnedFd>, bool)>,
     until: Option<Instant>,
-    /// How long to look before going to sleep.
-    pub(crate) look: Duration,
+    /// How long to spin before blocking.
+    pub(crate) spin: Duration,
 }
 
 impl<M: PeerMachine> BrokerLink<M> {
-    pub(crate) fn new(machine: M, endpoint: Endpoint, now: Instant, look: Duration) -> Self {
+    pub(crate) fn new(machine: M, endpoint: Endpoint, now: Instant, spin: Duration) -> Self {
         Self {
             machine,
             endpoint,
@@ -91,14 +91,15 @@ impl<M: PeerMachine> BrokerLink<M> {
             delay: FIRST_DELAY,
             error: None,
             message: Message::new(),
-            spin: Spin::new(look),
+            spin: Spin::new(spin),
             log: VecDeque::new(),
             fence: None,
             fence_due: false,
         }
     }
 
-    /// Sets what must succeed after each lost connection before the next one is used; where it fails, that one is given up too.
+    /// Sets what must succeed after each lost connection before the next one is used; where it fails, that one is given
+    /// up too.
     pub(crate) fn set_fence(&mut self, fence: Option<Fence>) {
         self.fence = fence;
     }
@@ -145,14 +146,14 @@ impl<M: PeerMachine> BrokerLink<M> {
             None => (None, Some(self.attempt_at)),
         };
         let until = [attempt_at, self.machine.poll_timeout()].into_iter().flatten().min();
-        Waitable { socket, until, look: Duration::ZERO }
+        Waitable { socket, until, spin: Duration::ZERO }
     }
 
-    /// As [`Self::waitable`], for a thread that has nothing else to do: it looks for a moment before it sleeps, if that has paid off lately.
-    /// What [`Waitable::wait`] returns goes to [`Self::waited`].
+    /// As [`Self::waitable`], for a thread that has nothing else to do: it spins for a moment before it blocks, if that
+    /// has paid off lately. What [`Waitable::wait`] returns goes to [`Self::waited`].
     pub(crate) fn spinning_waitable(&mut self) -> Waitable {
-        let look = if self.connection.is_some() { self.spin.budget() } else { Duration::ZERO };
-        Waitable { look, ..self.waitable() }
+        let spin = if self.connection.is_some() { self.spin.budget() } else { Duration::ZERO };
+        Waitable { spin, ..self.waitable() }
     }
 
     /// How an eager wait went.
@@ -212,7 +213,7 @@ impl<M: PeerMachine> BrokerLink<M> {
                         self.machine.handle_connected(now, dialect);
                     }
                     Event::Message(frames) => self.machine.handle_message(now, frames.as_slice()),
-                    // Only publishers hear of these.
+                    // Only publishers receive these.
                     Event::Subscription { .. } => {}
                 }
             }
@@ -229,7 +230,7 @@ impl<M: PeerMachine> BrokerLink<M> {
                 connected.connection.send(&self.message);
             }
         }
-        // The codec may have something to say of its own: handshake, PONG.
+        // The codec may have something to send of its own: handshake, PONG.
         connected.unwritten = !connected.connection.flush()?;
         Ok(())
     }
@@ -254,21 +255,21 @@ impl<M: PeerMachine> BrokerLink<M> {
 }
 
 impl Waitable {
-    /// Sleeps until the socket is ready, `wake` is, `limit` is over, or the moment has come. Returns whether a look before the sleep found
-    /// something; `None` without a look.
+    /// Blocks until the socket is ready, `wake` is, `limit` is over, or the moment has come. Returns whether the spin
+    /// before that found something; `None` without a spin.
     pub(crate) fn wait(&self, now: Instant, limit: Option<Duration>, wake: Option<&OwnedFd>) -> Option<bool> {
         let until_moment = self.until.map(|at| at.saturating_duration_since(now));
         let timeout = [limit, until_moment].into_iter().flatten().min();
-        let look = self.look.min(timeout.unwrap_or(Duration::MAX));
+        let spin = self.spin.min(timeout.unwrap_or(Duration::MAX));
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
         let socket = self.socket();
         let wake = wake.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
         let mut fds: Vec<_> = socket.into_iter().chain(wake).collect();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let found = (!look.is_zero())
-            .then(|| spin::look(look, || poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)));
+        let found = (!spin.is_zero())
+            .then(|| spin::spin_until(spin, || poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)));
         if found != Some(true) {
-            // An interrupted wait is a short one: the caller looks again anyway.
+            // An interrupted wait is a short one: the caller checks again anyway.
             let _ = poll(&mut fds, timeout.as_ref());
         }
         found
@@ -281,7 +282,8 @@ impl Waitable {
         !fds.is_empty() && poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Sleeps until the socket is ready, one of `also` is readable, `limit` is over, or the moment has come. Whether one of `also` was.
+    /// Blocks until the socket is ready, one of `also` is readable, `limit` is over, or the moment has come. Whether
+    /// one of `also` was.
     pub(crate) fn sleep<'a>(
         &'a self,
         now: Instant,
@@ -294,7 +296,7 @@ impl Waitable {
         let socket = self.socket();
         let n_before = usize::from(socket.is_some());
         let mut fds: Vec<_> = socket.into_iter().chain(also).collect();
-        // An interrupted sleep is a short one: the caller looks again anyway.
+        // An interrupted wait is a short one: the caller checks again anyway.
         let _ = poll(&mut fds, timeout.as_ref());
         fds[n_before..].iter().any(|fd| !fd.revents().is_empty())
     }

@@ -28,8 +28,9 @@ impl Connection {
     /// and its end is the event `Ready`. Looking up a host name is not bounded by `timeout`.
     ///
     /// # Errors
-    /// [`NetError::NoBroker`] when nobody accepts within `timeout`, [`NetError::ForeignOwner`] when the listener of an ipc endpoint
-    /// runs neither as our user nor as root, [`NetError::BadEndpoint`] for a wildcard or an unknown host, [`NetError::Os`].
+    /// [`NetError::NoBroker`] when no process accepts within `timeout`, [`NetError::ForeignOwner`] when the listener of
+    /// an ipc endpoint runs neither as our user nor as root, [`NetError::BadEndpoint`] for a wildcard or an unknown
+    /// host, [`NetError::Os`].
     pub fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Self, NetError> {
         Self::connect_as(Role::Dealer, endpoint, timeout)
     }

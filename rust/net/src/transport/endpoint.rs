@@ -62,7 +62,8 @@ impl Endpoint {
         &self.address
     }
 
-    /// The socket addresses behind a TCP endpoint, IPv4 first, as libzmq prefers it; looks names up and may block for that.
+    /// The socket addresses behind a TCP endpoint, IPv4 first, as libzmq prefers it; looks names up and may block for
+    /// that.
     pub(crate) fn resolve(&self, host: &Host, port: u16) -> Result<Vec<SocketAddr>, NetError> {
         match host {
             Host::Any => Ok(vec![(Ipv4Addr::UNSPECIFIED, port).into()]),

@@ -1,4 +1,5 @@
-//! A broker's listening sockets: bound so that exactly one broker owns an endpoint, and that only our own user gets in by ipc.
+//! A broker's listening sockets: bound so that exactly one broker owns an endpoint, and that only our own user gets in
+//! by ipc.
 
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
@@ -38,9 +39,9 @@ pub(crate) struct Listener {
 pub(crate) enum Accepted {
     /// A new connection, non-blocking.
     Peer(OwnedFd),
-    /// A process of this user connected and was turned away.
+    /// A process of another user connected and was refused.
     Foreigner { uid: u32 },
-    /// Nobody waits.
+    /// No connection waits.
     Nobody,
     /// The connection ended before it was accepted; try again.
     Gone,
@@ -60,8 +61,9 @@ impl Listener {
     /// Binds and listens.
     ///
     /// # Errors
-    /// [`NetError::EndpointInUse`], [`NetError::RemoteNotAllowed`] when other machines could reach it and `allow_remote` is false,
-    /// [`NetError::PathTaken`] when the path is no socket, [`NetError::BadEndpoint`], [`NetError::Os`].
+    /// [`NetError::EndpointInUse`], [`NetError::RemoteNotAllowed`] when other machines could reach it and
+    /// `allow_remote` is false, [`NetError::PathTaken`] when the path is no socket, [`NetError::BadEndpoint`],
+    /// [`NetError::Os`].
     pub(crate) fn bind(
         endpoint: &Endpoint,
         allow_remote: bool,
@@ -145,7 +147,8 @@ fn bind_tcp(
     let listen = || {
         let fd =
             socket::stream_socket(socket::tcp_family(address), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        // Without it a restarted broker would wait a minute for the connections of the old one to be forgotten.
+        // Without it a restarted broker could not bind for a minute, until the kernel has dropped the connections of
+        // the old one.
         sockopt::set_socket_reuseaddr(&fd, true)?;
         rustix::net::bind(&fd, &address)?;
         rustix::net::listen(&fd, BACKLOG)?;
@@ -173,12 +176,12 @@ fn bind_path(
     remove_dead_socket(endpoint, path)?;
     let fd = listen_unix(endpoint)?;
     let socket =
-        OwnedPath::of(path).map_err(|error| NetError::os(text, "cannot look at the new socket", error))?;
+        OwnedPath::of(path).map_err(|error| NetError::os(text, "cannot stat the new socket", error))?;
     let kind = Kind::Path { _socket: socket, _lock: lock, _directory: directory };
     Ok((text.to_owned(), fd, kind))
 }
 
-/// Makes way for a new socket. Only a socket that nobody listens on goes: libzmq takes no lock, so a live one is asked.
+/// Removes a socket that has no listener. Because libzmq takes no lock, that is found out by connecting.
 fn remove_dead_socket(endpoint: &Endpoint, path: &Path) -> Result<(), NetError> {
     let text = endpoint.as_str();
     let taken = |what: &str| NetError::PathTaken {
@@ -188,7 +191,7 @@ fn remove_dead_socket(endpoint: &Endpoint, path: &Path) -> Result<(), NetError> 
     };
     let there = match rustix::fs::lstat(path) {
         Err(Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(NetError::os(text, "cannot look at the path", error)),
+        Err(error) => return Err(NetError::os(text, "cannot stat the path", error)),
         Ok(stat) => stat,
     };
     match FileType::from_raw_mode(there.st_mode) {
@@ -211,7 +214,8 @@ fn remove_dead_socket(endpoint: &Endpoint, path: &Path) -> Result<(), NetError> 
     }
 }
 
-/// Who listens at an ipc endpoint (no pid where it lives in another pid namespace); [`Errno::CONNREFUSED`] when nobody does.
+/// The process that listens at an ipc endpoint (`None` where it is in another pid namespace); [`Errno::CONNREFUSED`]
+/// when none does.
 fn listener_pid(endpoint: &Endpoint) -> Result<Option<i32>, Errno> {
     match socket::connect_unix(endpoint, Duration::from_millis(100)) {
         Ok(fd) => {
@@ -227,7 +231,8 @@ fn listen_unix(endpoint: &Endpoint) -> Result<OwnedFd, NetError> {
     let text = endpoint.as_str();
     let listen = || {
         let fd = socket::stream_socket(AddressFamily::UNIX, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        // The node in the file system takes its mode from the socket's own inode, so it is private from its first moment.
+        // The node in the file system takes its mode from the socket's own inode, so it is private from its first
+        // moment.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         rustix::net::bind(&fd, &socket::unix_address(endpoint)?)?;
         rustix::net::listen(&fd, BACKLOG)?;
@@ -241,7 +246,7 @@ fn listen_unix(endpoint: &Endpoint) -> Result<OwnedFd, NetError> {
     })
 }
 
-/// A path that we bound, removed when dropped unless somebody else's node is there by then.
+/// A path that was bound here, removed when dropped unless another node is there by then.
 #[derive(Debug)]
 struct OwnedPath {
     path: PathBuf,
@@ -261,7 +266,7 @@ impl Drop for OwnedPath {
         if let Ok(stat) = rustix::fs::lstat(&self.path)
             && (stat.st_dev, stat.st_ino) == (self.device, self.inode)
         {
-            // It fails only when somebody removed it before us.
+            // It fails only when it was removed before.
             let _gone = rustix::fs::unlink(&self.path);
         }
     }
@@ -296,7 +301,7 @@ impl OwnedDirectory {
 
 impl Drop for OwnedDirectory {
     fn drop(&mut self) {
-        // It fails only when somebody put something else there, which is then theirs to keep.
+        // It fails only when there is something in it that this process did not make.
         let _kept = std::fs::remove_dir(&self.0);
     }
 }

@@ -1,4 +1,5 @@
-//! Who owns an ipc path: whoever holds the kernel's lock on the file beside it. The lock dies with its owner, the file may outlive it.
+//! Ownership of an ipc path: the kernel's lock on the file beside it. The lock ends with its owner, the file may
+//! outlive it.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ pub(crate) struct PathLock {
 }
 
 impl PathLock {
-    /// Takes the lock of `path`; [`Errno::AGAIN`] when somebody has it.
+    /// Takes the lock of `path`; [`Errno::AGAIN`] when it is held.
     pub(crate) fn acquire(path: &Path) -> Result<Self, Errno> {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
@@ -42,8 +43,9 @@ impl PathLock {
 
 impl Drop for PathLock {
     fn drop(&mut self) {
-        // The file goes while the lock is held, so that nobody can hold a lock on a file that is removed under them.
-        // Both fail only when somebody tidied up before us. Unlocking, because a forked child may hold the descriptor too.
+        // The file goes while the lock is held, so that no process can hold a lock on a file that is being removed.
+        // Both fail only when the file was removed before. Unlocking, because a forked child may hold the descriptor
+        // too.
         if is_same_file(&self.fd, &self.path) == Ok(true) {
             let _gone = rustix::fs::unlinkat(CWD, &self.path, rustix::fs::AtFlags::empty());
         }
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_two_have_it_while_it_goes_from_hand_to_hand() {
+    fn one_thread_at_a_time_holds_the_lock_while_several_take_it_in_turn() {
         let directory = std::env::temp_dir().join(format!("softs-lock-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let (holders, taken) = (AtomicU32::new(0), AtomicU32::new(0));

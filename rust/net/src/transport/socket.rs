@@ -18,7 +18,7 @@ use crate::transport::endpoint::{Address, Endpoint};
 /// When a TCP peer counts as dead. Unix sockets need none of this: their kernel sees every end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Silence before the first probe.
+    /// Time without traffic before the first probe.
     pub idle: Duration,
     /// Time between probes.
     pub interval: Duration,
@@ -50,7 +50,8 @@ impl KeepAlive {
 
 /// Waits until `fd` can be read or written, its peer is gone, or `timeout` is over; `true` unless the time is over.
 ///
-/// A signal ends the wait early with `false`, so that the caller can look after it; callers wait until a deadline, in a loop.
+/// A signal ends the wait early with `false`, so that the caller can handle it; callers wait until a deadline, in a
+/// loop.
 ///
 /// # Errors
 /// [`NetError::Os`] when `fd` is not open or the kernel has no memory.
@@ -66,7 +67,7 @@ pub fn wait(fd: BorrowedFd<'_>, read: bool, write: bool, timeout: Duration) -> R
     }
 }
 
-/// A `Duration` as the kernel takes it; one that does not fit is for ever as far as anybody can tell.
+/// A `Duration` as the kernel takes it; one that does not fit becomes 24 days.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     // 2^31 - 1 ms is the most that kernels without the newer calls accept.
     let most = Duration::from_millis(i32::MAX as u64);
@@ -80,7 +81,7 @@ pub(crate) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<OwnedFd,
     let no_broker = |error: Errno| NetError::NoBroker {
         endpoint: text.to_owned(),
         why: match error {
-            Errno::AGAIN => format!("it accepted nobody for {:.1} s", timeout.as_secs_f64()),
+            Errno::AGAIN => format!("it accepted no connection for {:.1} s", timeout.as_secs_f64()),
             other => os_text(other),
         },
     };
@@ -95,8 +96,9 @@ pub(crate) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<OwnedFd,
         )),
         Address::Path(_) | Address::Abstract(_) => {
             let fd = connect_unix(endpoint, timeout).map_err(no_broker)?;
-            let theirs = peer_uid(&fd)
-                .map_err(|error| NetError::os(text, "cannot learn whose process listens there", error))?;
+            let theirs = peer_uid(&fd).map_err(|error| {
+                NetError::os(text, "cannot read the owner of the process that listens there", error)
+            })?;
             let ours = own_uid();
             if theirs != ours && theirs != 0 {
                 return Err(NetError::ForeignOwner { endpoint: text.to_owned(), theirs, ours });
@@ -131,7 +133,7 @@ pub(crate) fn connect_unix(endpoint: &Endpoint, timeout: Duration) -> Result<Own
     let address = unix_address(endpoint)?;
     let fd = stream_socket(AddressFamily::UNIX, SocketFlags::CLOEXEC)?;
     let deadline = Instant::now() + timeout;
-    // Only a blocking connect() waits for room in the backlog: poll() says "writable" of an unconnected Unix socket.
+    // Only a blocking connect() waits for room in the backlog: poll() reports an unconnected Unix socket as writable.
     // The time-out of zero would mean "for ever".
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -168,7 +170,7 @@ fn connect_from(fd: OwnedFd, address: SocketAddr, deadline: Instant) -> Result<O
         }
         Err(error) => return Err(error),
     }
-    // A port of the range that the kernel picks from can, when nobody listens there, connect to itself.
+    // A port of the range that the kernel picks from can, when it has no listener, connect to itself.
     let own = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?;
     if own == address {
         return Err(Errno::CONNREFUSED);
@@ -184,7 +186,7 @@ pub(crate) fn stream_socket(family: AddressFamily, flags: SocketFlags) -> Result
     rustix::net::socket_with(family, SocketType::STREAM, flags, None)
 }
 
-/// Sends small messages at once and finds out when the other host dies.
+/// Sends small messages at once and detects the end of the other host.
 pub(crate) fn prepare_tcp(fd: &OwnedFd, keep_alive: KeepAlive) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;
@@ -226,7 +228,8 @@ fn outcome(mut read: impl FnMut() -> Result<usize, Errno>) -> Result<Option<usiz
     }
 }
 
-/// Writes what the kernel takes, without waiting; 0 when it takes nothing now. A closed peer is an error, never a signal.
+/// Writes what the kernel takes, without waiting; 0 when it takes nothing now. A closed peer is an error, never a
+/// signal.
 pub(crate) fn write(fd: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
         match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
@@ -238,7 +241,8 @@ pub(crate) fn write(fd: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     }
 }
 
-/// Whether the peer still holds its end. Asks poll() rather than peeking: unread bytes do not hide that the peer is gone.
+/// Whether the peer still holds its end. Asks poll() rather than peeking: unread bytes do not hide that the peer is
+/// gone.
 pub(crate) fn is_open(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::RDHUP)];
     loop {
@@ -296,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_sends_at_once_and_notices_a_dead_host() {
+    fn tcp_sends_at_once_and_detects_the_end_of_a_host() {
         let fd = stream_socket(AddressFamily::INET, SocketFlags::CLOEXEC).unwrap();
         let keep_alive = KeepAlive {
             idle: Duration::from_secs(7),

@@ -13,7 +13,7 @@ use softs_proto::broker::Config;
 use softs_proto::wire::{ClientRequest, Message, SupplierRequest, ToClient, ToSupplier};
 use softs_proto::zmtp::Event;
 
-/// Far beyond what anything here takes; whoever waits that long has failed.
+/// Far beyond what anything here takes; a test that waits that long has failed.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -189,10 +189,10 @@ impl Peer {
     }
 
     fn more(&mut self) -> Result<(), NetError> {
-        // The codec has something to say of its own: READY, PONG.
+        // The codec has something to send of its own: READY, PONG.
         self.connection.flush()?;
         let readable = wait(self.connection.as_fd(), true, false, WATCHDOG)?;
-        assert!(readable, "the broker says nothing");
+        assert!(readable, "the broker sends nothing");
         self.connection.receive().map(|_| ())
     }
 }

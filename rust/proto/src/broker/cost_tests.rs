@@ -21,8 +21,7 @@ struct Bench {
 impl Bench {
     #[allow(clippy::disallowed_methods)] // Virtual time has to start somewhere.
     fn new() -> Self {
-        let config = Config { max_queue_per_product: usize::MAX, ..Config::default() };
-        let (broker, now) = (Broker::new(config), Instant::now());
+        let (broker, now) = (Broker::new(Config::default()), Instant::now());
         let mut bench = Self { broker, now };
         for n in 0..5 {
             bench.connect(PeerId(CLIENT.0 + n), Side::Frontend);
@@ -90,7 +89,7 @@ fn costs(n_products: u64, n_orders: u64, others: u64) -> Vec<u64> {
     for product in 0..n_products {
         let first = product * per_product;
         let orders = (first..first + per_product).map(|n| (n, n * 64)).collect();
-        // Half of all is what nobody makes.
+        // No supplier makes half of the products.
         let kind = if product % 2 == 0 { "p" } else { "q" };
         bench.order(&format!("{kind}{product}"), orders);
     }
@@ -117,6 +116,39 @@ fn an_event_costs_the_same_with_ten_and_with_a_hundred_thousand_orders() {
     assert_eq!(costs(4, 100_000, 2), few, "long queues");
     assert_eq!(costs(40_000, 120_000, 2), few, "many products");
     assert_eq!(costs(4, 12, 5000), few, "many peers");
+}
+
+#[test]
+fn an_event_costs_the_same_however_many_clients_wait() {
+    let costs = |n_clients: u64, per_client: u64| {
+        let mut bench = Bench::new();
+        bench.hello(&["p"]);
+        let of = |client: u64| PeerId(1000 + client);
+        let orders = |bench: &mut Bench, client: u64, numbers: std::ops::Range<u64>| {
+            let orders = numbers.map(|number| (number, 64 * (client * 1000 + number), 0)).collect();
+            let mut message = Message::new();
+            ClientRequest::Orders { address: "medium", slot_size: 64, product_id: "p", orders }
+                .encode(&mut message);
+            bench.deliver(of(client), &message)
+        };
+        for client in 0..n_clients {
+            bench.connect(of(client), Side::Frontend);
+            orders(&mut bench, client, 0..per_client);
+        }
+        let ready = bench.supply(&SupplierRequest::Ready { credit: Some(1) });
+        let done = bench.supply(&SupplierRequest::Dones { done: vec![1], failed: vec![], returned: vec![] });
+        let again = bench.supply(&SupplierRequest::Dones { done: vec![], failed: vec![], returned: vec![2] });
+        let more = orders(&mut bench, 1, per_client..per_client + 1);
+        let mut message = Message::new();
+        ClientRequest::Cancels { request_id: 1, orders: vec![per_client - 1] }.encode(&mut message);
+        let cancel = bench.deliver(of(n_clients / 2), &message);
+        bench.broker.handle_disconnected(bench.now, SUPPLIER);
+        vec![ready, done, again, more, cancel, take_steps()]
+    };
+    let few = costs(4, 3);
+    assert!(few.iter().all(|&steps| steps < 12) && few[1] > 0 && few[3] > 0, "{few:?}");
+    assert_eq!(costs(2000, 3), few, "many clients");
+    assert_eq!(costs(4, 900), few, "many orders of each");
 }
 
 #[test]
@@ -175,13 +207,13 @@ fn products_that_came_once_are_forgotten() {
     for n in 0..50_000 {
         bench.order(&format!("p{n}"), vec![(n, 0)]);
         bench.supply(&SupplierRequest::Dones { done: vec![n + 1], failed: vec![], returned: vec![] });
-        assert!(bench.broker.catalogue.n_products() <= 16_385);
+        assert!(bench.broker.index.n_products() <= 16_385);
     }
     assert_eq!(bench.broker.stats().total_completed, 50_000);
     for n in 0..5 {
         bench.broker.handle_disconnected(bench.now, PeerId(CLIENT.0 + n));
     }
-    assert!(!bench.broker.catalogue.has_products());
+    assert!(!bench.broker.index.has_products());
 }
 
 #[test]

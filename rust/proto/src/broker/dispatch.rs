@@ -5,18 +5,19 @@
 
 use std::time::Instant;
 
-use super::catalogue::Product;
-use super::guards::{Address, MAX_WAITERS_PER_SLOT};
+use super::cost;
+use super::ids::{AddressKey, LaneKey, OrderKey, ProductKey, SupplierKey};
 use super::journal::Kind;
-use super::lanes::Lane;
 use super::orders::{Order, OrderId, Place};
 use super::outbox::{ENTRY_BYTES, Item, NUMBER_BYTES, Outcome, Party, Work};
-use super::slab::{Key, List};
-use super::suppliers::{Lease, Supplier};
-use super::{Broker, cost, cut};
+use super::slab::List;
+use super::slot_guards::MAX_WAITERS_PER_SLOT;
+use super::state::Broker;
+use super::supplier::Lease;
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::Level;
+use crate::text::cut;
 use crate::wire::{EndCode, REFUSED};
 
 /// Lost suppliers that one order survives, in multiples of the attempts that it has.
@@ -36,15 +37,15 @@ pub(super) enum Ending<'a> {
 
 impl Broker {
     /// Whether an order that arrived now would be leased at once.
-    pub(super) fn can_lease(&self, product: Key<Product>, address: Key<Address>, offset: u64) -> bool {
-        self.catalogue.front(product).is_none()
+    pub(super) fn can_lease(&self, product: ProductKey, address: AddressKey, offset: u64) -> bool {
+        self.index.front(product).is_none()
             && self.choose(product, None, None).is_some()
             && !self.guards.holds(address, offset)
     }
 
     /// Hands out the queued orders of one product while suppliers have credit.
-    pub(super) fn dispatch_product(&mut self, now: Instant, product: Key<Product>) {
-        while let Some(order) = self.catalogue.front(product) {
+    pub(super) fn dispatch_product(&mut self, now: Instant, product: ProductKey) {
+        while let Some(order) = self.index.front(product) {
             let Order { client, avoid, .. } = self.orders[order];
             let lane = self.lane_of_order(client, product);
             let Some(supplier) = self.choose(product, avoid, lane) else {
@@ -55,10 +56,10 @@ impl Broker {
     }
 
     /// Gives one supplier orders while it has credit, in turn from all products that wait for it.
-    pub(super) fn dispatch_supplier(&mut self, now: Instant, key: Key<Supplier>) {
+    pub(super) fn dispatch_supplier(&mut self, now: Instant, key: SupplierKey) {
         while let Some(set) = self.suppliers[key].set
             && self.suppliers[key].has_credit()
-            && let Some(order) = self.catalogue.next_for(set)
+            && let Some(order) = self.index.next_for(set)
         {
             self.lease(now, order, key);
         }
@@ -69,13 +70,13 @@ impl Broker {
     /// are why this one came by wire.
     fn choose(
         &self,
-        product: Key<Product>,
-        avoid: Option<Key<Supplier>>,
-        lane: Option<Key<Lane>>,
-    ) -> Option<Key<Supplier>> {
+        product: ProductKey,
+        avoid: Option<SupplierKey>,
+        lane: Option<LaneKey>,
+    ) -> Option<SupplierKey> {
         let mut best = None;
         let mut fallback = None;
-        for ring in self.catalogue.sets_of(product).flat_map(|set| &set.ready) {
+        for ring in self.index.sets_of(product).flat_map(|set| &set.ready) {
             let Some(mut key) = ring.front() else {
                 continue;
             };
@@ -97,9 +98,9 @@ impl Broker {
     }
 
     /// Takes a queued order to a supplier with credit; or, while another lease on its slot is open, to those that wait for that (W2).
-    fn lease(&mut self, now: Instant, key: Key<Order>, supplier_key: Key<Supplier>) {
+    fn lease(&mut self, now: Instant, key: OrderKey, supplier_key: SupplierKey) {
         cost::step();
-        self.catalogue.unqueue(&mut self.orders, key);
+        self.index.take(&mut self.orders, key);
         let order = &mut self.orders[key];
         if !self.guards.close(order.address, order.offset) {
             order.place = Place::Guarded;
@@ -111,8 +112,8 @@ impl Broker {
         order.place = Place::Leased;
         self.last_lease += 1;
         let number = self.last_lease;
-        let product = self.catalogue.product_mut(order.product);
-        product.unleased -= 1;
+        self.index.note_not_unleased(order.product, &order.id);
+        let product = self.index.product(order.product);
 
         let party = Party::Supplier(supplier_key);
         let supplier = &mut self.suppliers[supplier_key];
@@ -138,13 +139,7 @@ impl Broker {
     }
 
     /// Ends a lease, if the supplier has it. What can be leased now is left to [`Self::settle`].
-    pub(super) fn end_lease(
-        &mut self,
-        now: Instant,
-        supplier: Key<Supplier>,
-        lease: u64,
-        ending: Ending<'_>,
-    ) {
+    pub(super) fn end_lease(&mut self, now: Instant, supplier: SupplierKey, lease: u64, ending: Ending<'_>) {
         let Some(Lease { order: key, .. }) = self.suppliers[supplier].leases.remove(&lease) else {
             return;
         };
@@ -169,10 +164,10 @@ impl Broker {
         }
         let order = &self.orders[key];
         if order.client.is_none() {
-            let absentee = order.absentee;
+            let lost_client = order.lost_client;
             self.drop_order(key);
-            if let Some(absentee) = absentee {
-                self.end_lease_of_absentee(absentee);
+            if let Some(lost_client) = lost_client {
+                self.end_lease_of_lost_client(lost_client);
             }
             return;
         }
@@ -184,7 +179,8 @@ impl Broker {
             }
             Some(false) => {
                 self.log_retry(now, key, supplier, &ending);
-                self.catalogue.product_mut(self.orders[key].product).unleased += 1;
+                let order = &self.orders[key];
+                self.index.note_unleased(order.product, &order.id);
                 self.requeue(key);
             }
             Some(true) => self.give_up(now, key, supplier, &ending),
@@ -198,43 +194,15 @@ impl Broker {
         }
     }
 
-    /// Takes an order back that no supplier has; `false` if one has it.
-    pub(super) fn withdraw(&mut self, key: Key<Order>) -> bool {
-        let order = &self.orders[key];
-        let product = order.product;
-        match order.place {
-            Place::Leased => return false,
-            Place::Queued => self.catalogue.unqueue(&mut self.orders, key),
-            Place::Guarded => self.guards.leave(&mut self.orders, key),
-        }
-        self.catalogue.product_mut(product).unleased -= 1;
-        self.drop_order(key);
-        true
-    }
-
     /// To the front: it was first before.
-    fn requeue(&mut self, key: Key<Order>) {
-        let order = &mut self.orders[key];
-        order.place = Place::Queued;
+    fn requeue(&mut self, key: OrderKey) {
+        let order = &self.orders[key];
         self.touched.push(order.product);
-        self.catalogue.enqueue(&mut self.orders, key, true);
+        self.index.give_back(&mut self.orders, key);
     }
 
-    /// Removes an order that is in no list and has no lease.
-    fn drop_order(&mut self, key: Key<Order>) {
-        let Some(order) = self.orders.remove(key) else {
-            return;
-        };
-        if let Some(client) = order.client {
-            self.clients[client].forget(&order.id);
-        }
-        self.catalogue.release(order.product);
-        self.addresses.release(order.address);
-        self.forget_products_of_nobody();
-    }
-
-    fn give_up(&mut self, now: Instant, key: Key<Order>, supplier: Key<Supplier>, ending: &Ending<'_>) {
-        let who = self.suppliers[supplier].who();
+    fn give_up(&mut self, now: Instant, key: OrderKey, supplier: SupplierKey, ending: &Ending<'_>) {
+        let who = self.suppliers[supplier].label();
         let order = &self.orders[key];
         let text = match ending {
             Ending::Failed(reason) if reason.starts_with(REFUSED) => (*reason).to_owned(),
@@ -251,9 +219,9 @@ impl Broker {
     }
 
     /// The order would wait for a slot for which too many wait.
-    fn crowded(&mut self, now: Instant, key: Key<Order>) {
+    fn crowded(&mut self, now: Instant, key: OrderKey) {
         let order = &self.orders[key];
-        self.catalogue.product_mut(order.product).unleased -= 1;
+        self.index.note_not_unleased(order.product, &order.id);
         let text = format!(
             "{MAX_WAITERS_PER_SLOT} other orders wait for the slot at offset {}: one slot takes one order at a time",
             order.offset
@@ -261,15 +229,15 @@ impl Broker {
         self.end_failed(now, key, &text);
     }
 
-    fn end_failed(&mut self, now: Instant, key: Key<Order>, text: &str) {
+    fn end_failed(&mut self, now: Instant, key: OrderKey, text: &str) {
         let text = cut(text, MAX_ERROR_TEXT_BYTES);
         let order = &self.orders[key];
         let (kind, level) = match text.starts_with(REFUSED) {
             true => (Kind::Refused, Level::Info),
             false => (Kind::GivenUp, Level::Error),
         };
-        self.journal.say(now, kind, level, || {
-            let product = &self.catalogue.product(order.product).id;
+        self.journal.record(now, kind, level, || {
+            let product = &self.index.product(order.product).id;
             format!("order {} of {product:?} given up: {text}", order.id.text())
         });
         if let Some(client_key) = order.client {
@@ -287,7 +255,7 @@ impl Broker {
         self.drop_order(key);
     }
 
-    fn report_done(&mut self, key: Key<Order>) {
+    fn report_done(&mut self, key: OrderKey) {
         let order = &self.orders[key];
         let Some(client_key) = order.client else {
             return;
@@ -302,7 +270,7 @@ impl Broker {
         }
     }
 
-    fn log_retry(&mut self, now: Instant, key: Key<Order>, supplier: Key<Supplier>, ending: &Ending<'_>) {
+    fn log_retry(&mut self, now: Instant, key: OrderKey, supplier: SupplierKey, ending: &Ending<'_>) {
         let order = &self.orders[key];
         let (kind, what, n, max) = match ending {
             Ending::Failed(_) => {
@@ -316,9 +284,9 @@ impl Broker {
             ),
             Ending::Done | Ending::Returned => return,
         };
-        self.journal.say(now, kind, Level::Warning, || {
-            let product = &self.catalogue.product(order.product).id;
-            let who = self.suppliers[supplier].who();
+        self.journal.record(now, kind, Level::Warning, || {
+            let product = &self.index.product(order.product).id;
+            let who = self.suppliers[supplier].label();
             let reason = match ending {
                 Ending::Failed(reason) => reason,
                 _ => "connection ended",

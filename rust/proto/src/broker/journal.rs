@@ -43,7 +43,7 @@ impl Journal {
     }
 
     /// Says something, unless much of its kind was said lately. `text` is called only if it is said.
-    pub(super) fn say(&mut self, now: Instant, kind: Kind, level: Level, text: impl FnOnce() -> String) {
+    pub(super) fn record(&mut self, now: Instant, kind: Kind, level: Level, text: impl FnOnce() -> String) {
         let rate = &mut self.rates[kind as usize];
         let over = rate.since.is_none_or(|since| now.saturating_duration_since(since) >= PERIOD);
         if over {

@@ -3,12 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::absent::Absentee;
-use super::catalogue::Product;
-use super::clients::Client;
-use super::guards::Address;
-use super::slab::{Key, Linked, Links};
-use super::suppliers::Supplier;
+use super::ids::{AddressKey, ClientKey, LostClientKey, OrderTag, ProductKey, SupplierKey};
+use super::slab::{Linked, Links, Slab};
 
 /// What a client calls its order; unique within the client only.
 #[derive(Clone)]
@@ -26,7 +22,7 @@ impl OrderId {
         }
     }
 
-    /// What a softs supplier gets to see. With the nonce of the client it says whose order it is even to a broker that never knew it.
+    /// What a softs supplier gets to see. With the nonce it names the client even to a broker that never knew the order.
     pub(super) fn for_softs(&self, nonce: Option<u64>) -> Arc<str> {
         match (self, nonce) {
             (Self::Native(number), Some(nonce)) => format!("{nonce:016x}-{number}").into(),
@@ -48,8 +44,10 @@ pub(super) fn parse_for_softs(text: &str) -> Option<(u64, u64)> {
 /// Where an order is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the queue of its product.
+    /// Has not had its turn, and waits for it in the queue of its client.
     Queued,
+    /// Has had its turn, and is the first to be leased again.
+    GivenBack,
     /// Among those that wait for the end of another lease on the same slot.
     Guarded,
     /// With a supplier.
@@ -60,29 +58,32 @@ pub(super) enum Place {
 pub(super) struct Order {
     pub(super) id: OrderId,
     /// `None`: the client is gone, and only the lease keeps the order.
-    pub(super) client: Option<Key<Client>>,
-    /// Who hears of the end of that lease, if the client should come back.
-    pub(super) absentee: Option<Key<Absentee>>,
-    pub(super) product: Key<Product>,
-    pub(super) address: Key<Address>,
-    /// The supplier that failed last: somebody else should try, if there is one.
-    pub(super) avoid: Option<Key<Supplier>>,
+    pub(super) client: Option<ClientKey>,
+    /// The entry that is told of the end of that lease, if the client should reconnect.
+    pub(super) lost_client: Option<LostClientKey>,
+    pub(super) product: ProductKey,
+    pub(super) address: AddressKey,
+    /// The supplier that failed last: another one should try, if there is one.
+    pub(super) avoid: Option<SupplierKey>,
     pub(super) offset: u64,
     pub(super) slot_size: u64,
     /// The number of the sample in its client's stream, for the supplier.
     pub(super) sequence: u64,
-    pub(super) links: Links<Order>,
+    pub(super) links: Links<OrderTag>,
     pub(super) attempts: u32,
     /// How often a supplier was lost while this was its oldest lease.
     pub(super) lost: u32,
     pub(super) place: Place,
 }
 
-impl Linked for Order {
-    fn links(&self) -> &Links<Self> {
+/// All orders.
+pub(super) type OrderTable = Slab<OrderTag, Order>;
+
+impl Linked<OrderTag> for Order {
+    fn links(&self) -> &Links<OrderTag> {
         &self.links
     }
-    fn links_mut(&mut self) -> &mut Links<Self> {
+    fn links_mut(&mut self) -> &mut Links<OrderTag> {
         &mut self.links
     }
 }

@@ -6,12 +6,9 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::clients::Client;
-use super::slab::Key;
-use super::suppliers::Supplier;
-use super::{Broker, PeerId};
+use super::ids::{ClientKey, SupplierKey};
 use crate::limits::MAX_MESSAGE_BYTES;
-use crate::wire::{Detail, Diagnosis, EndCode, Message, Reply, Stats, ToClient, ToSupplier, WorkGroup};
+use crate::wire::{Detail, Diagnosis, EndCode, Message, Reply, Stats};
 
 /// Room for what is around the entries of a message: command, lengths of lists.
 const ENVELOPE_BYTES: usize = 256;
@@ -21,8 +18,6 @@ pub(super) const NUMBER_BYTES: usize = 9;
 pub(super) const ENTRY_BYTES: usize = 16;
 /// Entries of a message as a whole.
 pub(super) const MAX_CONTENT_BYTES: usize = MAX_MESSAGE_BYTES - ENVELOPE_BYTES;
-/// Groups of a WORKS message that a lease may still join; the others are closed.
-const OPEN_GROUPS: usize = 8;
 /// Emptied lists kept for the next messages.
 const MAX_SPARE: usize = 64;
 
@@ -50,7 +45,7 @@ pub(super) enum Outcome {
     Fulfilled(Arc<str>),
     Failed(Arc<str>),
     Results(Results),
-    /// Orders of earlier connections to whose slots nobody writes any more.
+    /// Orders of earlier connections; no supplier writes to their slots any more.
     Late(Vec<u64>),
 }
 
@@ -70,16 +65,16 @@ pub(super) enum Item<P> {
 
 /// A RESULTS message that grows.
 pub(super) struct Results {
-    done: Vec<u64>,
-    ended: Vec<(u64, EndCode, Box<str>)>,
+    pub(super) done: Vec<u64>,
+    pub(super) ended: Vec<(u64, EndCode, Box<str>)>,
     bytes: usize,
 }
 
 /// The messages that wait for one peer.
 pub(super) struct PeerOut<P> {
-    items: VecDeque<Item<P>>,
+    pub(super) items: VecDeque<Item<P>>,
     /// Whether the peer is in [`Outbox::dirty`].
-    listed: bool,
+    pub(super) listed: bool,
 }
 
 impl<P> PeerOut<P> {
@@ -91,16 +86,16 @@ impl<P> PeerOut<P> {
 /// A peer with messages that wait.
 #[derive(Clone, Copy)]
 pub(super) enum Party {
-    Client(Key<Client>),
-    Supplier(Key<Supplier>),
+    Client(ClientKey),
+    Supplier(SupplierKey),
 }
 
-/// Who has messages that wait.
+/// The peers with messages that wait.
 pub(super) struct Outbox {
     /// May name peers that are gone; a peer that got their key then has an entry too many, which does no harm.
-    dirty: VecDeque<Party>,
+    pub(super) dirty: VecDeque<Party>,
     /// Those of them whose turn comes first: clients that should hear of suppliers before these get their orders. May name others, as above.
-    first: VecDeque<Key<Client>>,
+    pub(super) first: VecDeque<ClientKey>,
     spare: Vec<Vec<u64>>,
 }
 
@@ -123,7 +118,7 @@ impl Outbox {
     }
 
     /// The same for a client, which then hears all it has to hear before any supplier does.
-    pub(super) fn mark_first(&mut self, key: Key<Client>, out: &mut PeerOut<Outcome>) {
+    pub(super) fn mark_first(&mut self, key: ClientKey, out: &mut PeerOut<Outcome>) {
         self.first.push_back(key);
         self.mark(Party::Client(key), out);
     }
@@ -148,7 +143,7 @@ impl Outbox {
         });
     }
 
-    /// Tells a native client that nobody writes any more for an order of an earlier connection.
+    /// Tells a native client that no supplier writes any more for an order of an earlier connection.
     pub(super) fn push_late(&mut self, party: Party, out: &mut PeerOut<Outcome>, order: u64) {
         if let Some(Item::Push(Outcome::Late(orders))) = out.items.back_mut()
             && (orders.len() + 1) * NUMBER_BYTES <= MAX_CONTENT_BYTES
@@ -192,7 +187,7 @@ impl Outbox {
         self.push(party, out, Item::Push(Outcome::Results(results)));
     }
 
-    fn recycle(&mut self, mut list: Vec<u64>) {
+    pub(super) fn recycle(&mut self, mut list: Vec<u64>) {
         if self.spare.len() < MAX_SPARE {
             list.clear();
             self.spare.push(list);
@@ -200,136 +195,8 @@ impl Outbox {
     }
 }
 
-impl Broker {
-    /// Clears `out` and fills it with the next message that has to be sent; says to whom. Call it until it returns `None`,
-    /// once per turn of the loop: what is decided between two drains goes into as few messages as possible.
-    ///
-    /// SUPPLY comes before all WORK and has to be written before it: a client must know of a softs supplier before that one has an order of its.
-    pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
-        out.clear();
-        while let Some(&key) = self.outbox.first.front() {
-            let sent = self.transmit_to_client(key, out);
-            if sent.is_some() {
-                return sent;
-            }
-            self.outbox.first.pop_front();
-        }
-        while let Some(&party) = self.outbox.dirty.front() {
-            let sent = match party {
-                Party::Client(key) => self.transmit_to_client(key, out),
-                Party::Supplier(key) => self.transmit_to_supplier(key, out),
-            };
-            if sent.is_some() {
-                return sent;
-            }
-            self.outbox.dirty.pop_front();
-        }
-        None
-    }
-
-    fn transmit_to_client(&mut self, key: Key<Client>, out: &mut Message) -> Option<PeerId> {
-        let client = self.clients.get_mut(key)?;
-        let peer = client.peer;
-        let Some(item) = client.out.items.pop_front() else {
-            if self.encode_supply(key, out) {
-                return Some(peer);
-            }
-            self.clients[key].out.listed = false;
-            return None;
-        };
-        match item {
-            Item::Answer(answer) => answer.encode(out),
-            Item::Push(Outcome::Fulfilled(order_id)) => {
-                ToClient::Fulfilled { order_id: &order_id }.encode(out)
-            }
-            Item::Push(Outcome::Failed(order_id)) => ToClient::Failed { order_id: &order_id }.encode(out),
-            Item::Push(Outcome::Late(orders)) => ToClient::Late(orders).encode(out),
-            Item::Push(Outcome::Results(results)) => {
-                let ended = results.ended.iter();
-                let message = ToClient::Results {
-                    ended: ended.map(|(order, code, text)| (*order, *code, &**text)).collect(),
-                    done: results.done,
-                };
-                message.encode(out);
-                if let ToClient::Results { done, .. } = message {
-                    self.outbox.recycle(done);
-                }
-            }
-        }
-        Some(peer)
-    }
-
-    fn transmit_to_supplier(&mut self, key: Key<Supplier>, out: &mut Message) -> Option<PeerId> {
-        loop {
-            let supplier = self.suppliers.get_mut(key)?;
-            let peer = supplier.peer;
-            let Some(item) = supplier.out.items.pop_front() else {
-                if self.encode_lanes(key, out) {
-                    return Some(peer);
-                }
-                self.suppliers[key].out.listed = false;
-                return None;
-            };
-            match item {
-                Item::Answer(answer) => answer.encode(out),
-                Item::Push(Work::One(lease)) => self.encode_work(key, lease, out),
-                Item::Push(Work::Many(leases, _)) => {
-                    self.encode_works(key, &leases, out);
-                    self.outbox.recycle(leases);
-                }
-            }
-            // Nothing is left of a message whose leases have all ended before it was sent.
-            if !out.is_empty() {
-                return Some(peer);
-            }
-        }
-    }
-
-    fn encode_work(&self, supplier: Key<Supplier>, lease: u64, out: &mut Message) {
-        let Some(lease) = self.suppliers[supplier].leases.get(&lease) else {
-            return;
-        };
-        let order = &self.orders[lease.order];
-        let work = ToSupplier::Work {
-            order_id: &self.suppliers[supplier].work_id,
-            product_id: &self.catalogue.product(order.product).id,
-            address: self.addresses.text(order.address),
-            offset: order.offset,
-        };
-        work.encode(out);
-    }
-
-    fn encode_works(&self, supplier: Key<Supplier>, leases: &[u64], out: &mut Message) {
-        let held = &self.suppliers[supplier].leases;
-        let (mut groups, mut names) = (Vec::new(), Vec::new());
-        for &number in leases {
-            let Some(lease) = held.get(&number) else {
-                continue;
-            };
-            let order = &self.orders[lease.order];
-            let name = (order.product, order.address, order.slot_size);
-            let open = names.len().saturating_sub(OPEN_GROUPS);
-            let found = names[open..].iter().rposition(|other| *other == name);
-            let at = found.map_or(names.len(), |found| open + found);
-            if at == names.len() {
-                names.push(name);
-                groups.push(WorkGroup {
-                    product_id: &self.catalogue.product(order.product).id,
-                    address: self.addresses.text(order.address),
-                    slot_size: order.slot_size,
-                    leases: Vec::new(),
-                });
-            }
-            groups[at].leases.push((number, order.offset, order.sequence));
-        }
-        if !groups.is_empty() {
-            ToSupplier::Works(groups).encode(out);
-        }
-    }
-}
-
 impl Answer {
-    fn encode(self, out: &mut Message) {
+    pub(super) fn encode(self, out: &mut Message) {
         let ok = Reply::ok();
         match self {
             Self::Ok => ok.encode(out),

@@ -8,9 +8,9 @@ use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
 /// Names an item of a [`Slab`]. An `Option` of it also has 4 bytes.
-pub(super) struct Key<T>(NonZeroU32, PhantomData<fn() -> T>);
+pub(super) struct Key<K>(NonZeroU32, PhantomData<fn() -> K>);
 
-impl<T> Key<T> {
+impl<K> Key<K> {
     fn new(index: usize) -> Self {
         // A slab of 2^32 - 1 items would need hundreds of gigabytes; limits stop it long before.
         let n = u32::try_from(index + 1).unwrap_or(u32::MAX);
@@ -22,42 +22,42 @@ impl<T> Key<T> {
     }
 }
 
-impl<T> Clone for Key<T> {
+impl<K> Clone for Key<K> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Key<T> {}
-impl<T> PartialEq for Key<T> {
+impl<K> Copy for Key<K> {}
+impl<K> PartialEq for Key<K> {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
-impl<T> Eq for Key<T> {}
-impl<T> std::hash::Hash for Key<T> {
+impl<K> Eq for Key<K> {}
+impl<K> std::hash::Hash for Key<K> {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
 }
-impl<T> fmt::Debug for Key<T> {
+impl<K> fmt::Debug for Key<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{}", self.index())
     }
 }
 
-enum Entry<T> {
+enum Entry<K, T> {
     Full(T),
-    Free(Option<Key<T>>),
+    Free(Option<Key<K>>),
 }
 
 /// A table whose items keep their key until they are removed; keys of removed items are used again.
-pub(super) struct Slab<T> {
-    entries: Vec<Entry<T>>,
-    free: Option<Key<T>>,
+pub(super) struct Slab<K, T> {
+    entries: Vec<Entry<K, T>>,
+    free: Option<Key<K>>,
     len: usize,
 }
 
-impl<T> Slab<T> {
+impl<K, T> Slab<K, T> {
     pub(super) fn new() -> Self {
         Self { entries: Vec::new(), free: None, len: 0 }
     }
@@ -66,7 +66,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    pub(super) fn insert(&mut self, item: T) -> Key<T> {
+    pub(super) fn insert(&mut self, item: T) -> Key<K> {
         self.len += 1;
         if let Some(key) = self.free {
             let entry = &mut self.entries[key.index()];
@@ -80,7 +80,7 @@ impl<T> Slab<T> {
         Key::new(self.entries.len() - 1)
     }
 
-    pub(super) fn remove(&mut self, key: Key<T>) -> Option<T> {
+    pub(super) fn remove(&mut self, key: Key<K>) -> Option<T> {
         let entry = self.entries.get_mut(key.index())?;
         if matches!(entry, Entry::Free(_)) {
             return None;
@@ -93,21 +93,21 @@ impl<T> Slab<T> {
         Some(item)
     }
 
-    pub(super) fn get(&self, key: Key<T>) -> Option<&T> {
+    pub(super) fn get(&self, key: Key<K>) -> Option<&T> {
         match self.entries.get(key.index()) {
             Some(Entry::Full(item)) => Some(item),
             _ => None,
         }
     }
 
-    pub(super) fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, key: Key<K>) -> Option<&mut T> {
         match self.entries.get_mut(key.index()) {
             Some(Entry::Full(item)) => Some(item),
             _ => None,
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key<K>, &T)> {
         self.entries.iter().enumerate().filter_map(|(i, entry)| match entry {
             Entry::Full(item) => Some((Key::new(i), item)),
             Entry::Free(_) => None,
@@ -116,17 +116,17 @@ impl<T> Slab<T> {
 }
 
 /// For keys that the broker's own tables hold: they always name an item.
-impl<T> Index<Key<T>> for Slab<T> {
+impl<K, T> Index<Key<K>> for Slab<K, T> {
     type Output = T;
-    fn index(&self, key: Key<T>) -> &T {
+    fn index(&self, key: Key<K>) -> &T {
         match &self.entries[key.index()] {
             Entry::Full(item) => item,
             Entry::Free(_) => panic!("key {key:?} names a removed item"),
         }
     }
 }
-impl<T> IndexMut<Key<T>> for Slab<T> {
-    fn index_mut(&mut self, key: Key<T>) -> &mut T {
+impl<K, T> IndexMut<Key<K>> for Slab<K, T> {
+    fn index_mut(&mut self, key: Key<K>) -> &mut T {
         match &mut self.entries[key.index()] {
             Entry::Full(item) => item,
             Entry::Free(_) => panic!("key {key:?} names a removed item"),
@@ -135,31 +135,31 @@ impl<T> IndexMut<Key<T>> for Slab<T> {
 }
 
 /// The neighbours of an item in the one list that it is in.
-pub(super) struct Links<T> {
-    prev: Option<Key<T>>,
-    next: Option<Key<T>>,
+pub(super) struct Links<K> {
+    prev: Option<Key<K>>,
+    next: Option<Key<K>>,
 }
 
-impl<T> Links<T> {
+impl<K> Links<K> {
     pub(super) fn new() -> Self {
         Self { prev: None, next: None }
     }
 }
 
 /// An item that can be in a [`List`].
-pub(super) trait Linked: Sized {
-    fn links(&self) -> &Links<Self>;
-    fn links_mut(&mut self) -> &mut Links<Self>;
+pub(super) trait Linked<K> {
+    fn links(&self) -> &Links<K>;
+    fn links_mut(&mut self) -> &mut Links<K>;
 }
 
 /// A list of items of one slab; an item is in one list at most.
-pub(super) struct List<T> {
-    head: Option<Key<T>>,
-    tail: Option<Key<T>>,
+pub(super) struct List<K> {
+    head: Option<Key<K>>,
+    tail: Option<Key<K>>,
     len: u32,
 }
 
-impl<T: Linked> List<T> {
+impl<K> List<K> {
     pub(super) fn new() -> Self {
         Self { head: None, tail: None, len: 0 }
     }
@@ -172,15 +172,15 @@ impl<T: Linked> List<T> {
         self.len == 0
     }
 
-    pub(super) fn front(&self) -> Option<Key<T>> {
+    pub(super) fn front(&self) -> Option<Key<K>> {
         self.head
     }
 
-    pub(super) fn after(key: Key<T>, slab: &Slab<T>) -> Option<Key<T>> {
+    pub(super) fn after<T: Linked<K>>(key: Key<K>, slab: &Slab<K, T>) -> Option<Key<K>> {
         slab[key].links().next
     }
 
-    pub(super) fn push_back(&mut self, slab: &mut Slab<T>, key: Key<T>) {
+    pub(super) fn push_back<T: Linked<K>>(&mut self, slab: &mut Slab<K, T>, key: Key<K>) {
         *slab[key].links_mut() = Links { prev: self.tail, next: None };
         match self.tail {
             Some(tail) => slab[tail].links_mut().next = Some(key),
@@ -190,7 +190,7 @@ impl<T: Linked> List<T> {
         self.len += 1;
     }
 
-    pub(super) fn push_front(&mut self, slab: &mut Slab<T>, key: Key<T>) {
+    pub(super) fn push_front<T: Linked<K>>(&mut self, slab: &mut Slab<K, T>, key: Key<K>) {
         *slab[key].links_mut() = Links { prev: None, next: self.head };
         match self.head {
             Some(head) => slab[head].links_mut().prev = Some(key),
@@ -201,7 +201,7 @@ impl<T: Linked> List<T> {
     }
 
     /// Takes out an item that is in this list.
-    pub(super) fn remove(&mut self, slab: &mut Slab<T>, key: Key<T>) {
+    pub(super) fn remove<T: Linked<K>>(&mut self, slab: &mut Slab<K, T>, key: Key<K>) {
         let Links { prev, next } = std::mem::replace(slab[key].links_mut(), Links::new());
         match prev {
             Some(prev) => slab[prev].links_mut().next = next,
@@ -214,7 +214,7 @@ impl<T: Linked> List<T> {
         self.len -= 1;
     }
 
-    pub(super) fn pop_back(&mut self, slab: &mut Slab<T>) -> Option<Key<T>> {
+    pub(super) fn pop_back<T: Linked<K>>(&mut self, slab: &mut Slab<K, T>) -> Option<Key<K>> {
         let key = self.tail?;
         self.remove(slab, key);
         Some(key)
@@ -225,17 +225,18 @@ impl<T: Linked> List<T> {
 mod tests {
     use super::*;
 
-    struct Node(char, Links<Node>);
-    impl Linked for Node {
-        fn links(&self) -> &Links<Self> {
+    enum Tag {}
+    struct Node(char, Links<Tag>);
+    impl Linked<Tag> for Node {
+        fn links(&self) -> &Links<Tag> {
             &self.1
         }
-        fn links_mut(&mut self) -> &mut Links<Self> {
+        fn links_mut(&mut self) -> &mut Links<Tag> {
             &mut self.1
         }
     }
 
-    fn text(list: &List<Node>, slab: &Slab<Node>) -> String {
+    fn text(list: &List<Tag>, slab: &Slab<Tag, Node>) -> String {
         let keys = std::iter::successors(list.front(), |&key| List::after(key, slab));
         keys.map(|key| slab[key].0).collect()
     }
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn keys_of_removed_items_are_used_again() {
-        let mut slab = Slab::new();
+        let mut slab = Slab::<Tag, char>::new();
         let (a, b) = (slab.insert('a'), slab.insert('b'));
         assert_eq!(slab.remove(a), Some('a'));
         assert_eq!((slab.remove(a), slab.get(a), slab.len()), (None, None, 1));

@@ -1,17 +1,18 @@
-//! What STATS tells: figures, why a product may be late, who is connected and what is on order.
+//! What STATS tells: figures, why a product may be late, which peers are connected and what is on order.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::catalogue::Product;
-use super::clients::Client;
+use super::client::Client;
+use super::ids::{ClientKey, ProductKey};
 use super::outbox::{ENTRY_BYTES, MAX_CONTENT_BYTES, NUMBER_BYTES};
-use super::slab::Key;
-use super::suppliers::Supplier;
-use super::{Broker, cut};
+use super::product_index::Product;
+use super::state::Broker;
+use super::supplier::Supplier;
 use crate::limits::{MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS, MAX_DETAIL_PRODUCTS};
+use crate::text::cut;
 use crate::wire::{ClientDetail, Detail, Diagnosis, LaneDetail, ProductDetail, Stats, SupplierDetail};
 
 /// Bytes of a STATS answer besides its lists.
@@ -21,11 +22,11 @@ const PEER_BYTES: usize = 128;
 /// Bytes of a pattern in the detail.
 const MAX_DETAIL_PATTERN_BYTES: usize = 128;
 
-/// Leases, by whose orders and of what they are.
+/// Number of leases by client and by product.
 #[derive(Default)]
 struct Leased {
-    clients: FxHashMap<Key<Client>, u64>,
-    products: FxHashMap<Key<Product>, u64>,
+    clients: FxHashMap<ClientKey, u64>,
+    products: FxHashMap<ProductKey, u64>,
 }
 
 impl Broker {
@@ -35,7 +36,7 @@ impl Broker {
         self.stats_within(MAX_CONTENT_BYTES - STATS_BYTES)
     }
 
-    /// The statistics, who is connected and what is on order. Patterns, clients, suppliers and products get a part of the message each, and are
+    /// The statistics, the connected peers and what is on order. Patterns, clients, suppliers and products get a part of the message each, and are
     /// cut where they would not fit.
     pub(super) fn stats_in_detail(&self, now: Instant) -> (Stats, Option<Box<Detail>>) {
         const EIGHTH: usize = (MAX_CONTENT_BYTES - STATS_BYTES) / 8;
@@ -56,10 +57,10 @@ impl Broker {
 
     /// Why a product may be late.
     pub(super) fn diagnose(&self, now: Instant, product_id: &str) -> Diagnosis {
-        let matching = self.catalogue.matching(product_id);
-        let product = self.catalogue.find(product_id);
+        let matching = self.index.matching(product_id);
+        let product = self.index.find(product_id);
         let mut diagnosis = Diagnosis {
-            queued: product.map_or(0, |product| u64::from(product.unleased)),
+            queued: product.map_or(0, |product| u64::from(product.unleased())),
             ..Diagnosis::default()
         };
         for (_, supplier) in self.suppliers.iter() {
@@ -76,7 +77,7 @@ impl Broker {
     }
 
     fn stats_within(&self, mut room: usize) -> Stats {
-        let sets = || self.catalogue.sets.iter().map(|(_, set)| set);
+        let sets = || self.index.sets.iter().map(|(_, set)| set);
         let patterns: BTreeSet<&str> =
             sets().flat_map(|set| set.patterns.iter().map(|pattern| &**pattern)).collect();
         let fits = |pattern: &&str| {
@@ -108,9 +109,9 @@ impl Broker {
     }
 
     /// The products that the detail has room for.
-    fn longest_queues(&self) -> Vec<Key<Product>> {
-        let rank = |&(_, product): &(Key<Product>, &Product)| std::cmp::Reverse(product.unleased);
-        let mut products: Vec<_> = self.catalogue.in_use().collect();
+    fn longest_queues(&self) -> Vec<ProductKey> {
+        let rank = |&(_, product): &(ProductKey, &Product)| std::cmp::Reverse(product.unleased());
+        let mut products: Vec<_> = self.index.in_use().collect();
         if products.len() > MAX_DETAIL_PRODUCTS {
             products.select_nth_unstable_by_key(MAX_DETAIL_PRODUCTS, rank);
             products.truncate(MAX_DETAIL_PRODUCTS);
@@ -119,19 +120,19 @@ impl Broker {
         products.into_iter().map(|(key, _)| key).collect()
     }
 
-    fn product_detail(&self, leased: &Leased, key: Key<Product>) -> ProductDetail {
-        let product = self.catalogue.product(key);
+    fn product_detail(&self, leased: &Leased, key: ProductKey) -> ProductDetail {
+        let product = self.index.product(key);
         ProductDetail {
             product_id: product.id.as_ref().to_owned(),
-            queued: product.unleased.into(),
+            queued: product.unleased().into(),
             leased: leased.products.get(&key).copied().unwrap_or_default(),
-            suppliers: self.catalogue.sets_of(key).map(|set| u64::from(set.suppliers)).sum(),
+            suppliers: self.index.sets_of(key).map(|set| u64::from(set.suppliers)).sum(),
         }
     }
 
-    fn client_detail(&self, leased: &Leased, key: Key<Client>, client: &Client) -> Option<ClientDetail> {
+    fn client_detail(&self, leased: &Leased, key: ClientKey, client: &Client) -> Option<ClientDetail> {
         let lanes = client.announcement.entries.iter().map(|entry| LaneDetail {
-            product_id: self.catalogue.product(entry.product).id.as_ref().to_owned(),
+            product_id: self.index.product(entry.product).id.as_ref().to_owned(),
             lane: entry.lane,
             generation: entry.generation,
         });
@@ -147,7 +148,7 @@ impl Broker {
     }
 
     fn supplier_detail(&self, now: Instant, supplier: &Supplier) -> Option<SupplierDetail> {
-        let patterns = self.catalogue.sets[supplier.set?].patterns.iter().take(MAX_DETAIL_PATTERNS);
+        let patterns = self.index.sets[supplier.set?].patterns.iter().take(MAX_DETAIL_PATTERNS);
         Some(SupplierDetail {
             peer_id: supplier.number()?,
             name: supplier.name().to_owned(),

@@ -1,85 +1,11 @@
-//! Slots and blocks: who has them, and how they change hands.
+//! How slots and blocks go from one state to the next.
 
 use std::ops::Range;
 
-use super::products::ProductKey;
-use super::{Client, Lanes, OrderNumber, SlotId};
-
-/// Index of a block: slots `block * n` to `block * n + n - 1`, where `n` is [`Config::block`](super::Config::block).
-pub type BlockId = u32;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum State {
-    #[default]
-    Free,
-    /// On order by wire, not sent.
-    Waiting,
-    /// On order by wire, sent.
-    Wire,
-    /// On order through a lane.
-    Lane,
-    /// Written, or not on order any more: at rest in its block.
-    Finished,
-    Held,
-    Quarantined,
-    /// Its order failed for good: it rests in its block until it is ordered again.
-    Failed,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Slot {
-    pub(super) order: OrderNumber,
-    pub(super) state: State,
-    /// A broker that we lost may have given it away: suppliers that write to it stop with their connection, and a broker knows what it gave
-    /// away, but a lane knows nothing of it. So the slot is ordered by wire only, until such an order has ended.
-    pub(super) tainted: bool,
-    /// Failed attempts and dead suppliers, in lanes.
-    pub(super) attempts: u64,
-}
-
-impl Slot {
-    /// Whether it is still to be sent under that number.
-    pub(super) fn is_waiting(&self, order: OrderNumber) -> bool {
-        self.state == State::Waiting && self.order == order
-    }
-}
-
-/// What the slots of a block were ordered for. An order is stale when its block is not `wanted`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Block {
-    pub(super) product: ProductKey,
-    /// Place of its first slot in the stream.
-    pub(super) place: u64,
-    /// Number of its first order, by which the user knows it.
-    pub(super) name: OrderNumber,
-    /// On order or finished, for somebody.
-    pub(super) wanted: bool,
-    pub(super) held: bool,
-    /// Ordered ahead of a request, so it may be taken back for another product.
-    pub(super) prefetched: bool,
-    pub(super) n_finished: u32,
-    /// Slots that are free again.
-    pub(super) n_free: u32,
-}
-
-/// How many slots are in which state (C1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotCounts {
-    /// Free.
-    pub free: usize,
-    /// On order and wanted, through the broker.
-    pub on_wire: usize,
-    /// On order and wanted, through a lane.
-    pub on_lane: usize,
-    /// On order, result unwanted.
-    pub stale: usize,
-    /// Finished, not handed out, or failed and soon ordered again.
-    pub finished: usize,
-    /// Held by the user.
-    pub held: usize,
-    /// A supplier of softs may still write to it.
-    pub quarantined: usize,
-}
+use super::ids::{BlockId, OrderNumber, ProductKey, SlotId};
+use super::lane_port::Lanes;
+use super::slots::{Block, SlotCounts, State};
+use super::state::Client;
 
 impl<L: Lanes> Client<L> {
     /// Counts the slots; takes time in proportion to their number.
@@ -226,7 +152,7 @@ impl<L: Lanes> Client<L> {
         Some(block)
     }
 
-    /// Nobody wants the block any more: its slots become free as soon as nobody writes to them. Orders that only the broker can take back are
+    /// The block is not wanted any more: its slots become free as soon as no supplier writes to them. Orders that only the broker can take back are
     /// noted for [`Client::send_cancels`].
     pub(super) fn dismantle(&mut self, id: BlockId, give_back: bool) {
         let block = &mut self.blocks[id as usize];
@@ -273,7 +199,7 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// Takes an order back that nobody has claimed; its slot is then at rest.
+    /// Takes an order back that no supplier has claimed; its slot is then at rest.
     pub(super) fn cancel_in_lane(&mut self, slot: SlotId) -> bool {
         let cancelled = self.lanes.cancel(slot);
         if cancelled {
@@ -283,7 +209,7 @@ impl<L: Lanes> Client<L> {
         cancelled
     }
 
-    /// Asks the broker for the orders that nobody wants any more.
+    /// Asks the broker for the orders that are stale.
     pub(super) fn send_cancels(&mut self) {
         let orders = std::mem::take(&mut self.unwanted);
         if !orders.is_empty() && self.dialect.is_some() {

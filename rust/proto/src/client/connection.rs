@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use super::lane_port::Lanes;
 use super::products::Supplied;
 use super::requests::Pending;
-use super::{Client, Lanes};
+use super::state::Client;
 use crate::Dialect;
 use crate::wire::{EndCode, Message, Reply, Supply, ToClient};
 
@@ -48,20 +49,11 @@ impl<L: Lanes> Client<L> {
                 }
             }
             Ok(ToClient::Results { done, ended }) => {
-                let mut moved = !done.is_empty();
                 for number in done {
                     self.order_done(number);
                 }
                 for (number, code, text) in ended {
-                    moved |= code != EndCode::Refused;
-                    match code {
-                        EndCode::Refused => self.order_refused(now, number),
-                        EndCode::Failed => self.order_failed(now, number, text, true),
-                        EndCode::Invalid => self.order_failed(now, number, text, false),
-                    }
-                }
-                if moved {
-                    self.retry_refused(now);
+                    self.order_failed(now, number, text, code == EndCode::Failed);
                 }
             }
             Ok(ToClient::Supply(supplies)) => self.handle_supply(&supplies),
@@ -116,7 +108,7 @@ impl<L: Lanes> Client<L> {
                 softs: supply.softs_suppliers,
             };
             self.products.get_mut(key).supply = Some(supplied);
-            // Who orders slot by slot has his first orders made by wire, whoever is quicker.
+            // A user that orders slot by slot has the first orders made by wire, whichever route is quicker.
             if supplied.wire == 0 && !self.recent.is_by_hand() && self.has_lane_suppliers(key) {
                 self.move_waiting_to_lane(key);
             }

@@ -2,66 +2,10 @@
 
 use std::time::Instant;
 
-use super::products::ProductKey;
-use super::{Block, BlockId, Client, Lanes, State};
-
-/// Products asked for lately; they share the slots.
-#[derive(Debug, Default)]
-pub(super) struct Recent {
-    requests: u64,
-    products: Vec<(ProductKey, u64)>,
-    /// The user chooses himself what to order, and takes whatever is finished.
-    is_by_hand: bool,
-}
-
-impl Recent {
-    pub(super) fn clear(&mut self) {
-        self.products.clear();
-    }
-
-    pub(super) fn forget(&mut self, key: ProductKey) {
-        self.products.retain(|&(other, _)| other != key);
-    }
-
-    fn has(&self, key: ProductKey) -> bool {
-        self.products.iter().any(|&(other, _)| other == key)
-    }
-
-    /// From now on the user orders slot by slot.
-    pub(super) fn order_by_hand(&mut self) {
-        self.is_by_hand = true;
-    }
-
-    pub(super) fn is_by_hand(&self) -> bool {
-        self.is_by_hand
-    }
-
-    /// What was asked for last, unless the user orders slot by slot.
-    fn last(&self) -> Option<ProductKey> {
-        if self.is_by_hand {
-            return None;
-        }
-        self.products.iter().max_by_key(|&&(_, last)| last).map(|&(key, _)| key)
-    }
-
-    /// Notes a request.
-    fn touch(&mut self, key: ProductKey, n_blocks: u64) {
-        self.requests += 1;
-        self.is_by_hand = false;
-        let (requests, horizon) = (self.requests, 4 * n_blocks.max(1));
-        if let [(only, last)] = &mut self.products[..]
-            && *only == key
-        {
-            *last = requests;
-            return;
-        }
-        self.products.retain(|(_, last)| requests - last <= horizon);
-        match self.products.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, last)) => *last = requests,
-            None => self.products.push((key, requests)),
-        }
-    }
-}
+use super::ids::{BlockId, ProductKey};
+use super::lane_port::Lanes;
+use super::slots::{Block, State};
+use super::state::Client;
 
 impl<L: Lanes> Client<L> {
     /// Puts blocks on order that have become free, for the product that was asked for last, rather than with the next request.
@@ -101,7 +45,7 @@ impl<L: Lanes> Client<L> {
         }
         let have = self.products.get(key).live as usize;
         if have < share {
-            // Others may have more than their share, since nobody asks for them any more; who has nothing at all gets something of theirs.
+            // Others may have more than their share, since they are not asked for any more; a product that has nothing at all gets something of theirs.
             let theirs = if have == 0 { 0 } else { share };
             self.reclaim_for(key, share - have, theirs);
             self.order_up_to(key, share, most);
@@ -189,7 +133,7 @@ impl<L: Lanes> Client<L> {
         self.send_cancels();
     }
 
-    /// Frees up to `wanted` finished blocks that nobody asked for yet.
+    /// Frees up to `wanted` finished blocks that were not asked for yet.
     pub(super) fn drop_prefetched_finished(&mut self, wanted: usize) {
         let complete: Vec<_> = (0..self.blocks.len() as BlockId)
             .filter(|&id| {

@@ -5,18 +5,15 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::lanes::LaneRef;
-use super::stream::{Plan, Stream};
-use super::{OrderNumber, SlotId};
-
-/// Names a product within one client.
-pub(super) type ProductKey = u32;
+use super::ids::{OrderNumber, ProductKey, SlotId};
+use super::lane_port::LaneRef;
+use super::sequence::{Plan, Stream};
 
 /// Products whose streams are remembered. With more of them, the one that was not asked for in the longest time is forgotten, position and
 /// all, unless it is in use.
 pub const MAX_REMEMBERED: usize = 1024;
 
-/// Who makes a product, as the broker said last.
+/// The suppliers of a product, as the broker reported last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Supplied {
     /// Suppliers that serve the lane, or will as soon as their present call is over.
@@ -47,7 +44,7 @@ pub(super) struct Product {
     pub(super) on_wire: u32,
     /// Slots on order by wire, sent.
     pub(super) sent: u32,
-    /// Like `sent`, and those that nobody wants any more.
+    /// Like `sent`, and those that are stale.
     pub(super) leased: u32,
     /// Orders to be sent. An entry counts only if the slot still waits with that number.
     pub(super) waiting: VecDeque<(SlotId, OrderNumber)>,

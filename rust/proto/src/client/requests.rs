@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::OrderNumber;
+use super::ids::OrderNumber;
 use crate::Dialect;
 use crate::wire::{ClientRequest, Detail, Diagnosis, Message, Reply, Stats};
 
 /// Orders in one message at most: far below the limit of a message whatever the numbers are.
 pub(super) const MAX_BATCH: usize = 16_384;
 
-/// Names a request whose outcome somebody waits for.
+/// Names a request with an outcome that a caller waits for.
 pub type RequestId = u64;
 
 /// How a request ended.
@@ -21,7 +21,7 @@ pub enum Outcome {
     Cancelled(Vec<OrderNumber>),
     /// The broker's statistics.
     Stats(Stats, Option<Diagnosis>),
-    /// The broker's statistics, and who is connected if it can tell.
+    /// The broker's statistics, and the connected peers if it can tell.
     Detail(Stats, Option<Box<Detail>>),
     /// The broker said no, and why.
     Refused(String),

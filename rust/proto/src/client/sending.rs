@@ -1,6 +1,12 @@
 //! Orders on the wire.
 
-use super::{Client, Config, Lanes, OrderNumber, SlotId, State, requests};
+use super::config::Config;
+use super::ids::{OrderNumber, SlotId};
+use super::lane_port::Lanes;
+use super::requests::MAX_BATCH;
+use super::slots::State;
+use super::state::Client;
+use crate::limits::MAX_ORDERS_PER_CLIENT;
 use crate::wire::{ClientRequest, Message};
 
 impl<L: Lanes> Client<L> {
@@ -12,9 +18,10 @@ impl<L: Lanes> Client<L> {
     /// All orders of one product that may be sent, in one message.
     pub(super) fn encode_orders(&mut self, out: &mut Message) -> bool {
         while let Some(&key) = self.sendable.front() {
-            let room = self.room_on_wire(key);
-            let mut batch = Vec::with_capacity(self.products.get(key).waiting.len().min(requests::MAX_BATCH));
-            while batch.len() < room.min(requests::MAX_BATCH)
+            let free = MAX_ORDERS_PER_CLIENT.saturating_sub(self.sent.len());
+            let most = self.room_on_wire(key).min(MAX_BATCH);
+            let mut batch = Vec::with_capacity(self.products.get(key).waiting.len().min(most).min(free));
+            while batch.len() < most.min(free)
                 && let Some((slot, order)) = self.products.get_mut(key).waiting.pop_front()
             {
                 if self.note_sent(slot, order) {
@@ -22,10 +29,13 @@ impl<L: Lanes> Client<L> {
                 }
             }
             let product = self.products.get_mut(key);
-            if product.waiting.is_empty() || batch.len() < requests::MAX_BATCH {
-                // The rest, if any, waits until an order has ended.
+            if product.waiting.is_empty() || batch.len() < MAX_BATCH.min(free) {
+                // The rest, if any, waits until an order of this product has ended.
                 product.sendable = false;
                 self.sendable.pop_front();
+            } else if batch.is_empty() {
+                // The broker has as many orders as one client may have: all products wait until one has ended.
+                return false;
             }
             if !batch.is_empty() {
                 ClientRequest::Orders {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::Model;
+use super::model::Model;
 use crate::log::{Level, LogRecord};
 use crate::wire::{ControlReply, ControlRequest, Message, ModelRef};
 
@@ -58,7 +58,7 @@ struct Pending {
     is_sent: bool,
     /// On any connection.
     was_sent: bool,
-    /// Nobody waits for it any more.
+    /// No caller waits for it any more.
     is_abandoned: bool,
 }
 
@@ -194,7 +194,7 @@ impl Student {
         self.outcomes.remove(&request)
     }
 
-    /// Nobody waits for this request any more: it is not sent, or not again.
+    /// No caller waits for this request any more: it is not sent, or not again.
     pub fn abandon(&mut self, request: Request) {
         self.outcomes.remove(&request);
         let Some(at) = self.requests.iter().position(|pending| pending.id == request) else { return };

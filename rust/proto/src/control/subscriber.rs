@@ -1,8 +1,8 @@
-//! A subscriber's end: subscribes on every connection, and keeps the newest of what it hears until somebody takes it.
+//! A subscriber's end: subscribes on every connection, and keeps the newest of what it receives until it is taken.
 
 use std::collections::VecDeque;
 
-use super::Model;
+use super::model::Model;
 use crate::log::{Level, LogRecord};
 use crate::wire::{Message, Publication};
 

@@ -2,8 +2,8 @@
 
 use regex::RegexSet;
 
-use crate::broker::patterns;
 use crate::limits::MAX_PATTERNS;
+use crate::patterns;
 
 /// The largest weight.
 pub const MAX_WEIGHT: u32 = 1000;

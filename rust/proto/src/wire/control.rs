@@ -1,9 +1,9 @@
 //! The messages of the control channel (`docs/wire.md`, section 5): which model the workers run.
 //!
-//! The configuration of a model is one msgpack value that stands in these messages as it is; nobody on the way looks into it.
+//! The configuration of a model is one msgpack value that stands in these messages as it is; it is not read on the way.
 
-use super::WireError;
-use super::decode::{any_map, split, unknown_command};
+use super::envelope::{any_map, split, unknown_command};
+use super::error::WireError;
 use super::reader::{Reader, cut};
 use crate::limits::{MAX_GENERATION, MAX_ID_BYTES, MAX_MODEL_CFG_BYTES};
 
@@ -65,7 +65,7 @@ pub struct ControlReply<'a> {
     pub generation: Option<u64>,
     /// Its model and that one's configuration, in answer to HELLO.
     pub model: Option<(&'a str, &'a [u8])>,
-    /// In answer to STATS. Not read back: whoever asks is no peer of ours.
+    /// In answer to STATS. Not read back: no peer of this crate asks.
     pub stats: Option<ControlStats>,
 }
 

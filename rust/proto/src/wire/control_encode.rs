@@ -1,9 +1,10 @@
 //! The messages of the control channel to frames.
 
 use super::control::{ControlReply, ControlRequest, ControlStats, ModelRef, NO_MODEL_CFG, Publication};
-use super::encode::{empty_map, two_frames};
+use super::envelope::{empty_map, two_frames};
+use super::message::Message;
 use super::reader::cut;
-use super::{Message, writer};
+use super::writer;
 
 impl ControlRequest<'_> {
     /// Appends the two frames of this message to `out`.

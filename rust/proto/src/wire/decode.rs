@@ -1,9 +1,13 @@
 //! Frames to messages. The requests of a softs peer are as strict as the dataclasses of softs are; its other payloads are not looked into.
 
-use super::reader::{Reader, quoted};
-use super::{
-    ClientRequest, EndCode, Reply, SupplierRequest, ToClient, ToSupplier, WireError, WorkGroup, lanes,
-};
+use super::envelope::{any_map, split, unknown_command};
+use super::error::WireError;
+use super::lanes;
+use super::lists::{flat_triples, list, uints};
+use super::pushes::{EndCode, ToClient, ToSupplier, WorkGroup};
+use super::reader::Reader;
+use super::reply::Reply;
+use super::requests::{ClientRequest, SupplierRequest};
 use crate::limits::MAX_PATTERNS;
 
 impl<'a> ClientRequest<'a> {
@@ -102,26 +106,6 @@ struct Work<'a> {
     product_id: &'a str,
     address: &'a str,
     offset: u64,
-}
-
-/// Command and payload; no payload counts as an empty map.
-pub(super) fn split<'a>(frames: &[&'a [u8]]) -> Result<(&'a [u8], &'a [u8]), WireError> {
-    match *frames {
-        [command, [], ..] => Ok((command, &[0x80])),
-        [command, payload, ..] => Ok((command, payload)),
-        _ => Err(WireError(format!("expected at least 2 frames, got {}", frames.len()))),
-    }
-}
-
-#[cold]
-pub(super) fn unknown_command(command: &[u8]) -> WireError {
-    WireError(format!("unknown command {}", quoted(command)))
-}
-
-pub(super) fn any_map(message: &'static str, payload: &[u8]) -> Result<(), WireError> {
-    let mut reader = Reader::new(message, payload);
-    reader.any_map()?;
-    reader.end()
 }
 
 fn work<'a>(message: &'static str, payload: &'a [u8]) -> Result<Work<'a>, WireError> {
@@ -293,10 +277,9 @@ fn results(payload: &[u8]) -> Result<ToClient<'_>, WireError> {
         let order = reader.uint("ended")?;
         let code = match reader.uint("ended")? {
             1 => EndCode::Failed,
-            2 => EndCode::Refused,
-            3 => EndCode::Invalid,
+            2 => EndCode::Invalid,
             code => {
-                return Err(reader.error("ended", &format!("need a code from 1 to 3, have {code}")));
+                return Err(reader.error("ended", &format!("need a code from 1 to 2, have {code}")));
             }
         };
         Ok((order, code, reader.text("ended")?))
@@ -325,55 +308,4 @@ fn works(payload: &[u8]) -> Result<ToSupplier<'_>, WireError> {
     })?;
     reader.end()?;
     Ok(ToSupplier::Works(groups))
-}
-
-/// An array of integers.
-pub(super) fn uints(reader: &mut Reader<'_>, what: &str) -> Result<Vec<u64>, WireError> {
-    list(reader, what, 1, |reader| reader.uint(what))
-}
-
-/// An array that holds the parts of each triple, one after the other.
-fn flat_triples(reader: &mut Reader<'_>, what: &str) -> Result<Vec<(u64, u64, u64)>, WireError> {
-    let len = reader.array(what)?;
-    if len % 3 != 0 {
-        return Err(reader.error(what, &format!("need triples, have {len} numbers")));
-    }
-    let mut triples = Vec::with_capacity(len / 3);
-    for _ in 0..len / 3 {
-        triples.push((reader.uint(what)?, reader.uint(what)?, reader.uint(what)?));
-    }
-    Ok(triples)
-}
-
-/// An array of values of at least `min_bytes` bytes each, which bounds what its announced length can make us reserve.
-pub(super) fn list<'a, T>(
-    reader: &mut Reader<'a>,
-    what: &str,
-    min_bytes: usize,
-    mut value: impl FnMut(&mut Reader<'a>) -> Result<T, WireError>,
-) -> Result<Vec<T>, WireError> {
-    let len = reader.array(what)?;
-    let mut values = Vec::with_capacity(len.min(reader.remaining() / min_bytes));
-    for _ in 0..len {
-        values.push(value(reader)?);
-    }
-    Ok(values)
-}
-
-/// An array of at most `max` values.
-pub(super) fn short_list<'a, T>(
-    reader: &mut Reader<'a>,
-    what: &str,
-    max: usize,
-    mut value: impl FnMut(&mut Reader<'a>) -> Result<T, WireError>,
-) -> Result<Vec<T>, WireError> {
-    let len = reader.array(what)?;
-    if len > max {
-        return Err(reader.error(what, &format!("{len} elements, at most {max} allowed")));
-    }
-    let mut values = Vec::with_capacity(len.min(reader.remaining() / size_of::<T>()));
-    for _ in 0..len {
-        values.push(value(reader)?);
-    }
-    Ok(values)
 }

@@ -1,8 +1,9 @@
-//! Who is connected and what is on order: what a STATS answer has for a peer that asks for `detail`.
+//! The connected peers and what is on order: what a STATS answer has for a peer that asks for `detail`.
 
-use super::decode::short_list;
+use super::error::WireError;
+use super::lists::short_list;
 use super::reader::Reader;
-use super::{WireError, writer};
+use super::writer;
 use crate::Dialect;
 use crate::limits::{MAX_ANNOUNCED, MAX_DETAIL_PATTERNS, MAX_DETAIL_PEERS, MAX_DETAIL_PRODUCTS};
 

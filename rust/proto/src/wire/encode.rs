@@ -1,7 +1,12 @@
 //! Messages to frames, byte for byte what softs itself would send in the softs dialect.
 
+use super::envelope::{empty_map, two_frames};
+use super::lanes;
+use super::message::Message;
+use super::pushes::{ToClient, ToSupplier};
 use super::reader::cut;
-use super::{ClientRequest, Message, SupplierRequest, ToClient, ToSupplier, lanes, writer};
+use super::requests::{ClientRequest, SupplierRequest};
+use super::writer;
 
 impl ClientRequest<'_> {
     /// Appends the two frames of this message to `out`.
@@ -143,16 +148,6 @@ impl ToSupplier<'_> {
             Self::Terminate => two_frames(out, b"TERMINATE", empty_map),
         }
     }
-}
-
-#[inline]
-pub(super) fn two_frames(out: &mut Message, command: &[u8], payload: impl FnOnce(&mut Vec<u8>)) {
-    out.frame(|out| out.extend_from_slice(command));
-    out.frame(payload);
-}
-
-pub(super) fn empty_map(out: &mut Vec<u8>) {
-    writer::map(out, 0);
 }
 
 fn one_order(out: &mut Message, command: &[u8], order_id: &str) {

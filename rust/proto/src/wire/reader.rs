@@ -4,7 +4,7 @@
 
 use rmp::Marker;
 
-use super::WireError;
+use super::error::WireError;
 use crate::limits::{MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES};
 
 /// A position in one payload.
@@ -212,7 +212,7 @@ impl<'a> Reader<'a> {
     /// A complaint about a part of this message.
     #[cold]
     pub(super) fn error(&self, what: &str, text: &str) -> WireError {
-        WireError(format!("{}: {}: {text}", self.message, cut_to(what, MAX_NAME_IN_ERROR)))
+        WireError(format!("{}: {}: {text}", self.message, crate::text::cut(what, MAX_NAME_IN_ERROR)))
     }
 
     /// The complaint about a key that the message does not have.
@@ -360,7 +360,7 @@ impl<'a> Reader<'a> {
 
 /// `text`, at most [`MAX_ERROR_TEXT_BYTES`] of it.
 pub(super) fn cut(text: &str) -> &str {
-    cut_to(text, MAX_ERROR_TEXT_BYTES)
+    crate::text::cut(text, MAX_ERROR_TEXT_BYTES)
 }
 
 /// Bytes from a peer, readable and short.
@@ -370,14 +370,6 @@ pub(super) fn quoted(bytes: &[u8]) -> String {
 
 /// Bytes of a peer's own words that an error text repeats.
 const MAX_NAME_IN_ERROR: usize = 64;
-
-fn cut_to(text: &str, max: usize) -> &str {
-    let mut end = text.len().min(max);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
-}
 
 fn signed(n: i64) -> Head<'static> {
     u64::try_from(n).map_or(Head::Negative(n), Head::Uint)

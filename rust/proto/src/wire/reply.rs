@@ -1,8 +1,66 @@
 //! The answer to a request, in and out: one frame, `{ok, error, ...}`.
 
-use super::decode::{list, uints};
+use super::detail::Detail;
+use super::error::WireError;
+use super::lists::{list, uints};
+use super::message::Message;
 use super::reader::{Reader, cut};
-use super::{Detail, Diagnosis, Message, Reply, Stats, WireError, writer};
+use super::writer;
+
+/// The answer to a request: one frame, `{ok, error, ...}`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reply<'a> {
+    /// Whether the request was carried out.
+    pub ok: bool,
+    /// Why not.
+    pub error: Option<&'a str>,
+    /// Number of the peer, in answer to HELLO.
+    pub peer_id: Option<u64>,
+    /// Failed attempts after which an order is given up, in answer to HELLO (native).
+    pub max_order_attempts: Option<u64>,
+    /// Echo of the request (native).
+    pub request_id: Option<u64>,
+    /// What DISCARD cancelled, softs dialect (`cancelled` is its length).
+    pub cancelled: Option<Vec<&'a str>>,
+    /// What CANCELS cancelled, native dialect.
+    pub cancelled_orders: Option<Vec<u64>>,
+    /// In answer to STATS.
+    pub stats: Option<Stats>,
+    /// In answer to STATS with a product id (native).
+    pub diagnosis: Option<Diagnosis>,
+    /// In answer to STATS that asks which peers are connected (native).
+    pub detail: Option<Box<Detail>>,
+}
+
+/// The broker's statistics; the fields of `softs.BrokerStats`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Orders queued or leased.
+    pub pending_orders: u64,
+    /// Suppliers that could take one more order now.
+    pub available_suppliers: u64,
+    /// Clients that said HELLO.
+    pub connected_clients: u64,
+    /// Suppliers that said HELLO.
+    pub connected_suppliers: u64,
+    /// Orders fulfilled since the start.
+    pub total_completed: u64,
+    /// All patterns of all connected suppliers, each once.
+    pub product_ids: Vec<String>,
+}
+
+/// Why a product may be late.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Diagnosis {
+    /// Suppliers with a pattern that matches the product.
+    pub matching_suppliers: u64,
+    /// How many of them hold leases.
+    pub busy_suppliers: u64,
+    /// Seconds since the oldest open lease of a matching supplier was given.
+    pub busiest_s: f64,
+    /// Orders of this product that wait for a supplier.
+    pub queued: u64,
+}
 
 impl<'a> Reply<'a> {
     /// The request was carried out.

@@ -1,9 +1,11 @@
 //! One connection: greeting, handshake, traffic.
 
 use super::buffer::Buffer;
+use super::error::ZmtpError;
+use super::event::Event;
 use super::frame::{self, Header, Partial};
 use super::handshake::{GREETING, GREETING_BYTES, check_greeting, read_ready, write_ready};
-use super::{Event, Role, ZmtpError};
+use super::role::Role;
 use crate::Dialect;
 use crate::limits::MAX_PING_CONTEXT_BYTES;
 use crate::wire::Message;

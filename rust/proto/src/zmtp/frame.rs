@@ -1,6 +1,7 @@
 //! Frames: one byte of flags, a length of one or eight bytes, a body.
 
-use super::ZmtpError;
+use super::error::ZmtpError;
+use super::event::Frames;
 use crate::limits::{MAX_COMMAND_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES};
 
 /// More frames of this message follow.
@@ -122,13 +123,13 @@ impl Partial {
 
     /// The frames of the whole message in its `bytes`, and a fresh start.
     #[inline]
-    pub(super) fn finish<'a>(&mut self, bytes: &'a [u8]) -> super::Frames<'a> {
+    pub(super) fn finish<'a>(&mut self, bytes: &'a [u8]) -> Frames<'a> {
         let mut frames: [&[u8]; MAX_FRAMES] = [&[]; MAX_FRAMES];
         for (frame, &(start, end)) in frames.iter_mut().zip(&self.bodies[..self.frames]) {
             *frame = &bytes[start as usize..end as usize];
         }
         let len = self.frames;
         (self.frames, self.body_bytes, self.command_bytes, self.scanned) = (0, 0, 0, 0);
-        super::Frames { frames, len }
+        Frames { frames, len }
     }
 }

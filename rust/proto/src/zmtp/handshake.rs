@@ -1,7 +1,8 @@
 //! The greeting and the READY command.
 
+use super::error::ZmtpError;
 use super::frame::write_command;
-use super::{Role, ZmtpError};
+use super::role::Role;
 use crate::Dialect;
 
 /// Bytes of a greeting.

@@ -75,48 +75,58 @@ fn answers_keep_the_order_of_requests() {
 }
 
 #[test]
-fn the_queue_of_a_product_is_bounded() {
+fn the_queue_of_softs_clients_is_bounded() {
     let mut net = Net::new(Config::default());
     let (softs, native) = (net.client(Softs), net.client(Native));
+    net.orders(native, "p", &(0..100).map(|n| (n, 9000 + 64 * n)).collect::<Vec<_>>());
+    let full = || Got::Error("Queue full for product_id".into());
     for n in 0..17 {
         net.order(softs, &format!("o{n}"), "p", 64 * n);
     }
     let mut expected = vec![Got::Ok; 16];
-    expected.push(Got::Error("Queue full for product_id".into()));
-    assert_eq!(net.take(softs), expected);
-    net.orders(native, "p", &[(1, 9000), (2, 9064)]);
-    let refused = |n| (n, EndCode::Refused, "Queue full for product_id".to_owned());
-    assert_eq!(net.one(native), Got::Results(vec![], vec![refused(1), refused(2)]));
-    net.orders(native, "q", &[(3, 9128)]);
-    assert_eq!(net.take(native), []);
+    expected.push(full());
+    assert_eq!(net.take(softs), expected, "orders of native clients take none of its room");
+    net.order(softs, "another", "q", 0);
+    assert_eq!(net.one(softs), Got::Ok);
 
     // A lease makes room for one; what a supplier is ready for is never refused.
     let supplier = net.supplier(Softs, &["p"]);
     net.ready(supplier);
-    assert_eq!(net.works(supplier)[0].lease, "o0");
-    net.orders(native, "p", &[(4, 9000), (5, 9064)]);
-    assert_eq!(net.one(native), Got::Results(vec![], vec![refused(5)]));
+    let first = net.works(supplier)[0].lease.clone();
+    net.done(supplier, &first, true);
+    net.ready(supplier);
+    assert_eq!(net.works(supplier)[0].lease, "o0", "its turn comes after one order of the other client");
+    net.order(softs, "o17", "p", 64 * 17);
+    net.order(softs, "o18", "p", 64 * 18);
+    assert_eq!(net.take(softs), [Got::Ok, full()]);
+    assert_eq!(net.take(native), [Got::Results(vec![0], vec![])]);
 }
 
 #[test]
 fn what_can_be_leased_at_once_is_not_refused() {
     let mut net = Net::with_queue(1);
-    let client = net.client(Native);
-    let supplier = net.supplier(Native, &["p"]);
-    net.credit(supplier, 3);
+    let client = net.client(Softs);
+    let suppliers: Vec<_> = (0..3).map(|_| net.supplier(Softs, &["p"])).collect();
+    for &supplier in &suppliers {
+        net.ready(supplier);
+    }
     // The second order waits for its slot, and fills the queue; the third does not have to wait.
-    net.orders(client, "p", &[(1, 0), (2, 0), (3, 64), (4, 0)]);
-    assert_eq!(net.leases(supplier), [(1, 0), (2, 64)]);
-    let ended = vec![(4, EndCode::Refused, "Queue full for product_id".into())];
-    assert_eq!(net.one(client), Got::Results(vec![], ended));
+    for (order, offset) in [("1", 0), ("2", 0), ("3", 64), ("4", 0)] {
+        net.order(client, order, "p", offset);
+    }
+    let full = Got::Error("Queue full for product_id".into());
+    assert_eq!(net.take(client), [Got::Ok, Got::Ok, Got::Ok, full.clone()]);
+    let leased: Vec<_> = suppliers.iter().flat_map(|&s| net.works(s)).map(|work| work.offset).collect();
+    assert_eq!(leased, [0, 64]);
 
     let mut net = Net::with_queue(0);
-    let client = net.client(Native);
-    let supplier = net.supplier(Native, &["p"]);
-    net.credit(supplier, 1);
-    net.orders(client, "p", &[(1, 0), (2, 64)]);
-    assert_eq!(net.leases(supplier), [(1, 0)]);
-    assert!(matches!(&net.one(client), Got::Results(done, ended) if done.is_empty() && ended[0].0 == 2));
+    let client = net.client(Softs);
+    let supplier = net.supplier(Softs, &["p"]);
+    net.ready(supplier);
+    net.order(client, "1", "p", 0);
+    net.order(client, "2", "p", 64);
+    assert_eq!(net.take(client), [Got::Ok, full]);
+    assert_eq!(net.works(supplier)[0].offset, 0);
 }
 
 #[test]

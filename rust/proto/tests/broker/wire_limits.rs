@@ -96,7 +96,7 @@ fn a_client_has_a_bounded_number_of_orders() {
     let Got::Results(_, ended) = net.one(client) else { panic!() };
     assert_eq!(
         ended.iter().map(|end| (end.0, end.1)).collect::<Vec<_>>(),
-        [(n, EndCode::Refused), (n + 1, EndCode::Refused)]
+        [(n, EndCode::Invalid), (n + 1, EndCode::Invalid)]
     );
     net.cancels(client, &[]);
     assert!(matches!(net.one(client), Got::Cancelled(7, orders) if orders.len() == MAX_ORDERS_PER_CLIENT));
@@ -119,7 +119,7 @@ fn a_client_has_a_bounded_number_of_orders() {
 
 #[test]
 fn long_messages_are_split() {
-    let mut net = Net::new(Config { max_queue_per_product: 10_000, max_order_attempts: 1 });
+    let mut net = Net::new(Config { max_order_attempts: 1, ..Config::default() });
     let client = net.client(Native);
     let supplier = net.supplier(Native, &[".*"]);
     net.credit(supplier, 1024);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use softs_proto::Dialect;
 use softs_proto::client::{Config, Counters, Ending, Outcome};
 use softs_proto::log::Level;
-use softs_proto::wire::{EndCode, NO_LANE, Reply, ToClient};
+use softs_proto::wire::{NO_LANE, Reply, ToClient};
 
 use crate::desk::{Desk, config};
 use crate::lane_model::ModelLanes;
@@ -361,16 +361,14 @@ fn who_orders_few_ahead_uses_few_slots_again_and_again() {
 }
 
 #[test]
-fn a_refused_wire_order_of_a_mixed_fleet_waits_as_ever() {
+fn a_wire_order_of_a_mixed_fleet_waits_at_the_broker() {
     let (mut desk, lanes) = attached(config(8));
     desk.supply("p", 1, 1, 0);
     assert_eq!(desk.request("p"), None);
-    let placed = desk.placed();
-    assert_eq!((placed.len(), lanes.open_orders().len()), (2, 6));
-    desk.end(&placed[0], EndCode::Refused, "Queue full for product_id");
-    assert!(desk.placed().is_empty());
+    assert_eq!((desk.placed().len(), lanes.open_orders().len()), (2, 6));
     desk.pass(Duration::from_millis(10));
-    assert_eq!(desk.placed(), placed[..1]);
+    assert_eq!(desk.client.poll_timeout(), None, "no order is sent again");
+    assert!(desk.placed().is_empty());
 }
 
 #[test]

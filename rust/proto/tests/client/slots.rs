@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use softs_proto::Dialect;
 use softs_proto::client::{Outcome, ReleaseError};
+use softs_proto::limits::MAX_ORDERS_PER_CLIENT;
 use softs_proto::wire::{EndCode, Reply, Stats, ToClient};
 
 use crate::desk::{Desk, SLOT_SIZE};
@@ -191,18 +192,49 @@ fn a_lost_connection_ends_requests_and_stale_orders() {
 }
 
 #[test]
-fn refused_orders_wait_and_are_placed_again() {
-    let mut desk = Desk::connected(2);
+fn orders_that_a_softs_broker_refuses_wait_and_are_placed_again() {
+    let mut desk = Desk::new(2);
+    desk.connect(Dialect::Softs);
     assert_eq!(desk.request("p"), None);
     let placed = desk.placed();
-    desk.end(&placed[1], EndCode::Refused, "Queue full for product_id");
+    desk.answer(ToClient::Reply(Reply::ok()));
+    desk.answer(ToClient::Reply(Reply::error("Queue full for product_id")));
     assert!(desk.placed().is_empty(), "not at once");
     desk.pass(Duration::from_millis(10));
     assert_eq!(desk.client.poll_timeout(), Some(desk.now));
     assert_eq!(desk.placed(), placed[1..]);
-    desk.end(&placed[1], EndCode::Refused, "Queue full for product_id");
-    desk.done(&placed[..1]);
+    desk.answer(ToClient::Reply(Reply::error("Queue full for product_id")));
+    let order_id = desk.client.order_id(placed[0].number);
+    desk.answer(ToClient::Fulfilled { order_id: &order_id });
     assert_eq!(desk.placed(), placed[1..], "a result means that there is room");
+}
+
+#[test]
+fn a_client_sends_no_more_orders_than_the_broker_takes_of_one() {
+    let most = MAX_ORDERS_PER_CLIENT;
+    let mut desk = Desk::connected(most as u32 + 3);
+    assert_eq!(desk.request("p"), None);
+    let placed = desk.placed();
+    assert_eq!(placed.len(), most);
+    assert_eq!(desk.client.poll_timeout(), None, "the rest waits for a result, not for a time");
+    desk.done(&placed[..2]);
+    assert_eq!(desk.placed().len(), 2);
+    desk.done(&placed[2..]);
+    assert_eq!(desk.placed().len(), 1);
+}
+
+#[test]
+fn orders_of_another_product_wait_for_room_too() {
+    let most = MAX_ORDERS_PER_CLIENT;
+    let mut desk = Desk::connected(most as u32 + 2);
+    for _ in 0..most {
+        desk.client.request_slot("p").unwrap();
+    }
+    let placed = desk.placed();
+    desk.client.request_slot("q").unwrap();
+    assert_eq!((placed.len(), desk.placed().len()), (most, 0));
+    desk.done(&placed[..1]);
+    assert_eq!(desk.placed()[0].product, "q");
 }
 
 #[test]

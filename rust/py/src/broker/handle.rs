@@ -11,7 +11,7 @@ use super::stats;
 use crate::errors::net_error;
 use crate::log::{Record, to_python};
 
-/// A log relay that waits looks up this often.
+/// A log relay that waits wakes this often.
 const LOG_SLICE: Duration = Duration::from_secs(3600);
 
 /// A running broker: one Rust thread, from construction to `stop`.

@@ -1,4 +1,4 @@
-//! Statistics as dictionaries with the names of `softs.BrokerStats`, and who is connected with those of docs/wire.md.
+//! Statistics as dictionaries with the names of `softs.BrokerStats`, and of connected peers with those of docs/wire.md.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};

@@ -12,7 +12,7 @@ use super::stats;
 use crate::errors::{net_error, raise};
 use crate::process::{Owned, blocking};
 
-/// A client that only looks: it has no slots and orders nothing.
+/// A client that only reads statistics: it has no slots and orders nothing.
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct Viewer {
     client: Owned<NetClient>,
@@ -23,7 +23,7 @@ impl Viewer {
     #[new]
     fn new(py: Python<'_>, endpoint: &str) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|e| net_error(py, &e))?;
-        // Nobody waits for these answers in a loop: it sleeps at once.
+        // These answers are not waited for in a loop: it blocks at once.
         let client = NetClient::new(endpoint, Config::default(), Slots::default(), Duration::ZERO);
         Ok(Self { client: Owned::new(client) })
     }
@@ -59,7 +59,7 @@ impl Viewer {
     }
 
     fn close(&self) {
-        // A fork must not say good-bye on its parent's socket.
+        // A fork must not send GOODBYE on its parent's socket.
         if !self.client.is_forked() {
             self.client.close();
         }

@@ -1,4 +1,4 @@
-//! `_core.Ahead`: a batch that is put together while nobody waits for it.
+//! `_core.Ahead`: a batch that is filled while no call waits for it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,8 @@ use crate::errors::{closed, gather_error};
 use crate::memory::buffer::{Background, Buffer, Helper};
 use crate::process::Owned;
 
-/// Rows that a thread fills with the samples that are there, until there are none or all are filled. It waits for nothing but memory.
+/// Rows that a thread fills with the samples that are there, until there are none or all are filled. It waits for
+/// nothing but memory.
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct Ahead {
     client: Arc<Owned<NetClient>>,
@@ -45,7 +46,8 @@ impl Ahead {
 
 #[pymethods]
 impl Ahead {
-    /// Waits for it; how many rows are filled. 0 if it was asked before. Raises if the client is closed, as any other call.
+    /// Waits for it; how many rows are filled. 0 if it was asked before. Raises if the client is closed, as any other
+    /// call.
     fn finish(&self, py: Python<'_>) -> PyResult<usize> {
         let filled = py.detach(|| self.filling.lock().unwrap_or_else(PoisonError::into_inner).wait());
         if self.client.is_closed() {

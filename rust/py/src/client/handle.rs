@@ -35,7 +35,7 @@ pub(crate) struct Client {
     block: u32,
     /// Free slots are overwritten.
     scribble: bool,
-    /// Puts batches together ahead, once somebody wants that.
+    /// Fills batches ahead, from the first call that wants that.
     helper: OnceLock<Helper>,
 }
 
@@ -125,7 +125,7 @@ impl Client {
             && let Some(offset) = slot_id.checked_mul(segment.slot_stride())
         {
             // Slots that do not exist are the business of the call below.
-            let _ = segment.scribble(offset, self.slot_size);
+            let _ = segment.poison(offset, self.slot_size);
         }
         client.release_slot(slot_id).map_err(|e| release_error(py, e))
     }
@@ -227,7 +227,7 @@ impl Client {
                 return;
             }
             if let Some(segment) = &scribbled {
-                let _ = segment.scribble(offset, len);
+                let _ = segment.poison(offset, len);
             }
             // It was handed out above, and is given back once.
             let _ = client.release_block(block);
@@ -287,7 +287,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sleeps while `memory` begins with `word`. If it does not then, `product` is left; whether it was followed until now.
+    /// Sleeps while `memory` begins with `word`. If it does not then, `product` is left; whether it was followed until
+    /// now.
     fn leave_after(
         &self,
         py: Python<'_>,
@@ -298,7 +299,7 @@ impl Client {
         let (client, memory) = (self.client.here(py, "client")?, Buffer::new(memory)?);
         py.detach(|| {
             let memory = memory.foreign();
-            let is_same = memory.sleep_while(word).and_then(|()| memory.has_word(word));
+            let is_same = memory.wait_while(word).and_then(|()| memory.has_word(word));
             is_same.map(|is_same| !is_same && client.leave(product_id))
         })
         .map_err(|error| not_a_futex(py, error))
@@ -347,7 +348,7 @@ impl Client {
     }
 
     fn close(&self) {
-        // A fork must not say good-bye on its parent's socket.
+        // A fork must not send GOODBYE on its parent's socket.
         if !self.client.is_forked() {
             self.client.close();
         }

@@ -1,4 +1,5 @@
-//! Targets of a gather as Python passes them: `(offset in the slot, buffer of n rows)` or `(offset, buffer of decoded rows, Codec)`.
+//! Targets of a gather as Python passes them: `(offset in the slot, buffer of n rows)` or `(offset, buffer of decoded
+//! rows, Codec)`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;

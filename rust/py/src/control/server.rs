@@ -10,7 +10,7 @@ use softs_net::{Endpoint, KeepAlive};
 use crate::errors::net_error;
 use crate::log::{Record, to_python};
 
-/// A log relay that waits looks up this often.
+/// A log relay that waits wakes this often.
 const LOG_SLICE: Duration = Duration::from_secs(3600);
 
 /// The broker's end of the control channel: one Rust thread, from construction to `stop`.

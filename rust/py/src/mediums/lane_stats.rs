@@ -1,4 +1,4 @@
-//! `_core.lane_stats`: the counters in a segment, for people who look.
+//! `_core.lane_stats`: the counters in a segment, for monitoring.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};

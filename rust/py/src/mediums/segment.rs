@@ -13,7 +13,7 @@ use crate::memory::buffer::{Buffer, Lease, Source, bytes_filled_by};
 /// Shorter copies take less time than giving up the GIL and getting it back.
 const DETACH_LEN: usize = 64 << 10;
 
-/// Removes the shared memory of dead owners; returns the names.
+/// Removes the shared memory of owners that have ended; returns the names.
 #[pyfunction]
 pub(crate) fn sweep(py: Python<'_>) -> Vec<String> {
     py.detach(softs_shm::sweep)

@@ -45,7 +45,7 @@ impl<'a, 'py> Source<'a, 'py> {
         match self {
             Self::Bytes(bytes) => {
                 let start = NonNull::from(bytes.as_bytes());
-                // SAFETY: M6: nobody writes to `bytes`, which the borrow keeps; here it is only read.
+                // SAFETY: M6: nothing writes to `bytes`, which the borrow keeps; here it is only read.
                 unsafe { ForeignBytes::new(start, *bytes) }
             }
             Self::Buffer(buffer) => buffer.foreign(),
@@ -61,17 +61,17 @@ impl<'a, 'py> Source<'a, 'py> {
     }
 }
 
-/// New `bytes` of `n` bytes that `fill` writes all of. Unlike [`PyBytes::new_with`], it does not clear them first, which for a large
-/// sample takes as long as the copy.
+/// New `bytes` of `n` bytes that `fill` writes all of. Unlike [`PyBytes::new_with`], it does not clear them first,
+/// which for a large sample takes as long as the copy.
 pub(crate) fn bytes_filled_by<'py>(
     py: Python<'py>,
     n: usize,
     fill: impl FnOnce(ForeignBytes<'_>) -> PyResult<()>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let len = ffi::Py_ssize_t::try_from(n)?;
-    // SAFETY: M6: Python allocates `n` bytes that nobody else knows of before this function returns; they stay in place while
-    // `bytes` lives. They are not initialized yet: `fill` gives them only to a function that writes all of them, or fails, and then
-    // `bytes` is dropped unseen.
+    // SAFETY: M6: Python allocates `n` bytes that nothing else refers to before this function returns; they stay in
+    // place while `bytes` lives. They are not initialized yet: `fill` gives them only to a function that writes all of
+    // them, or fails, and then `bytes` is dropped unseen.
     unsafe {
         let bytes = ffi::PyBytes_FromStringAndSize(std::ptr::null(), len);
         let bytes = Bound::from_owned_ptr_or_err(py, bytes)?.cast_into_unchecked::<PyBytes>();
@@ -113,12 +113,12 @@ impl Buffer {
         // An empty buffer may have no address.
         let nothing = NonNull::slice_from_raw_parts(NonNull::dangling(), 0);
         let bytes = self.bytes.as_slice_ptr().unwrap_or(nothing);
-        // SAFETY: M6: an exported buffer keeps its memory in place until the `PyBuffer` is released, which the borrow prevents.
-        // Python has no Rust references to it.
+        // SAFETY: M6: an exported buffer keeps its memory in place until the `PyBuffer` is released, which the borrow
+        // prevents. Python has no Rust references to it.
         unsafe { ForeignBytes::new(bytes, self) }
     }
 
-    /// As [`Self::foreign`], for somebody who keeps the buffer longer than a borrow can say.
+    /// As [`Self::foreign`], for a caller that keeps the buffer longer than a borrow can express.
     ///
     /// # Safety
     /// The buffer outlives what is returned.
@@ -132,7 +132,8 @@ impl Buffer {
 /// A part of the samples of a batch: where it begins in a slot, the memory of its rows, and what decodes them.
 pub(crate) type Target = (u64, Buffer, Option<Arc<dyn Decode + Send + Sync>>);
 
-/// A batch for threads of ours that write to buffers of Python, which must be `writable` and have `n_rows` rows each. It keeps them.
+/// A batch for native threads that write to buffers of Python, which must be `writable` and have `n_rows` rows each. It
+/// keeps them.
 pub(crate) fn pipeline_batch(product: String, n_rows: usize, targets: Vec<Target>) -> PipelineBatch {
     let (mut rows, mut buffers) = (Vec::new(), Vec::new());
     for (start, buffer, decoder) in targets {
@@ -144,7 +145,8 @@ pub(crate) fn pipeline_batch(product: String, n_rows: usize, targets: Vec<Target
     PipelineBatch::new(product, n_rows, rows, Box::new(buffers))
 }
 
-/// A thread of ours that writes to buffers of Python, one job after the other. It ends soon after this is dropped.
+/// A thread of this library that writes to buffers of Python, one job after the other. It ends soon after this is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Helper {
     jobs: Sender<Box<dyn FnOnce() + Send>>,
@@ -161,7 +163,7 @@ impl Helper {
 
 /// A job of a [`Helper`], and the buffers that it writes to.
 pub(crate) struct Background<T> {
-    /// Says how the job ended; or nothing, once no part of it is left.
+    /// Receives how the job ended; or an error, once no part of it is left.
     end: Receiver<T>,
     /// Dropped after that.
     buffers: Vec<Buffer>,
@@ -175,12 +177,12 @@ impl<T: Send + 'static> Background<T> {
         buffers: Vec<Buffer>,
         work: impl FnOnce(Vec<ForeignBytes<'static>>) -> T + Send + 'static,
     ) -> Self {
-        // SAFETY: M6: the buffers keep the memory, and `drop` lets them go only when the job has ended or is gone.
+        // SAFETY: M6: the buffers keep the memory, and `drop` releases them only when the job has ended or is gone.
         let memory = buffers.iter().map(|buffer| unsafe { buffer.foreign_for_long() }).collect();
-        let (said, end) = channel();
-        // A helper that has ended drops the job, and with it `said`.
+        let (ended, end) = channel();
+        // A helper that has ended drops the job, and with it `ended`.
         let _ = helper.jobs.send(Box::new(move || {
-            let _ = said.send(work(memory));
+            let _ = ended.send(work(memory));
         }));
         Self { end, buffers, process: ProcessToken::current() }
     }
@@ -193,7 +195,7 @@ impl<T: Send + 'static> Background<T> {
 
 impl<T> Drop for Background<T> {
     fn drop(&mut self) {
-        // In a fork there is no helper, and nobody writes to its copy of the memory.
+        // In a fork there is no helper, and nothing writes to its copy of the memory.
         if self.process.is_current() {
             while self.end.recv().is_ok() {}
         }
@@ -201,12 +203,12 @@ impl<T> Drop for Background<T> {
     }
 }
 
-/// Slots as Python sees them: a writable row of bytes without a copy. Whoever uses it keeps the segment mapped (M5).
+/// Slots as Python sees them: a writable row of bytes without a copy. A user of it keeps the segment mapped (M5).
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct Lease {
     view: SlotView,
     first_slot: u32,
-    /// What is to be done when nobody uses the slots any more.
+    /// What is to be done when the slots are not used any more.
     give_back: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -248,8 +250,8 @@ impl Lease {
     unsafe fn __getbuffer__(slf: PyRef<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let len = ffi::Py_ssize_t::try_from(slf.view.len())?;
         let start = slf.view.as_ptr().cast();
-        // SAFETY: the memory stays mapped while `slf` lives (M5), and `view` keeps `slf` until it is released. Python is used to memory that
-        // others write to.
+        // SAFETY: the memory stays mapped while `slf` lives (M5), and `view` keeps `slf` until it is released. Python
+        // is used to memory that others write to.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 0, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

@@ -151,7 +151,8 @@ impl TopK {
         top.map(|top| Self { top }).ok_or_else(|| raise(py, "ConfigError", refused()))
     }
 
-    /// Encodes the rows of `values` that go to each of `outs`: there all values, then all indices, then all log-sum-exps.
+    /// Encodes the rows of `values` that go to each of `outs`: there all values, then all indices, then all
+    /// log-sum-exps.
     fn encode(
         &self,
         py: Python<'_>,

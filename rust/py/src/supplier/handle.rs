@@ -78,8 +78,8 @@ impl Supplier {
         }
     }
 
-    /// Orders that come while there is work are begun with the GIL held: giving it up and getting it back takes longer than a short call. Once a
-    /// millisecond it is given up all the same, for the socket.
+    /// Orders that come while there is work are begun with the GIL held: giving it up and getting it back takes longer
+    /// than a short call. Once a millisecond it is given up all the same, for the socket.
     fn serve(
         &self,
         generator_fn: &Bound<'_, PyAny>,

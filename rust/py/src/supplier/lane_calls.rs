@@ -30,7 +30,8 @@ impl LaneCalls {
         Self { slot_size, has_warned: AtomicBool::new(false) }
     }
 
-    /// Makes the samples in hand. What the generator does wrong goes to the client; what ends this thread is returned, and the orders are given back.
+    /// Makes the claimed samples. What the generator does wrong goes to the client; what ends this thread is returned,
+    /// and the orders are given back.
     pub(super) fn make<'py>(
         &self,
         supplier: &NetSupplier,
@@ -66,7 +67,7 @@ impl LaneCalls {
         Ok(())
     }
 
-    /// Copies what a plain generator returned into the slot, and ends the order; or says what is wrong with it.
+    /// Copies what a plain generator returned into the slot, and ends the order; or returns what is wrong with it.
     fn write<'py>(
         &self,
         supplier: &NetSupplier,
@@ -129,7 +130,8 @@ impl LaneCalls {
         }
     }
 
-    /// Writes and publishes samples that are a list of `bytes` of the right sizes, or all in one; `false` if they are anything else.
+    /// Writes and publishes samples that are a list of `bytes` of the right sizes, or all in one; `false` if they are
+    /// anything else.
     fn publish_bytes(&self, supplier: &NetSupplier, samples: &Bound<'_, PyAny>, n: usize) -> bool {
         let size = self.slot_size;
         let is_large = n.saturating_mul(size) >= DETACH_LEN;
@@ -158,8 +160,8 @@ impl LaneCalls {
         }
     }
 
-    /// Lets the generator write into the slots. Views that it keeps cannot be taken from it: what is written through them later damages whatever
-    /// sample is in the slot by then. Python is told.
+    /// Lets the generator write into the slots. Views that it keeps cannot be taken from it: what is written through
+    /// them later damages whatever sample is in the slot by then. Python is told.
     fn fill<'py>(
         &self,
         supplier: &NetSupplier,
@@ -175,7 +177,7 @@ impl LaneCalls {
                 return Ok(());
             }
         };
-        // Each lease has a share in it for as long as somebody has a view of its slot.
+        // Each lease has a share in it for as long as there is a view of its slot.
         let share = Arc::new(());
         let slots = views.into_iter().map(|view| {
             let share = Arc::clone(&share);
@@ -189,7 +191,7 @@ impl LaneCalls {
             Err(error) => Some(explain(error_fn, product, raised(py, error)?)?),
         };
         for slot in slots.iter() {
-            // Refused where somebody has a view of the view.
+            // Refused where there is a view of the view.
             let _ = slot.call_method0("release");
         }
         let is_kept = Arc::strong_count(&share) > 1;

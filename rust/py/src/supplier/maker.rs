@@ -77,7 +77,7 @@ impl<'py> Maker<'py> {
         })
     }
 
-    /// Has the generator copy what its function returned into the slots, or say what is wrong with it.
+    /// Has the generator copy what its function returned into the slots, or raise what is wrong with it.
     pub(super) fn store(
         &self,
         product: &Bound<'py, PyString>,

@@ -84,7 +84,7 @@ impl<'a> ForeignBytes<'a> {
     ///
     /// # Errors
     /// There are no four bytes, or they are not aligned.
-    pub fn sleep_while(self, word: u32) -> Result<(), Errno> {
+    pub fn wait_while(self, word: u32) -> Result<(), Errno> {
         // The caller checks the word again after a change, a wake or a signal.
         self.futex(libc::FUTEX_WAIT, word).or_else(|error| match error {
             Errno::AGAIN | Errno::INTR => Ok(()),
@@ -95,7 +95,7 @@ impl<'a> ForeignBytes<'a> {
     /// Wakes all waiting threads.
     ///
     /// # Errors
-    /// As for [`Self::sleep_while`].
+    /// As for [`Self::wait_while`].
     pub fn wake(self) -> Result<(), Errno> {
         self.futex(libc::FUTEX_WAKE, i32::MAX.unsigned_abs())
     }
@@ -105,7 +105,7 @@ impl<'a> ForeignBytes<'a> {
     /// number after it.
     ///
     /// # Errors
-    /// As for [`Self::sleep_while`].
+    /// As for [`Self::wait_while`].
     pub fn count_change(self) -> Result<(), Errno> {
         self.word()?.fetch_add(1, Ordering::Release);
         self.wake()
@@ -114,7 +114,7 @@ impl<'a> ForeignBytes<'a> {
     /// Whether the first four bytes are still `word`.
     ///
     /// # Errors
-    /// As for [`Self::sleep_while`].
+    /// As for [`Self::wait_while`].
     pub fn has_word(self, word: u32) -> Result<bool, Errno> {
         Ok(self.word()?.load(Ordering::Acquire) == word)
     }
@@ -168,7 +168,7 @@ mod tests {
                 .map(|_| {
                     scope.spawn(|| {
                         while word.load(Ordering::Relaxed) == 7 {
-                            foreign(&word).sleep_while(7).unwrap();
+                            foreign(&word).wait_while(7).unwrap();
                         }
                     })
                 })
@@ -177,7 +177,7 @@ mod tests {
             assert!(waiting.iter().all(|thread| !thread.is_finished()), "nothing has changed");
             foreign(&word).count_change().unwrap();
         });
-        foreign(&word).sleep_while(7).unwrap();
+        foreign(&word).wait_while(7).unwrap();
         assert_eq!([7, 8].map(|known| foreign(&word).has_word(known).unwrap()), [false, true]);
     }
 
@@ -185,14 +185,14 @@ mod tests {
     fn a_word_is_four_aligned_bytes() {
         let word = AtomicU32::new(0);
         let short = foreign(&word).part(1, 3).unwrap();
-        assert_eq!(short.sleep_while(0), Err(Errno::INVAL));
+        assert_eq!(short.wait_while(0), Err(Errno::INVAL));
         assert_eq!(short.wake(), Err(Errno::INVAL));
         assert_eq!(short.count_change(), Err(Errno::INVAL));
         let words = [const { AtomicU32::new(0) }; 2];
         let bytes = NonNull::new(words.as_ptr().cast::<u8>().cast_mut()).unwrap();
         // SAFETY: M6: valid while `words` is borrowed, and never written to.
         let both = unsafe { ForeignBytes::new(NonNull::slice_from_raw_parts(bytes, 8), &words) };
-        assert_eq!(both.part(2, 4).unwrap().sleep_while(0), Err(Errno::INVAL));
+        assert_eq!(both.part(2, 4).unwrap().wait_while(0), Err(Errno::INVAL));
         assert_eq!(both.part(2, 4).unwrap().has_word(0), Err(Errno::INVAL));
         assert_eq!(short.has_word(0), Err(Errno::INVAL));
     }

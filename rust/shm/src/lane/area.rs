@@ -41,7 +41,7 @@ pub(crate) struct ClientEntry {
     pub(crate) pid: AtomicU32,
     pub(crate) start: AtomicU32,
     pub(crate) pid_ns: AtomicU64,
-    pub(crate) bell_fd: AtomicU32,
+    pub(crate) doorbell_fd: AtomicU32,
     /// 1 once the rest is there.
     pub(crate) ready: AtomicU32,
     /// 1: suppliers should use non-temporal stores.
@@ -54,7 +54,7 @@ pub(crate) struct SupplierEntry {
     /// Process number in the high half, its start in the low half; 0 is a free entry.
     pub(crate) holder: AtomicU64,
     pub(crate) pid_ns: AtomicU64,
-    pub(crate) bell_fd: AtomicU32,
+    pub(crate) doorbell_fd: AtomicU32,
     /// 1 once the rest is there.
     pub(crate) ready: AtomicU32,
     /// Incremented when the entry is taken.
@@ -83,7 +83,7 @@ const _: () = {
     assert!(offset_of!(ClientEntry, pid) == 0);
     assert!(offset_of!(ClientEntry, start) == 4);
     assert!(offset_of!(ClientEntry, pid_ns) == 8);
-    assert!(offset_of!(ClientEntry, bell_fd) == 16);
+    assert!(offset_of!(ClientEntry, doorbell_fd) == 16);
     assert!(offset_of!(ClientEntry, ready) == 20);
     assert!(offset_of!(ClientEntry, streaming) == 24);
     assert!(size_of::<LaneHeader>() == LANE_LEN as usize);
@@ -95,7 +95,7 @@ const _: () = {
     assert!(size_of::<SupplierEntry>() == SUPPLIER_LEN as usize);
     assert!(offset_of!(SupplierEntry, holder) == 0);
     assert!(offset_of!(SupplierEntry, pid_ns) == 8);
-    assert!(offset_of!(SupplierEntry, bell_fd) == 16);
+    assert!(offset_of!(SupplierEntry, doorbell_fd) == 16);
     assert!(offset_of!(SupplierEntry, ready) == 20);
     assert!(offset_of!(SupplierEntry, generation) == 24);
     assert!(offset_of!(SupplierEntry, room) == 28);

@@ -89,13 +89,13 @@ enum Place {
 }
 
 impl Segment {
-    /// The client's end of the lanes of this segment, which only its owner can have, and only once. `bell_fd` is the
+    /// The client's end of the lanes of this segment, which only its owner can have, and only once. `doorbell_fd` is the
     /// descriptor by which suppliers wake this process.
     ///
     /// # Errors
     /// [`SegmentError::NotOwner`] where another process created it, [`SegmentError::Refused`] where it has no lanes
     /// or they have a client already.
-    pub fn lane_owner(self: &Arc<Self>, bell_fd: u32) -> Result<LaneClient, SegmentError> {
+    pub fn lane_client(self: &Arc<Self>, doorbell_fd: u32) -> Result<LaneClient, SegmentError> {
         if !self.is_owner() {
             return Err(SegmentError::NotOwner {
                 name: self.address().to_owned(),
@@ -107,7 +107,7 @@ impl Segment {
         if self.has_lane_client.swap(true, Ordering::Relaxed) {
             return Err(self.refused("its lanes have a client already"));
         }
-        area.header().client.register(identity, bell_fd);
+        area.header().client.register(identity, doorbell_fd);
         let lanes = (0..N_LANES).map(|_| LaneState::default()).collect();
         let places = vec![Place::Nowhere; area.n_slots() as usize];
         Ok(LaneClient {
@@ -235,7 +235,7 @@ impl LaneClient {
     /// entry as it was read first: what the table contains by now does not count.
     ///
     /// It may have been woken for an order that it did not claim: call [`Self::wake_list`] for all lanes.
-    pub fn owner_died(&mut self, supplier: &Supplier) {
+    pub fn supplier_ended(&mut self, supplier: &Supplier) {
         let entry = self.area.suppliers().get(supplier.index as usize);
         let now = entry.and_then(|entry| entry.read(supplier.index));
         if !now.is_some_and(|now| now.is_same(supplier)) {
@@ -303,7 +303,7 @@ impl LaneClient {
     /// The suppliers of a lane, and those of them that do not wait: one bit each, by their index in the table. A
     /// supplier that does not wait will see all orders that were placed before this call.
     #[must_use]
-    pub fn who_is_awake(&self, lane: LaneRef) -> (u64, u64) {
+    pub fn attached_and_awake(&self, lane: LaneRef) -> (u64, u64) {
         if self.state_of(lane).is_none() {
             return (0, 0);
         }
@@ -349,7 +349,7 @@ impl LaneClient {
     /// Announces that this process is about to wait until `n_ended` more orders have ended, at least 1, or does not
     /// wait if 0. Before it blocks it must [`Self::poll`] once more, and call this again with the number that is then
     /// left.
-    pub fn sleep_for(&self, n_ended: u32) {
+    pub fn await_ended(&self, n_ended: u32) {
         doorbell::await_changes(&self.area.header().client_awaits.word, n_ended);
     }
 

@@ -14,9 +14,9 @@ use crate::{Identity, MAX_SUPPLIERS, Segment, SegmentError};
 #[test]
 fn only_the_owner_has_lanes_and_only_once() {
     let client = Client::new(8);
-    assert!(matches!(client.segment.lane_owner(1), Err(SegmentError::Refused { .. })), "once");
+    assert!(matches!(client.segment.lane_client(1), Err(SegmentError::Refused { .. })), "once");
     let peer = Arc::new(Segment::attach_shm(client.segment.address()).unwrap());
-    assert!(matches!(peer.lane_owner(1), Err(SegmentError::NotOwner { .. })));
+    assert!(matches!(peer.lane_client(1), Err(SegmentError::NotOwner { .. })));
     let me = Identity::current().unwrap();
     let foreign = Identity { pid_ns: me.pid_ns + 1, ..me };
     assert!(
@@ -26,11 +26,11 @@ fn only_the_owner_has_lanes_and_only_once() {
 
     let bare = Arc::new(Segment::create_shm(None, 8, 1).unwrap());
     assert!(LaneSupplier::attach(Arc::clone(&bare), me, 1).is_err(), "no owner of lanes yet");
-    drop(bare.lane_owner(1).unwrap());
+    drop(bare.lane_client(1).unwrap());
     assert!(LaneSupplier::attach(Arc::clone(&bare), me, 1).is_err(), "and no more");
     bare.unlink().unwrap();
     let many = Arc::new(Segment::create_shm(None, 1, (1 << 20) + 1).unwrap());
-    assert!(many.lane_owner(1).unwrap_err().to_string().contains("at most 1048576 slots"));
+    assert!(many.lane_client(1).unwrap_err().to_string().contains("at most 1048576 slots"));
     assert!(many.lane_stats().is_none());
     many.unlink().unwrap();
 }
@@ -67,7 +67,7 @@ fn a_known_supplier_loses_its_claims_only_when_it_ends_whatever_the_table_contai
     client.area().suppliers()[0].holder.store(0x7fff_ffff << 32, Ordering::Relaxed);
     let [damaged] = client.lanes.suppliers()[..] else { panic!("it is there") };
     assert!(damaged.is_same(&seen) && damaged.identity != seen.identity);
-    client.lanes.owner_died(&seen);
+    client.lanes.supplier_ended(&seen);
     assert_eq!(client.polled(), [Finished { slot: 0, ending: Ending::Lost }]);
     assert_eq!(client.lanes.suppliers(), []);
     drop(claim);
@@ -88,7 +88,7 @@ fn suppliers_of_a_replaced_file_do_not_touch_the_new_segment() {
     // By one of the same layout, and by a smaller one: the old mapping must stay backed.
     for n_slots in [100, 2] {
         let old = create(100);
-        let mut client = old.lane_owner(1).unwrap();
+        let mut client = old.lane_client(1).unwrap();
         let supplier = attach();
         let lane = client.open_lane().unwrap();
         assert!(supplier.join(lane) && client.place(lane, 0, 0) && client.place(lane, 1, 0));
@@ -101,7 +101,7 @@ fn suppliers_of_a_replaced_file_do_not_touch_the_new_segment() {
         let len = std::fs::metadata(&path).unwrap().len();
         let new = create(n_slots);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
-        let mut client = new.lane_owner(1).unwrap();
+        let mut client = new.lane_client(1).unwrap();
         let fresh = client.open_lane().unwrap();
         assert_eq!(fresh, lane, "the same reference, another lane");
         let suppliers = [attach(), attach()];
@@ -114,7 +114,7 @@ fn suppliers_of_a_replaced_file_do_not_touch_the_new_segment() {
         );
         assert!(matches!(supplier.write(&claim, &[1; 4096]), Err(SegmentError::Gone { .. })));
         assert!(!supplier.publish(claim, Ok(())));
-        supplier.set_sleeping(true);
+        supplier.set_waiting(true);
         assert_eq!(client.wake_list(fresh, 9, u64::MAX), [0; 0]);
         drop((supplier, unused));
         assert_eq!((client.suppliers().len(), client.n_attached(fresh)), (2, 2));
@@ -187,7 +187,7 @@ fn the_slot_of_an_overwritten_order_stays_out_of_use() {
         }
         let entry = client.lanes.suppliers()[supplier.index() as usize];
         supplier.die();
-        client.lanes.owner_died(&entry);
+        client.lanes.supplier_ended(&entry);
         assert_eq!(client.polled(), []);
         assert!(!client.lanes.place(lane, 0, 0) && !client.lanes.cancel(0) && !client.lanes.is_settled(lane));
     }
@@ -286,22 +286,22 @@ fn with_damaged_tables_both_ends_stay_within_bounds() {
             }
             for supplier in &suppliers {
                 supplier.join(lane);
-                supplier.set_sleeping(round % 2 == 0);
+                supplier.set_waiting(round % 2 == 0);
             }
-            client.lanes.sleep_for(round % 9);
+            client.lanes.await_ended(round % 9);
             noise.damage_all([&membership.attached, &me.pid_ns, &header.client_awaits.word]);
             noise.damage_all([&header.suppliers_waiting.word, &header.table_version.word]);
             noise.damage_halves([
                 &membership.generation,
                 &me.pid,
                 &me.start,
-                &me.bell_fd,
+                &me.doorbell_fd,
                 &me.ready,
                 &me.streaming,
             ]);
             for entry in area.suppliers().iter().take(4) {
                 noise.damage_all([&entry.holder, &entry.pid_ns]);
-                noise.damage_halves([&entry.bell_fd, &entry.ready, &entry.generation]);
+                noise.damage_halves([&entry.doorbell_fd, &entry.ready, &entry.generation]);
             }
 
             let n_new = round as usize % 5;
@@ -310,7 +310,7 @@ fn with_damaged_tables_both_ends_stay_within_bounds() {
             n_woken += woken.len();
             for supplier in &suppliers {
                 let _ = supplier.has_senior_awake(lane);
-                let _ = supplier.client_to_wake(round);
+                let _ = supplier.must_wake_client(round);
                 let claims: Vec<_> = (0..3).map_while(|_| supplier.claim(lane)).collect();
                 for claim in claims {
                     assert!(claim.slot() < 8);
@@ -321,17 +321,22 @@ fn with_damaged_tables_both_ends_stay_within_bounds() {
             let entries = client.lanes.suppliers();
             assert!(entries.iter().all(|entry| entry.index < MAX_SUPPLIERS));
             for entry in entries.iter().filter(|entry| entry.index % 3 == round % 3) {
-                client.lanes.owner_died(entry);
+                client.lanes.supplier_ended(entry);
                 n_died += 1;
             }
             let unknown = Identity { pid: 1, start: 1, pid_ns: 1 };
             let index = noise.next() as u32;
-            client.lanes.owner_died(&Supplier { index, generation: 1, identity: unknown, bell_fd: 0 });
+            client.lanes.supplier_ended(&Supplier {
+                index,
+                generation: 1,
+                identity: unknown,
+                doorbell_fd: 0,
+            });
             n_ended += check_ends(&mut client);
             let _ = (
                 client.lanes.suppliers_version(),
                 client.lanes.n_attached(lane),
-                client.lanes.who_is_awake(lane),
+                client.lanes.attached_and_awake(lane),
             );
             assert!(client.segment.lane_stats().is_some());
             // It leaves if it can, and another one attaches if it can.
@@ -357,7 +362,7 @@ fn a_view_shows_the_slot_and_keeps_it() {
     // SAFETY: M5: the view keeps the mapping, which no other process has.
     let seen = unsafe { std::slice::from_raw_parts(view.as_ptr(), 4).to_vec() };
     assert_eq!((seen.as_slice(), view.len(), view.is_empty()), (b"seen".as_slice(), 64, false));
-    view.segment().scribble(64, 64).unwrap();
+    view.segment().poison(64, 64).unwrap();
     let mut bytes = [0; 65];
     view.segment().read(63, &mut bytes).unwrap();
     assert_eq!((bytes[0], &bytes[1..]), (0, [0xff; 64].as_slice()));

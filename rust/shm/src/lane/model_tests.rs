@@ -131,7 +131,7 @@ impl World {
                 std::mem::replace(&mut self.suppliers[supplier], fresh).die();
                 self.claims[supplier].clear();
                 let dead = self.client.lanes.suppliers().into_iter().find(|entry| entry.index == index);
-                self.client.lanes.owner_died(&dead.unwrap());
+                self.client.lanes.supplier_ended(&dead.unwrap());
                 for order in self.model.values_mut() {
                     if matches!(order, Order::Held { supplier: dead, .. } if *dead == supplier) {
                         *order = Order::Ended(Ending::Lost);

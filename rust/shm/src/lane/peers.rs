@@ -17,7 +17,7 @@ pub struct Supplier {
     /// Its process.
     pub identity: Identity,
     /// The descriptor of its doorbell, in its process.
-    pub bell_fd: u32,
+    pub doorbell_fd: u32,
 }
 
 impl Supplier {
@@ -29,11 +29,11 @@ impl Supplier {
 }
 
 impl ClientEntry {
-    pub(crate) fn register(&self, identity: Identity, bell_fd: u32) {
+    pub(crate) fn register(&self, identity: Identity, doorbell_fd: u32) {
         self.pid.store(identity.pid, Ordering::Relaxed);
         self.start.store(identity.start, Ordering::Relaxed);
         self.pid_ns.store(identity.pid_ns, Ordering::Relaxed);
-        self.bell_fd.store(bell_fd, Ordering::Relaxed);
+        self.doorbell_fd.store(doorbell_fd, Ordering::Relaxed);
         // SYNC(client-known): pairs with `read`; the identity is complete.
         self.ready.store(1, Ordering::Release);
     }
@@ -49,7 +49,7 @@ impl ClientEntry {
             start: self.start.load(Ordering::Relaxed),
             pid_ns: self.pid_ns.load(Ordering::Relaxed),
         };
-        Some((identity, self.bell_fd.load(Ordering::Relaxed)))
+        Some((identity, self.doorbell_fd.load(Ordering::Relaxed)))
     }
 
     /// Sets how suppliers should write the slots.
@@ -78,7 +78,7 @@ impl SupplierEntry {
             return None;
         }
         let identity = self.holder()?;
-        Some(Supplier { index, generation, identity, bell_fd: self.bell_fd.load(Ordering::Relaxed) })
+        Some(Supplier { index, generation, identity, doorbell_fd: self.doorbell_fd.load(Ordering::Relaxed) })
     }
 
     fn holder(&self) -> Option<Identity> {
@@ -88,7 +88,7 @@ impl SupplierEntry {
     }
 
     /// Takes the entry if it is free, or if it is that of a process that was killed while it registered.
-    fn register(&self, identity: Identity, bell_fd: u32) -> bool {
+    fn register(&self, identity: Identity, doorbell_fd: u32) -> bool {
         let left = match self.holder() {
             None => 0,
             Some(holder) => {
@@ -105,7 +105,7 @@ impl SupplierEntry {
             // SYNC(entry-taken): pairs with `read`; the last use is over.
             self.generation.fetch_add(1, Ordering::Release);
             self.pid_ns.store(identity.pid_ns, Ordering::Relaxed);
-            self.bell_fd.store(bell_fd, Ordering::Relaxed);
+            self.doorbell_fd.store(doorbell_fd, Ordering::Relaxed);
             for counter in &self.counters {
                 counter.store(0, Ordering::Relaxed);
             }
@@ -123,8 +123,8 @@ impl SupplierEntry {
 }
 
 /// Takes a free entry; `None` when all are in use.
-pub(crate) fn register(area: &Area, identity: Identity, bell_fd: u32) -> Option<u32> {
-    let index = area.suppliers().iter().position(|entry| entry.register(identity, bell_fd))? as u32;
+pub(crate) fn register(area: &Area, identity: Identity, doorbell_fd: u32) -> Option<u32> {
+    let index = area.suppliers().iter().position(|entry| entry.register(identity, doorbell_fd))? as u32;
     changed(area.header());
     Some(index)
 }

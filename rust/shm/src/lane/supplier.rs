@@ -60,12 +60,12 @@ impl Claim {
 }
 
 impl LaneSupplier {
-    /// Enters the table of an attached segment. `bell_fd` is the descriptor by which the client wakes this process.
+    /// Enters the table of an attached segment. `doorbell_fd` is the descriptor by which the client wakes this process.
     ///
     /// # Errors
     /// [`SegmentError::Refused`] where the segment has no lanes or no client, the client is in another pid namespace,
     /// or the table is full.
-    pub fn attach(segment: Arc<Segment>, identity: Identity, bell_fd: u32) -> Result<Self, SegmentError> {
+    pub fn attach(segment: Arc<Segment>, identity: Identity, doorbell_fd: u32) -> Result<Self, SegmentError> {
         let area = Area::new(&segment)?;
         let refused = |why: &str| Err(segment.refused(why));
         let Some(client) = area.header().client.read().filter(|_| area.is_current()) else {
@@ -74,7 +74,7 @@ impl LaneSupplier {
         if client.0.pid_ns != identity.pid_ns {
             return refused("its client cannot see this process: they are in different pid namespaces");
         }
-        let Some(index) = peers::register(&area, identity, bell_fd) else {
+        let Some(index) = peers::register(&area, identity, doorbell_fd) else {
             return refused(&format!("{MAX_SUPPLIERS} suppliers are attached already"));
         };
         let policy = area.header().client.cache_policy();
@@ -225,7 +225,7 @@ impl LaneSupplier {
     }
 
     /// Whether a senior supplier of this lane, one with a lower index, does not wait. It checks all orders before it
-    /// blocks, also those that this supplier leaves to it, if this is called after [`Self::set_sleeping`].
+    /// blocks, also those that this supplier leaves to it, if this is called after [`Self::set_waiting`].
     #[must_use]
     pub fn has_senior_awake(&self, lane: LaneRef) -> bool {
         let Some(ring) = self.ring(lane) else { return false };
@@ -236,13 +236,13 @@ impl LaneSupplier {
     /// Whether the caller must wake the client after `n_ended` orders have ended; `u32::MAX` wakes it for another
     /// reason.
     #[must_use]
-    pub fn client_to_wake(&self, n_ended: u32) -> bool {
+    pub fn must_wake_client(&self, n_ended: u32) -> bool {
         doorbell::count_changes(&self.area.header().client_awaits.word, n_ended)
     }
 
     /// Announces that this supplier is about to wait, or does not wait. Before it blocks it must check
     /// [`Self::has_orders`] once more.
-    pub fn set_sleeping(&self, sleeping: bool) {
+    pub fn set_waiting(&self, sleeping: bool) {
         let waiting = &self.area.header().suppliers_waiting.word;
         if !self.is_current() {
             return;

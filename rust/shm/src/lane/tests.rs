@@ -17,7 +17,7 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(n_slots: u64) -> Self {
         let segment = Arc::new(Segment::create_shm(None, 64, n_slots).unwrap());
-        let lanes = segment.lane_owner(7).unwrap();
+        let lanes = segment.lane_client(7).unwrap();
         Self { segment, lanes }
     }
 
@@ -54,7 +54,7 @@ fn dies(client: &mut Client, supplier: LaneSupplier) {
     let index = supplier.index();
     supplier.die();
     let supplier = client.lanes.suppliers().into_iter().find(|supplier| supplier.index == index).unwrap();
-    client.lanes.owner_died(&supplier);
+    client.lanes.supplier_ended(&supplier);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn orders_of_a_dead_supplier_are_reclaimed() {
     assert!(victim.publish(done_one, Ok(())) && victim.publish(failed, Err("last words")));
     // It had begun to fail the one that it holds.
     errors::put(&client.area(), victim.index(), held.slot(), "half a text");
-    victim.set_sleeping(true);
+    victim.set_waiting(true);
     let version = client.lanes.suppliers_version();
     dies(&mut client, victim);
     assert_ne!(client.lanes.suppliers_version(), version);
@@ -292,7 +292,7 @@ fn a_supplier_that_left_or_was_replaced_is_not_taken_for_dead() {
     let supplier = client.supplier();
     assert_eq!(client.lanes.suppliers()[0].index, old.index);
     let claim = supplier.claim(lane).unwrap();
-    client.lanes.owner_died(&old);
+    client.lanes.supplier_ended(&old);
     assert_eq!(client.lanes.poll(), None);
     assert!(supplier.publish(claim, Ok(())));
 }
@@ -306,7 +306,7 @@ fn an_entry_with_claims_stays_until_its_process_ends() {
     let claim = supplier.claim(lane).unwrap();
     drop(supplier);
     let [supplier] = client.lanes.suppliers()[..] else { panic!("it left") };
-    client.lanes.owner_died(&supplier);
+    client.lanes.supplier_ended(&supplier);
     assert_eq!(client.polled(), [lost(0)]);
     drop(claim);
 }
@@ -412,28 +412,28 @@ fn waiting_suppliers_are_woken_once_and_round_robin() {
     }
     assert_eq!(client.lanes.wake_list(lane, 9, u64::MAX), [0; 0], "no supplier waits");
     for supplier in &suppliers {
-        supplier.set_sleeping(true);
+        supplier.set_waiting(true);
     }
     assert_eq!(client.lanes.wake_list(lane, 0, u64::MAX), [0; 0]);
     assert_eq!(client.lanes.wake_list(lane, 1, u64::MAX), [0]);
     assert_eq!(client.lanes.wake_list(lane, 9, u64::MAX), [1], "the third one does not serve this lane");
-    suppliers[0].set_sleeping(true);
-    suppliers[1].set_sleeping(true);
-    suppliers[1].set_sleeping(false);
+    suppliers[0].set_waiting(true);
+    suppliers[1].set_waiting(true);
+    suppliers[1].set_waiting(false);
     assert_eq!(client.lanes.wake_list(lane, 9, !1), [0; 0], "the first one cannot be reached");
     assert_eq!(client.lanes.wake_list(lane, 9, u64::MAX), [0]);
 
-    assert!(!suppliers[0].client_to_wake(1));
-    client.lanes.sleep_for(1);
-    assert!(suppliers[0].client_to_wake(1) && !suppliers[1].client_to_wake(1));
-    client.lanes.sleep_for(1);
-    client.lanes.sleep_for(0);
-    assert!(!suppliers[0].client_to_wake(1));
-    client.lanes.sleep_for(4);
-    assert!(!suppliers[0].client_to_wake(1) && !suppliers[1].client_to_wake(2));
-    assert!(suppliers[0].client_to_wake(2) && !suppliers[1].client_to_wake(1), "once, for the last one");
-    client.lanes.sleep_for(4);
-    assert!(suppliers[0].client_to_wake(u32::MAX), "for another reason at once");
+    assert!(!suppliers[0].must_wake_client(1));
+    client.lanes.await_ended(1);
+    assert!(suppliers[0].must_wake_client(1) && !suppliers[1].must_wake_client(1));
+    client.lanes.await_ended(1);
+    client.lanes.await_ended(0);
+    assert!(!suppliers[0].must_wake_client(1));
+    client.lanes.await_ended(4);
+    assert!(!suppliers[0].must_wake_client(1) && !suppliers[1].must_wake_client(2));
+    assert!(suppliers[0].must_wake_client(2) && !suppliers[1].must_wake_client(1), "once, for the last one");
+    client.lanes.await_ended(4);
+    assert!(suppliers[0].must_wake_client(u32::MAX), "for another reason at once");
 }
 
 #[test]
@@ -445,7 +445,7 @@ fn a_client_that_closes_cancels_its_orders() {
     let claim = supplier.claim(lane).unwrap();
     let segment = Arc::new(Segment::create_shm(None, 8, 1).unwrap());
     segment.unlink().unwrap();
-    drop(std::mem::replace(&mut client.lanes, segment.lane_owner(1).unwrap()));
+    drop(std::mem::replace(&mut client.lanes, segment.lane_client(1).unwrap()));
     assert!(!supplier.has_orders(lane) && supplier.claim(lane).is_none());
     assert!(supplier.publish(claim, Ok(())), "its slot was not ordered again");
 }

@@ -110,7 +110,7 @@ impl Segment {
     }
 
     /// Poisons bytes that must not be used any more, so that a late reader sees it.
-    pub fn scribble(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
+    pub fn poison(&self, offset: u64, len: u64) -> Result<(), SegmentError> {
         self.check(offset, len)?;
         let done = self.access.fill(self.file.as_fd(), offset, len, POISON);
         done.map_err(|errno| self.failed("write to", len, errno))

@@ -22,8 +22,9 @@ mod tests;
 #[cfg(test)]
 mod ticket_tests;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) use access::write_all;
+#[cfg(not(loom))]
 pub(crate) use control_block::SEGMENT_ID_AT;
 pub use control_block::{LAYOUT_VERSION, MAGIC};
 pub use gather::Rows;
@@ -36,6 +37,7 @@ pub(crate) use lane_layout::{
 };
 pub use lane_layout::{MAX_SUPPLIERS, N_LANES};
 pub use layout::BLOCK_LEN;
+#[cfg(not(loom))]
 pub(crate) use map::Map;
 pub use names::Names;
 pub use open::AttachPolicy;

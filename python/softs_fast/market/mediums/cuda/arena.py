@@ -1,7 +1,7 @@
-"""A client's slots on its device, and waiting for what other processes do there.
+"""A client's slots on its device, and waits for the work of other processes there.
 
-No stream ever waits for an event of another process: should that one be killed, the event is never done, and a stream that waits for it can
-neither be taken back nor outlived. So it is always a thread that waits, and looks whether the other process lives.
+No stream waits for an event of another process: if that process is killed, the event never completes, and a wait that
+was submitted to a stream cannot be cancelled. So a thread waits, and checks whether the other process is alive.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["Arena", "await_event", "local_arena"]
 
 
 class Arena:
-    """Memory for the slots of one client on a device, with two events per slot. It is freed when nobody refers to it any more.
+    """Memory for the slots of one client on a device, with two events per slot, freed with its last reference.
 
     Args:
-        n_slots: how many slots.
-        payload_bytes: of a sample.
+        n_slots: number of slots.
+        payload_bytes: bytes of a sample.
         device: number of the device.
 
     Raises:
@@ -34,7 +34,7 @@ class Arena:
     def __init__(self, n_slots: int, payload_bytes: int, device: int) -> None:
         self.device = device
         self.payload_bytes = payload_bytes
-        #: From one slot to the next, bytes.
+        #: Bytes from one slot to the next.
         self.stride = -(-payload_bytes // _ALIGNMENT) * _ALIGNMENT
         self.generation = secrets.randbits(64)
         self.memory = _kernels.CudaMemory(n_slots * self.stride, device)
@@ -44,11 +44,11 @@ class Arena:
         _arenas[self.generation] = self
 
     def address(self, slot_id: int) -> int:
-        """Return where a slot begins."""
+        """Return the device address of a slot."""
         return self.memory.address + slot_id * self.stride
 
     def ticket(self, slot_id: int) -> Ticket:
-        """Return what another process needs to know of a slot."""
+        """Return the ticket of a slot, by which another process opens it."""
         return Ticket(
             self.generation,
             slot_id,
@@ -63,52 +63,52 @@ class Arena:
         )
 
     def __del__(self) -> None:
-        """In a fork the memory is the parent's, and CUDA does not work."""
+        """Drop the arenas in a forked child: their memory is the parent's, and CUDA does not work there."""
         if hasattr(self, "_pid") and self._pid != os.getpid():
             _of_parents.append((self.memory, self.filled, self.drained))
 
 
 def local_arena(ticket: Ticket) -> Arena | None:
-    """Return the arena of a ticket if it is one of this very process: CUDA opens no handles of its own process."""
+    """Return the arena of a ticket if this process owns it: CUDA does not open handles of the same process."""
     arena = _arenas.get(ticket.generation)
     return arena if arena is not None and arena._pid == os.getpid() == ticket.owner.pid else None
 
 
 def await_event(event: _kernels.CudaEvent, recorder: Process, what: str) -> None:
-    """Wait until the last record of an event is done.
+    """Wait until the last record of an event has completed.
 
     Args:
         event: recorded by another process.
         recorder: that process.
-        what: what it means that it is not done, for the error.
+        what: consequence of an event that does not complete, for the error.
 
     Raises:
-        PeerLost: the process has ended, or half a minute has passed, and it is not done.
+        PeerLost: the process has ended, or half a minute has passed, and the event has not completed.
     """
     if event.is_done():
         return
-    began = looked = time.monotonic()
+    began = checked_at = time.monotonic()
     pause_s = 0.0
     while not event.is_done():
         now = time.monotonic()
-        if now - looked >= _LOOK_S:
-            looked = now
-            # It may have done it before it ended.
+        if now - checked_at >= _CHECK_INTERVAL_S:
+            checked_at = now
+            # The event may have completed before the process ended.
             if not is_alive(recorder) and not event.is_done():
                 raise PeerLost(f"{what}: process {recorder.pid} has ended")
-            if now - began >= _PATIENCE_S:
-                raise PeerLost(f"{what}: not within {_PATIENCE_S:.0f} s, and process {recorder.pid} lives")
+            if now - began >= _TIMEOUT_S:
+                raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {recorder.pid} lives")
         time.sleep(pause_s)
         pause_s = min(_LONGEST_S, pause_s + _STEP_S)
 
 
-#: What the widest loads of a device are aligned to, and tensors of all dtypes.
+#: Alignment of the widest loads of a device, and of tensors of all dtypes.
 _ALIGNMENT = 256
-_PATIENCE_S = 30.0
-#: How often to look whether the other process lives, and how long to sleep at most; a kernel takes some microseconds.
-_LOOK_S = 0.01
+_TIMEOUT_S = 30.0
+#: Interval of checks that the other process is alive, and the longest sleep; a kernel takes some microseconds.
+_CHECK_INTERVAL_S = 0.01
 _LONGEST_S = 0.001
 _STEP_S = 0.00001
 _arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()
-#: What a fork must not free.
+#: Arenas that a fork must not free.
 _of_parents: list[object] = []

@@ -30,24 +30,25 @@ logger = logging.getLogger(__name__)
 class CudaIpcMedium(SegmentMedium):
     """Slots in the memory of a CUDA device, for suppliers of the same user on the same machine.
 
-    Orders travel as with `ShmMedium`: the medium is a segment whose slots hold a ticket each, which says where on the device the sample
-    goes. Suppliers write there from their own process, from a device that is the same or reaches it, and a student's batches are tensors on
-    the device. A supplier that cannot do that writes into the segment, whose memory is taken only then, and logs why, once per client; so
-    does a client that has no device, which then gets its batches on the host.
+    Orders travel as with `ShmMedium`: the medium is a segment with one ticket in each slot, which names the place of
+    the sample on the device. Suppliers write there from their own process, from the same device or one with peer
+    access, and a student's batches are tensors on the device. A supplier that cannot do that writes into the segment,
+    which allocates memory only then, and logs the cause once per client. A client without a device gets its batches
+    on the host.
 
     Args:
         address: name of the segment; default when creating: ``sl_`` and 16 hexadecimal digits.
         slot_size: bytes of one sample.
-        num_slots: number of slots. All of their memory on the device is allocated at once, by cudaMalloc itself.
+        num_slots: number of slots. All of their memory on the device is allocated at once, by cudaMalloc.
         create: create the medium rather than attach to one.
         device: number of the device, when creating; default: the current one of torch.
         **kwargs: ignored.
 
     Raises:
-        ConfigError: no address to attach to, a malformed name, sizes that make no segment, or no such device.
-        SegmentError: the name is taken, does not exist, belongs to another user or to another medium, or there is not enough memory
-            on the host or on the device.
-        WireError: what it attaches to has no valid tickets.
+        ConfigError: no address to attach to, a malformed name, sizes that are out of range, or no such device.
+        SegmentError: the name is taken, does not exist, belongs to another user or to another medium, or there is not
+            enough memory on the host or on the device.
+        WireError: the segment to attach to has no valid tickets.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class CudaIpcMedium(SegmentMedium):
 
     @classmethod
     def slot_bytes(cls, slot_size: int) -> int:
-        """Return how many bytes of the segment a slot takes: ticket, receipt, and room for the sample."""
+        """Return the bytes of a slot in the segment: ticket, receipt, and space for the sample."""
         return -(-(PAYLOAD_AT + slot_size) // _BLOCK_BYTES) * _BLOCK_BYTES
 
     @classmethod
@@ -96,7 +97,7 @@ class CudaIpcMedium(SegmentMedium):
         Raises:
             ConfigError: the name is malformed.
             SegmentError: it does not exist, belongs to another user or another medium, or is damaged.
-            WireError: it has no valid tickets.
+            WireError: the segment has no valid tickets.
         """
         return cls(address=address, slot_size=0, num_slots=0, create=False)
 
@@ -104,28 +105,28 @@ class CudaIpcMedium(SegmentMedium):
     def attach_limited(
         cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
     ) -> Self:
-        """As `attach`, for an address that came in an order; shared memory needs no further limits."""
+        """Attach as `attach` does, for an address from an order; shared memory needs no further limits."""
         return cls.attach(address)
 
     @property
     def arena(self) -> Arena | None:
-        """The slots on the device of this client; None for who is attached, has closed it, or has no device."""
+        """The slots on the device of this client; None if attached, closed, or without a device."""
         return self._arena
 
     def write(self, byte_offset: int, data: Data) -> bool:
-        """Store one sample, as who is attached.
+        """Store one sample, as an attached supplier.
 
         Args:
             byte_offset: of the slot within the segment.
             data: slot_size bytes.
 
         Returns:
-            False, and a logged warning, when that was not possible; a supplier should attach again.
+            False, and a logged warning, if that was not possible; a supplier should attach again.
         """
         return self.write_if(byte_offset, data, _always) is True
 
     def write_if(self, byte_offset: int, data: Data, may_write: Callable[[], bool]) -> bool | None:
-        """As `SegmentMedium.write_if`; the sample goes to the client's device."""
+        """Write as `SegmentMedium.write_if` does; the sample goes to the client's device."""
         receipt = bytearray(RECEIPT_BYTES)
 
         def write() -> bool:
@@ -137,14 +138,14 @@ class CudaIpcMedium(SegmentMedium):
             return True
 
         try:
-            # What is locked is the place of the receipt: one per slot.
+            # The lock covers the receipt: one per slot.
             return self._segment.write_locked(byte_offset + RECEIPT_AT, receipt, write) or None
         except Exception as error:
             self._warn(byte_offset, error)
             return False
 
     def share_writers(self, writers: Writers) -> None:
-        """Write through arenas that the supplier has open already, and closes."""
+        """Write through arenas that the supplier has opened and will close."""
         self._writers, self._owns_writers = writers, False
 
     def read(self, slot_id: int) -> bytes:
@@ -154,11 +155,11 @@ class CudaIpcMedium(SegmentMedium):
             slot_size bytes.
 
         Raises:
-            PeerLost: its supplier was killed before its work on the device was done: the sample is lost.
+            PeerLost: the supplier was killed before its work on the device was done: the sample is lost.
             SegmentError: there is no such slot, or the medium is closed.
             ConfigError: this is not the owner.
             WireError: the slot has no sample.
-            ForkedError: the owner is another process, of which this is a fork.
+            ForkedError: the owner is the parent process of this fork.
         """
         address = self.settle(slot_id)
         if address is None:
@@ -170,7 +171,7 @@ class CudaIpcMedium(SegmentMedium):
         return data.tobytes()
 
     def read_into(self, slot_id: int, buffer: Any, start: int = 0) -> None:
-        """As `SegmentMedium.read_into`; raises as `read`."""
+        """Copy as `SegmentMedium.read_into` does; raises as `read`."""
         view = memoryview(buffer).cast("B")
         if start + len(view) > self.slot_size:
             raise SegmentError(
@@ -179,17 +180,18 @@ class CudaIpcMedium(SegmentMedium):
         view[:] = self.read(slot_id)[start : start + len(view)]
 
     def settle(self, slot_id: int) -> int | None:
-        """Wait until the sample of a finished slot is there, as the owner, and bring it to the device if it came through the segment.
+        """As the owner, wait for the sample of a finished slot, and copy it to the device if it is in the segment.
 
         Returns:
-            Its address on the device; None if there is no device, and it is in the segment.
+            Its address on the device; None if there is no device and the sample is in the segment.
 
         Raises:
             As `read`.
         """
         if self._pid != os.getpid():
             raise ForkedError(
-                "this medium belongs to the process that made it, of which this is a fork; make it in the process that uses it"
+                "this medium belongs to the process that made it, of which this is a fork; make it in the process that "
+                "uses it"
             )
         if not self.is_owner:
             raise ConfigError("only the client that owns a CudaIpcMedium reads from it")
@@ -201,23 +203,25 @@ class CudaIpcMedium(SegmentMedium):
         arena = self._arena
         if arena is None:
             if receipt.place != Place.IN_SEGMENT:
-                raise WireError(f"slot {slot_id}: its sample is said to be on a device, but there is none")
+                raise WireError(
+                    f"slot {slot_id}: its receipt places the sample on a device, but there is none"
+                )
             return None
         if receipt.place == Place.AFTER_EVENT:
             writer = Process(receipt.writer_pid, receipt.writer_start, 0)
             await_event(arena.filled[slot_id], writer, f"the sample in slot {slot_id} is lost")
         elif receipt.place == Place.IN_SEGMENT:
-            self._bring_to_device(arena, slot_id)
+            self._copy_to_device(arena, slot_id)
         return arena.address(slot_id)
 
     def drain(self, slot_ids: Iterable[int], stream: int) -> None:
-        """Let suppliers write into slots again once a stream has done what was submitted to it; before they are released."""
+        """Record, before slots are released, that a stream has read them; suppliers wait for that."""
         if self._arena is not None:
             for slot_id in slot_ids:
                 self._arena.drained[slot_id].record(stream)
 
     def close(self) -> None:
-        """Let go of the slots and, as the owner, release the lock. Idempotent. The name stays until `unlink`.
+        """Release the slots and, as the owner, the lock. Idempotent. The name stays until `unlink`.
 
         Memory on the device is freed when the last tensor on it is gone.
         """
@@ -252,7 +256,8 @@ class CudaIpcMedium(SegmentMedium):
             self._arena = arena = Arena(num_slots, slot_size, device)
         except _kernels.CudaError as error:
             raise SegmentError(
-                f"cannot allocate {num_slots} slots of {slot_size} bytes on CUDA device {device}: {error}; use fewer slots, or ShmMedium"
+                f"cannot allocate {num_slots} slots of {slot_size} bytes on CUDA device {device}: {error}; use fewer "
+                "slots, or ShmMedium"
             ) from error
         for slot_id in range(num_slots):
             segment.write(slot_id * segment.slot_size, arena.ticket(slot_id).encode())
@@ -262,14 +267,14 @@ class CudaIpcMedium(SegmentMedium):
         return slot_id * self._segment.slot_size
 
     def _stream(self) -> _kernels.CudaStream:
-        """A stream for copies from and to the host, which waits for nothing that the user does."""
+        """Return a stream for copies from and to the host, which does not wait for the user's work."""
         if self._copies is None:
             assert self._arena is not None
             self._copies = _kernels.CudaStream(self._arena.device)
         return self._copies
 
     def _payload(self, slot_id: int) -> np.ndarray[Any, Any]:
-        """The sample of a slot in the segment, uint8 [slot_size]."""
+        """Return the sample of a slot in the segment, uint8 [slot_size]."""
         payload = self._payloads.get(slot_id)
         if payload is None:
             memory: Any = self._segment.reserve(self._at(slot_id), self._segment.slot_size)
@@ -280,7 +285,7 @@ class CudaIpcMedium(SegmentMedium):
         return payload
 
     def _register(self, slot: np.ndarray[Any, Any]) -> None:
-        """Pin the memory of a slot, so that copies need no buffer in between."""
+        """Register the memory of a slot with CUDA, so that copies need no staging buffer."""
         try:
             _kernels.cuda_register(slot.ctypes.data, slot.nbytes)
         except _kernels.CudaError as error:
@@ -292,8 +297,8 @@ class CudaIpcMedium(SegmentMedium):
         else:
             self._registered.append(slot.ctypes.data)
 
-    def _bring_to_device(self, arena: Arena, slot_id: int) -> None:
-        """Copy a sample from the segment to its place in the arena, once that has been read; at the end it is there."""
+    def _copy_to_device(self, arena: Arena, slot_id: int) -> None:
+        """Copy a sample from the segment to its slot in the arena once the last one was read, and wait for the copy."""
         payload, stream = self._payload(slot_id), self._stream()
         arena.drained[slot_id].wait(stream.handle)
         _kernels.cuda_copy(arena.address(slot_id), payload.ctypes.data, self.slot_size, stream.handle)
@@ -304,5 +309,5 @@ def _always() -> bool:
     return True
 
 
-#: What the slots of a segment of tickets are made of.
+#: Slot sizes in a segment of tickets are multiples of this.
 _BLOCK_BYTES = 4096

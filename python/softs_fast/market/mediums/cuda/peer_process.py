@@ -1,4 +1,4 @@
-"""Identity and liveness of processes, as tickets and receipts name them."""
+"""Identity and liveness of other processes, safe against reused process numbers."""
 
 from __future__ import annotations
 

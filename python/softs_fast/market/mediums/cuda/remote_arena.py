@@ -1,4 +1,4 @@
-"""The arena of a client as one of its suppliers sees it: memory on a device, a stream to work in, and what that work still needs."""
+"""A supplier's view of a client's arena: its memory, a stream to work in, and references that pending work needs."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceSlot", "RemoteArena", "Row", "device_for"]
 
-#: Of a tensor on the device its address, items and dtype; offset in the slot in bytes, and dtype there: as `_kernels.cuda_pack` takes it.
+#: Address, items and dtype of a tensor on the device; its offset in the slot in bytes, and dtype there: a row of
+#: `_kernels.cuda_pack`.
 Row = tuple[int, int, str, int, str]
 
 
 class RemoteArena:
     """The arena of one client, opened for work on one device of this process.
 
-    Where it cannot be, there is a `refusal`, and samples go through the segment instead.
+    If it cannot be opened, `refusal` is set, and samples go through the segment instead.
 
     Args:
-        ticket: one of the client's.
-        device: on which work is done.
+        ticket: any ticket of the client.
+        device: number of the device that does the work.
     """
 
     def __init__(self, ticket: Ticket, device: int) -> None:
         self.owner = ticket.owner
-        #: Why it cannot be opened; empty if it was, or if the client has no device.
+        #: Why it cannot be opened; empty if it is open, or if the client has no device.
         self.refusal = ""
         self.is_open = False
         self.local: Arena | None = None
         self._mapping: _kernels.CudaMapping | None = None
-        #: Of its slots in the segment any one, which knows whether the client has closed it.
+        #: Any of its slots in the segment, to find out whether the client has closed it.
         self.head: _core.Lease | None = None
         self._in_flight: deque[tuple[_kernels.CudaEvent, object]] = deque()
         self._idle_events: list[_kernels.CudaEvent] = []
@@ -53,7 +54,7 @@ class RemoteArena:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody will read what is written there: the client has ended or closed it."""
+        """Whether the client has ended or has closed it, so that nothing reads what is written."""
         gone = self.head is not None and self.head.is_gone
         return gone or not is_alive(self.owner)
 
@@ -64,16 +65,16 @@ class RemoteArena:
         copies: Sequence[Sequence[tuple[int, int, int]]],
         keep: object,
     ) -> Place:
-        """Write samples, one into each slot, after what torch's current stream has been given so far.
+        """Write samples, one into each slot, after all work submitted to torch's current stream so far.
 
         Args:
-            slots: of this arena, drained.
+            slots: slots of this arena, drained.
             rows: for each slot, tensors on this device.
-            copies: for each slot, what lies on the host: offset in the slot, address, bytes.
-            keep: what keeps the memory of all these; it is kept until the work is done.
+            copies: for each slot, data on the host: offset in the slot, address, bytes.
+            keep: owner of the memory of all these; it is referenced until the work is done.
 
         Returns:
-            Where the samples are, for their receipts.
+            Places of the samples, for their receipts.
         """
         stream, ready = self.stream.handle, self._ready
         ready.record(cuda.current_stream(self.device))
@@ -81,7 +82,7 @@ class RemoteArena:
         if self.is_near:
             base, n_bytes, starts = self._base, self._n_bytes, [slot.ticket.offset for slot in slots]
         else:
-            # Work of one device in memory of another is slow where it goes by single loads, so it gets there in one copy.
+            # Single stores to the memory of another device are slow, so the sample is copied there as a whole.
             stride = -(-slots[0].ticket.payload_bytes // _ALIGNMENT) * _ALIGNMENT
             scratch = cuda.empty((stride * len(slots),), "uint8", self.device)
             keep = (keep, scratch)
@@ -107,12 +108,12 @@ class RemoteArena:
             return Place.AFTER_EVENT
         for slot, start in zip(slots, starts, strict=True):
             _kernels.cuda_copy(slot.address, base + start, slot.ticket.payload_bytes, stream)
-        # An event belongs to one device, and this is another.
+        # An event belongs to one device, and this is another one.
         self.stream.synchronize()
         return Place.IN_ARENA
 
     def close(self) -> None:
-        """Wait for the work that is under way and let go of the memory."""
+        """Wait for the pending work and release the memory."""
         if self.is_open:
             self.stream.synchronize()
             self.stream.close()
@@ -123,7 +124,7 @@ class RemoteArena:
             self.is_open = False
 
     def address(self, ticket: Ticket) -> int:
-        """Return where a slot begins."""
+        """Return the device address of a slot."""
         return self._base + ticket.offset
 
     def open_event(self, handle: bytes) -> _kernels.CudaEvent:
@@ -148,7 +149,7 @@ class RemoteArena:
             self._mapping = _kernels.CudaMapping(ticket.arena, device)
             self._base = self._mapping.address
         else:
-            #: The arena itself, where it is one of this process.
+            #: The arena itself, if it belongs to this process.
             self.local = arena
             self._base = arena.memory.address
         self.stream = _kernels.CudaStream(device)
@@ -156,7 +157,7 @@ class RemoteArena:
         self.is_open = True
 
     def _keep_until_done(self, keep: object) -> None:
-        """Keep something until the stream has come as far as it is filled now."""
+        """Keep a reference until the stream has completed all work submitted so far."""
         in_flight = self._in_flight
         while in_flight and in_flight[0][0].is_done():
             self._idle_events.append(in_flight.popleft()[0])
@@ -166,12 +167,12 @@ class RemoteArena:
 
 
 class DeviceSlot:
-    """A slot of a client, and how to get at it.
+    """A slot of a client, opened for writing.
 
     Args:
-        arena: that of the client.
+        arena: the client's arena.
         head: the slot in the segment.
-        ticket: what it begins with.
+        ticket: the ticket in that slot.
     """
 
     def __init__(self, arena: RemoteArena, head: _core.Lease, ticket: Ticket) -> None:
@@ -192,7 +193,7 @@ class DeviceSlot:
         """Wait until the client has read the last sample.
 
         Raises:
-            PeerLost: it has died, or its device has been at other work for half a minute.
+            PeerLost: the client has died, or its device was busy with other work for half a minute.
         """
         await_event(self._drained, self.arena.owner, "the client has not read the last sample of this slot")
 
@@ -209,7 +210,7 @@ class DeviceSlot:
 
 
 def device_for(ticket: Ticket) -> int:
-    """Return on which device to work for a client: its own if that is visible here, else the current one."""
+    """Return the device that does the work for a client: the client's if it is visible here, else the current one."""
     if cuda.n_devices() == 0:
         return 0
     theirs = _visible(ticket.device_id)
@@ -217,7 +218,7 @@ def device_for(ticket: Ticket) -> int:
 
 
 def _visible(device_id: str) -> int | None:
-    """Return which of the devices of this process has an id."""
+    """Return the number of the device of this process that has an id."""
     ids = [_kernels.cuda_device_id(i) for i in range(cuda.n_devices())]
     return ids.index(device_id) if device_id in ids else None
 

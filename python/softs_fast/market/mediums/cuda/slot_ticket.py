@@ -1,6 +1,7 @@
-"""What a slot of a `CudaIpcMedium` begins with: where its samples go, and where the last one went.
+"""Ticket and receipt at the beginning of a `CudaIpcMedium`'s slot: where samples go, and where the last one went.
 
-Pure encoding and decoding; docs/segment.md, section 5, has the table. What is read was written by another process, and is checked.
+Pure encoding and decoding; docs/segment.md, section 5, has the table. The bytes come from another process and are
+checked.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from ....errors import WireError
 
 __all__ = ["PAYLOAD_AT", "RECEIPT_AT", "RECEIPT_BYTES", "Place", "Process", "Receipt", "Ticket"]
 
-#: Where the receipt of a slot begins, behind its ticket.
+#: Offset of the receipt in a slot, behind the ticket.
 RECEIPT_AT = 384
 RECEIPT_BYTES = 32
-#: Where the payload of a slot begins, for samples that go through the segment itself.
+#: Offset of the payload in a slot, for samples that go through the segment itself.
 PAYLOAD_AT = 512
 
 
@@ -38,19 +39,19 @@ class Process:
 
 @dataclass(frozen=True)
 class Ticket:
-    """Where the samples of one slot go. Written once, by the client that owns the slot.
+    """The place for the samples of one slot. Written once, by the client that owns the slot.
 
     Attributes:
-        generation: random, of one arena: who restarts has another one.
-        slot_id: which slot, so that no two tickets are the same.
-        payload_bytes: of a sample.
+        generation: random number of an arena; a client that restarts has another one.
+        slot_id: number of the slot, so that no two tickets are the same.
+        payload_bytes: bytes of a sample.
         owner: the client's process.
-        device_id: UUID of its device, 32 hexadecimal digits; empty if it has none and takes samples through the segment.
-        offset: where in the arena the slot is, bytes; this and the rest only where there is a device.
+        device_id: UUID of its device, 32 hexadecimal digits; empty without a device, for samples through the segment.
+        offset: offset of the slot in the arena, bytes; this and the rest only with a device.
         arena_bytes: size of the arena.
-        arena: by what another process opens the arena.
-        filled: by what it opens the event that a supplier records when a sample is in the slot.
-        drained: by what it opens the event that the client records when it has read a sample.
+        arena: handle by which another process opens the arena.
+        filled: handle of the event that a supplier records when a sample is in the slot.
+        drained: handle of the event that the client records when it has read a sample.
     """
 
     generation: int
@@ -65,7 +66,7 @@ class Ticket:
     drained: bytes = bytes(64)
 
     def encode(self) -> bytes:
-        """Return RECEIPT_AT bytes."""
+        """Return the ticket as RECEIPT_AT bytes."""
         owner = self.owner
         body = _TICKET.pack(
             _MAGIC,
@@ -88,14 +89,14 @@ class Ticket:
 
     @classmethod
     def decode(cls, data: bytes) -> Ticket:
-        """Read RECEIPT_AT bytes.
+        """Return the ticket in RECEIPT_AT bytes.
 
         Raises:
             WireError: they are no ticket, one of another version, or damaged.
         """
         if len(data) != RECEIPT_AT or data[:8] != _MAGIC:
             raise WireError(
-                "the slot has no ticket; somebody has written over it, or its client has another medium"
+                "the slot has no ticket; a process has written over it, or its client has another medium"
             )
         (
             _,
@@ -114,10 +115,11 @@ class Ticket:
         ) = _TICKET.unpack_from(data)
         if version != _VERSION:
             raise WireError(
-                f"the slot has a ticket of version {version}, this softs-fast knows {_VERSION}: both peers must be of the same version"
+                f"the slot has a ticket of version {version}, this softs-fast knows {_VERSION}: both peers must be of "
+                "the same version"
             )
         if int.from_bytes(data[_SUM_AT : _SUM_AT + 4], "little") != zlib.crc32(data[:_SUM_AT]):
-            raise WireError("the slot's ticket is damaged: somebody has written over it")
+            raise WireError("the slot's ticket is damaged: a process has written over it")
         owner = Process(pid, start, namespace)
         if kind == _ON_HOST:
             return cls(generation, slot_id, payload, owner)
@@ -136,11 +138,11 @@ class Ticket:
 
 
 class Place(IntEnum):
-    """Where a sample is, and what has to happen before it may be read."""
+    """The place of a sample, and the condition under which it may be read."""
 
     #: Nowhere: no supplier has written since the last sample was taken.
     NOWHERE = 0
-    #: In the arena, once the event `filled` is done.
+    #: In the arena, once the event `filled` has completed.
     AFTER_EVENT = 1
     #: In the arena.
     IN_ARENA = 2
@@ -150,10 +152,10 @@ class Place(IntEnum):
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a supplier says of the sample that it put into a slot, before the order ends.
+    """A supplier's record of a sample that it put into a slot, written before the order ends.
 
     Attributes:
-        generation: the ticket's.
+        generation: the ticket's generation.
         place: where the sample is.
         writer: the supplier's process; its namespace is that of the ticket's owner.
     """
@@ -164,21 +166,21 @@ class Receipt:
     writer_start: int
 
     def encode(self) -> bytes:
-        """Return RECEIPT_BYTES bytes."""
+        """Return the receipt as RECEIPT_BYTES bytes."""
         return _RECEIPT.pack(self.generation, self.place, self.writer_pid, self.writer_start).ljust(
             RECEIPT_BYTES, b"\0"
         )
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Receipt:
-        """Read RECEIPT_BYTES bytes.
+        """Return the receipt in RECEIPT_BYTES bytes.
 
         Raises:
             WireError: they are no receipt.
         """
         generation, place, pid, start = _RECEIPT.unpack_from(data)
         if place not in _PLACES:
-            raise WireError(f"the slot has no receipt: its place is {place}; somebody has written over it")
+            raise WireError(f"the slot has no receipt: its place is {place}; a process has written over it")
         return cls(generation, Place(place), pid, start)
 
 
@@ -187,7 +189,7 @@ _VERSION = 1
 _ON_HOST, _ON_DEVICE = 0, 1
 #: Magic, version, kind; generation, payload, offset, arena; pid, slot, start, namespace; device; three handles.
 _TICKET = struct.Struct("<8sII QQQQ IIQQ 32s 64s64s64s")
-#: A sum over all that comes before it.
+#: A checksum of all bytes before it.
 _SUM_AT = 376
 _RECEIPT = struct.Struct("<QIIQ")
 _PLACES = frozenset(Place)

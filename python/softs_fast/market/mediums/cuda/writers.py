@@ -1,4 +1,4 @@
-"""The slots of a supplier's clients, by their tickets."""
+"""A supplier's access to the slots of its clients, by their tickets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writers:
-    """The arenas that a supplier has open: each is opened once, for all of its slots, and closed when its client has gone.
+    """The open arenas of a supplier: each is opened once, for all of its slots, and closed after its client has ended.
 
     Args:
         slot_size: bytes of one sample.
@@ -31,11 +31,11 @@ class Writers:
         #: By generation and device.
         self._arenas: dict[tuple[int, int], RemoteArena] = {}
         self._slots: dict[tuple[bytes, int | None], DeviceSlot] = {}
-        self._has_said: set[int] = set()
-        self._looked = time.monotonic()
+        self._logged: set[int] = set()
+        self._checked_at = time.monotonic()
 
     def slot(self, head: Any, device: int | None = None) -> DeviceSlot:
-        """Return the slot of a ticket, whose arena is opened if need be.
+        """Return the slot of a ticket, and open its arena if necessary.
 
         Args:
             head: the `_core.Lease` of the slot in the segment.
@@ -45,7 +45,7 @@ class Writers:
             WireError: the slot has no ticket, or a damaged one.
             ConfigError: the client's samples have another size.
         """
-        # All of it: a ticket that has changed in any way is looked at anew.
+        # The whole ticket is the key: one that has changed in any way is decoded again.
         ticket = bytes(memoryview(head)[:RECEIPT_AT])
         slot = self._slots.get((ticket, device))
         if slot is None:
@@ -57,15 +57,15 @@ class Writers:
         return Receipt(slot.ticket.generation, place, self._me.pid, self._me.start).encode()
 
     def store(self, head: Any, data: Any) -> bytes:
-        """Put the bytes of one sample into a slot; when this returns they are there.
+        """Write the bytes of one sample to a slot and wait until they are stored.
 
         Returns:
             The receipt to be written.
 
         Raises:
-            ConfigError: another number of bytes than a sample has.
+            ConfigError: the number of bytes is not that of a sample.
             PeerLost: the client has died.
-            SegmentError: it must go through the segment, which has no room.
+            SegmentError: the sample must go through the segment, which has no memory left.
             WireError, CudaError: as `slot`; the device has failed.
         """
         sample = import_numpy().frombuffer(data, "uint8")
@@ -89,14 +89,14 @@ class Writers:
             self._arenas.popitem()[1].close()
 
     def close_gone(self) -> None:
-        """Close the arenas of clients that have gone, looked for once a second: until then the device keeps their memory.
+        """Close the arenas of clients that have ended, at most once a second; until then their memory stays allocated.
 
-        Not while a `DeviceSlot` is in use.
+        Not to be called while a `DeviceSlot` is in use.
         """
         now = time.monotonic()
-        if now - self._looked < _LOOK_S:
+        if now - self._checked_at < _CHECK_INTERVAL_S:
             return
-        self._looked = now
+        self._checked_at = now
         for key, arena in list(self._arenas.items()):
             if arena.is_gone:
                 del self._arenas[key]
@@ -108,15 +108,15 @@ class Writers:
             raise ConfigError(
                 f"slot_size differs: this supplier has {self._slot_size}, the client {ticket.payload_bytes}"
             )
-        # One of our own: the supplier gives up those that it brings after each call.
+        # A copy of our own: the supplier releases the leases that it passes after each call.
         head = head.reserve(0, RECEIPT_AT)
         device = device_for(ticket) if device is None else device
         arena = self._arenas.get((ticket.generation, device))
         if arena is None:
             arena = self._arenas[ticket.generation, device] = RemoteArena(ticket, device)
             arena.head = head
-            if arena.refusal and ticket.generation not in self._has_said:
-                self._has_said.add(ticket.generation)
+            if arena.refusal and ticket.generation not in self._logged:
+                self._logged.add(ticket.generation)
                 pid = ticket.owner.pid
                 logger.warning(
                     "samples for the client in process %d go through shared memory: %s", pid, arena.refusal
@@ -124,4 +124,4 @@ class Writers:
         return DeviceSlot(arena, head, ticket)
 
 
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0

@@ -22,7 +22,7 @@ fn write_prepared(writer: &TcpMediumWriter, connection: u64, offset: u64, data: 
 
 /// Waits until the owner has ended a connection that it owes no answer.
 fn see_the_end(mut peer: &TcpStream) {
-    // The end of a connection with bytes that nobody has read is an error.
+    // The end of a connection with unread bytes is an error.
     assert!(!matches!(peer.read(&mut [0]), Ok(1..)));
 }
 
@@ -154,8 +154,8 @@ impl Drop for EndOfTime<'_> {
     }
 }
 
-/// Writers look at the clock between `prepare` and `write_prepared`, as a supplier asks whether it may still write. The owner lets the
-/// clock go on, fences, and clears the slots: then nothing from before may come.
+/// Writers read the clock between `prepare` and `write_prepared`, as a supplier checks whether it may still write. The
+/// owner lets the clock go on, fences, and clears the slots: then nothing from before may come.
 #[test]
 fn under_load_no_sample_passes_a_fence() {
     const SLOT: usize = 64 << 10;
@@ -168,7 +168,7 @@ fn under_load_no_sample_passes_a_fence() {
             let (writer, clock, stored) = (writer(&server), &clock, &stored);
             scope.spawn(move || {
                 loop {
-                    // It may meet two fences in a row, and then says so.
+                    // It may meet two fences in a row, and then reports that.
                     let Ok(connection) = writer.prepare(&mut || false) else { continue };
                     let now = clock.load(Ordering::SeqCst);
                     if now == u64::MAX {

@@ -222,7 +222,7 @@ fn a_silent_owner_is_given_up() {
     let patient = TcpMediumWriter::connect(&address, false, LONG).unwrap();
     assert!(matches!(patient.prepare(&mut || true), Err(WriteError::Interrupted { .. })));
 
-    // The third connection finds somebody who answers, and then takes nothing.
+    // The third connection is answered, and then nothing is taken from it.
     let patient = TcpMediumWriter::connect(&address, false, LONG).unwrap();
     let answering = std::thread::spawn(move || {
         let mut accepted: Vec<_> = (0..3).map(|_| listener.accept().unwrap().0).collect();

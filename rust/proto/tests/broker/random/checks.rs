@@ -94,7 +94,7 @@ impl Life {
                     finish(self, number);
                 }
                 for (number, code, text) in ended {
-                    assert!(matches!(code, EndCode::Failed | EndCode::Refused), "{text}");
+                    assert!(code == EndCode::Failed, "{text}");
                     self.end(peer, number);
                 }
             }

@@ -1,0 +1,73 @@
+"""Batches that native threads gather ahead of the caller."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ...configs import BatchConfig
+from ...market import Client
+from .batch_memory import BatchMemory, Tensors
+
+__all__ = ["GatherAheadReader"]
+
+
+class GatherAheadReader:
+    """Keeps a queue of batches that native threads fill in order, while the caller works with earlier ones.
+
+    Args:
+        config: what a slot holds; one for which `has_rows` is true.
+        client: has the slots, in a segment.
+        n_rows: samples per batch.
+        n_threads: threads that copy; samples are taken in order for any number of them.
+        n_ahead: batches in the queue.
+    """
+
+    #: The user gets copies, so there are always slots for more.
+    is_starved = False
+
+    def __init__(
+        self, config: BatchConfig, client: Client, n_rows: int, n_threads: int, n_ahead: int
+    ) -> None:
+        self.n_rows = n_rows
+        self._client = client
+        self._pipeline = client.gather_pipeline(n_threads)
+        # Each is lent to one batch of the queue at a time.
+        self._free = deque(BatchMemory(config, n_rows) for _ in range(n_ahead))
+        self._queue: deque[BatchMemory] = deque()
+        self._is_complete = False
+
+    def begin(self, product_id: str) -> None:
+        """Nothing: the queue is filled in any case."""
+
+    def forget(self) -> None:
+        """Drop what was gathered and not handed out."""
+        self._pipeline.take_back()
+        self._free.extend(self._queue)
+        self._queue.clear()
+        self._is_complete = False
+
+    def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
+        """Wait up to timeout_ms for the oldest batch of the queue; return `n_rows` if it is complete, else `done`.
+
+        Raises:
+            WireError: a sample is not what a codec writes.
+            SegmentError: the client is closed.
+        """
+        if self._pipeline.has_ended:
+            self.forget()
+        while self._free:
+            memory = self._free[0]
+            self._pipeline.submit(product_id, self.n_rows, memory.lend())
+            self._queue.append(self._free.popleft())
+        self._is_complete = self._is_complete or self._pipeline.wait(timeout_ms)
+        if self._is_complete:
+            return self.n_rows
+        self._client.maintain()
+        return done
+
+    def take(self) -> Tensors:
+        """Hand out the oldest batch, `{name: dtype [n_rows, *shape]}`; it must be complete."""
+        memory = self._queue.popleft()
+        self._free.append(memory)
+        self._is_complete = False
+        return memory.take()

@@ -1,0 +1,89 @@
+//! The broker's state: all its tables. What is decided about them is in the modules above.
+
+use rustc_hash::FxHashMap;
+
+use super::addresses::Addresses;
+use super::client::ClientTable;
+use super::config::Config;
+use super::ids::{ClientKey, PeerId, ProductKey};
+use super::journal::Journal;
+use super::lane_directory::LaneDirectory;
+use super::lost_clients::LostClients;
+use super::orders::OrderTable;
+use super::outbox::{Outbox, Party};
+use super::product_index::ProductIndex;
+use super::slab::Slab;
+use super::slot_guards::SlotGuards;
+use super::supplier::SupplierTable;
+
+/// The broker.
+pub struct Broker {
+    pub(super) config: Config,
+    pub(super) peers: FxHashMap<PeerId, Party>,
+    pub(super) clients: ClientTable,
+    pub(super) by_nonce: FxHashMap<u64, ClientKey>,
+    pub(super) suppliers: SupplierTable,
+    pub(super) orders: OrderTable,
+    pub(super) index: ProductIndex,
+    pub(super) lanes: LaneDirectory,
+    pub(super) lost_clients: LostClients,
+    pub(super) addresses: Addresses,
+    pub(super) guards: SlotGuards,
+    pub(super) outbox: Outbox,
+    pub(super) journal: Journal,
+    /// Products whose queues got orders back during this event.
+    pub(super) touched: Vec<ProductKey>,
+    pub(super) last_client: u64,
+    pub(super) last_supplier: u64,
+    pub(super) last_lease: u64,
+    pub(super) active_clients: u64,
+    pub(super) registered_suppliers: u64,
+    pub(super) total_completed: u64,
+    /// Whether a softs supplier ever said HELLO.
+    pub(super) had_softs: bool,
+}
+
+impl Broker {
+    /// A broker without peers.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            peers: FxHashMap::default(),
+            clients: Slab::new(),
+            by_nonce: FxHashMap::default(),
+            suppliers: Slab::new(),
+            orders: Slab::new(),
+            index: ProductIndex::new(),
+            lanes: LaneDirectory::new(),
+            lost_clients: LostClients::new(),
+            addresses: Addresses::new(),
+            guards: SlotGuards::new(),
+            outbox: Outbox::new(),
+            journal: Journal::new(),
+            touched: Vec::new(),
+            last_client: 0,
+            last_supplier: 0,
+            last_lease: 0,
+            active_clients: 0,
+            registered_suppliers: 0,
+            total_completed: 0,
+            had_softs: false,
+        }
+    }
+
+    /// Whether nothing is held, except what clients that may reconnect must be told; this is so once all peers are gone.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+            && self.clients.len() + self.suppliers.len() + self.orders.len() == 0
+            && !self.index.has_products()
+            && !self.index.has_sets()
+            && self.lanes.is_empty()
+            && self.by_nonce.is_empty()
+            && self.addresses.is_empty()
+            && self.guards.is_empty()
+            && self.lost_clients.is_quiet()
+            && self.touched.is_empty()
+    }
+}

@@ -1,0 +1,279 @@
+//! The broker's end of the control channel.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::model::Model;
+use super::rank_registry::{LEADER, RankRegistry};
+use super::subscriptions::{Subscriptions, Topic};
+use crate::broker::PeerId;
+use crate::limits::MAX_GENERATION;
+use crate::log::{Level, LogRecord};
+use crate::wire::{ControlReply, ControlRequest, ControlStats, Message, ModelRef, Publication};
+
+/// Subscribers that have waited for this long without a model are worth a warning.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which of the channel's two endpoints a peer has connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Where students connect.
+    Control,
+    /// Where subscribers connect.
+    Publication,
+}
+
+/// The broker's end. Its events: [`Control::handle_connected`] once per connection, before anything else of it; [`Control::handle_disconnected`]
+/// once, and nothing of it afterwards.
+#[derive(Debug, Default)]
+pub struct Control {
+    model: Option<Model>,
+    /// Whether a leader has set a model in the life of this broker: that is newer than whatever students remember.
+    is_set: bool,
+    /// The nonce of the last SET_MODEL that was carried out, and its generation.
+    last_set: Option<(u64, u64)>,
+    ranks: RankRegistry,
+    subscriptions: Subscriptions,
+    replies: VecDeque<(PeerId, Message)>,
+    waiting: Option<Waiting>,
+    log: VecDeque<LogRecord>,
+}
+
+/// Subscribers wait for a first model.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    since: Instant,
+    warned: bool,
+}
+
+impl Control {
+    /// A channel without a model and without peers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A peer has shaken hands.
+    pub fn handle_connected(&mut self, peer: PeerId, door: Door) {
+        if door == Door::Publication {
+            self.subscriptions.enter(peer);
+        }
+    }
+
+    /// A connection has ended.
+    pub fn handle_disconnected(&mut self, now: Instant, peer: PeerId) {
+        if let Some(rank) = self.ranks.leave(peer) {
+            self.tell(Level::Info, format!("{} has gone", student(rank)));
+        }
+        self.subscriptions.leave(peer);
+        self.review(now);
+    }
+
+    /// A student says something.
+    pub fn handle_message(&mut self, now: Instant, peer: PeerId, frames: &[&[u8]]) {
+        if self.subscriptions.has(peer) {
+            // A subscriber has nothing to say but its subscriptions; a PUB socket ignores the rest too.
+            return;
+        }
+        match ControlRequest::decode(frames) {
+            Ok(request) => self.handle_request(now, peer, request),
+            Err(error) => self.reply(peer, &ControlReply::refused(&error.0)),
+        }
+        self.review(now);
+    }
+
+    /// A subscriber wants what starts with `prefix`, or wants it no more.
+    pub fn handle_subscription(&mut self, now: Instant, peer: PeerId, wanted: bool, prefix: &[u8]) {
+        self.subscriptions.subscribe(peer, wanted, prefix, self.model.is_some());
+        self.review(now);
+    }
+
+    /// Whether bytes wait for a subscriber that the kernel does not take. Until they are gone it gets nothing more, and then the newest.
+    pub fn handle_blocked(&mut self, peer: PeerId, is_blocked: bool) {
+        self.subscriptions.block(peer, is_blocked);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some(waiting) = &mut self.waiting
+            && !waiting.warned
+            && now.saturating_duration_since(waiting.since) >= PATIENCE
+        {
+            waiting.warned = true;
+            let n = self.subscriptions.n_listeners();
+            let text = format!("{n} workers wait for a model: the leader has not called set_model() yet");
+            self.tell(Level::Warning, text);
+        }
+    }
+
+    /// When [`Control::handle_timeout`] wants to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.waiting.filter(|waiting| !waiting.warned).map(|waiting| waiting.since + PATIENCE)
+    }
+
+    /// Puts the next message into `out`, which must be empty; returns its receiver.
+    pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
+        // Workers first: students wait for their samples.
+        if let Some((peer, topic)) = self.subscriptions.next() {
+            match (topic, &self.model) {
+                (Topic::Model, Some(model)) => Publication::Model(model.as_ref()).encode(out),
+                _ => Publication::Stop.encode(out),
+            }
+            return Some(peer);
+        }
+        let (peer, message) = self.replies.pop_front()?;
+        *out = message;
+        Some(peer)
+    }
+
+    /// The next line of log.
+    pub fn poll_log(&mut self) -> Option<LogRecord> {
+        self.log.pop_front()
+    }
+
+    /// What is known now.
+    #[must_use]
+    pub fn stats(&self, now: Instant) -> ControlStats {
+        let model = self.model.clone().unwrap_or_default();
+        ControlStats {
+            generation: model.generation,
+            model_id: model.model_id,
+            model_cfg: model.model_cfg,
+            leader: self.ranks.leader().is_some(),
+            slot_size: self.ranks.leader().unwrap_or(0),
+            students: self.ranks.ranks().collect(),
+            subscribers: self.subscriptions.n_listeners() as u64,
+            waiting_s: self
+                .waiting
+                .map_or(0.0, |waiting| now.saturating_duration_since(waiting.since).as_secs_f64()),
+        }
+    }
+
+    fn handle_request(&mut self, now: Instant, peer: PeerId, request: ControlRequest<'_>) {
+        let done = match request {
+            ControlRequest::Hello { rank, slot_size, nonce, known } => {
+                self.hello(peer, rank, slot_size, nonce, known)
+            }
+            ControlRequest::SetModel { nonce, above, model_id, model_cfg } => {
+                self.set_model(peer, nonce, above, model_id, model_cfg)
+            }
+            ControlRequest::Stop => self.stop(peer),
+            ControlRequest::Stats => {
+                let stats = Some(self.stats(now));
+                self.reply(peer, &ControlReply { ok: true, stats, ..ControlReply::default() });
+                Ok(())
+            }
+        };
+        if let Err(text) = done {
+            self.reply(peer, &ControlReply::refused(&text));
+        }
+    }
+
+    fn hello(
+        &mut self,
+        peer: PeerId,
+        rank: u32,
+        slot_size: u64,
+        nonce: Option<u64>,
+        known: Option<ModelRef<'_>>,
+    ) -> Result<(), String> {
+        let (number, is_new) = self.ranks.take(peer, rank, slot_size, nonce)?;
+        if is_new {
+            self.tell(Level::Info, format!("{} is here", student(rank)));
+        }
+        let newest = self.model.as_ref().map_or(0, |model| model.generation);
+        if let Some(known) = known.filter(|known| !self.is_set && known.generation > newest) {
+            let text = format!("{} remembers {}", student(rank), name(known));
+            self.tell(Level::Info, text);
+            self.publish(known.into());
+        }
+        let model = self.model.take();
+        let now = model.as_ref().map(Model::as_ref);
+        let reply = ControlReply {
+            ok: true,
+            peer_id: Some(number),
+            generation: Some(now.map_or(0, |model| model.generation)),
+            model: Some(now.map_or(("", &[][..]), |model| (model.model_id, model.model_cfg))),
+            ..ControlReply::default()
+        };
+        self.reply(peer, &reply);
+        self.model = model;
+        Ok(())
+    }
+
+    fn set_model(
+        &mut self,
+        peer: PeerId,
+        nonce: Option<u64>,
+        above: u64,
+        model_id: &str,
+        model_cfg: &[u8],
+    ) -> Result<(), String> {
+        self.ranks.check_leader(peer, "SET_MODEL")?;
+        let again = self.last_set.filter(|(last, _)| nonce == Some(*last));
+        let generation = match again {
+            Some((_, generation)) => generation,
+            None => {
+                let newest = self.model.as_ref().map_or(0, |model| model.generation).max(above);
+                if newest >= MAX_GENERATION {
+                    return Err(format!("SET_MODEL: generation {newest} is the last; restart the broker"));
+                }
+                let generation = newest + 1;
+                let model = ModelRef { generation, model_id, model_cfg };
+                self.tell(Level::Info, format!("the leader has set {}", name(model)));
+                self.is_set = true;
+                self.last_set = nonce.map(|nonce| (nonce, generation));
+                self.publish(model.into());
+                generation
+            }
+        };
+        self.reply(peer, &ControlReply { ok: true, generation: Some(generation), ..ControlReply::default() });
+        Ok(())
+    }
+
+    fn stop(&mut self, peer: PeerId) -> Result<(), String> {
+        self.ranks.check_leader(peer, "STOP")?;
+        self.tell(Level::Info, "the leader stops all workers".to_owned());
+        self.subscriptions.publish(Topic::Stop);
+        self.reply(peer, &ControlReply { ok: true, ..ControlReply::default() });
+        Ok(())
+    }
+
+    fn publish(&mut self, model: Model) {
+        self.model = Some(model);
+        self.subscriptions.publish(Topic::Model);
+    }
+
+    /// Notes since when subscribers wait.
+    fn review(&mut self, now: Instant) {
+        let waits = self.model.is_none() && self.subscriptions.n_listeners() > 0;
+        self.waiting = waits.then(|| self.waiting.unwrap_or(Waiting { since: now, warned: false }));
+    }
+
+    fn reply(&mut self, peer: PeerId, reply: &ControlReply<'_>) {
+        let mut message = Message::new();
+        reply.encode(&mut message);
+        self.replies.push_back((peer, message));
+    }
+
+    fn tell(&mut self, level: Level, text: String) {
+        self.log.push_back(LogRecord { level, text });
+    }
+}
+
+fn student(rank: u32) -> String {
+    if rank == LEADER {
+        "the leader (student of rank 0)".to_owned()
+    } else {
+        format!("student of rank {rank}")
+    }
+}
+
+/// For a line of log: long names are cut.
+fn name(model: ModelRef<'_>) -> String {
+    let shown: String = model.model_id.chars().take(MAX_SHOWN_CHARS).collect();
+    format!("model {shown:?} as generation {}", model.generation)
+}
+
+const MAX_SHOWN_CHARS: usize = 64;

@@ -1,0 +1,436 @@
+//! The state machine of a supplier.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::config::Config;
+use super::credit::Credit;
+use super::lanes::{LaneChange, LaneId, Lanes};
+use super::work::{Lease, Work};
+use crate::Dialect;
+use crate::limits::MAX_ERROR_TEXT_BYTES;
+use crate::log::{Level, LogRecord};
+use crate::wire::{Message, SupplierRequest, ToSupplier};
+
+/// Results wait at most this long for company, as long as there is other work to do.
+const FLUSH_AFTER: Duration = Duration::from_micros(200);
+/// A softs broker drops a supplier that is silent for `supplier_timeout` (60 s) and never says so; this often we tell it that we are there.
+const SOFTS_HELLO_EVERY: Duration = Duration::from_secs(10);
+/// A softs broker gives an order that is out for 10 s to another supplier without asking: from then on its slot is not ours (W3).
+const SOFTS_LEASE: Duration = Duration::from_millis(9_900);
+
+/// The supplier's state machine.
+#[derive(Debug)]
+pub struct Supplier {
+    config: Config,
+    dialect: Option<Dialect>,
+    /// Counts connections: a lease is good for the one it came on.
+    connection: u64,
+    queue: VecDeque<Work>,
+    current: Option<Work>,
+    begun_at: Option<Instant>,
+    done: Vec<u64>,
+    failed: Vec<(u64, String)>,
+    returned: Vec<u64>,
+    oldest_result_at: Option<Instant>,
+    /// Softs dialect: the one result to send, and what else is due.
+    softs_done: Option<(String, bool)>,
+    /// The hello to send, or the time of the next one under a softs broker.
+    hello_due: bool,
+    next_softs_hello: Option<Instant>,
+    ready_due: bool,
+    goodbye_due: bool,
+    leaving: bool,
+    /// The broker has answered our GOODBYE: it sends no more leases.
+    left: bool,
+    credit: Credit,
+    /// A call that is none of ours runs for long: we want no leases.
+    paused: bool,
+    /// What the broker will answer, in the order of our requests.
+    expected: VecDeque<Expected>,
+    hello: Option<Result<u64, String>>,
+    terminated: bool,
+    lanes: Lanes,
+    log: VecDeque<LogRecord>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    Hello,
+    Done,
+    Goodbye,
+}
+
+impl Supplier {
+    /// A supplier without leases, not connected.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            dialect: None,
+            connection: 0,
+            queue: VecDeque::new(),
+            current: None,
+            begun_at: None,
+            done: Vec::new(),
+            failed: Vec::new(),
+            returned: Vec::new(),
+            oldest_result_at: None,
+            softs_done: None,
+            hello_due: false,
+            next_softs_hello: None,
+            ready_due: false,
+            goodbye_due: false,
+            leaving: false,
+            left: false,
+            credit: Credit::default(),
+            paused: false,
+            expected: VecDeque::new(),
+            hello: None,
+            terminated: false,
+            lanes: Lanes::default(),
+            log: VecDeque::new(),
+        }
+    }
+
+    /// How the broker answered the HELLO of the present connection: our number, or why it refused.
+    #[must_use]
+    pub fn hello(&self) -> Option<&Result<u64, String>> {
+        self.hello.as_ref()
+    }
+
+    /// Whether the broker told this supplier to stop.
+    #[must_use]
+    pub fn is_terminated(&self) -> bool {
+        self.terminated
+    }
+
+    /// Whether the broker knows that we have gone, and has back what it gave us; true without a broker.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.dialect.is_none() || (self.left && self.returned.is_empty() && self.oldest_result_at.is_none())
+    }
+
+    /// Whether a lease waits to be begun.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Since when the present call of the generator runs.
+    #[must_use]
+    pub fn begun_at(&self) -> Option<Instant> {
+        self.begun_at
+    }
+
+    /// The next log record.
+    pub fn poll_log(&mut self) -> Option<LogRecord> {
+        self.log.pop_front()
+    }
+
+    // -- commands ------------------------------------------------------------------------------------------------------------
+
+    /// Takes the next lease to work on.
+    pub fn begin(&mut self, now: Instant) -> Option<Work> {
+        let work = self.queue.pop_front()?;
+        self.begun_at = Some(now);
+        self.current = Some(work.clone());
+        Some(work)
+    }
+
+    /// Whether the lease in hand still allows to write: its connection is up, and a softs broker has not lost patience (W3).
+    #[must_use]
+    pub fn may_write(&self, now: Instant) -> bool {
+        self.current.as_ref().is_some_and(|work| {
+            self.dialect.is_some()
+                && work.connection == self.connection
+                && (matches!(work.lease, Lease::Native(_))
+                    || now.saturating_duration_since(work.leased_at) < SOFTS_LEASE)
+        })
+    }
+
+    /// Ends the lease in hand: the slot is written, or why it is not.
+    pub fn finish(&mut self, now: Instant, result: Result<(), String>) {
+        let Some(work) = self.current.take() else {
+            return;
+        };
+        if let Some(begun_at) = self.begun_at.take()
+            && self.credit.observe(now.saturating_duration_since(begun_at))
+        {
+            self.ready_due = true;
+        }
+        if work.connection != self.connection || self.dialect.is_none() {
+            // The client has ordered it again through the new connection (C3).
+            return;
+        }
+        match (work.lease, result) {
+            (Lease::Native(lease), Ok(())) => self.done.push(lease),
+            (Lease::Native(lease), Err(text)) => self.failed.push((lease, cut(text))),
+            (Lease::Softs(order_id), result) => {
+                let in_time = now.saturating_duration_since(work.leased_at) < SOFTS_LEASE;
+                self.softs_done = Some((order_id, result.is_ok() && in_time));
+            }
+        }
+        self.oldest_result_at.get_or_insert(now);
+    }
+
+    /// Gives leases back that wait behind a call that takes long, and asks for no more meanwhile.
+    pub fn return_unstarted(&mut self) {
+        if self.queue.is_empty() {
+            return;
+        }
+        self.credit.shrink();
+        self.ready_due = true;
+        for work in self.queue.drain(..) {
+            if let Lease::Native(lease) = work.lease {
+                self.returned.push(lease);
+            }
+        }
+    }
+
+    /// A call for an order of a lane takes long: no leases are wanted until [`Supplier::resume`]. One that is given back while no lease is in hand
+    /// would come again at once.
+    pub fn pause(&mut self) {
+        if !std::mem::replace(&mut self.paused, true) {
+            self.ready_due = true;
+        }
+    }
+
+    /// The call that took long has ended: leases are wanted again.
+    pub fn resume(&mut self) {
+        if std::mem::take(&mut self.paused) {
+            self.ready_due = true;
+        }
+    }
+
+    /// Serves a lane no longer, or does not begin to: its segment cannot be opened or is another one, it has no room for one more supplier, its
+    /// client is gone, or the lane is used for something else now. The broker sends this supplier the orders that it might have found there.
+    pub fn refuse_lane(&mut self, id: &LaneId) {
+        self.lanes.refuse(id, self.dialect == Some(Dialect::Native));
+    }
+
+    /// Says GOODBYE; leases not begun are given back.
+    pub fn leave(&mut self) {
+        if self.leaving {
+            return;
+        }
+        self.return_unstarted();
+        self.leaving = true;
+        self.ready_due = false;
+        self.goodbye_due = self.dialect.is_some();
+    }
+
+    // -- events --------------------------------------------------------------------------------------------------------------
+
+    /// A connection to a broker is up.
+    pub fn handle_connected(&mut self, now: Instant, dialect: Dialect) {
+        self.dialect = Some(dialect);
+        self.connection += 1;
+        self.hello = None;
+        self.hello_due = true;
+        self.ready_due = true;
+        self.next_softs_hello = (dialect == Dialect::Softs).then(|| now + SOFTS_HELLO_EVERY);
+    }
+
+    /// The connection ended, and all leases with it.
+    pub fn handle_disconnected(&mut self) {
+        self.dialect = None;
+        self.queue.clear();
+        self.done.clear();
+        self.failed.clear();
+        self.returned.clear();
+        self.oldest_result_at = None;
+        self.softs_done = None;
+        self.next_softs_hello = None;
+        self.expected.clear();
+        self.goodbye_due = false;
+        self.lanes.handle_disconnected();
+    }
+
+    /// A message of the broker.
+    pub fn handle_message(&mut self, now: Instant, frames: &[&[u8]]) {
+        match ToSupplier::decode(frames) {
+            Ok(ToSupplier::Reply(reply)) => match self.expected.pop_front() {
+                Some(Expected::Hello) => {
+                    self.hello = Some(match (reply.ok, reply.peer_id) {
+                        (true, Some(peer_id)) => Ok(peer_id),
+                        _ => Err(reply.error.unwrap_or("no reason given").to_owned()),
+                    });
+                }
+                Some(Expected::Goodbye) => self.left = true,
+                Some(Expected::Done) => {}
+                None => self.warn("the broker answered a request that was never made".to_owned()),
+            },
+            Ok(ToSupplier::Work { order_id, product_id, address, offset }) => {
+                let lease = Lease::Softs(order_id.to_owned());
+                self.enqueue(now, lease, Arc::from(product_id), Arc::from(address), (offset, 0), 0);
+            }
+            Ok(ToSupplier::Works(groups)) => {
+                for group in groups {
+                    let (product, address): (Arc<str>, Arc<str>) =
+                        (Arc::from(group.product_id), Arc::from(group.address));
+                    for (lease, offset, sequence) in group.leases {
+                        let lease = Lease::Native(lease);
+                        let place = (offset, group.slot_size);
+                        self.enqueue(now, lease, product.clone(), address.clone(), place, sequence);
+                    }
+                }
+            }
+            // Offers that crossed our GOODBYE: the broker takes them back by itself.
+            Ok(ToSupplier::Attach(_)) if self.leaving => {}
+            Ok(ToSupplier::Attach(offers)) => self.lanes.attach(&offers),
+            Ok(ToSupplier::Detach(names)) => self.lanes.detach(&names),
+            Ok(ToSupplier::Terminate) => self.terminated = true,
+            Err(error) => self.warn(format!("message of the broker not understood: {error}")),
+        }
+    }
+
+    /// What the broker has to say about lanes, in order; drain it after each message. A lost connection changes no lane.
+    pub fn poll_lane(&mut self) -> Option<LaneChange> {
+        self.lanes.poll()
+    }
+
+    /// When [`Supplier::poll_transmit`] should be drained even if nothing happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let flush = self.oldest_result_at.map(|at| at + FLUSH_AFTER);
+        let hello = self.next_softs_hello.filter(|_| self.current.is_none());
+        [flush, hello].into_iter().flatten().min()
+    }
+
+    /// Whether there is something to say now: results wait for company only while there is other work.
+    #[must_use]
+    pub fn wants_transmit(&self, now: Instant) -> bool {
+        let has_results = self.oldest_result_at.is_some();
+        let full = self.done.len() + self.failed.len() >= self.credit.window().div_ceil(2) as usize;
+        self.hello_due
+            || self.ready_due
+            || self.goodbye_due
+            || !self.returned.is_empty()
+            || self.lanes.has_refusals()
+            || (has_results && (self.queue.is_empty() || full))
+            || self.poll_timeout().is_some_and(|at| at <= now)
+    }
+
+    /// Fills `out` with the next message for the broker; `false` when there is none.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Message) -> bool {
+        out.clear();
+        let Some(dialect) = self.dialect else {
+            return false;
+        };
+        if self.next_softs_hello.is_some_and(|at| at <= now) && self.current.is_none() {
+            self.hello_due = true;
+            self.ready_due = true;
+        }
+        if self.hello_due {
+            self.hello_due = false;
+            self.next_softs_hello = (dialect == Dialect::Softs).then(|| now + SOFTS_HELLO_EVERY);
+            self.expected.push_back(Expected::Hello);
+            let product_ids = self.config.product_ids.iter().map(String::as_str).collect();
+            let name = (dialect == Dialect::Native).then_some(self.config.name.as_str());
+            SupplierRequest::Hello { product_ids, name }.encode(out);
+            return true;
+        }
+        match dialect {
+            Dialect::Native => self.transmit_native(out),
+            Dialect::Softs => self.transmit_softs(out),
+        }
+    }
+
+    fn transmit_native(&mut self, out: &mut Message) -> bool {
+        if self.ready_due && !self.leaving {
+            self.ready_due = false;
+            let wanted = if self.paused { 0 } else { self.credit.window() };
+            SupplierRequest::Ready { credit: Some(u64::from(wanted)) }.encode(out);
+            return true;
+        }
+        if self.lanes.has_refusals() {
+            let refused = self.lanes.take_refusals();
+            SupplierRequest::Unattached(refused.iter().map(LaneId::name).collect()).encode(out);
+            return true;
+        }
+        if self.oldest_result_at.take().is_some() || !self.returned.is_empty() {
+            let (done, failed, returned) = (
+                std::mem::take(&mut self.done),
+                std::mem::take(&mut self.failed),
+                std::mem::take(&mut self.returned),
+            );
+            let failed = failed.iter().map(|(lease, text)| (*lease, text.as_str())).collect();
+            SupplierRequest::Dones { done, failed, returned }.encode(out);
+            return true;
+        }
+        self.transmit_goodbye(out)
+    }
+
+    fn transmit_softs(&mut self, out: &mut Message) -> bool {
+        if let Some((order_id, success)) = self.softs_done.take() {
+            self.oldest_result_at = None;
+            self.ready_due = true;
+            self.expected.push_back(Expected::Done);
+            SupplierRequest::Done { order_id: &order_id, success }.encode(out);
+            return true;
+        }
+        // One lease at a time: READY while one is in hand would ask for a second.
+        if self.ready_due && !self.leaving && !self.paused && self.current.is_none() && self.queue.is_empty()
+        {
+            self.ready_due = false;
+            SupplierRequest::Ready { credit: None }.encode(out);
+            return true;
+        }
+        self.transmit_goodbye(out)
+    }
+
+    fn transmit_goodbye(&mut self, out: &mut Message) -> bool {
+        if !std::mem::take(&mut self.goodbye_due) {
+            return false;
+        }
+        self.expected.push_back(Expected::Goodbye);
+        SupplierRequest::Goodbye.encode(out);
+        true
+    }
+
+    fn enqueue(
+        &mut self,
+        now: Instant,
+        lease: Lease,
+        product_id: Arc<str>,
+        address: Arc<str>,
+        (offset, slot_size): (u64, u64),
+        sequence: u64,
+    ) {
+        if self.leaving {
+            if let Lease::Native(lease) = lease {
+                self.returned.push(lease);
+            }
+            return;
+        }
+        let connection = self.connection;
+        self.queue.push_back(Work {
+            product_id,
+            address,
+            offset,
+            slot_size,
+            sequence,
+            lease,
+            connection,
+            leased_at: now,
+        });
+    }
+
+    fn warn(&mut self, text: String) {
+        self.log.push_back(LogRecord { level: Level::Warning, text });
+    }
+}
+
+/// Keeps the end: the last lines of a traceback say what happened.
+fn cut(text: String) -> String {
+    if text.len() <= MAX_ERROR_TEXT_BYTES {
+        return text;
+    }
+    let mut start = text.len() - MAX_ERROR_TEXT_BYTES;
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    text[start..].to_owned()
+}

@@ -1,0 +1,28 @@
+//! One lease as a supplier sees it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One lease: make `product_id` and write it to `offset` of the medium at `address`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What to make.
+    pub product_id: Arc<str>,
+    /// The client's medium.
+    pub address: Arc<str>,
+    /// Byte offset of the slot.
+    pub offset: u64,
+    /// Bytes of the client's slots; 0 when it did not say.
+    pub slot_size: u64,
+    /// The number of the sample in the client's stream; 0 from clients that do not number theirs.
+    pub sequence: u64,
+    pub(super) lease: Lease,
+    pub(super) connection: u64,
+    pub(super) leased_at: Instant,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Lease {
+    Native(u64),
+    Softs(String),
+}

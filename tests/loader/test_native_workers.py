@@ -1,0 +1,281 @@
+"""`num_workers=N` with the default collate_fn: no process, N native threads, and the same batches for every N."""
+
+import itertools
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import softs_fast
+from softs_fast import (
+    Broker,
+    EndpointConfig,
+    NoSupplier,
+    SegmentError,
+    ShmMedium,
+    SoftDataLoader,
+    Supplier,
+    TCPMedium,
+    TensorSpec,
+)
+
+CONFIG = softs_fast.make_xy_config((64,), "float32", (), "int64")
+PRODUCTS = ["m", "n"]
+B = 4
+
+WORKERS = pytest.mark.parametrize("num_workers", [0, 1, 2, 5])
+KINDS = pytest.mark.parametrize("zero_copy", [False, True], ids=["gathered", "zero_copy"])
+
+
+def generate(product_id: str, sequence: int) -> bytes:
+    return CONFIG.encode(
+        x=torch.full((64,), float(sequence)), y=torch.tensor(2 * sequence + PRODUCTS.index(product_id))
+    )
+
+
+@pytest.fixture
+def endpoint(frontend: str, backend: str) -> Iterator[str]:
+    """A frontend behind which three suppliers make two streams."""
+    with Broker(EndpointConfig(frontend, backend)), ExitStack() as suppliers:
+        for _ in range(3):
+            suppliers.enter_context(Supplier(generate, PRODUCTS, backend, ShmMedium, CONFIG.nbytes()))
+        yield frontend
+
+
+@pytest.fixture
+def new(endpoint: str) -> Iterator[Callable[..., SoftDataLoader]]:
+    made: list[SoftDataLoader] = []
+
+    def make(**arguments: Any) -> SoftDataLoader:
+        arguments = {"num_slots": 12, "batch_size": B, "ordered": True, **arguments}
+        made.append(SoftDataLoader("m", endpoint, CONFIG, ShmMedium, **arguments))
+        return made[-1]
+
+    yield make
+    for loader in made:
+        loader.soft_dataset.close()
+
+
+def numbers_of(batch: dict[str, torch.Tensor], product: str = "m") -> list[int]:
+    """Return the numbers of the samples in a batch; fails if they are not whole, or of another product."""
+    assert batch["y"].remainder(2).eq(PRODUCTS.index(product)).all()
+    numbers = batch["y"].div(2, rounding_mode="floor")
+    assert batch["x"].eq(numbers.unsqueeze(1)).all()
+    result: list[int] = numbers.tolist()
+    return result
+
+
+def rows(first: int) -> list[int]:
+    return list(range(first, first + B))
+
+
+@KINDS
+@WORKERS
+def test_the_stream_is_the_same_and_no_process_starts(
+    new: Callable[..., SoftDataLoader], num_workers: int, zero_copy: bool
+) -> None:
+    loader = new(num_workers=num_workers, zero_copy=zero_copy)
+    assert loader.num_workers == num_workers
+    batches = iter(loader)
+    for first in range(0, 100 * B, B):
+        assert numbers_of(next(batches)) == rows(first)
+    assert multiprocessing.active_children() == []
+    assert Path("/proc/self/task").exists()
+    opened = loader.soft_dataset._open
+    assert opened is not None
+    assert opened.client.slot_count == 12 * max(1, num_workers)
+    assert loader.state_dict() == {"positions": {"m": 100 * B}}
+
+
+@WORKERS
+def test_batches_are_gathered_ahead(
+    new: Callable[..., SoftDataLoader], num_workers: int, eventually: Callable[..., None]
+) -> None:
+    loader = new(num_workers=num_workers, prefetch_factor=3 if num_workers else None)
+    kept = next(iter(loader))
+    opened = loader.soft_dataset._open
+    assert opened is not None
+    # The queue has 3 batches for each worker, of which one was handed out.
+    taken = B * max(1, 3 * num_workers)
+    eventually(lambda: opened.client.position("m") == taken, "batches ahead")
+    assert loader.state_dict() == {"positions": {"m": B}}
+    assert numbers_of(kept) == rows(0)
+
+
+@KINDS
+@WORKERS
+def test_iterators_go_on_where_the_stream_is(
+    new: Callable[..., SoftDataLoader], num_workers: int, zero_copy: bool
+) -> None:
+    loader = new(num_workers=num_workers, zero_copy=zero_copy)
+    firsts = itertools.count(0, B)
+    for n_batches in (3, 1, 7):
+        for batch in itertools.islice(loader, n_batches):
+            assert numbers_of(batch) == rows(next(firsts))
+    other = iter(loader)
+    for batches in (iter(loader), other, other):
+        assert numbers_of(next(batches)) == rows(next(firsts))
+    first = next(firsts)
+    sample = next(iter(loader.soft_dataset))
+    assert int(sample["y"]) == 2 * first
+    assert numbers_of(next(other)) == rows(first + 1)
+
+
+def test_nothing_gathered_is_lost_between_two_iterators_without_order(
+    new: Callable[..., SoftDataLoader],
+) -> None:
+    loader = new(num_workers=3, ordered=False)
+    numbers = [n for _ in range(20) for batch in itertools.islice(loader, 2) for n in numbers_of(batch)]
+    assert len(set(numbers)) == len(numbers) == 40 * B
+    # Samples of suppliers that are slow come late, not never: what was gathered ahead is handed out.
+    opened = loader.soft_dataset._open
+    assert opened is not None
+    assert max(numbers) < 40 * B + opened.client.slot_count + 6 * B
+
+
+@KINDS
+@pytest.mark.parametrize(("before", "after"), [(0, 3), (3, 0), (2, 5)])
+def test_a_state_resumes_with_another_number_of_workers(
+    new: Callable[..., SoftDataLoader], zero_copy: bool, before: int, after: int
+) -> None:
+    first = new(num_workers=before, zero_copy=zero_copy)
+    for _ in itertools.islice(first, 5):
+        pass
+    second = new(num_workers=after, zero_copy=zero_copy)
+    batches = iter(second)
+    next(batches)
+    second.load_state_dict(first.state_dict())
+    for start, batch in zip(range(5 * B, 15 * B, B), second, strict=False):
+        assert numbers_of(batch) == rows(start)
+
+
+@KINDS
+@WORKERS
+def test_each_product_goes_on_where_its_batches_were_left(
+    new: Callable[..., SoftDataLoader], num_workers: int, zero_copy: bool
+) -> None:
+    loader = new(num_workers=num_workers, zero_copy=zero_copy)
+    due = {"m": 0, "n": 0}
+    batches = iter(loader)
+    for i in range(60):
+        for _ in range(i % 4):
+            product = loader.model_id
+            assert numbers_of(next(batches), product) == rows(due[product])
+            due[product] += B
+        loader.set_model("mn"[i % 2])
+    assert loader.state_dict() == {"positions": due}
+
+
+def test_threads_share_a_loader(new: Callable[..., SoftDataLoader]) -> None:
+    loader = new(num_workers=3)
+    seen: list[list[int]] = []
+
+    def take() -> None:
+        for batch in itertools.islice(loader, 50):
+            seen.append(numbers_of(batch))
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == [rows(first) for first in range(0, 150 * B, B)]
+
+
+@WORKERS
+def test_a_timeout_ends_no_iterator_and_loses_nothing(frontend: str, backend: str, num_workers: int) -> None:
+    with Broker(EndpointConfig(frontend, backend)):
+        loader = SoftDataLoader(
+            "m",
+            frontend,
+            CONFIG,
+            ShmMedium,
+            12,
+            request_timeout=0.1,
+            batch_size=B,
+            ordered=True,
+            num_workers=num_workers,
+        )
+        batches = iter(loader)
+        with pytest.raises(NoSupplier):
+            next(batches)
+        with Supplier(generate, PRODUCTS, backend, ShmMedium, CONFIG.nbytes()):
+            loader.soft_dataset.request_timeout = None
+            for first in range(0, 10 * B, B):
+                batch = None
+                while batch is None:
+                    try:
+                        batch = next(batches)
+                    except softs_fast.SampleTimeout:
+                        continue
+                assert numbers_of(batch) == rows(first)
+        loader.soft_dataset.close()
+        with pytest.raises(SegmentError):
+            next(batches)
+
+
+def test_encoded_samples_are_decoded_by_the_threads(frontend: str, backend: str) -> None:
+    config = softs_fast.BatchConfig(
+        [TensorSpec("y", (), "int64"), TensorSpec("logits", (32,), "float32", codec="topk:4")]
+    )
+
+    def encode(product_id: str, sequence: int) -> bytes:
+        return config.encode(y=torch.tensor(sequence), logits=torch.arange(32.0).roll(sequence))
+
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(encode, ["m"], backend, ShmMedium, config.nbytes()),
+    ):
+        loader = SoftDataLoader(
+            "m", frontend, config, ShmMedium, 12, batch_size=B, ordered=True, num_workers=2
+        )
+        for first, batch in zip(range(0, 20 * B, B), loader, strict=False):
+            assert batch["y"].tolist() == rows(first)
+            assert batch["logits"].indices[:, 0].tolist() == [(31 + n) % 32 for n in rows(first)]
+        loader.soft_dataset.close()
+
+
+def test_other_mediums_start_no_process_either(frontend: str, backend: str) -> None:
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(generate, ["m"], backend, TCPMedium, CONFIG.nbytes()),
+    ):
+        loader = SoftDataLoader(
+            "m", frontend, CONFIG, TCPMedium, 12, batch_size=B, ordered=True, num_workers=2
+        )
+        for first, batch in zip(range(0, 10 * B, B), loader, strict=False):
+            assert numbers_of(batch) == rows(first)
+        assert multiprocessing.active_children() == []
+        loader.soft_dataset.close()
+
+
+def test_what_needs_processes_starts_them() -> None:
+    def init(worker: int) -> None:
+        pass
+
+    arguments = ("m", "ipc:///unused", CONFIG, ShmMedium)
+    assert not SoftDataLoader(*arguments, num_workers=2)._uses_processes
+    assert not SoftDataLoader(*arguments, collate_fn=len)._uses_processes
+    for needed in ({"collate_fn": len}, {"worker_init_fn": init}, {"multiprocessing_context": "fork"}):
+        loader = SoftDataLoader(*arguments, num_workers=2, **needed)  # type: ignore[arg-type]
+        assert loader._uses_processes
+        assert loader._plan.n_threads == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"num_workers": -1}, "num_workers"),
+        ({"num_workers": 2, "prefetch_factor": 0}, "prefetch_factor must be at least 1, got 0"),
+        ({"prefetch_factor": 2}, "prefetch_factor"),
+        ({"num_workers": 2, "timeout": -1}, "timeout"),
+    ],
+)
+def test_arguments_of_torch_are_checked(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        SoftDataLoader("m", "ipc:///unused", CONFIG, ShmMedium, **arguments)

@@ -1,0 +1,298 @@
+"""Private parts of Python and torch that this repository relies on: CONTRIBUTING.md lists all of them, and each has a test here."""
+
+import ast
+import copy
+import importlib.util
+import inspect
+import json
+import multiprocessing.context
+import multiprocessing.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).parents[2]
+SOURCES = [
+    path
+    for folder in ("python", "tests", "benches", "examples")
+    for path in (REPOSITORY / folder).rglob("*.py")
+] + [REPOSITORY / "build_backend.py"]
+
+# Python 3.12 and later warn about a fork of a process with threads.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def register_finalizers(pipe: Connection) -> None:
+    for priority in (5, 10):
+        multiprocessing.util.Finalize(None, pipe.send, args=(priority,), exitpriority=priority)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_finalizers_run_when_a_worker_process_ends(method: str) -> None:
+    context: Any = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=register_finalizers, args=(there,))
+    process.start()
+    there.close()
+    said = []
+    while here.poll(30):
+        try:
+            said.append(here.recv())
+        except EOFError:
+            break
+    process.join()
+    process.close()
+    here.close()
+    assert said == [10, 5], (
+        "multiprocessing.util.Finalize no longer runs in a process that ends, higher priorities first: "
+        "clients in DataLoader workers stay open"
+    )
+
+
+class Probe:
+    """Notes whether it is pickled for a process that starts."""
+
+    def __init__(self) -> None:
+        self.notes: list[bool] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.notes.append(multiprocessing.context.get_spawning_popen() is not None)
+        return {}
+
+
+def take(probe: Probe) -> None:
+    assert isinstance(probe, Probe)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_pickle_for_a_process_that_starts_is_told_from_others(method: str) -> None:
+    probe = Probe()
+    copy.copy(probe)
+    context: Any = multiprocessing.get_context(method)
+    process = context.Process(target=take, args=(probe,))
+    process.start()
+    process.join()
+    process.close()
+    copy.copy(probe)
+    assert probe.notes == [False, True, False], (
+        "multiprocessing.context.get_spawning_popen no longer tells a pickle for a process that starts from others: "
+        "a dataset can be copied that should refuse"
+    )
+
+
+def test_a_stream_can_be_kept_busy() -> None:
+    sleep = getattr(torch.cuda, "_sleep", None)
+    assert sleep is not None, (
+        "torch.cuda._sleep is gone: tests/gpu/test_cuda_faults.py needs another long kernel"
+    )
+    inspect.signature(sleep).bind(1 << 40)
+
+
+# Prints the command lines of its children, and the targets of its descriptors with the children that have them open, too.
+SHOW_HELPERS = """
+import json, multiprocessing, os, pathlib
+from multiprocessing import sharedctypes
+
+def targets(pid):
+    found = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except FileNotFoundError:
+            continue
+    return found
+
+before = targets("self")
+memory = sharedctypes.RawArray("B", 100)
+process = multiprocessing.get_context("forkserver").Process(target=os.getpid)
+process.start()
+process.join()
+process.close()
+children = pathlib.Path("/proc/self/task").glob("*/children")
+pids = [int(pid) for file in children for pid in file.read_text().split()]
+kept = targets("self") - before
+print(json.dumps({
+    "commands": [pathlib.Path(f"/proc/{pid}/cmdline").read_text() for pid in pids],
+    "kept": sorted(kept - {target for pid in pids for target in targets(pid)}),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def helpers() -> Any:
+    """What multiprocessing keeps in a process that has started a forkserver process and has shared memory."""
+    done = subprocess.run([sys.executable, "-c", SHOW_HELPERS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_helpers_of_multiprocessing_have_its_modules_in_their_command_lines(helpers: Any) -> None:
+    names = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+    found = [sum(name in command for command in helpers["commands"]) for name in names]
+    assert found == [1, 1] == [1] * len(helpers["commands"]), (
+        f"the helper processes of multiprocessing have other command lines, {helpers['commands']}: "
+        "tests/conftest.py takes them for processes that a test has left behind"
+    )
+
+
+def test_shared_memory_of_multiprocessing_has_its_prefix(helpers: Any) -> None:
+    assert helpers["kept"], "shared memory of multiprocessing has no file"
+    unknown = [target for target in helpers["kept"] if "/pym-" not in target and "/pymp-" not in target]
+    assert unknown == [], (
+        f"multiprocessing keeps other descriptors, {unknown}: tests/conftest.py takes them for descriptors "
+        "that a test has left behind"
+    )
+
+
+# What the package of multiprocessing has beside these modules is not documented.
+DOCUMENTED_MODULES = {
+    f"multiprocessing.{name}"
+    for name in ("connection", "dummy", "managers", "pool", "shared_memory", "sharedctypes")
+}
+# Documented, in spite of the underscore.
+DOCUMENTED_NAMES = {"os._exit", "_asdict", "_field_defaults", "_fields", "_make", "_replace"}
+ATTRIBUTE_FUNCTIONS = {"getattr", "setattr", "hasattr", "delattr", "object"}
+
+
+def test_the_contributing_page_lists_all_private_parts() -> None:
+    found = {part for path in SOURCES for part in private_parts(ast.parse(path.read_text()))}
+    assert found, "the search finds nothing"
+    # Parts that are text to Python are not found by the search.
+    listed = {
+        part for row in rows() for part in parts_of(row) if "/" not in part and ", as text" not in row["part"]
+    }
+    assert found == listed, (
+        f"not in CONTRIBUTING.md: {sorted(found - listed)}; listed there, and not used: {sorted(listed - found)}"
+    )
+
+
+def test_each_listed_part_is_used_where_the_page_says_and_has_a_test() -> None:
+    tests = Path(__file__).read_text()
+    for row in rows():
+        (name,) = re.findall(r"`(\w+)`", row["test"])
+        assert f"def {name}(" in tests, f"no {name} in {Path(__file__).name}"
+        (place,) = re.findall(r"`([^`]+)`", row["used in"])
+        users = [REPOSITORY / place] if place.endswith(".py") else (REPOSITORY / place).rglob("*.py")
+        text = "".join(path.read_text() for path in users)
+        for part in parts_of(row):
+            assert part.split(".")[-1] in text, f"{part} is not used in {place}"
+
+
+def rows() -> list[dict[str, str]]:
+    """Return the rows of the table, by column."""
+    page = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    lines = re.findall(
+        r"^\| .* \|$", page.partition("## Private parts")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    head, *body = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    assert head == ["part", "used in", "why", "test"]
+    assert body, "the table is empty"
+    return [dict(zip(head, cells, strict=True)) for cells in body]
+
+
+def parts_of(row: dict[str, str]) -> list[str]:
+    return re.findall(r"`([^`]+)`", row["part"])
+
+
+def private_parts(tree: ast.Module) -> Iterator[str]:
+    """Yield the private names of other packages that a module uses."""
+    modules = imported(tree)
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                yield from as_private(f"{node.module}.{alias.name}")
+        elif isinstance(node, ast.Attribute):
+            name = dotted(node, modules)
+            if name is not None and id(node) not in inner:
+                yield from as_private(name)
+            elif name is None and is_unknown(node.attr):
+                yield node.attr
+        elif (
+            isinstance(node, ast.Call) and last_name(node.func) in ATTRIBUTE_FUNCTIONS and len(node.args) > 1
+        ):
+            attribute = node.args[1]
+            if isinstance(attribute, ast.Constant) and isinstance(attribute.value, str):
+                name = dotted(node.args[0], modules)
+                if name is not None:
+                    yield from as_private(f"{name}.{attribute.value}")
+                elif is_unknown(attribute.value):
+                    yield attribute.value
+
+
+def imported(tree: ast.Module) -> dict[str, str]:
+    """Return the names that a module imports of other packages, and what they are there."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return {name: origin for name, origin in names.items() if not is_ours(origin)}
+
+
+def dotted(node: ast.expr, modules: dict[str, str]) -> str | None:
+    """Return the full name of an attribute of something that is imported."""
+    if isinstance(node, ast.Name):
+        return modules.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = dotted(node.value, modules)
+        return None if owner is None else f"{owner}.{node.attr}"
+    return None
+
+
+def last_name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def as_private(name: str) -> Iterator[str]:
+    """Yield the private part of a full name, if it has one."""
+    first, *rest = name.split(".")
+    if is_ours(name) or name in DOCUMENTED_NAMES:
+        return
+    for n, part in enumerate(rest, 1):
+        if is_private(part):
+            yield ".".join([first, *rest[:n]])
+            return
+    if first == "multiprocessing" and rest:
+        module = f"{first}.{rest[0]}"
+        if module not in DOCUMENTED_MODULES and importlib.util.find_spec(module) is not None:
+            yield name
+
+
+def is_private(name: str) -> bool:
+    return re.match(r"_[^_]|__\w*[^_]$", name) is not None and name not in DOCUMENTED_NAMES
+
+
+def is_unknown(name: str) -> bool:
+    """Return whether an attribute is private to a class that is not of this repository."""
+    return is_private(name) and name not in OUR_NAMES
+
+
+def is_ours(name: str) -> bool:
+    return name.partition(".")[0] in OUR_MODULES
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+OUR_MODULES = {path.stem for path in SOURCES} | {"softs_fast", "benches", "examples", "__future__"}
+STUBS = list((REPOSITORY / "python").rglob("*.pyi"))
+OUR_NAMES = {name for path in [*SOURCES, *STUBS] for name in defined(ast.parse(path.read_text()))}

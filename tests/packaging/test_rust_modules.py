@@ -1,0 +1,206 @@
+"""The tree of each Rust crate: no circle of modules, few files in the root, one form of folder, short files."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from rust_modules import circles, describe, edges_of, read_crate
+
+REPOSITORY = Path(__file__).parents[2]
+MEMBERS = tomllib.loads((REPOSITORY / "Cargo.toml").read_text())["workspace"]["members"]
+CRATES = [pytest.param(REPOSITORY / member, id=Path(member).name) for member in MEMBERS]
+# Examples of several files are crates too.
+ROOTS = [
+    pytest.param(root, id=str(root.relative_to(REPOSITORY)))
+    for member in MEMBERS
+    for root in [
+        REPOSITORY / member / "src" / "lib.rs",
+        *sorted((REPOSITORY / member).glob("examples/*/main.rs")),
+    ]
+]
+MAX_ROOT_FILES = 10
+MAX_LINES = 500
+
+
+def circles_of(root: Path) -> list[str]:
+    edges = edges_of(read_crate(root))
+    return [describe(circle, edges, root.parent) for circle in circles(edges)]
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_no_modules_use_each_other(root: Path) -> None:
+    assert not circles_of(root), "\n".join(circles_of(root))
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_every_source_file_is_read(root: Path) -> None:
+    """A file that the checker cannot find would hide its circles."""
+    crate = read_crate(root)
+    assert all(module.file.exists() for module in crate.walk())
+    assert any(edges_of(crate).values())
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_the_root_of_a_crate_has_few_files(crate: Path) -> None:
+    files = sorted(file.name for file in (crate / "src").glob("*.rs"))
+    assert len(files) <= MAX_ROOT_FILES, f"{len(files)} files, at most {MAX_ROOT_FILES}: {', '.join(files)}"
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_folders_have_one_form_and_more_than_one_file(crate: Path) -> None:
+    assert not folder_faults(crate / "src"), "\n".join(folder_faults(crate / "src"))
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_files_are_short(crate: Path) -> None:
+    lengths = {file: len(file.read_text().splitlines()) for file in (crate / "src").rglob("*.rs")}
+    long = {str(file.relative_to(crate)): n for file, n in lengths.items() if n > MAX_LINES}
+    assert not long, f"files of more than {MAX_LINES} lines: {long}"
+
+
+def folder_faults(source: Path) -> list[str]:
+    """What is wrong with the folders below `source`."""
+    faults = []
+    for folder in sorted(path for path in source.rglob("*") if path.is_dir()):
+        if not (folder / "mod.rs").exists():
+            faults.append(f"{folder.relative_to(source)}/ has no mod.rs")
+        if folder.with_suffix(".rs").exists():
+            faults.append(
+                f"{folder.relative_to(source)}.rs stands beside its folder: make it {folder.name}/mod.rs"
+            )
+        if len(list(folder.rglob("*.rs"))) < 2:
+            faults.append(f"{folder.relative_to(source)}/ is a folder of one file")
+    return faults
+
+
+# -- the checker itself, on trees that are made up --------------------------------------------------------------------------------
+
+
+def made(folder: Path, **files: str) -> list[str]:
+    """The circles of a crate of these files; `__` in a name stands for `/`."""
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/") + ".rs")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return circles_of(folder / "lib.rs")
+
+
+def test_a_circle_of_two_files_is_found(tmp_path: Path) -> None:
+    found = made(
+        tmp_path,
+        lib="mod a; mod b;",
+        a="use crate::b::B; pub struct A(B);",
+        b="pub struct B; fn f(_: super::a::A) {}",
+    )
+    assert found == ["2 files use each other:\n  a.rs -> b.rs: B\n  b.rs -> a.rs: A"]
+
+
+def test_a_circle_of_three_files_is_found(tmp_path: Path) -> None:
+    (found,) = made(
+        tmp_path,
+        lib="mod a; mod b; mod c;",
+        a="use super::b::{self, B}; pub fn g<T>() {}",
+        b="use crate::{c::C as Other}; pub struct B;",
+        c="fn f() { crate::a::g::<u8>() } pub struct C;",
+    )
+    assert "a.rs -> b.rs: B" in found
+    assert "b.rs -> c.rs: C" in found
+    assert "c.rs -> a.rs: g" in found
+
+
+def test_a_circle_through_a_re_export_is_found(tmp_path: Path) -> None:
+    (found,) = made(
+        tmp_path,
+        lib="pub mod room; mod user;",
+        room__mod="mod door; mod wall; pub use door::Door; pub(crate) use wall::*;",
+        room__door="use super::Wall; pub struct Door(Wall);",
+        room__wall="use crate::room::Door; pub struct Wall(Option<Box<Door>>);",
+        user="use crate::room::Door;",
+    )
+    assert "room/door.rs -> room/wall.rs: Wall" in found
+    assert "room/wall.rs -> room/door.rs: Door" in found
+    assert "user.rs" not in found
+
+
+def test_a_circle_through_an_imported_module_is_found(tmp_path: Path) -> None:
+    (found,) = made(
+        tmp_path,
+        lib="mod a; mod b;",
+        a="use super::b; pub fn f() { b::g() }",
+        b="use crate::a as first; pub fn g() { first::f() }",
+    )
+    assert "a.rs -> b.rs: g" in found
+
+
+def test_a_folder_that_uses_its_children_may_not_define_what_they_use(tmp_path: Path) -> None:
+    (found,) = made(
+        tmp_path,
+        lib="mod room;",
+        room__mod="mod door; pub struct Wall(door::Door);",
+        room__door="use super::Wall; pub struct Door(Box<Wall>);",
+    )
+    assert "room/door.rs -> room/mod.rs: Wall" in found
+
+
+def test_a_chain_is_accepted(tmp_path: Path) -> None:
+    found = made(
+        tmp_path,
+        lib="mod low; mod middle; mod top; pub use top::Top;",
+        low="pub struct Low;",
+        middle="use crate::low::Low; pub struct Middle(Low);",
+        top="use crate::{low, middle::Middle}; pub struct Top(Middle, low::Low);",
+    )
+    assert not found
+
+
+def test_siblings_that_share_a_folder_are_accepted(tmp_path: Path) -> None:
+    found = made(
+        tmp_path,
+        lib="mod room;",
+        room__mod="mod door; mod wall; pub use door::Door; pub use wall::Wall;",
+        room__door="use super::Wall; pub struct Door(Wall);",
+        room__wall="pub struct Wall;",
+    )
+    assert not found
+
+
+def test_tests_comments_and_texts_do_not_count(tmp_path: Path) -> None:
+    found = made(
+        tmp_path,
+        lib="mod a; mod b;",
+        a="use super::b::B; pub struct A(B); impl A { #[cfg(test)] fn f() {} const N: u8 = b'\"'; }",
+        b="""
+            // use super::a::A;
+            /* use super::a::A; */
+            pub struct B; const TEXT: &str = "crate::a::A"; const RAW: &str = r#"" super::a::A ""#;
+            #[cfg(test)] use super::a::A;
+            impl B { #[cfg(test)] fn f<'a>(_: &'a super::a::A) -> crate::a::A { crate::a::A } }
+            #[cfg(all(test, not(loom)))]
+            #[allow(dead_code)]
+            mod tests { use crate::a::A; }
+        """,
+    )
+    assert not found
+
+
+def test_code_that_only_tests_leave_out_counts(tmp_path: Path) -> None:
+    found = made(
+        tmp_path,
+        lib="mod a; mod b;",
+        a="use super::b::B; pub struct A(B);",
+        b="pub struct B; #[cfg(not(test))] fn f(_: super::a::A) {}",
+    )
+    assert len(found) == 1
+
+
+def test_faults_of_folders_are_found(tmp_path: Path) -> None:
+    for name in ("good/mod", "good/part", "alone/mod", "twice", "twice/part", "twice/other"):
+        (tmp_path / f"{name}.rs").parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.rs").write_text("")
+    assert folder_faults(tmp_path) == [
+        "alone/ is a folder of one file",
+        "twice/ has no mod.rs",
+        "twice.rs stands beside its folder: make it twice/mod.rs",
+    ]
