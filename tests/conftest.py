@@ -275,5 +275,6 @@ def _note_pids(cls: Any, method: str) -> None:
 
 
 _note_pids(subprocess.Popen, "__init__")
+_note_pids(multiprocessing.Process, "start")
 for start_method in multiprocessing.get_all_start_methods():
     _note_pids(multiprocessing.get_context(start_method).Process, "start")
