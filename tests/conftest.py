@@ -34,8 +34,9 @@ multiprocessing.set_forkserver_preload(["torch.distributed", "softs_fast.collect
 if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):
     multiprocessing.set_start_method(start_method)
 
-# A shell's background job ignores SIGINT, and so would every process that it starts.
+# A shell's background job ignores SIGINT, one of `nohup` SIGHUP, and so would every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Of a segment, as in docs/segment.md: the length of the control block, which ends it, and where it names the process
 # that owns it.
@@ -277,4 +278,6 @@ def _note_pids(cls: Any, method: str) -> None:
 
 
 _note_pids(subprocess.Popen, "__init__")
-_note_pids(multiprocessing.process.BaseProcess, "start")
+_note_pids(multiprocessing.Process, "start")
+for start_method in multiprocessing.get_all_start_methods():
+    _note_pids(multiprocessing.get_context(start_method).Process, "start")

@@ -99,14 +99,14 @@ def test_files_are_looked_into_only_if_a_client_made_them(market: Market, tmp_pa
             "",
             None,
         ):
-            assert observer._look_into(address, 0) is None
+            assert observer._read_segment(address, 0) is None
         made = sf.FilesystemMedium(str(tmp_path / "made"), 64, 2, create=True)
         segment = _core.Segment.attach_file(made.address)
         stats = _core.lane_stats(segment)
         segment.close()
         assert stats is not None
-        assert observer._look_into(made.address, stats["segment_id"]) is not None
-        assert observer._look_into(made.address, stats["segment_id"] ^ 1) is None, "another machine's"
+        assert observer._read_segment(made.address, stats["segment_id"]) is not None
+        assert observer._read_segment(made.address, stats["segment_id"] ^ 1) is None, "another machine's"
         made.close()
         made.unlink()
 
