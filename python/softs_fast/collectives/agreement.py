@@ -56,6 +56,11 @@ def tag_of(manifest: Mapping[str, str]) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
 
 
+def tag_of_text(what: str) -> int:
+    """Return the tag of a call that a text describes."""
+    return tag_of({"": what})
+
+
 def check_same(what: str, values: Sequence[object]) -> None:
     """Raise ConfigError unless all ranks have the same value; the text lists the values with their ranks."""
     if any(value != values[0] for value in values):

@@ -5,6 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from softs_fast.collectives.tensors import name_of
+
+if TYPE_CHECKING:
+    import torch
 
 # Alignment of slices of the inputs: no two ranks read parts of one line, and every slice begins at a whole word.
 _LINE_BYTES = 128
@@ -84,3 +90,10 @@ def slice_bounds(count: int, item_bytes: int, size: int) -> list[int]:
     step = _LINE_BYTES // item_bytes
     steps = -(-count // step)
     return [min(count, steps * rank // size * step) for rank in range(size + 1)]
+
+
+def pieces_of(tensors: Sequence[torch.Tensor]) -> Pieces:
+    """Return the elements of tensors of one dtype, one tensor after the other."""
+    first = tensors[0]
+    places = [(tensor.data_ptr(), tensor.numel()) for tensor in tensors]
+    return Pieces(places, name_of(first.dtype), first.element_size())

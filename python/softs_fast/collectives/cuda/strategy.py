@@ -14,7 +14,7 @@ import torch
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.cuda.arena import Arena
-from softs_fast.collectives.cuda.pieces import Pieces
+from softs_fast.collectives.cuda.pieces import Pieces, pieces_of
 from softs_fast.collectives.cuda.steps import Reduction, Steps
 from softs_fast.collectives.host.group import check_timeout, join_host_group
 from softs_fast.collectives.meter import Meter
@@ -207,7 +207,7 @@ class CudaStrategy(Strategy):
             what += f" by {name_of(by)} times {scale!r} into {name_of(out.dtype)}"
         reduction = Reduction(ReduceOp(op), scale, name_of(by), by.itemsize)
         with self._call("all_reduce", tensor) as steps, self._lent([tensor], [out]) as (source, target):
-            agreed = steps.all_reduce(source, target, reduction, self.schedule, _tag(what))
+            agreed = steps.all_reduce(source, target, reduction, self.schedule, agreement.tag_of_text(what))
             if not agreed:
                 self._explain(what)
 
@@ -267,7 +267,9 @@ class CudaStrategy(Strategy):
             self._call("reduce_scatter", tensor) as steps,
             self._lent([tensor], [output]) as (source, target),
         ):
-            if not steps.reduce_scatter(source, target, reduction, self.schedule.chunk_bytes, _tag(what)):
+            if not steps.reduce_scatter(
+                source, target, reduction, self.schedule.chunk_bytes, agreement.tag_of_text(what)
+            ):
                 self._explain(what)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -287,7 +289,7 @@ class CudaStrategy(Strategy):
         dtype_code(tensor.dtype)
         what = f"all_gather of {describe(tensor)}"
         with self._call("all_gather", output) as steps, self._lent([tensor], [output]) as (source, target):
-            if not steps.all_gather(source, target, self.schedule.chunk_bytes, _tag(what)):
+            if not steps.all_gather(source, target, self.schedule.chunk_bytes, agreement.tag_of_text(what)):
                 self._explain(what)
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
@@ -304,7 +306,7 @@ class CudaStrategy(Strategy):
         dtype_code(tensor.dtype)
         what = f"broadcast of {describe(tensor)} from rank {root}"
         with self._call("broadcast", tensor) as steps, self._lent([tensor], [tensor]) as (_, target):
-            if not steps.broadcast(target, root, self.schedule.chunk_bytes, _tag(what)):
+            if not steps.broadcast(target, root, self.schedule.chunk_bytes, agreement.tag_of_text(what)):
                 self._explain(what)
 
     def barrier(self) -> None:
@@ -465,7 +467,10 @@ class CudaStrategy(Strategy):
         Nothing is copied back if the block raises.
         """
         lent = {id(tensor): self._plain(tensor) for tensor in (*sources, *targets)}
-        yield _row([lent[id(tensor)] for tensor in sources]), _row([lent[id(tensor)] for tensor in targets])
+        yield (
+            pieces_of([lent[id(tensor)] for tensor in sources]),
+            pieces_of([lent[id(tensor)] for tensor in targets]),
+        )
         with torch.no_grad():
             for tensor in targets:
                 copy = lent[id(tensor)]
@@ -491,16 +496,6 @@ class CudaStrategy(Strategy):
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
         """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""
         raise ConfigError(agreement.difference(self._group, what, manifest or {}))
-
-
-def _tag(what: str) -> int:
-    return agreement.tag_of({"": what})
-
-
-def _row(tensors: Sequence[torch.Tensor]) -> Pieces:
-    first = tensors[0]
-    pieces = [(tensor.data_ptr(), tensor.numel()) for tensor in tensors]
-    return Pieces(pieces, name_of(first.dtype), first.element_size())
 
 
 def _waiting(group: _kernels.Group) -> float:
