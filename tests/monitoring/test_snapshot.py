@@ -11,7 +11,7 @@ from market import Market
 
 import softs_fast as sf
 from softs_fast import _core
-from softs_fast.monitoring.snapshot import ClientCounters, Observer
+from softs_fast.monitoring.snapshot import ClientCounters, ClientView, Observer
 
 
 def write_counters(
@@ -74,9 +74,15 @@ def test_counters_of_a_segment(market: Market) -> None:
         assert stats is not None
         assert stats["client"] == numbers
         assert stats["suppliers"] == [{"index": 5, "pid": 4321, "counters": [9, 8, 7, 6, 5, 4, 3, 2]}]
-        snapshot = observer.snapshot()
-        assert snapshot.clients is not None
-        (seen,) = [view for view in snapshot.clients if view.address == client.medium.address]
+        views: list[ClientView] = []
+        while not views:
+            # The client may not have been connected yet when it asked: then it tells the broker at its next request.
+            assert client.request_sample("p-unserved-q", timeout_ms=1) is None
+            write_counters(client.medium.address, 300, numbers, {5: (4321, [9, 8, 7, 6, 5, 4, 3, 2])})
+            views = [
+                view for view in observer.snapshot().clients or () if view.address == client.medium.address
+            ]
+        (seen,) = views
         assert seen.segment is not None
         assert (seen.segment.counters.samples, seen.segment.counters.started_ns) == (1, 10)
         (supplier,) = seen.segment.suppliers

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from softs_fast import _kernels
 from softs_fast.collectives.strategy import OpMetrics
 
 
@@ -47,3 +48,8 @@ class Meter:
     def metrics(self) -> dict[str, OpMetrics]:
         """The sums so far."""
         return dict(self._sums)
+
+
+def waited_s(group: _kernels.Group) -> float:
+    """Return the seconds that the host has waited for other ranks."""
+    return sum(waiting for _, _, _, waiting in group.metrics())

@@ -17,7 +17,7 @@ from softs_fast.collectives.cuda.arena import Arena
 from softs_fast.collectives.cuda.pieces import Pieces, pieces_of
 from softs_fast.collectives.cuda.steps import Reduction, Steps
 from softs_fast.collectives.host.group import check_timeout, join_host_group
-from softs_fast.collectives.meter import Meter
+from softs_fast.collectives.meter import Meter, waited_s
 from softs_fast.collectives.probe import Schedule, choose_device_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import check_casts, describe, dtype_code, name_of
@@ -446,7 +446,7 @@ class CudaStrategy(Strategy):
         n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         with self._lock, self._meter.lap(name, n_bytes) as lap:
             steps, group = self._work, self._group
-            waiting = _waiting(group)
+            waiting = waited_s(group)
             try:
                 yield steps
             except (ConfigError, PeerLost, ForkedError):
@@ -456,7 +456,7 @@ class CudaStrategy(Strategy):
                     group.give_up(f"{type(error).__name__}: {error}")
                 raise
             finally:
-                lap.waiting_s += _waiting(group) - waiting
+                lap.waiting_s += waited_s(group) - waiting
 
     @contextmanager
     def _lent(
@@ -496,8 +496,3 @@ class CudaStrategy(Strategy):
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
         """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""
         raise ConfigError(agreement.difference(self._group, what, manifest or {}))
-
-
-def _waiting(group: _kernels.Group) -> float:
-    """Return the seconds that the host has waited for other ranks."""
-    return sum(waiting for _, _, _, waiting in group.metrics())
