@@ -44,8 +44,8 @@ pub struct Batch {
 /// What to do next. It must be ended before the next is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Orders of a lane: [`Supplier::publish`], [`Supplier::publish_samples`] or [`Supplier::give_back`] ends them.
+    /// Orders of a lane: `Supplier::publish`, `publish_samples` or `give_back` ends them.
     Lane(LaneTask),
-    /// A lease of the broker: [`Supplier::finish`] ends it.
+    /// A lease of the broker: `Supplier::finish` ends it.
     Wire(Work),
 }

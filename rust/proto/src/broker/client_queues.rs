@@ -15,6 +15,9 @@ use super::slab::{Linked, Links, List, Slab};
 struct ClientQueue {
     name: (ProductKey, ClientKey),
     orders: List<OrderTag>,
+    /// Orders that this client has in one turn, and how many of them are left in this one.
+    burst: u32,
+    burst_left: u32,
     links: Links<QueueTag>,
 }
 
@@ -71,16 +74,20 @@ impl ClientQueues {
     }
 
     /// Puts a new order behind the others of its client. A client without others has its turn last.
+    ///
+    /// `burst`: orders that the client has in one turn.
     pub(super) fn push(
         &mut self,
         queue: &mut ProductQueue,
         orders: &mut OrderTable,
         (client, order): (ClientKey, OrderKey),
+        burst: u32,
     ) {
         cost::step();
         let name = (orders[order].product, client);
         let key = *self.by_name.entry(name).or_insert_with(|| {
-            let empty = ClientQueue { name, orders: List::new(), links: Links::new() };
+            let empty =
+                ClientQueue { name, orders: List::new(), burst, burst_left: burst, links: Links::new() };
             let key = self.queues.insert(empty);
             queue.turns.push_back(&mut self.queues, key);
             key
@@ -116,7 +123,7 @@ impl ClientQueues {
         true
     }
 
-    /// Takes out the order that is next. Its client has its next turn after all others.
+    /// Takes out the order that is next. After the last one of its turn, its client has its next turn after all others.
     pub(super) fn take(
         &mut self,
         queue: &mut ProductQueue,
@@ -127,8 +134,13 @@ impl ClientQueues {
             && let Some(key) = self.queue_of(orders, order)
         {
             cost::step();
-            queue.turns.remove(&mut self.queues, key);
-            queue.turns.push_back(&mut self.queues, key);
+            let client = &mut self.queues[key];
+            client.burst_left = client.burst_left.saturating_sub(1);
+            if client.burst_left == 0 {
+                client.burst_left = client.burst;
+                queue.turns.remove(&mut self.queues, key);
+                queue.turns.push_back(&mut self.queues, key);
+            }
         }
         self.remove(queue, orders, order)
     }

@@ -15,6 +15,9 @@ use crate::limits::MAX_ORDERS_PER_CLIENT;
 use crate::log::Level;
 use crate::wire::{ClientRequest, EndCode};
 
+/// Orders of a softs client that are served one after the other. A result is a message to it, and messages to one peer that
+/// are sent together cost less: with 1, 32 clients got 0.66 of the orders per second (`broker_bench`, median of 7 runs).
+const SOFTS_BURST: u32 = 16;
 const QUEUE_FULL: &str = "Queue full for product_id";
 const TOO_MANY_ORDERS: &str = "Too many open orders for one client";
 const DUPLICATE: &str = "an order with this number is open";
@@ -227,7 +230,11 @@ impl Broker {
             (Orders::Softs(orders), OrderId::Softs(id)) => orders.insert(id, order),
             _ => None,
         };
-        self.index.enqueue(&mut self.orders, client, order);
+        let burst = match self.clients[client].dialect() {
+            Dialect::Native => 1,
+            Dialect::Softs => SOFTS_BURST,
+        };
+        self.index.enqueue(&mut self.orders, client, order, burst);
     }
 
     fn cancel(&mut self, key: ClientKey, order_id: &str) {

@@ -233,10 +233,16 @@ impl ProductIndex {
         self.queues.front(&self.products.get(key)?.queue)
     }
 
-    /// Puts a new order into the queue of its product.
-    pub(super) fn enqueue(&mut self, orders: &mut OrderTable, client: ClientKey, order: OrderKey) {
+    /// Puts a new order into the queue of its product. `burst`: orders that the client has in one turn.
+    pub(super) fn enqueue(
+        &mut self,
+        orders: &mut OrderTable,
+        client: ClientKey,
+        order: OrderKey,
+        burst: u32,
+    ) {
         let key = orders[order].product;
-        self.queues.push(&mut self.products[key].queue, orders, (client, order));
+        self.queues.push(&mut self.products[key].queue, orders, (client, order), burst);
         self.note_queued(key);
     }
 

@@ -19,7 +19,7 @@ pub struct Config {
     pub ordered: bool,
     /// Slots on order or finished ahead of requests at most; all if not given.
     pub prefetch: Option<u32>,
-    /// Slots of one block. With more than 1, only whole blocks are handed out ([`Client::request_block`]); slots that
+    /// Slots of one block. With more than 1, only whole blocks are handed out (`Client::request_block`); slots that
     /// are left over are not used.
     pub block: u32,
 }
