@@ -15,6 +15,7 @@ __all__ = [
     "ControlServer",
     "ControlStudent",
     "ControlSubscriber",
+    "GatherPipeline",
     "Lease",
     "Segment",
     "Supplier",
