@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -217,6 +218,34 @@ def test_a_timeout_ends_no_iterator_and_loses_nothing(frontend: str, backend: st
         loader.soft_dataset.close()
         with pytest.raises(SegmentError):
             next(batches)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_a_batch_may_take_longer_than_the_timeout_for_a_sample(
+    frontend: str, backend: str, num_workers: int, ordered: bool
+) -> None:
+    def slow(product_id: str, sequence: int) -> bytes:
+        time.sleep(0.12)
+        return generate(product_id, sequence)
+
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(slow, ["m"], backend, ShmMedium, CONFIG.nbytes()),
+    ):
+        loader = SoftDataLoader(
+            "m",
+            frontend,
+            CONFIG,
+            ShmMedium,
+            12,
+            request_timeout=1.0,
+            batch_size=12,
+            ordered=ordered,
+            num_workers=num_workers,
+        )
+        assert sorted(numbers_of(next(iter(loader)))) == list(range(12))
+        loader.soft_dataset.close()
 
 
 def test_encoded_samples_are_decoded_by_the_threads(frontend: str, backend: str) -> None:

@@ -29,7 +29,10 @@ class Reader(Taker, Protocol):
         """Begin to copy the next item, while the caller is busy."""
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
-        """Take samples into the rows from `done` on, within timeout_ms for the first; return how many are filled now."""
+        """Take samples into the rows from `done` on, within timeout_ms for the first; return how many are filled now.
+
+        A number that is not `n_rows` is only compared with `done`: another one means that samples came.
+        """
 
     def take(self) -> Any:
         """Hand out the item; all rows must have been filled."""
@@ -125,7 +128,7 @@ class Stream:
             if done == n_rows:
                 return True
             before, done = done, fill(product, done, wait.wait_ms)
-            if done > before:
+            if done != before:
                 wait.restart()
             elif current_version() == version:
                 wait.check(product, reader.is_starved)

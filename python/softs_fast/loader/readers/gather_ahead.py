@@ -35,6 +35,8 @@ class GatherAheadReader:
         self._free = deque(BatchMemory(config, n_rows) for _ in range(n_ahead))
         self._queue: deque[BatchMemory] = deque()
         self._is_complete = False
+        # Samples that the client has handed out, when they were counted last.
+        self._taken = 0
 
     def begin(self, product_id: str) -> None:
         """Nothing: the queue is filled in any case."""
@@ -47,7 +49,10 @@ class GatherAheadReader:
         self._is_complete = False
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
-        """Wait up to timeout_ms for the oldest batch of the queue; return `n_rows` if it is complete, else `done`.
+        """Wait up to timeout_ms for the oldest batch of the queue.
+
+        Returns:
+            `n_rows` if it is complete; else `done` if no sample came, and another number if samples came.
 
         Raises:
             WireError: a sample is not what a codec writes.
@@ -63,7 +68,9 @@ class GatherAheadReader:
         if self._is_complete:
             return self.n_rows
         self._client.maintain()
-        return done
+        taken = self._client.position(product_id)
+        has_progress, self._taken = taken != self._taken, taken
+        return 1 - done if has_progress and self.n_rows > 1 else done
 
     def take(self) -> Tensors:
         """Hand out the oldest batch, `{name: dtype [n_rows, *shape]}`; it must be complete."""
