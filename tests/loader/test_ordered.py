@@ -1,5 +1,7 @@
 """Ordered streams: which samples come, in which batch, through switches and workers."""
 
+import itertools
+from dataclasses import dataclass
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +83,33 @@ def fail_at_8(samples: list[Any]) -> Any:
         fail_at_8.has_failed = True  # type: ignore[attr-defined]
         raise ValueError("sample 8")
     return torch.utils.data.default_collate(samples)
+
+
+@dataclass
+class Stacks:
+    """A collate_fn without a hash, as those of transformers are."""
+
+    key: str = "y"
+
+    def __call__(self, samples: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+        return torch.stack([sample[self.key] for sample in samples])
+
+
+@KINDS
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_collate_fn_without_a_hash(zero_copy: bool, num_workers: int) -> None:
+    context = "fork" if num_workers else None
+    data = loader(
+        zero_copy=zero_copy, num_workers=num_workers, multiprocessing_context=context, collate_fn=Stacks()
+    )
+    firsts = itertools.count(0, 4)
+    for _ in range(2):
+        batches: Any = iter(data)
+        for _ in range(3):
+            first = next(firsts)
+            assert next(batches).tolist() == list(range(first, first + 4))
+        del batches
+    data.soft_dataset.close()
 
 
 @KINDS

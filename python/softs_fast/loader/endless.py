@@ -17,7 +17,7 @@ from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..market import Client, Medium
 from .arguments import check_at_least
-from .plan import IterationPlan
+from .plan import SINGLE_SAMPLES, IterationPlan
 from .product.source import ProductSource
 from .product.subscription import MAX_PRODUCTS, Stride, Subscription
 from .readers.choice import make_reader
@@ -144,7 +144,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             WireError: a sample is not what a codec of `batch_config` writes; its slot was released.
             SegmentError: `close` was called.
         """
-        return self.iterate(IterationPlan())
+        return self.iterate(SINGLE_SAMPLES)
 
     def iterate(self, plan: IterationPlan) -> SampleIterator:
         """Return an iterator over the items of a plan in this process; it opens the client at its first request."""
@@ -293,7 +293,7 @@ class _OpenClient:
 
     def reader(self, plan: IterationPlan) -> Reader | None:
         """Return the reader that was kept for a plan."""
-        if self._gathering is not None and self._gathering[0] == plan:
+        if self._gathering is not None and self._gathering[0] is plan:
             return self._gathering[1]
         return self.lock.readers.get(plan)
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["IterationPlan"]
+__all__ = ["SINGLE_SAMPLES", "IterationPlan"]
 
 
-@dataclass(frozen=True)
+# By identity: a collate_fn, such as an object of a dataclass, may have no hash.
+@dataclass(frozen=True, eq=False)
 class IterationPlan:
     """How a process iterates over a dataset.
 
@@ -27,3 +28,7 @@ class IterationPlan:
     n_threads: int = 0
     n_ahead: int = 0
     pins: bool = False
+
+
+#: Of iterators over a dataset itself.
+SINGLE_SAMPLES = IterationPlan()
