@@ -7,6 +7,8 @@ import pytest
 from market import zygote
 from segments import remove
 
+from softs_fast import _core
+
 SLOT_BYTES = 16
 N_SLOTS = 3
 
@@ -66,3 +68,4 @@ def child() -> Iterator[Callable[..., Child]]:
     for one in children:
         one.kill()
     remove(owned)
+    _core.sweep()  # as the next peer would: the segments of owners that were killed
