@@ -42,8 +42,8 @@ def run(options: dict[str, Any]) -> None:
         check(config, got, list(range(i * n, (i + 1) * n)))
     if options.get("stalled"):
         # As if a long work of the device still read all slots.
-        client = loader.soft_dataset._client
-        assert client is not None
+        assert loader.soft_dataset._open is not None
+        client = loader.soft_dataset._open.client
         assert isinstance(client.medium, CudaIpcMedium)
         assert client.medium.arena is not None
         stream = _kernels.CudaStream(0)
