@@ -246,13 +246,16 @@ def test_what_a_generator_raises_reaches_the_student(cuda_market: CudaMarket, lo
         for function, why in wrong:
             supplier.generator_fn = function
             one = loader("p", LARGE, request_timeout=0.5, endpoint=cuda_market.endpoints.frontend)
-            batches = iter(one)
-            # A supplier that is slow on a busy machine has not failed yet; the iterator goes on.
             with pytest.raises(GeneratorFailed, match=why):
-                while True:
-                    with suppress(SuppliersBusy):
-                        next(batches)
+                first_batch(iter(one))
             one.soft_dataset.close()
+
+
+def first_batch(batches: Iterator[Any]) -> Any:
+    """Return the first batch. A supplier that is slow on a busy machine has not failed yet: the iterator goes on."""
+    while True:
+        with suppress(SuppliersBusy):
+            return next(batches)
 
 
 def test_what_cannot_be() -> None:
