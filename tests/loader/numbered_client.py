@@ -16,8 +16,6 @@ CONFIG = softs_fast.BatchConfig([TensorSpec("y", (), "int64"), TensorSpec("x", (
 class Block(np.ndarray[Any, Any]):
     """The memory of a lease."""
 
-    first_slot = 0
-
 
 class NumberedClient:
     """Serves streams as the native client does with `ordered=True`; products are named by whole numbers."""

@@ -22,7 +22,6 @@ from .product.source import ProductSource
 from .product.subscription import MAX_PRODUCTS, Stride, Subscription
 from .readers.choice import make_reader
 from .readers.device import check_on_device, is_on_device
-from .readers.pinning import pin
 from .readers.views import check_zero_copy
 from .sample_iterator import Reader, SampleIterator, Stream
 from .stream_lock import StreamLock
@@ -179,7 +178,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             shares = self.ordered or plan.n_threads > 0
             reader: Reader | None = opened.reader(plan) if shares else None
             if reader is None:
-                reader = make_reader(self, opened.client, plan, opened.block, opened.pin)
+                reader = make_reader(self, opened.client, plan, opened.block)
                 if shares:
                     opened.keep_reader(plan, reader)
         wait = WaitPolicy(
@@ -289,7 +288,6 @@ class _OpenClient:
         # A reader with threads that gather ahead lives as long as the client, so that iterators lose nothing of
         # what it has.
         self._gathering: tuple[IterationPlan, Reader] | None = None
-        self._unpin: Callable[[], None] | None = None
 
     def reader(self, plan: IterationPlan) -> Reader | None:
         """Return the reader that was kept for a plan."""
@@ -309,19 +307,9 @@ class _OpenClient:
         self.lock.readers.clear()
         self._gathering = None
 
-    def pin(self, address: int) -> bool:
-        """Register the slots, which begin at `address`, with CUDA, once; return whether they are registered."""
-        medium = self.client.medium
-        if self._unpin is None:
-            self._unpin = pin(address, medium.num_slots * getattr(medium, "slot_stride", medium.slot_size))
-        return self._unpin is not None
-
     def close(self) -> None:
         """Close the client, then end the thread that follows the product."""
         self.forget_readers()
-        unpin, self._unpin = self._unpin, None
-        if unpin is not None:
-            unpin()
         self.client.close()
         self.subscription.close()
 

@@ -27,8 +27,8 @@ class SoftDataLoader(EndlessDataLoader):
     out.
 
     With `zero_copy=True`, a batch is a block of neighbouring slots, which are released when the last tensor on them
-    is gone; there must be slots for two batches at least. With `pin_memory=True` besides, and no processes, the
-    slots themselves are pinned.
+    is gone; there must be slots for two batches at least. With `pin_memory=True`
+    besides, batches are pinned copies: without `zero_copy`, they are gathered there in one copy by native code.
 
     With `ordered=True`, batch i has the samples i * batch_size and on, for any number of workers; each iterator goes on
     where the last one stopped. To resume in another process, keep the `state_dict`.

@@ -9,10 +9,12 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 
 from ...codecs.parts import Part
 from ...configs import BatchConfig
-from ...tensors.dtypes import array_dtype, tensor_over
+from ...tensors.dtypes import array_dtype, tensor_over, torch_dtype
+from .pinning import empty_pinned
 
 __all__ = ["BatchMemory"]
 
@@ -22,28 +24,34 @@ Tensors = dict[str, Any]
 
 
 class BatchMemory:
-    """Memory for one batch after the other."""
+    """Memory for one batch after the other.
 
-    def __init__(self, config: BatchConfig, n_rows: int) -> None:
+    Args:
+        config: what a sample holds.
+        n_rows: samples per batch.
+        pins: take pinned memory, which torch uses again when no device reads it any more.
+    """
+
+    def __init__(self, config: BatchConfig, n_rows: int, pins: bool) -> None:
         self._specs = list(config.specs)
         self._names = config.tensor_names
         self._fields = [
-            _Field(part, config.get_offset(spec.name), n_rows)
+            (_PinnedField if pins else _Field)(part, config.get_offset(spec.name), n_rows)
             for spec in self._specs
             for part in spec._parts()
         ]
         #: How many tensors each spec becomes; None: one each.
         self._n_parts = [len(spec._parts()) for spec in self._specs] if config.has_codecs else None
         self._targets: list[tuple[Any, ...]] = []
-        self._arrays: list[Array] | None = None
+        self._lent: list[tuple[torch.Tensor, Array]] | None = None
 
     def lend(self) -> list[tuple[Any, ...]]:
         """Return what `Client.gather` takes of each tensor of the batch to be filled."""
-        if self._arrays is None:
-            self._arrays, self._targets = [], []
+        if self._lent is None:
+            self._lent, self._targets = [], []
             for field in self._fields:
-                array, block = field.lend()
-                self._arrays.append(array)
+                tensor, block = field.lend()
+                self._lent.append((tensor, block))
                 if block.nbytes:
                     self._targets.append(
                         (field.offset, block) if field.native is None else (field.offset, block, field.native)
@@ -52,19 +60,19 @@ class BatchMemory:
 
     def row(self, index: int) -> list[Any]:
         """Return the bytes of each tensor in one row of the batch that was lent."""
-        assert self._arrays is not None
-        return [field.row(array, index) for field, array in zip(self._fields, self._arrays, strict=True)]
+        assert self._lent is not None
+        return [
+            block[index * field.row_bytes : (index + 1) * field.row_bytes].data
+            for field, (_, block) in zip(self._fields, self._lent, strict=True)
+        ]
 
     def take(self) -> Tensors:
         """Hand out the batch that was lent; its memory is free as soon as the caller releases it."""
-        arrays, self._arrays, self._targets = self._arrays, None, []
-        assert arrays is not None
+        lent, self._lent, self._targets = self._lent, None, []
+        assert lent is not None
         if self._n_parts is None:
-            return {
-                name: tensor_over(field.dtype, array)
-                for name, field, array in zip(self._names, self._fields, arrays, strict=True)
-            }
-        rest = (tensor_over(field.dtype, array) for field, array in zip(self._fields, arrays, strict=True))
+            return {name: tensor for name, (tensor, _) in zip(self._names, lent, strict=True)}
+        rest = (tensor for tensor, _ in lent)
         return {
             spec.name: spec._assemble(list(islice(rest, n)))
             for spec, n in zip(self._specs, self._n_parts, strict=True)
@@ -80,9 +88,10 @@ class _Field:
     """
 
     def __init__(self, part: Part, offset: int, n_rows: int) -> None:
-        self.dtype = part.dtype
+        self._name = part.dtype
         self.offset = offset + part.offset
         self.native = part.native
+        self.row_bytes = part.decoded_bytes
         self._n_bytes = n_rows * part.decoded_bytes
         self._shape = (n_rows, *part.shape)
         self._dtype = np.dtype(array_dtype(part.dtype))
@@ -90,11 +99,10 @@ class _Field:
         self._idle: deque[Array] = deque(maxlen=_IDLE)
         self._lent: dict[int, weakref.ref[Array]] = {}
 
-    def lend(self) -> tuple[Array, Array]:
-        """Return an array and its bytes.
+    def lend(self) -> tuple[torch.Tensor, Array]:
+        """Return a tensor and its bytes.
 
-        The memory is lent to no other batch until the array is garbage. A tensor on it keeps it, as do the tensor's
-        views; the bytes do not.
+        The memory is lent to no other batch until the last view of the tensor is garbage; the bytes do not count.
         """
         try:
             block = self._idle.pop()
@@ -103,11 +111,23 @@ class _Field:
         array: Array = np.ndarray(self._shape, self._dtype, block)
         key = id(block)
         self._lent[key] = weakref.ref(array, partial(_take_back, self._lent, key, self._idle, block))
-        return array, block
+        return tensor_over(self._name, array), block
 
-    def row(self, array: Array, index: int) -> Any:
-        """Return the bytes of one row of an array that was lent."""
-        return array[index, ...].reshape(-1).view(np.uint8).data
+
+class _PinnedField:
+    """As `_Field`, in pinned memory of torch."""
+
+    def __init__(self, part: Part, offset: int, n_rows: int) -> None:
+        self.offset = offset + part.offset
+        self.native = part.native
+        self.row_bytes = part.decoded_bytes
+        self._shape = (n_rows, *part.shape)
+        self._dtype = torch_dtype(part.dtype)
+
+    def lend(self) -> tuple[torch.Tensor, Array]:
+        """As `_Field.lend`."""
+        tensor = empty_pinned(self._shape, self._dtype)
+        return tensor, tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def _aligned(n_bytes: int) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...configs import BatchConfig
@@ -27,9 +26,7 @@ class Layout(Protocol):
     is_on_device: bool
 
 
-def make_reader(
-    data: Layout, client: Client, plan: IterationPlan, block: int, pin: Callable[[int], bool]
-) -> Reader:
+def make_reader(data: Layout, client: Client, plan: IterationPlan, block: int) -> Reader:
     """Return a reader for the items of a plan.
 
     Args:
@@ -37,28 +34,19 @@ def make_reader(
         client: has the slots.
         plan: what to make of them.
         block: slots per block of the client.
-        pin: registers the slots with CUDA, see `BlockReader`.
     """
-    pins_slots = plan.pins and _has_slots_to_pin(data, plan)
-    reader = _reader(data, client, plan, block, pin if pins_slots else None)
-    return MappedReader(reader, pinned) if plan.pins and not pins_slots else reader
+    reader = _reader(data, client, plan, block)
+    is_gathered = plan.batch_size is not None and plan.make_batch is None and not data.zero_copy
+    return MappedReader(reader, pinned) if plan.pins and not is_gathered else reader
 
 
-def _has_slots_to_pin(data: Layout, plan: IterationPlan) -> bool:
-    return (
-        data.zero_copy and not data.is_on_device and plan.batch_size is not None and plan.make_batch is None
-    )
-
-
-def _reader(
-    data: Layout, client: Client, plan: IterationPlan, block: int, pin: Callable[[int], bool] | None
-) -> Reader:
+def _reader(data: Layout, client: Client, plan: IterationPlan, block: int) -> Reader:
     batch_size, make_batch = plan.batch_size, plan.make_batch
     if batch_size is None:
         samples = _samples(data, client, block)
         return samples if make_batch is None else MappedReader(samples, make_batch)
     if data.zero_copy:
-        batches: Reader = _blocks(data, client, block, pin)
+        batches: Reader = _blocks(data, client, block)
     elif data.is_on_device:
         batches = DeviceReader(data.batch_config, client, batch_size)
     elif make_batch is None:
@@ -72,19 +60,17 @@ def _reader(
 
 def _samples(data: Layout, client: Client, block: int) -> Reader:
     if data.zero_copy:
-        return BlockRows(_blocks(data, client, block, None))
+        return BlockRows(_blocks(data, client, block))
     if data.is_on_device:
         return MappedReader(DeviceReader(data.batch_config, client, 1), _first_row)
     return MappedReader(SampleRows(data.batch_config, client, 1), _first)
 
 
-def _blocks(
-    data: Layout, client: Client, block: int, pin: Callable[[int], bool] | None
-) -> BlockReader | DeviceBlockReader:
+def _blocks(data: Layout, client: Client, block: int) -> BlockReader | DeviceBlockReader:
     n_blocks = client.slot_count // block
     if data.is_on_device:
         return DeviceBlockReader(data.batch_config, client, block, n_blocks)
-    return BlockReader(data.batch_config, client, block, n_blocks, pin)
+    return BlockReader(data.batch_config, client, block, n_blocks)
 
 
 def _first(rows: list[Any]) -> Any:

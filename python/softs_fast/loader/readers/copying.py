@@ -119,13 +119,14 @@ class GatherReader:
         config: what a slot holds; one for which `has_rows` is true.
         client: has the slots, in a segment.
         n_rows: samples per batch.
+        pins: make batches in pinned memory.
     """
 
-    def __init__(self, config: BatchConfig, client: Client, n_rows: int) -> None:
+    def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
         self.n_rows = n_rows
         self._client = client
         self._gather = client.gather
-        self._memory = BatchMemory(config, n_rows)
+        self._memory = BatchMemory(config, n_rows, pins)
         self._is_worth_it = not config.has_codecs and n_rows * config.nbytes() >= _WORTH_A_THREAD
         self._ahead: _core.Ahead | None = None
 
@@ -173,12 +174,13 @@ class RowReader:
         config: what a slot holds; one for which `has_rows` is true.
         client: has the slots.
         n_rows: samples per batch.
+        pins: make batches in pinned memory.
     """
 
-    def __init__(self, config: BatchConfig, client: Client, n_rows: int) -> None:
+    def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
         self.n_rows = n_rows
         self._client = client
-        self._memory = BatchMemory(config, n_rows)
+        self._memory = BatchMemory(config, n_rows, pins)
         self._copy = _copier(config, client.medium)
 
     def begin(self, product_id: str) -> None:
@@ -225,9 +227,9 @@ def batch_reader(
     assert plan.batch_size is not None
     if own_segment(client.medium) is not None:
         if plan.n_threads > 0:
-            return GatherAheadReader(config, client, plan.batch_size, plan.n_threads, plan.n_ahead)
-        return GatherReader(config, client, plan.batch_size)
-    return RowReader(config, client, plan.batch_size)
+            return GatherAheadReader(config, client, plan)
+        return GatherReader(config, client, plan.batch_size, plan.pins)
+    return RowReader(config, client, plan.batch_size, plan.pins)
 
 
 def has_rows(config: BatchConfig) -> bool:

@@ -6,6 +6,7 @@ from collections import deque
 
 from ...configs import BatchConfig
 from ...market import Client
+from ..plan import IterationPlan
 from .batch_memory import BatchMemory, Tensors
 
 __all__ = ["GatherAheadReader"]
@@ -17,22 +18,20 @@ class GatherAheadReader:
     Args:
         config: what a slot holds; one for which `has_rows` is true.
         client: has the slots, in a segment.
-        n_rows: samples per batch.
-        n_threads: threads that copy; samples are taken in order for any number of them.
-        n_ahead: batches in the queue.
+        plan: samples per batch, threads that copy, batches in the queue, and whether these are pinned. Samples are
+            taken in order for any number of threads.
     """
 
     #: The user gets copies, so there are always slots for more.
     is_starved = False
 
-    def __init__(
-        self, config: BatchConfig, client: Client, n_rows: int, n_threads: int, n_ahead: int
-    ) -> None:
-        self.n_rows = n_rows
+    def __init__(self, config: BatchConfig, client: Client, plan: IterationPlan) -> None:
+        assert plan.batch_size is not None
+        self.n_rows = n_rows = plan.batch_size
         self._client = client
-        self._pipeline = client.gather_pipeline(n_threads)
+        self._pipeline = client.gather_pipeline(plan.n_threads)
         # Each is lent to one batch of the queue at a time.
-        self._free = deque(BatchMemory(config, n_rows) for _ in range(n_ahead))
+        self._free = deque(BatchMemory(config, n_rows, plan.pins) for _ in range(plan.n_ahead))
         self._queue: deque[BatchMemory] = deque()
         self._is_complete = False
         # Samples that the client has handed out, when they were counted last.

@@ -1,39 +1,23 @@
-"""Pinned memory: slots that are registered with CUDA, and batches that are copied to it."""
+"""Memory that is pinned, from torch.
+
+A copy to a device reads it after the call that began the copy has returned. Only torch's own allocator knows of such
+copies, and does not use the memory again before they are done. So slots are never registered with CUDA: a supplier
+would write to a slot while the device still reads it.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["pin", "pinned"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["empty_pinned", "pinned"]
 
 
-def pin(address: int, n_bytes: int) -> Callable[[], None] | None:
-    """Lock memory in place and register it with CUDA, which then treats tensors on it as pinned.
-
-    Args:
-        address: where it begins.
-        n_bytes: its length.
-
-    Returns:
-        A function that takes the registration back, once; None, and a logged warning, where CUDA refuses.
-    """
-    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    code = int(cudart.cudaHostRegister(address, n_bytes, 0))
-    if code != _SUCCESS:
-        logger.warning("CUDA cannot register %d bytes of slots (error %d): batches are copied", n_bytes, code)
-        return None
-
-    def unpin() -> None:
-        # Nothing is left to do about an error: the process may be past the end of CUDA.
-        cudart.cudaHostUnregister(address)
-
-    return unpin
+def empty_pinned(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return an uninitialised tensor in pinned memory."""
+    return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
 
 def pinned(item: Any) -> Any:
@@ -47,6 +31,3 @@ def pinned(item: Any) -> Any:
     if isinstance(item, list | tuple):
         return type(item)(map(pinned, item))
     return item
-
-
-_SUCCESS = 0

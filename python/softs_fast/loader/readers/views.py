@@ -17,7 +17,6 @@ from ...market.mediums.segment import SegmentMedium
 from ...tensors.dtypes import ITEM_BYTES, torch_dtype
 from .blocks import Blocks, Tensors
 from .copying import has_rows
-from .pinning import pinned
 
 __all__ = ["BlockReader", "check_zero_copy"]
 
@@ -79,23 +78,12 @@ class BlockReader(Blocks):
         client: has the slots, in blocks of `n_rows`.
         n_rows: slots per block.
         n_blocks: how many blocks there are.
-        pin: called with the address of the first slot, before the first batch; returns whether torch takes the
-            slots for pinned memory, otherwise batches are copied to pinned memory. None: not needed.
     """
 
-    def __init__(
-        self,
-        config: BatchConfig,
-        client: Client,
-        n_rows: int,
-        n_blocks: int,
-        pin: Callable[[int], bool] | None = None,
-    ) -> None:
+    def __init__(self, config: BatchConfig, client: Client, n_rows: int, n_blocks: int) -> None:
         super().__init__(client, n_rows, n_blocks)
         assert isinstance(client.medium, SegmentMedium)
         self._stride = client.medium.slot_stride
-        self._pin = pin
-        self._copy_to_pinned = False
         self._fields = [self._field(spec, config.get_offset(spec.name)) for spec in config.specs]
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
@@ -109,20 +97,8 @@ class BlockReader(Blocks):
         lease = self._client.lease(product_id, timeout_ms)
         if lease is None:
             return done
-        if self._pin is not None:
-            pin, self._pin = self._pin, None
-            address = torch.frombuffer(lease, dtype=torch.uint8).data_ptr()
-            self._copy_to_pinned = not pin(address - lease.first_slot * self._stride)
         self._batch = self._views(lease)
         return self.n_rows
-
-    def take(self) -> Tensors:
-        """As `Blocks.take`; a copy in pinned memory where the slots cannot be pinned."""
-        batch = super().take()
-        if self._copy_to_pinned:
-            pinned_copies: Tensors = pinned(batch)
-            return pinned_copies
-        return batch
 
     def _views(self, lease: _core.Lease) -> Tensors:
         return {
