@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_market import CudaMarket, serve
-from cuda_samples import LARGE, check
+from cuda_samples import LARGE, check, sample
 
-from softs_fast import Client, CudaIpcMedium, PeerLost, SoftDataLoader
+from softs_fast import Client, CudaIpcMedium, PeerLost, SampleTimeout, SoftDataLoader
 from softs_fast.tensors import cuda
 
 B = 4
@@ -89,6 +90,55 @@ def test_killed_after_it_said_so(cuda_market: CudaMarket, zero_copy: bool) -> No
         del got
     helper.join()
     batches.close()  # type: ignore[attr-defined]
+
+
+@needs_standin
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_a_device_that_is_late_is_waited_for(cuda_market: CudaMarket, zero_copy: bool) -> None:
+    """No sample is lost while its writer lives; a wait ends in time, and the iterator goes on."""
+    late = {"SOFTS_STANDIN_DELAY_US": "700000"}
+    cuda_market.teacher(serve("large", "batch"), environment=late)
+    loader = new_loader(cuda_market, zero_copy=zero_copy, num_slots=2 * B, request_timeout=0.2)
+    with pytest.raises(SampleTimeout):
+        next(iter(loader))
+    loader.soft_dataset.request_timeout = 60.0
+    for i, got in zip(range(3), loader, strict=False):
+        check(LARGE, got, list(range(i * B, (i + 1) * B)))
+        del got
+    loader.soft_dataset.close()
+
+
+@needs_standin
+@pytest.mark.parametrize("environment", [{}, {"SOFTS_STANDIN_DEVICES": "0"}], ids=["by event", "by segment"])
+def test_a_slot_is_not_written_while_a_device_still_writes_an_earlier_sample(
+    cuda_market: CudaMarket, environment: dict[str, str]
+) -> None:
+    """A switch frees slots before the samples of the old product are there."""
+    late = {"SOFTS_STANDIN_DELAY_US": "500000"}
+    cuda_market.teacher(serve("large", "batch", product="old"), environment=late)
+    cuda_market.teacher(serve("large", "batch", where="host", product="new"), environment=environment)
+    client = Client(cuda_market.endpoints.frontend, CudaIpcMedium, LARGE.nbytes(), 2, ordered=True)
+    with client:
+        medium = client.medium
+        assert isinstance(medium, CudaIpcMedium)
+        # The first ones may come by the broker, and are there then.
+        for _ in range(4):
+            slot = client.request_sample("old", timeout_ms=20_000)
+            assert slot is not None
+            client.release_slot(slot)
+        client.seek("new", 100, 1, 1, 0)
+        client.follow("new")
+        addresses = []
+        for _ in range(2):
+            slot = client.request_sample("new", timeout_ms=20_000)
+            assert slot is not None
+            addresses.append(medium.settle(slot))
+        # By now the device is done with the old product.
+        time.sleep(2)
+        for i, address in enumerate(addresses, 100):
+            assert address is not None
+            there = cuda.tensor_over(address, "uint8", (LARGE.nbytes(),), (1,), 0, medium.arena)
+            assert there.numpy().tobytes() == LARGE.encode(**sample(LARGE, i))
 
 
 @needs_standin

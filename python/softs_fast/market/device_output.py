@@ -72,7 +72,7 @@ class DeviceOutput:
             return memory if self._config is None else _parts_of(memory, self._config)
         self._lent = None
         # The function may write to the slot at once, in any stream.
-        place.await_drained()
+        place.await_free()
         arena = place.arena
         memory = cuda.tensor_over(place.address, "uint8", (self._slot_size,), (1,), arena.device, arena)
         return memory if self._config is None else _parts_of(memory, self._config)
@@ -157,7 +157,7 @@ class DeviceOutput:
                     table[i].append((address + row * items * size, items, name, offset, out))
         places = [place for _, place in targets]
         for place in places:
-            place.await_drained()
+            place.await_free()
         where = places[0].arena.write(places, table, copies, keep)
         for slot, place in targets:
             self._sign(slot, place, where)

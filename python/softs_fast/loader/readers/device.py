@@ -73,12 +73,17 @@ class DeviceReader:
         self._client = client
         self._slots = _Slots(config, client)
         self._batch: Tensors | None = None
+        # A finished slot to which the device of its writer still writes.
+        self._unsettled: int | None = None
 
     def begin(self, product_id: str) -> None:
         """Nothing: the device works on its own."""
 
     def forget(self) -> None:
-        """Nothing was begun."""
+        """Drop a sample that was waited for."""
+        if self._unsettled is not None:
+            self._client.release_slot(self._unsettled)
+            self._unsettled = None
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
         """Copy samples into the rows from `done` on, waiting up to timeout_ms for the first.
@@ -94,13 +99,12 @@ class DeviceReader:
         client = self._client
         slot_ids: list[int] = []
         try:
-            slot_id = client.request_sample(product_id, timeout_ms=timeout_ms)
-            while slot_id is not None:
-                if self._slots.settle(slot_id):
-                    slot_ids.append(slot_id)
-                if done + len(slot_ids) == self.n_rows:
-                    break
-                slot_id = client.request_sample(product_id, timeout_ms=0)
+            if self._unsettled is None:
+                self._unsettled = client.request_sample(product_id, timeout_ms=timeout_ms)
+            while self._unsettled is not None and self._settle(self._unsettled, timeout_ms, slot_ids):
+                self._unsettled = None
+                if done + len(slot_ids) < self.n_rows:
+                    self._unsettled = client.request_sample(product_id, timeout_ms=0)
             if slot_ids:
                 if self._batch is None:
                     self._batch = self._slots.empty(self.n_rows)
@@ -108,6 +112,22 @@ class DeviceReader:
         finally:
             self._slots.release(slot_ids)
         return done + len(slot_ids)
+
+    def _settle(self, slot_id: int, timeout_ms: int, slot_ids: list[int]) -> bool:
+        """Wait for a sample and append its slot to `slot_ids`, or release it if it is lost; False: it is not known yet."""
+        try:
+            is_there = self._slots.await_sample(slot_id, timeout_ms)
+        except Exception:
+            self._unsettled = None
+            self._client.release_slot(slot_id)
+            raise
+        if is_there is None:
+            return False
+        if is_there:
+            slot_ids.append(slot_id)
+        else:
+            self._client.release_slot(slot_id)
+        return True
 
     def take(self) -> Tensors:
         """Hand out the batch, `{name: dtype [n_rows, *shape]}`; all rows must have been filled."""
@@ -139,6 +159,17 @@ class DeviceBlockReader(Blocks):
         super().__init__(client, n_rows, n_blocks)
         self._config = config
         self._slots = _Slots(config, client)
+        # A finished block to which the devices of its writers still write.
+        self._unsettled: _core.Lease | None = None
+
+    def forget(self) -> None:
+        """Drop a block that was waited for."""
+        self._unsettled = None
+
+    @property
+    def is_starved(self) -> bool:
+        """As `Blocks.is_starved`; a block that is waited for is not held by the user."""
+        return self._unsettled is None and super().is_starved
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
         """Take a block, waiting up to timeout_ms for it.
@@ -151,12 +182,19 @@ class DeviceBlockReader(Blocks):
         """
         # A block that was not handed out goes back first: the model has changed.
         self._batch = None
-        lease = self._client.lease(product_id, timeout_ms)
+        if self._unsettled is None:
+            self._unsettled = self._client.lease(product_id, timeout_ms)
+        lease = self._unsettled
         if lease is None:
             return done
         slot_ids = range(lease.first_slot, lease.first_slot + self.n_rows)
-        if not all([self._slots.settle_leased(slot_id) for slot_id in slot_ids]):
-            return done
+        for slot_id in slot_ids:
+            is_there = self._slots.await_sample(slot_id, timeout_ms)
+            if not is_there:
+                if is_there is not None:
+                    self._unsettled = None
+                return done
+        self._unsettled = None
         arena = self._slots.arena
         if arena is None:
             self._batch = self._slots.empty(self.n_rows)
@@ -189,23 +227,19 @@ class _Slots:
         self._client = client
         self._medium = medium
 
-    def settle(self, slot_id: int) -> bool:
-        """Wait for a sample, and return whether there is one; a lost one was released, if the order of samples allows that.
+    def await_sample(self, slot_id: int, timeout_ms: int) -> bool | None:
+        """Wait for the sample of a finished slot.
+
+        Returns:
+            Whether there is one, which is then on the device; False only if the order of samples allows for one to be
+            lost. None: not within timeout_ms.
 
         Raises:
-            As `DeviceReader.fill`; the slot has gone back then.
+            As `DeviceReader.fill`.
         """
-        there = False
         try:
-            there = self.settle_leased(slot_id)
-        finally:
-            if not there:
-                self._client.release_slot(slot_id)
-        return there
-
-    def settle_leased(self, slot_id: int) -> bool:
-        """As `settle`, for a slot of a block, which goes back in some other way."""
-        try:
+            if not self._medium.await_written(slot_id, timeout_ms / 1000):
+                return None
             self._medium.settle(slot_id)
         except PeerLost:
             if self._client.is_ordered:

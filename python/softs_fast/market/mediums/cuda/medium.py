@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from .... import _core, _kernels
-from ....errors import ConfigError, ForkedError, SegmentError, WireError
+from ....errors import ConfigError, ForkedError, PeerLost, SegmentError, WireError
 from ....tensors import cuda
 from ....tensors.dtypes import import_numpy
 from ..base import Data
 from ..segment import SegmentMedium
 from .arena import Arena, await_event
 from .peer_process import this_process
-from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, RECEIPT_BYTES, Place, Process, Receipt, Ticket
+from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, RECEIPT_BYTES, Place, Receipt, Ticket
 from .writers import Writers
 
 if TYPE_CHECKING:
@@ -182,12 +182,52 @@ class CudaIpcMedium(SegmentMedium):
     def settle(self, slot_id: int) -> int | None:
         """As the owner, wait for the sample of a finished slot, and copy it to the device if it is in the segment.
 
+        While the writer lives this waits for its device, and logs a warning every half a minute.
+
         Returns:
             Its address on the device; None if there is no device and the sample is in the segment.
 
         Raises:
             As `read`.
         """
+        while not self.await_written(slot_id, _WARN_AFTER_S):
+            logger.warning(
+                "medium %r: the device has not written the sample in slot %d for %.0f s, and its writer lives",
+                self.address,
+                slot_id,
+                _WARN_AFTER_S,
+            )
+        receipt = self._receipt(slot_id)
+        if self._arena is None:
+            return None
+        if receipt.place == Place.IN_SEGMENT:
+            self._copy_to_device(self._arena, slot_id)
+        return self._arena.address(slot_id)
+
+    def await_written(self, slot_id: int, timeout_s: float) -> bool:
+        """As the owner, wait until the writer's device has written the sample of a finished slot.
+
+        Returns:
+            False: not within `timeout_s`. The slot may be released all the same: the next writer waits for the device.
+
+        Raises:
+            As `read`.
+        """
+        receipt = self._receipt(slot_id)
+        writer = receipt.device_writer
+        if self._arena is None or writer is None:
+            return True
+        what = f"the sample in slot {slot_id} is lost"
+        try:
+            return await_event(self._arena.filled[slot_id], writer, what, timeout_s)
+        except PeerLost:
+            if receipt.place == Place.AFTER_EVENT:
+                raise
+            # An earlier sample is lost; nothing writes over this one.
+            return True
+
+    def _receipt(self, slot_id: int) -> Receipt:
+        """Return the receipt of a finished slot; raises as `read`."""
         if self._pid != os.getpid():
             raise ForkedError(
                 "this medium belongs to the process that made it, of which this is a fork; make it in the process that "
@@ -200,19 +240,9 @@ class CudaIpcMedium(SegmentMedium):
         receipt = Receipt.decode(self._segment.read(self._at(slot_id) + RECEIPT_AT, RECEIPT_BYTES))
         if receipt.generation != self._generation or receipt.place == Place.NOWHERE:
             raise WireError(f"slot {slot_id} has no sample for this client: its receipt is {receipt}")
-        arena = self._arena
-        if arena is None:
-            if receipt.place != Place.IN_SEGMENT:
-                raise WireError(
-                    f"slot {slot_id}: its receipt places the sample on a device, but there is none"
-                )
-            return None
-        if receipt.place == Place.AFTER_EVENT:
-            writer = Process(receipt.writer_pid, receipt.writer_start, 0)
-            await_event(arena.filled[slot_id], writer, f"the sample in slot {slot_id} is lost")
-        elif receipt.place == Place.IN_SEGMENT:
-            self._copy_to_device(arena, slot_id)
-        return arena.address(slot_id)
+        if self._arena is None and receipt.place != Place.IN_SEGMENT:
+            raise WireError(f"slot {slot_id}: its receipt places the sample on a device, but there is none")
+        return receipt
 
     def drain(self, slot_ids: Iterable[int], stream: int) -> None:
         """Record, before slots are released, that a stream has read them; suppliers wait for that."""
@@ -309,5 +339,6 @@ def _always() -> bool:
     return True
 
 
+_WARN_AFTER_S = 30.0
 #: Slot sizes in a segment of tickets are multiples of this.
 _BLOCK_BYTES = 4096

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .... import _core, _kernels
-from ....errors import SegmentError
+from ....errors import PeerLost, SegmentError, WireError
 from ....tensors import cuda
 from ....tensors.dtypes import import_numpy
 from .arena import Arena, await_event, local_arena
 from .peer_process import is_alive, this_process
-from .slot_ticket import PAYLOAD_AT, Place, Ticket
+from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, RECEIPT_BYTES, Place, Process, Receipt, Ticket
 
 if TYPE_CHECKING:
     import numpy as np
@@ -189,13 +189,34 @@ class DeviceSlot:
             else:
                 self.filled, self._drained = local.filled[ticket.slot_id], local.drained[ticket.slot_id]
 
-    def await_drained(self) -> None:
-        """Wait until the client has read the last sample.
+    def await_free(self) -> None:
+        """Wait until the client has read the last sample, and no device writes it any more.
+
+        A client may release a slot before its sample is there, because another product is wanted. So the next writer
+        waits: it alone knows that it writes.
 
         Raises:
-            PeerLost: the client has died, or its device was busy with other work for half a minute.
+            PeerLost: the client has died, or a device was busy with other work for half a minute.
         """
-        await_event(self._drained, self.arena.owner, "the client has not read the last sample of this slot")
+        owner, what = self.arena.owner, "the client has not read the last sample of this slot"
+        if not await_event(self._drained, owner, what, _TIMEOUT_S):
+            raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {owner.pid} lives")
+        last, what = self.last_device_writer(), "a device still writes the last sample of this slot"
+        try:
+            is_written = last is None or await_event(self.filled, last, what, _TIMEOUT_S)
+        except PeerLost:
+            # The work of a process ends with it.
+            return
+        if last is not None and not is_written:
+            raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {last.pid} lives")
+
+    def last_device_writer(self) -> Process | None:
+        """Return the process for which a device may still write to the slot."""
+        try:
+            last = Receipt.decode(memoryview(self._head)[RECEIPT_AT : RECEIPT_AT + RECEIPT_BYTES])
+        except WireError:
+            return None
+        return last.device_writer if last.generation == self.ticket.generation else None
 
     def payload(self) -> np.ndarray[Any, Any]:
         """Return the memory of a sample in the segment, uint8 [payload_bytes].
@@ -228,3 +249,4 @@ class _Refused(SegmentError):
 
 
 _ALIGNMENT = 256
+_TIMEOUT_S = 30.0

@@ -157,13 +157,20 @@ class Receipt:
     Attributes:
         generation: the ticket's generation.
         place: where the sample is.
-        writer: the supplier's process; its namespace is that of the ticket's owner.
+        writer_pid: process that recorded the event `filled` last, 0 if none did; its namespace is that of the ticket's
+            owner.
+        writer_start: when that process started.
     """
 
     generation: int
     place: Place
     writer_pid: int
     writer_start: int
+
+    @property
+    def device_writer(self) -> Process | None:
+        """The process for which a device may still write to the slot."""
+        return Process(self.writer_pid, self.writer_start, 0) if self.writer_pid else None
 
     def encode(self) -> bytes:
         """Return the receipt as RECEIPT_BYTES bytes."""

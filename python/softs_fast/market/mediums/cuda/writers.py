@@ -11,7 +11,7 @@ from ....errors import ConfigError
 from ....tensors.dtypes import import_numpy
 from .peer_process import this_process
 from .remote_arena import DeviceSlot, RemoteArena, device_for
-from .slot_ticket import RECEIPT_AT, Place, Receipt, Ticket
+from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, Place, Process, Receipt, Ticket
 
 __all__ = ["Writers"]
 
@@ -54,7 +54,16 @@ class Writers:
 
     def receipt(self, slot: DeviceSlot, place: Place) -> bytes:
         """Return the receipt for a sample."""
-        return Receipt(slot.ticket.generation, place, self._me.pid, self._me.start).encode()
+        match place:
+            case Place.AFTER_EVENT:
+                writer: Process | None = self._me
+            case Place.IN_SEGMENT:
+                # A device may still write for an earlier sample, which the client waits for before it copies this one.
+                writer = slot.last_device_writer()
+            case _:
+                writer = None
+        pid, start = (writer.pid, writer.start) if writer is not None else (0, 0)
+        return Receipt(slot.ticket.generation, place, pid, start).encode()
 
     def store(self, head: Any, data: Any) -> bytes:
         """Write the bytes of one sample to a slot and wait until they are stored.
@@ -64,7 +73,7 @@ class Writers:
 
         Raises:
             ConfigError: the number of bytes is not that of a sample.
-            PeerLost: the client has died.
+            PeerLost: the client has died, or the slot is not free, see `DeviceSlot.await_free`.
             SegmentError: the sample must go through the segment, which has no memory left.
             WireError, CudaError: as `slot`; the device has failed.
         """
@@ -76,7 +85,7 @@ class Writers:
         if not slot.arena.is_open:
             slot.payload()[:] = sample
             return self.receipt(slot, Place.IN_SEGMENT)
-        slot.await_drained()
+        slot.await_free()
         stream = slot.arena.stream
         _kernels.cuda_copy(slot.address, sample.ctypes.data, sample.nbytes, stream.handle)
         stream.synchronize()
@@ -109,7 +118,7 @@ class Writers:
                 f"slot_size differs: this supplier has {self._slot_size}, the client {ticket.payload_bytes}"
             )
         # A copy of our own: the supplier releases the leases that it passes after each call.
-        head = head.reserve(0, RECEIPT_AT)
+        head = head.reserve(0, PAYLOAD_AT)
         device = device_for(ticket) if device is None else device
         arena = self._arenas.get((ticket.generation, device))
         if arena is None:
