@@ -212,8 +212,9 @@ class DeviceSlot:
 
     def last_device_writer(self) -> Process | None:
         """Return the process for which a device may still write to the slot."""
+        head: Any = self._head
         try:
-            last = Receipt.decode(memoryview(self._head)[RECEIPT_AT : RECEIPT_AT + RECEIPT_BYTES])
+            last = Receipt.decode(memoryview(head)[RECEIPT_AT : RECEIPT_AT + RECEIPT_BYTES])
         except WireError:
             return None
         return last.device_writer if last.generation == self.ticket.generation else None
