@@ -16,8 +16,9 @@ use crate::log::Level;
 use crate::wire::{ClientRequest, EndCode};
 
 /// Orders of a softs client that are served one after the other. A result is a message to it, and messages to one peer that
-/// are sent together cost less: with 1, 32 clients got 0.66 of the orders per second (`broker_bench`, median of 7 runs).
-const SOFTS_BURST: u32 = 16;
+/// are sent together cost less. Of the orders per second of one queue for all, 32 clients with 64 orders each got 0.66 with
+/// 1, 0.89 with 16 and 1.06 with 64 (`broker_bench`, medians of 5 to 7 interleaved runs).
+const SOFTS_BURST: u32 = 64;
 const QUEUE_FULL: &str = "Queue full for product_id";
 const TOO_MANY_ORDERS: &str = "Too many open orders for one client";
 const DUPLICATE: &str = "an order with this number is open";

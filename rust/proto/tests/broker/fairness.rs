@@ -76,16 +76,16 @@ fn a_client_with_many_orders_delays_one_with_few_by_one_order_at_a_time() {
 
 #[test]
 fn clients_of_both_dialects_have_turns_and_those_of_softs_longer_ones() {
-    let mut net = Net::new(Config { max_queue_per_product: 20, ..Config::default() });
+    let mut net = Net::new(Config { max_queue_per_product: 70, ..Config::default() });
     let (native, softs) = (net.client(Native), net.client(Softs));
     order_some(&mut net, native, "p", 40);
-    for n in 0..20 {
+    for n in 0..70 {
         net.order(softs, &format!("o{n}"), "p", 64 * (softs.0 * 100_000 + n));
     }
     let supplier = net.supplier(Native, &["p"]);
-    net.credit(supplier, 25);
+    net.credit(supplier, 75);
     let got: Vec<_> = served(&mut net, supplier).into_iter().map(|(_, client, _)| client).collect();
-    let expected = [vec![native], vec![softs; 16], vec![native], vec![softs; 4], vec![native; 3]].concat();
+    let expected = [vec![native], vec![softs; 64], vec![native], vec![softs; 6], vec![native; 3]].concat();
     assert_eq!(got, expected);
 }
 
