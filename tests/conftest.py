@@ -139,7 +139,9 @@ def leaves_nothing_behind(request: pytest.FixtureRequest, caplog: pytest.LogCapt
     before = _belongings()
     yield
     _forget_exceptions(caplog)
-    give_up = time.monotonic() + 5.0
+    # A child that has ended its work still runs the exit handlers of CUDA's libraries: 2 s of CPU, in which a loaded
+    # machine may take half a minute.
+    give_up = time.monotonic() + WATCHDOG_S
     while left := _left_over(before):
         if time.monotonic() > give_up:
             pytest.fail("left behind: " + ", ".join(sorted(left)))

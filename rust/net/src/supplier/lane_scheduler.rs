@@ -20,8 +20,6 @@ const MAX_SEGMENTS: usize = 128;
 const TURN: Duration = Duration::from_micros(50);
 /// Samples of a turn at weight 1, unless a batch has more.
 const MAX_TURN: u64 = 64;
-/// Where a sample takes less, what suppliers do to each other's caches costs more than a second one of them makes.
-const NOT_WORTH_SHARING: Duration = Duration::from_micros(1);
 /// What is to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
@@ -47,8 +45,6 @@ pub(super) struct LaneScheduler {
     pub(super) wire_waits: bool,
     /// Moving average of the time of one sample, nanoseconds.
     mean_ns: u64,
-    /// Turns that are taken although others could do the work: a client has rung.
-    n_urgent: usize,
     pub(super) batch: ClaimedBatch,
     /// No lane is taken on any more.
     is_closed: bool,
@@ -98,7 +94,6 @@ impl LaneScheduler {
             wire_credit: 0,
             wire_waits: false,
             mean_ns: 0,
-            n_urgent: 0,
             batch: ClaimedBatch::default(),
             is_closed: false,
             now,
@@ -241,10 +236,6 @@ impl LaneScheduler {
         for _ in 0..self.lanes.len() + 2 {
             self.begin_with_earliest();
             match self.lanes.get_mut(self.turn) {
-                Some(lane) if lane.credit > 0 && self.n_urgent == 0 && is_surplus(lane, self.mean_ns) => {
-                    lane.is_new = false;
-                    lane.credit = 0;
-                }
                 Some(lane) if lane.credit > 0 => {
                     lane.is_new = false;
                     let n = self.batch.claim(&lane.attached, lane.lane, &lane.product_id, max);
@@ -260,7 +251,6 @@ impl LaneScheduler {
                 Some(_) => {}
             }
             self.turn = if self.turn >= self.lanes.len() { 0 } else { self.turn + 1 };
-            self.n_urgent = self.n_urgent.saturating_sub(1);
             match self.lanes.get_mut(self.turn) {
                 Some(lane) => lane.credit += i64::from(lane.weight) * quantum,
                 None => self.wire_credit += quantum,
@@ -284,12 +274,6 @@ impl LaneScheduler {
             }
         }
         self.lanes.swap(self.turn, earliest);
-    }
-
-    /// A client has rung: until all lanes have had a turn, nothing is left to other suppliers, which may be awake but
-    /// busy elsewhere.
-    pub(super) fn woken(&mut self) {
-        self.n_urgent = self.lanes.len() + 1;
     }
 
     /// Claims more orders of the same lane; whether there were any.
@@ -326,12 +310,6 @@ impl LaneScheduler {
         let worth = (TURN.as_nanos() as u64).checked_div(self.mean_ns).unwrap_or(MAX_TURN);
         (worth.clamp(1, MAX_TURN) as i64).max(max as i64)
     }
-}
-
-/// Whether the orders of a lane are better left to suppliers that attached before and are awake.
-fn is_surplus(lane: &Lane, mean_ns: u64) -> bool {
-    (1..NOT_WORTH_SHARING.as_nanos() as u64).contains(&mean_ns)
-        && lane.attached.lanes.has_senior_awake(lane.lane)
 }
 
 #[cfg(test)]

@@ -117,45 +117,6 @@ fn share(scheduler: &mut LaneScheduler, n: usize, max: usize) -> Vec<(Option<Arc
 }
 
 #[test]
-fn quick_samples_are_left_to_an_earlier_supplier_that_is_awake_until_a_client_rings() {
-    let (mut machine, mut student) = (machine(), Student::new());
-    let (mut senior, mut junior) = (scheduler(&[]), scheduler(&[]));
-    let lane = student.lane();
-    let id = student.id(lane);
-    for scheduler in [&mut senior, &mut junior] {
-        assert!(offer(scheduler, &mut self::machine(), &[(&id, "p")]).is_empty());
-    }
-    student.order(lane, 0..1000);
-    assert_eq!(junior.take(1), Turn::Lane, "it is not known yet how long a sample takes");
-    junior.begin();
-    junior.end(Ok(()));
-    junior.mean_ns = NOT_WORTH_SHARING.as_nanos() as u64;
-    assert_eq!(share(&mut junior, 1, 1).len(), 1, "samples that take long are worth a second supplier");
-    junior.mean_ns = 300;
-    assert_eq!(junior.take(1), Turn::Nothing);
-    senior.mean_ns = 300;
-    assert_eq!(share(&mut senior, 10, 1).len(), 1, "the first one never leaves them");
-    // The senior may be awake and yet have no time: the supplier that is woken takes a turn.
-    junior.woken();
-    let n_made: usize = share(&mut junior, 1000, 1).iter().map(|(_, n)| n).sum();
-    assert!((1..1000).contains(&n_made), "{n_made}");
-    assert_eq!(junior.take(1), Turn::Nothing);
-    // Nor will it ever, if it has been stopped: the supplier that is woken as long as orders wait makes them all.
-    while student.owner.oldest_waiting(lane).is_some() {
-        junior.woken();
-        assert_eq!(share(&mut junior, 1000, 1).len(), 1, "each call counts");
-    }
-    while student.owner.poll().is_some() {}
-    student.order(lane, 0..1);
-    junior.mean_ns = 300;
-    assert_eq!(junior.take(1), Turn::Nothing);
-    senior.segments()[0].lanes.set_waiting(true);
-    assert_eq!(junior.take(1), Turn::Lane);
-    junior.batch.give_back();
-    senior.check(&mut machine);
-}
-
-#[test]
 fn time_is_shared_by_weight_and_the_wire_is_one_lane_more() {
     for max in [1, 10, 64] {
         let (mut scheduler, mut machine, mut student) =

@@ -52,7 +52,6 @@ impl Supplier {
         sleepers.awake();
         if was_woken {
             sleepers.drain();
-            scheduler.woken();
             if sleepers.has_lost_a_client() {
                 let mut state = self.shared.lock();
                 scheduler.check(&mut state.link.machine);

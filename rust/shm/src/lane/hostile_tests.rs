@@ -309,7 +309,6 @@ fn with_damaged_tables_both_ends_stay_within_bounds() {
             assert!(woken.len() <= n_new && woken.iter().all(|&supplier| supplier < MAX_SUPPLIERS));
             n_woken += woken.len();
             for supplier in &suppliers {
-                let _ = supplier.has_senior_awake(lane);
                 let _ = supplier.must_wake_client(round);
                 let claims: Vec<_> = (0..3).map_while(|_| supplier.claim(lane)).collect();
                 for claim in claims {

@@ -340,26 +340,6 @@ fn a_wake_against_a_wait() {
 }
 
 #[test]
-fn an_order_left_to_a_supplier_that_begins_to_wait_is_seen() {
-    loom::model(|| {
-        let memory = Memory::new(2);
-        memory.place(0, 0, 10);
-        let junior = {
-            let memory = Arc::clone(&memory);
-            thread::spawn(move || {
-                let has_seen = memory.ring().next_sequence(GENERATION).is_some();
-                doorbell::begin_wait(&memory.waiting, 1);
-                // It leaves the order to the senior if that one does not wait.
-                has_seen && memory.waiting.load(Ordering::Relaxed) & 1 == 0
-            })
-        };
-        doorbell::begin_wait(&memory.waiting, 0);
-        let senior_takes_it = memory.ring().next_sequence(GENERATION).is_some();
-        assert!(!junior.join().unwrap() || senior_takes_it, "both would block while an order waits");
-    });
-}
-
-#[test]
 fn the_last_awaited_change_wakes() {
     loom::model(|| {
         // Two orders, reduced to whether they have ended.

@@ -212,11 +212,6 @@ impl Ring<'_> {
         false
     }
 
-    /// The attached suppliers, one bit each.
-    pub(crate) fn attached(&self) -> u64 {
-        self.header.membership.attached.load(Ordering::Relaxed)
-    }
-
     /// Detaches a supplier.
     pub(crate) fn leave(self, supplier: u32) {
         self.header.membership.attached.fetch_and(!(1 << supplier), Ordering::Relaxed);

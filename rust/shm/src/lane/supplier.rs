@@ -224,15 +224,6 @@ impl LaneSupplier {
         self.segment().view_without_stat(offset, slot_size)
     }
 
-    /// Whether a senior supplier of this lane, one with a lower index, does not wait. It checks all orders before it
-    /// blocks, also those that this supplier leaves to it, if this is called after [`Self::set_waiting`].
-    #[must_use]
-    pub fn has_senior_awake(&self, lane: LaneRef) -> bool {
-        let Some(ring) = self.ring(lane) else { return false };
-        let waiting = &self.area.header().suppliers_waiting.word;
-        ring.attached() & !waiting.load(Ordering::Relaxed) & ((1 << self.index) - 1) != 0
-    }
-
     /// Whether the caller must wake the client after `n_ended` orders have ended; `u32::MAX` wakes it for another
     /// reason.
     #[must_use]
