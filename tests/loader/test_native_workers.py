@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +71,12 @@ def numbers_of(batch: dict[str, torch.Tensor], product: str = "m") -> list[int]:
     return result
 
 
+def n_gathering() -> int:
+    """How many native threads of this process gather."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("softs-gather")
+
+
 def rows(first: int) -> list[int]:
     return list(range(first, first + B))
 
@@ -89,6 +96,22 @@ def test_the_stream_is_the_same_and_no_process_starts(
     assert opened is not None
     assert opened.client.slot_count == 12 * max(1, num_workers)
     assert loader.state_dict() == {"positions": {"m": 100 * B}}
+
+
+@WORKERS
+def test_so_many_threads_gather_until_the_dataset_is_closed(
+    new: Callable[..., SoftDataLoader], num_workers: int, eventually: Callable[..., None]
+) -> None:
+    loader = new(num_workers=num_workers)
+    batches = iter(loader)
+    next(batches)
+    assert n_gathering() == num_workers
+    # Another iterator shares them.
+    next(iter(loader))
+    assert n_gathering() == num_workers
+    del batches
+    loader.soft_dataset.close()
+    eventually(lambda: n_gathering() == 0, "no thread")
 
 
 @WORKERS
