@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from .. import _core
 from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..market import Client, Medium
@@ -69,6 +70,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         # An iterator was made since the positions were loaded.
         self._has_begun = False
         self._home_pid = os.getpid()
+        self._sweep_at_exit()
         check_at_least("num_slots", num_slots, 1)
         check_at_least("retry_delay", retry_delay, 0)
         if request_timeout is not None:
@@ -210,6 +212,11 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         """Leave the client behind: the process that unpickles opens its own."""
         return {**self.__dict__, "_open": None, "_locks": {}}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what `__getstate__` returned, in another process or as a copy."""
+        self.__dict__.update(state)
+        self._sweep_at_exit()
+
     def check_batch_size(self, batch_size: int) -> None:
         """Check that the slots are enough for batches of this size.
 
@@ -225,6 +232,15 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
     def own_positions(self) -> dict[str, int]:
         """Return how many samples of each product this process has handed out; a worker begins without its trainer's."""
         return self._positions.setdefault(os.getpid(), {})
+
+    def _sweep_at_exit(self) -> None:
+        """Have this process, and its forks, remove what workers leave.
+
+        When a process ends, multiprocessing ends the workers that still run by SIGTERM, after which they clean nothing
+        up.
+        """
+        _register_sweep()
+        multiprocessing.util.register_after_fork(self, _register_sweep)
 
     def _update_subscription(self) -> None:
         """Have the client of this process, if there is one, order the product that is wanted now."""
@@ -326,6 +342,14 @@ class _OpenClient:
         self.subscription.close()
 
 
+def _register_sweep(_: object = None) -> None:
+    """Sweep when this process ends, after multiprocessing has ended its workers."""
+    global _swept_pid
+    if _swept_pid != os.getpid():
+        _swept_pid = os.getpid()
+        multiprocessing.util.Finalize(None, _core.sweep, exitpriority=-1)
+
+
 def _checked_positions(state: Any) -> dict[str, int]:
     """Return a copy of the positions in what `state_dict` returned."""
     positions = state.get("positions") if isinstance(state, Mapping) else None
@@ -347,5 +371,7 @@ NO_WORKERS = (
     "CudaIpcMedium hands out tensors on a device, which a DataLoader's worker processes cannot send; use num_workers=0 with your "
     "own collate_fn, worker_init_fn or multiprocessing_context: batches are made by the device, and need no workers"
 )
+#: The process that sweeps when it ends.
+_swept_pid: int | None = None
 #: Sequence numbers have 64 bits; the strides of workers need some of them.
 _MAX_POSITION = 2**48
