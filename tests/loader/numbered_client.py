@@ -41,9 +41,6 @@ class NumberedClient:
         self._plans: dict[str, tuple[int, int, int]] = {}
         self._positions: dict[str, int] = {}
 
-    def hello(self) -> None:
-        pass
-
     def request_sample(self, product_id: str, timeout_ms: int) -> int | None:
         self.medium.write(0, self._next(product_id))
         return 0

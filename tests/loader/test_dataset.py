@@ -15,7 +15,7 @@ import torch
 from scripted_client import CONFIG, SAMPLE, ScriptedClient
 
 import softs_fast
-from softs_fast import ConfigError, HelloError, NoSupplier, SoftDataLoader, SoftIterableDataset
+from softs_fast import ConfigError, NoSupplier, SoftDataLoader, SoftIterableDataset
 from softs_fast.loader import endless as iterable_dataset
 from softs_fast.loader import wait_policy
 from softs_fast.loader.plan import IterationPlan
@@ -26,7 +26,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[ScriptedClient]:
     """The clients that the dataset opens."""
     clients: list[ScriptedClient] = []
     monkeypatch.setattr(ScriptedClient, "opened", clients)
-    monkeypatch.setattr(ScriptedClient, "hello_fails", False)
     monkeypatch.setattr(iterable_dataset, "Client", ScriptedClient)
     return clients
 
@@ -157,19 +156,6 @@ def test_retry_delay_keeps_from_spinning(opened: list[ScriptedClient]) -> None:
     started = time.monotonic()
     next(samples)
     assert time.monotonic() - started >= 0.15
-
-
-def test_a_failed_hello_leaves_no_client(
-    opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = new()
-    monkeypatch.setattr(ScriptedClient, "hello_fails", True)
-    with pytest.raises(HelloError):
-        next(iter(data))
-    assert opened[0].closed == 1
-    monkeypatch.setattr(ScriptedClient, "hello_fails", False)
-    next(iter(data))
-    assert len(opened) == 2
 
 
 def test_close_and_garbage(opened: list[ScriptedClient]) -> None:

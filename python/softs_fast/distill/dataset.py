@@ -39,7 +39,8 @@ class DistillIterableDataset(EndlessDataset):
         medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one
             of `softs_fast.mediums` or your own. Default: one of medium_cls.
         medium_cls: class of the memory that is made otherwise.
-        request_timeout: seconds without a sample after which iteration raises; None waits for ever.
+        request_timeout: seconds without a sample after which iteration raises, whatever it waits for: a broker, a
+            supplier, or slots that the user holds. None waits for ever. Every 10 s the cause of the wait is logged.
         zero_copy: tensors lie on the slots, see `SoftIterableDataset`.
         ordered: samples of each model come strictly by their sequence numbers, see `SoftIterableDataset`. Each use of
             `set_model` begins at 0.

@@ -142,7 +142,6 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         Raises (the iterator):
             SampleTimeout: no sample for `request_timeout` seconds, or the user holds all slots; the subclass and
                 the text name the cause.
-            HelloError: the broker did not answer when the client was opened.
             WireError: a sample is not what a codec of `batch_config` writes; its slot was released.
             SegmentError: `close` was called.
         """
@@ -159,7 +158,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             self._has_begun = True
         run = self.batch_size
         stride = Stride() if worker is None else Stride(worker.id * run, run, worker.num_workers * run)
-        # torch ends a worker that has failed with a signal, which leaves no time to clean up.
+        # torch may end a worker that has failed with a signal, which leaves no time to clean up.
         on_error = None if worker is None else self.close
         return SampleIterator(lambda: self.begin(plan, self.own_positions(), stride), on_error)
 
@@ -170,9 +169,6 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             plan: what the reader makes.
             positions: how many samples of each product were handed out; kept up to date.
             stride: which samples to take, if the dataset is ordered.
-
-        Raises:
-            HelloError: the broker did not answer.
         """
         with self._lock():
             opened = self._open_client(plan)
@@ -280,11 +276,6 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             block=block,
             scribble=self.debug,
         )
-        try:
-            client.hello()
-        except BaseException:
-            client.close()
-            raise
         if multiprocessing.parent_process() is not None:
             # A forked worker ends without running finalizers of what its parent's frames still hold.
             multiprocessing.util.Finalize(self, client.close, exitpriority=10)

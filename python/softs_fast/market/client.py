@@ -330,6 +330,9 @@ class Client:
             if cause is None:
                 silence = time.monotonic() - started
                 cause = f"the broker at {self.endpoint} is connected but has not answered for {silence:.1f} s"
+        cause = self._core.connection_error
+        if cause is not None:
+            return NoBroker(head + cause)
             return NoBroker(head + cause)
         if self._core.n_held == self.slot_count:
             return SampleTimeout(

@@ -219,9 +219,9 @@ def test_blocks_come_back_from_other_threads(new: Callable[..., SoftDataLoader])
     assert len(seen) == 200 * B
 
 
-@pytest.mark.parametrize("request_timeout", [None, 0.05, 60.0])
+@pytest.mark.parametrize("request_timeout", [0.0, 0.3])
 def test_a_user_that_holds_all_blocks_is_told(
-    new: Callable[..., SoftDataLoader], request_timeout: float | None
+    new: Callable[..., SoftDataLoader], request_timeout: float
 ) -> None:
     loader = new(request_timeout=request_timeout, num_slots=3 * B + 1)
     batches = iter(loader)
