@@ -32,7 +32,7 @@ class NumberedClient:
         assert num_slots % block == 0
         self.medium = ShmMedium(None, slot_size, num_slots, create=True)
         self.slot_count = num_slots
-        self.n_blocks_held = 0
+        self.n_blocks_held = self.n_numbered = 0
         self.options = options
         self.before_each: Any = lambda: None
         self.seeks: list[tuple[Any, ...]] = []
@@ -96,7 +96,8 @@ class NumberedClient:
         start, run, stride = self._plans.get(product_id, (0, 1, 1))
         position = self._positions.get(product_id, 0)
         self._positions[product_id] = position + 1
-        sequence = start + position // run * stride + position % run
+        first, step = self.options["share"]
+        sequence = first + step * (start + position // run * stride + position % run)
         x = torch.tensor([sequence, int(product_id)], dtype=torch.float32)
         return CONFIG.encode(y=torch.tensor(sequence), x=x)
 

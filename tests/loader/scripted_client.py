@@ -30,7 +30,7 @@ class ScriptedClient:
         self.requests: list[tuple[str, int]] = []
         self.held: list[int] = []
         self.followed: list[str] = []
-        self.closed = 0
+        self.closed = self.n_numbered = 0
         self.opened.append(self)
 
     def request_sample(self, product_id: str, timeout_ms: int) -> int | None:

@@ -46,6 +46,8 @@ class DistillIterableDataset(EndlessDataset):
             `set_model` begins at 0.
         prefetch: samples that are ordered ahead at most; default: all slots.
         debug: overwrite slots with 0xFF when they are released, so that code that reads one later notices.
+        rank: of the processes that share the numbers of samples, see `SoftIterableDataset`.
+        world_size: how many there are; given with `rank` only.
 
     Raises:
         ConfigError: a number is out of range, `generation_value` has no `value`, or `zero_copy` is impossible.
@@ -68,6 +70,8 @@ class DistillIterableDataset(EndlessDataset):
         ordered: bool = False,
         prefetch: int | None = None,
         debug: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         check_at_least("slot_count", slot_count, 1)
         check_at_least("max_retries", max_retries, 1)
@@ -92,6 +96,8 @@ class DistillIterableDataset(EndlessDataset):
             ordered=ordered,
             prefetch=prefetch,
             debug=debug,
+            rank=rank,
+            world_size=world_size,
             max_failures=max_retries,
             first_wait_ms=1,
         )

@@ -21,6 +21,7 @@ from .arguments import check_at_least
 from .plan import SINGLE_SAMPLES, IterationPlan
 from .product.source import ProductSource
 from .product.subscription import MAX_PRODUCTS, Stride, Subscription
+from .ranks import Ranks, checked_ranks, ranks_of_process
 from .readers.choice import make_reader
 from .readers.device import check_on_device, is_on_device
 from .readers.pinning import pin
@@ -29,7 +30,7 @@ from .sample_iterator import Reader, SampleIterator, Stream
 from .stream_lock import StreamLock
 from .wait_policy import WAIT_MS, WaitPolicy
 
-__all__ = ["EndlessDataset"]
+__all__ = ["EndlessDataset", "checked_positions"]
 
 
 class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
@@ -60,10 +61,14 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         ordered: bool,
         prefetch: int | None,
         debug: bool,
+        rank: int | None,
+        world_size: int | None,
         max_failures: int | None = None,
         first_wait_ms: int = WAIT_MS,
     ) -> None:
         self._open: _OpenClient | None = None
+        # How many numbers of its share earlier clients of this process have used.
+        self._n_numbered = 0
         # By process, so that a fork has its own: what it inherits may be locked by a thread that it does not have.
         self._locks: dict[int, threading.RLock] = {}
         self._positions: dict[int, dict[str, int]] = {}
@@ -77,6 +82,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             check_at_least("request_timeout", request_timeout, 0)
         if prefetch is not None:
             check_at_least("prefetch", prefetch, 1)
+        self._given_ranks = checked_ranks(rank, world_size)
+        # In a worker that was not forked: those of its trainer.
+        self._trainers_ranks: Ranks | None = None
         self.source = source
         self.endpoint = endpoint
         self.num_slots = num_slots
@@ -107,9 +115,13 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         StatefulDataLoader calls this in each worker.
 
         Returns:
-            `{"positions": {product: number of samples}}`, the products that were used last.
+            `{"positions": {product: number of samples}}`, the products that were used last; where several ranks share
+            the stream also `"world_size"`. Ranks that go in step have the same state.
         """
-        return {"positions": dict(self.own_positions())}
+        world_size = self._ranks().world_size
+        return {"positions": dict(self.own_positions())} | (
+            {"world_size": world_size} if world_size > 1 else {}
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let iterators that this process makes from now on begin where another one stopped.
@@ -120,13 +132,21 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             state: what `state_dict` returned.
 
         Raises:
-            ConfigError: the dataset is not ordered, or `state` is something else.
+            ConfigError: the dataset is not ordered, `state` is something else, or another number of ranks shared the
+                stream.
         """
         if not self.ordered:
             raise ConfigError(
                 "samples come in no order, so there is no place to go on from; use ordered=True"
             )
-        positions = _checked_positions(state)
+        positions = checked_positions(state)
+        have, need = state.get("world_size", 1), self._ranks().world_size
+        if have != need:
+            raise ConfigError(
+                f"the state counts the samples of each of {have} ranks, but {need} share the stream now; call this after "
+                f"init_process_group, give rank and world_size as then, or load positions counted for {need}: "
+                f"{{'positions': {{product: samples of each rank}}, 'world_size': {need}}}"
+            )
         with self._lock():
             self._positions[os.getpid()] = positions
             if self._open is not None:
@@ -198,6 +218,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         opened, self._open = self._open, None
         if opened is not None and opened.pid == os.getpid():
             opened.close()
+            self._n_numbered += opened.client.n_numbered
 
     def __del__(self) -> None:
         """Close the client if it is open."""
@@ -206,7 +227,13 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the client behind: the process that unpickles opens its own."""
-        return {**self.__dict__, "_open": None, "_locks": {}}
+        return {
+            **self.__dict__,
+            "_open": None,
+            "_n_numbered": 0,
+            "_locks": {},
+            "_trainers_ranks": self._ranks(),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over what `__getstate__` returned, in another process or as a copy."""
@@ -237,6 +264,24 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         """
         _register_sweep()
         multiprocessing.util.register_after_fork(self, _register_sweep)
+
+    def _ranks(self) -> Ranks:
+        """Return which of the processes that share the streams this one is, or is a worker of."""
+        if self._given_ranks is not None:
+            return self._given_ranks
+        if self._trainers_ranks is not None and get_worker_info() is not None:
+            return self._trainers_ranks
+        return ranks_of_process()
+
+    def _share(self) -> tuple[int, int]:
+        """Return which sequence numbers the client of this process has, see `Client`."""
+        ranks, worker = self._ranks(), get_worker_info()
+        if self.ordered:
+            # Streams go on where they are, and workers take turns, see `Stride`.
+            return ranks
+        if worker is not None:
+            ranks = ranks.worker(worker.id, worker.num_workers)
+        return ranks.rank + ranks.world_size * self._n_numbered, ranks.world_size
 
     def _update_subscription(self) -> None:
         """Have the client of this process, if there is one, order the product that is wanted now."""
@@ -274,6 +319,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             ordered=self.ordered,
             prefetch=self.prefetch,
             block=block,
+            share=self._share(),
             scribble=self.debug,
         )
         if multiprocessing.parent_process() is not None:
@@ -341,7 +387,7 @@ def _register_sweep(_: object = None) -> None:
         multiprocessing.util.Finalize(None, _core.sweep, exitpriority=-1)
 
 
-def _checked_positions(state: Any) -> dict[str, int]:
+def checked_positions(state: Any) -> dict[str, int]:
     """Return a copy of the positions in what `state_dict` returned."""
     positions = state.get("positions") if isinstance(state, Mapping) else None
     if (

@@ -188,6 +188,11 @@ impl Client {
     /// The number that the broker gave us.
     pub fn peer_id(&self) -> Option<u64> {
         self.lock().link.machine.peer_id()
+    /// How many places were ordered of the stream of which most were.
+    pub fn n_numbered(&self) -> u64 {
+        self.lock().link.machine.n_numbered()
+    }
+
     }
 
     /// Takes one order back; whether the broker did. `None`: there is no such order.
