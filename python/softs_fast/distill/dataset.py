@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..loader.arguments import check_at_least
-from ..loader.endless import EndlessDataset
+from ..loader.endless import EndlessDataset, checked_positions
 from ..loader.endless_loader import EndlessDataLoader
 from ..market import Client, ShmMedium
 from ..market import Medium as MarketMedium
@@ -83,7 +83,7 @@ class DistillIterableDataset(EndlessDataset):
         self.max_retries = max_retries
         self.medium = medium
         product = GenerationProduct(student_rank, generation_value)
-        self._can_wake = product.can_wake
+        self._product = product
         super().__init__(
             product,
             frontend_endpoint,
@@ -107,8 +107,51 @@ class DistillIterableDataset(EndlessDataset):
         """Of which model samples are wanted now; 0: there is none yet."""
         return int(self.generation_value.value)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many samples of the newest model this process has handed out, for `load_state_dict`.
+
+        Returns:
+            As `SoftIterableDataset.state_dict`; the product is a digest of model_id and model_cfg, since another run
+            counts its generations anew.
+        """
+        state, model = super().state_dict(), self._product.model()
+        if model is not None:
+            product, digest = model
+            position = state["positions"].get(product)
+            state["positions"] = {} if position is None else {digest.hex(): position}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let iterators that this process makes from now on go on with the newest model where another one stopped.
+
+        Set the model first, or wait until it is announced. A later generation begins at 0, also of the same model.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ConfigError: as for `SoftIterableDataset.load_state_dict`; or the state is of another model, or
+                `generation_value` is no `StudentClient.generation_value`.
+        """
+        positions, model = checked_positions(state), self._product.model()
+        if model is None:
+            raise ConfigError(
+                f"generation_value is of type {type(self.generation_value).__name__} and does not name the model, so "
+                f"there is no telling whether the state is of the same one; give StudentClient.generation_value"
+            )
+        product, digest = model
+        others = positions.keys() - {digest.hex()}
+        if others:
+            raise ConfigError(
+                f"the state is of another model than generation {self.generation}: its digest of model_id and model_cfg "
+                f"is {min(others)}, here it is {digest.hex()}; set that model before the state is loaded"
+            )
+        super().load_state_dict(
+            {**state, "positions": dict(zip([product], positions.values(), strict=False))}
+        )
+
     def _needs_watcher(self) -> bool:
-        return self._can_wake
+        return self._product.can_wake
 
     def _make_client(self, **arguments: Any) -> Client:
         make = self.medium
