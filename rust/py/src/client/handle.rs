@@ -122,14 +122,14 @@ impl Client {
 
     fn release_slot(&self, py: Python<'_>, slot_id: u64) -> PyResult<()> {
         let client = self.client.here(py, "client")?;
-        if self.scribble
-            && let Some(segment) = &self.segment
-            && let Some(offset) = slot_id.checked_mul(segment.slot_stride())
-        {
-            // Slots that do not exist are the business of the call below.
-            let _ = segment.poison(offset, self.slot_size);
-        }
-        client.release_slot(slot_id).map_err(|e| release_error(py, e))
+        let released = match &self.segment {
+            Some(segment) if self.scribble => client.release_slot_after(slot_id, || {
+                // The slot exists, so its offset has 64 bits.
+                let _ = segment.poison(slot_id.wrapping_mul(segment.slot_stride()), self.slot_size);
+            }),
+            _ => client.release_slot(slot_id),
+        };
+        released.map_err(|e| release_error(py, e))
     }
 
     /// Fills rows `done..n` of the targets as samples come; returns how many rows are filled.
