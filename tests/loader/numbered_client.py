@@ -32,7 +32,7 @@ class NumberedClient:
         assert num_slots % block == 0
         self.medium = ShmMedium(None, slot_size, num_slots, create=True)
         self.slot_count = num_slots
-        self.n_blocks_held = self.n_numbered = 0
+        self.n_blocks_held = 0
         self.options = options
         self.before_each: Any = lambda: None
         self.seeks: list[tuple[Any, ...]] = []
@@ -65,6 +65,10 @@ class NumberedClient:
         self.n_blocks_held += 1
         weakref.finalize(block, self._give_back)
         return block
+
+    @property
+    def n_numbered(self) -> int:
+        return max(self._positions.values(), default=0)
 
     def position(self, product_id: str) -> int:
         return self._positions.get(product_id, 0)

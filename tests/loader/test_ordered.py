@@ -266,7 +266,7 @@ def test_what_workers_of_a_loader_ask_for(batch_size: int | None, n: int) -> Non
     data = loader(batch_size=batch_size)
     data.load_state_dict({"positions": {"0": 7}})
     attempt = c_uint32()
-    requested = _RequestedBatches(data.soft_dataset, data._plan, 3, attempt)
+    requested = _RequestedBatches(data.soft_dataset, data._plan, 3, attempt, None)
     requests = _Requests(data.soft_dataset, data.soft_dataset.own_positions(), n, attempt)
     asked = [next(requests) for _ in range(9)]
     assert [request.first for request in asked] == [7 + n * i for i in range(9)]

@@ -102,6 +102,35 @@ def test_two_ranks_with_two_workers_each_have_every_number_once(
     assert zero["threads True"] == list(range(0, 2 * N_BATCHES * B, 2)), "in order"
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_the_next_workers_of_an_unordered_loader_repeat_nothing(
+    frontend: str, backend: str, num_workers: int
+) -> None:
+    config = softs_fast.make_xy_config((8,), "float32", (), "int64")
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(generate, ["m"], backend, ShmMedium, config.nbytes()),
+    ):
+        loader = SoftDataLoader(
+            "m",
+            frontend,
+            config,
+            ShmMedium,
+            batch_size=B,
+            rank=1,
+            world_size=3,
+            num_workers=num_workers,
+            multiprocessing_context="fork",
+        )
+        numbers: list[int] = []
+        for _ in range(3):
+            for batch in islice(loader, 6):
+                numbers += batch["y"].tolist()
+        assert len(set(numbers)) == 3 * 6 * B
+        assert {number % 3 for number in numbers} == {1}
+        loader.soft_dataset.close()
+
+
 @pytest.fixture
 def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Datasets open clients that number their samples."""
@@ -190,3 +219,15 @@ def test_a_process_that_is_no_worker_asks_its_own_torch(
     data.__setstate__(state)
     assert [int(sample["y"]) for sample in islice(data, 3)] == [1, 3, 5]
     data.close()
+
+
+def test_each_iterator_of_persistent_workers_of_torch_begins_at_the_first_number_of_its_rank(
+    numbered: None,
+) -> None:
+    data = SoftIterableDataset(*FIRST, ordered=True, rank=1, world_size=2)
+    loader = torch.utils.data.DataLoader(
+        data, 2, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+    )
+    for _ in range(2):
+        numbers = [number for batch in islice(loader, 4) for number in numbers_of(batch)]
+        assert sorted(numbers) == [1, 3, 5, 7, 9, 11, 13, 15]

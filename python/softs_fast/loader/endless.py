@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import multiprocessing.util
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 import torch
@@ -67,8 +69,10 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         first_wait_ms: int = WAIT_MS,
     ) -> None:
         self._open: _OpenClient | None = None
-        # How many numbers of its share earlier clients of this process have used.
-        self._n_numbered = 0
+        # Samples of an unordered stream begin after so many numbers of this rank: earlier clients have used those.
+        self._n_used = 0
+        # The same, by worker: what those have used that a loader has started last.
+        self._used_by_workers: ctypes.Array[ctypes.c_uint64] | None = None
         # By process, so that a fork has its own: what it inherits may be locked by a thread that it does not have.
         self._locks: dict[int, threading.RLock] = {}
         self._positions: dict[int, dict[str, int]] = {}
@@ -147,6 +151,10 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
                 f"init_process_group, give rank and world_size as then, or load positions counted for {need}: "
                 f"{{'positions': {{product: samples of each rank}}, 'world_size': {need}}}"
             )
+        self._go_to(positions)
+
+    def _go_to(self, positions: dict[str, int]) -> None:
+        """Let iterators that this process makes from now on begin there."""
         with self._lock():
             self._positions[os.getpid()] = positions
             if self._open is not None:
@@ -174,13 +182,27 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             # The trainer makes another iterator of persistent workers. It has dropped batches of the last one, and
             # which is not known here.
             if self._has_begun:
-                self.load_state_dict({"positions": {}})
+                self._go_to({})
             self._has_begun = True
         run = self.batch_size
         stride = Stride() if worker is None else Stride(worker.id * run, run, worker.num_workers * run)
         # torch may end a worker that has failed with a signal, which leaves no time to clean up.
         on_error = None if worker is None else self.close
         return SampleIterator(lambda: self.begin(plan, self.own_positions(), stride), on_error)
+
+    def begin_workers(self, n_workers: int) -> ctypes.Array[ctypes.c_uint64]:
+        """Return where the workers that a loader starts now call `note_used`; they go on after those of the last ones."""
+        if self._used_by_workers is not None:
+            self._n_used = max(self._n_used, *self._used_by_workers)
+        self._used_by_workers = RawArray(ctypes.c_uint64, n_workers)
+        return self._used_by_workers
+
+    def note_used(self, used: ctypes.Array[ctypes.c_uint64], n_rows: int) -> None:
+        """Note, in a worker that is about to make a batch of n rows, how many numbers are used when it has made it."""
+        worker, opened = get_worker_info(), self._open
+        assert worker is not None
+        n_ahead = (n_rows + self.num_slots) * worker.num_workers
+        used[worker.id] = n_ahead + (self._n_used if opened is None else self._n_used_by(opened))
 
     def begin(self, plan: IterationPlan, positions: dict[str, int], stride: Stride) -> tuple[Stream, Reader]:
         """Return the samples and the reader with which this process iterates.
@@ -218,7 +240,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         opened, self._open = self._open, None
         if opened is not None and opened.pid == os.getpid():
             opened.close()
-            self._n_numbered += opened.client.n_numbered
+            self._n_used = self._n_used_by(opened)
 
     def __del__(self) -> None:
         """Close the client if it is open."""
@@ -230,7 +252,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         return {
             **self.__dict__,
             "_open": None,
-            "_n_numbered": 0,
+            "_used_by_workers": None,
             "_locks": {},
             "_trainers_ranks": self._ranks(),
         }
@@ -275,13 +297,19 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def _share(self) -> tuple[int, int]:
         """Return which sequence numbers the client of this process has, see `Client`."""
-        ranks, worker = self._ranks(), get_worker_info()
+        ranks = self._ranks()
         if self.ordered:
             # Streams go on where they are, and workers take turns, see `Stride`.
             return ranks
-        if worker is not None:
-            ranks = ranks.worker(worker.id, worker.num_workers)
-        return ranks.rank + ranks.world_size * self._n_numbered, ranks.world_size
+        worker, first = get_worker_info(), ranks.rank + ranks.world_size * self._n_used
+        if worker is None:
+            return first, ranks.world_size
+        return first + ranks.world_size * worker.id, ranks.world_size * worker.num_workers
+
+    def _n_used_by(self, opened: _OpenClient) -> int:
+        """Return how many numbers of this rank are used with those of a client of this process."""
+        worker = get_worker_info()
+        return self._n_used + opened.client.n_numbered * (1 if worker is None else worker.num_workers)
 
     def _update_subscription(self) -> None:
         """Have the client of this process, if there is one, order the product that is wanted now."""

@@ -17,10 +17,6 @@ class Ranks(NamedTuple):
     rank: int
     world_size: int
 
-    def worker(self, number: int, n_workers: int) -> Ranks:
-        """Return the place of one of n workers, which share the samples of this rank."""
-        return Ranks(self.rank + self.world_size * number, self.world_size * n_workers)
-
 
 def checked_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
     """Return the ranks that a user gave; None if they were left out.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
-from ctypes import c_uint32
+from ctypes import Array, c_uint32, c_uint64
 from multiprocessing.sharedctypes import RawValue
 from typing import Any, NamedTuple
 
@@ -80,10 +80,11 @@ class BatchesOfWorkers:
         self._lock = threading.Lock()
         # In memory that workers share: a request of an earlier attempt must not keep a worker waiting.
         attempt = RawValue(c_uint32)
+        used = None if dataset.ordered else dataset.begin_workers(options.num_workers)
         self._requests = _Requests(dataset, self._positions, self._n_rows, attempt)
         self._answers = iter(
             DataLoader(
-                _RequestedBatches(dataset, plan, options.num_workers, attempt),
+                _RequestedBatches(dataset, plan, options.num_workers, attempt, used),
                 batch_size=None,
                 sampler=self._requests,
                 collate_fn=_unchanged,
@@ -102,7 +103,7 @@ class BatchesOfWorkers:
                     request, product = answer.request, answer.product
                     is_due = request[:2] == (self._requests.attempt, self._source.version())
                     if answer.error is not None and is_due:
-                        answer.error.reraise()
+                        answer.error.reraise()  # type: ignore[no-untyped-call]
                 except BaseException as error:
                     # Its batch is due again; what was requested after it is of no use in an ordered stream.
                     self._requests.restart()
@@ -167,10 +168,16 @@ class _RequestedBatches(Dataset[_Answer]):
         plan: how batches are made.
         n_workers: how many workers take turns.
         attempt: requests of an earlier one are over.
+        used: where each worker notes how many numbers of an unordered stream are used.
     """
 
     def __init__(
-        self, dataset: EndlessDataset, plan: IterationPlan, n_workers: int, attempt: c_uint32
+        self,
+        dataset: EndlessDataset,
+        plan: IterationPlan,
+        n_workers: int,
+        attempt: c_uint32,
+        used: Array[c_uint64] | None,
     ) -> None:
         make_batch = plan.make_batch or (default_convert if plan.batch_size is None else default_collate)
         self._dataset = dataset
@@ -179,6 +186,7 @@ class _RequestedBatches(Dataset[_Answer]):
         self._n_rows = plan.batch_size or 1
         self._n_workers = n_workers
         self._attempt = attempt
+        self._used = used
         self._opened: tuple[Stream, Reader] | None = None
         self._due: tuple[int, int] | None = None
 
@@ -189,7 +197,8 @@ class _RequestedBatches(Dataset[_Answer]):
             taken = self._take(request)
         except Exception:
             # As torch does it, but with the request: the trainer may have made others since.
-            return _Answer(request, error=ExceptionWrapper(where="in a worker process of the loader"))
+            error = ExceptionWrapper(where="in a worker process of the loader")  # type: ignore[no-untyped-call]
+            return _Answer(request, error=error)
         return _Answer(request) if taken is None else _Answer(request, *taken)
 
     def _is_over(self, request: _Request) -> bool:
@@ -197,6 +206,8 @@ class _RequestedBatches(Dataset[_Answer]):
 
     def _take(self, request: _Request) -> tuple[str, Any] | None:
         version, first = request.version, request.first
+        if self._used is not None:
+            self._dataset.note_used(self._used, self._n_rows)
         if self._opened is None or self._due != (version, first):
             n_rows = self._n_rows
             stride = Stride(first, n_rows, n_rows * self._n_workers)
