@@ -46,7 +46,8 @@ def train():
 
 
 if kind == "forked rank":
-    kind = "processes"
+    made = batches_of("processes")
+    batches_of = lambda kind: made
     child = multiprocessing.get_context("fork").Process(target=train)
     child.start()
     child.join()

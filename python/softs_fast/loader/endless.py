@@ -79,7 +79,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         # An iterator was made since the positions were loaded.
         self._has_begun = False
         self._home_pid = os.getpid()
-        self._sweep_at_exit()
+        _sweep_at_exit()
         check_at_least("num_slots", num_slots, 1)
         check_at_least("retry_delay", retry_delay, 0)
         if request_timeout is not None:
@@ -260,7 +260,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over what `__getstate__` returned, in another process or as a copy."""
         self.__dict__.update(state)
-        self._sweep_at_exit()
+        _sweep_at_exit()
 
     def check_batch_size(self, batch_size: int) -> None:
         """Check that the slots are enough for batches of this size.
@@ -277,15 +277,6 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
     def own_positions(self) -> dict[str, int]:
         """Return how many samples of each product this process has handed out; a worker begins without its trainer's."""
         return self._positions.setdefault(os.getpid(), {})
-
-    def _sweep_at_exit(self) -> None:
-        """Have this process, and its forks, remove what workers leave.
-
-        When a process ends, multiprocessing ends the workers that still run by SIGTERM, after which they clean nothing
-        up.
-        """
-        _register_sweep()
-        multiprocessing.util.register_after_fork(self, _register_sweep)
 
     def _ranks(self) -> Ranks:
         """Return which of the processes that share the streams this one is, or is a worker of."""
@@ -407,11 +398,15 @@ class _OpenClient:
         self.subscription.close()
 
 
-def _register_sweep(_: object = None) -> None:
-    """Sweep when this process ends, after multiprocessing has ended its workers."""
+def _sweep_at_exit() -> None:
+    """Have this process remove what its workers leave, when it ends. Idempotent.
+
+    multiprocessing ends the workers that still run by SIGTERM, after which they clean nothing up.
+    """
     global _swept_pid
     if _swept_pid != os.getpid():
         _swept_pid = os.getpid()
+        # A negative priority comes after that.
         multiprocessing.util.Finalize(None, _core.sweep, exitpriority=-1)
 
 
