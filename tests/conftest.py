@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import stat
-import struct
 import subprocess
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from process import Process, Zygote
+from segments import owner_of
 
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.register_profile(
@@ -37,10 +37,6 @@ if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):
 # A shell's background job ignores SIGINT, one of `nohup` SIGHUP, and so would every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-# Of a segment, as in docs/segment.md: the length of the control block, which ends it, and where it names the process
-# that owns it.
-BLOCK_BYTES, OWNER_AT = 4096, 40
 
 # Processes that this one has started, those that have ended too.
 _started: set[int] = set()
@@ -230,20 +226,15 @@ def _is_foreign(segment: str) -> bool:
     path = Path("/dev/shm", segment)
     try:
         inode = path.stat().st_ino
-        with path.open("rb") as file:
-            file.seek(-BLOCK_BYTES, os.SEEK_END)
-            block = file.read()
+        owner = owner_of(path)
     except OSError:  # it has gone, or is being made
         return True
     ours = {os.getpid(), *(int(child.split()[1]) for child in _children())}
     holders = _holders(inode)
     if holders:
         return not holders & ours
-    if not block.startswith(
-        b"SLSEGMNT"
-    ):  # of softs; the fixtures that start its peers remove what they leave
+    if owner is None:  # of softs; the fixtures that start its peers remove what they leave
         return True
-    (owner,) = struct.unpack_from("<I", block, OWNER_AT)
     return owner not in ours | _started | Process.pids
 
 

@@ -174,8 +174,8 @@ class Client:
     `segment`: the slots, if they are memory or a file of this host; suppliers then serve it through lanes. `server`:
     the TCP medium, to be fenced after a broker was lost. `ordered`: samples of a product are delivered in the order of
     their sequence numbers. `prefetch`: samples ordered ahead at most. `block`: neighbouring slots that are handed out
-    together. `scribble`: free slots are overwritten. `spin_us`: how long a call polls before it blocks, as long as
-    polling succeeds often enough.
+    together. `share`: (i, n), its samples have the numbers i, i + n, i + 2n, ... `scribble`: free slots are
+    overwritten. `spin_us`: how long a call polls before it blocks, as long as polling succeeds often enough.
     """
 
     def __new__(
@@ -190,6 +190,7 @@ class Client:
         ordered: bool = False,
         prefetch: int | None = None,
         block: int = 1,
+        share: tuple[int, int] = (0, 1),
         scribble: bool = False,
         spin_us: float = 20.0,
     ) -> Client: ...
@@ -254,6 +255,10 @@ class Client:
 
     def lane_state(self, product_id: str) -> tuple[int, int]:
         """Return the number of suppliers of the product's lane, and of its orders that wait or are claimed."""
+
+    @property
+    def n_numbered(self) -> int:
+        """How many numbers of its share were ordered of the product of which most were."""
 
     def position(self, product_id: str) -> int:
         """Return how many samples of the product's stream were handed out."""

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+
+from softs_fast.catcher import ModelIOCatcher
 
 
 @pytest.fixture
@@ -144,3 +146,64 @@ def test_hooks_come_and_go(catcher_module: ModuleType, net: Net, expect: Callabl
     del catcher
     gc.collect()
     assert left() is None
+
+
+def test_what_a_later_module_writes_in_place(catcher_module: ModuleType, expect: Callable[..., Any]) -> None:
+    model = nn.Sequential(nn.Identity(), nn.ReLU(inplace=True)).requires_grad_(False)
+    catcher = catcher_module.ModelIOCatcher(model, None)
+    with catcher(inputs=["1"], outputs=["0"]) as captured:
+        model(torch.tensor([-1.0, 2.0]))
+    first = expect(softs=0.0, softs_fast=-1.0)
+    assert captured["0"]["outputs"][0].tolist() == [first, 2.0]
+    assert captured["1"]["inputs"][0]["args"][0].tolist() == [first, 2.0]
+
+
+class Answer(OrderedDict[str, Any]):
+    """What a model of transformers returns: its items are attributes too."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+
+class Answers(nn.Module):
+    """Returns its argument in containers of many kinds, each with the same tensor."""
+
+    pair = namedtuple("pair", "left right")
+
+    def forward(self, x: torch.Tensor) -> Any:
+        answer = Answer()
+        answer["x"] = x
+        return {"list": [x, 1], "tuple": (x, None), "pair": self.pair(x, "s"), "answer": answer}
+
+
+def test_copies_are_of_the_same_types_and_have_gradients() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with ModelIOCatcher(model := Answers(), None)(outputs=[""]) as captured:
+        model(x * 2)
+    (output,) = captured[""]["outputs"]
+    assert type(output["list"]) is list
+    assert type(output["tuple"]) is tuple
+    assert type(output["pair"]) is Answers.pair
+    assert output["answer"].x is output["answer"]["x"]
+    assert (output["list"][1], output["tuple"][1], output["pair"].right) == (1, None, "s")
+    tensors = [output["list"][0], output["tuple"][0], output["pair"].left, output["answer"].x]
+    assert len({tensor.data_ptr() for tensor in tensors}) == 4
+    sum(tensors).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [8.0, 8.0]
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_without_copies_a_tensor_is_the_models_own(device: str | None) -> None:
+    x = torch.ones(2)
+    with ModelIOCatcher(model := Answers(), device, copies=False)(inputs=[""]) as captured:
+        model(x)
+    assert captured[""]["inputs"][0]["args"][0] is x
+
+
+def test_a_tensor_that_is_moved_is_not_copied_again() -> None:
+    x = torch.ones(2)
+    with ModelIOCatcher(model := Answers(), "meta")(outputs=[""]) as captured:
+        model(x)
+    assert captured[""]["outputs"][0]["list"][0].is_meta

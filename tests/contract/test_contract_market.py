@@ -437,3 +437,12 @@ def custom_medium(sub: Callable[[str], ModuleType]) -> Iterator[Any]:
 
     yield Dictionary
     Dictionary.buffers.clear()
+
+
+def test_a_stopped_supplier_does_not_start_again(market: Any, expect: Expect) -> None:
+    market.broker()
+    supplier = market.supplier(padded, ["a"])
+    supplier.stop()
+    words = expect(softs="not a socket|non-socket", softs_fast="was stopped and cannot start again")
+    with pytest.raises(Exception, match=words):
+        supplier.start()

@@ -52,7 +52,12 @@ def test_all_ranks_switch_at_the_same_step(school: School, short_path: Path) -> 
         school.worker()
     results = ranks.run(train, 2, str(short_path))
     for rank, (seen, _) in enumerate(results):
-        expected = [[[model] * 2, [rank] * 2, [2 * i, 2 * i + 1]] for model in range(1, 21) for i in range(2)]
+        # Ranks take turns with the numbers.
+        expected = [
+            [[model] * 2, [rank] * 2, [4 * i + rank, 4 * i + 2 + rank]]
+            for model in range(1, 21)
+            for i in range(2)
+        ]
         assert seen == expected
     problems = [problem for _, problem in results]
     assert problems[0].startswith("ConfigError: model_id must have")

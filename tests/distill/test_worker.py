@@ -123,7 +123,19 @@ def test_no_broker(school: School) -> None:
         worker.hello()
     with pytest.raises(softs_fast.HelloError):
         worker.start()
+    school.broker()
+    worker._supplier.send_timeout_ms = 30_000
+    worker.start()
     worker.stop()
+
+
+def test_a_stopped_worker_does_not_start_again(school: School) -> None:
+    school.broker()
+    worker = school.worker()
+    worker.stop()
+    for again in (worker.start, worker.run, worker.hello):
+        with pytest.raises(softs_fast.HelloError, match="was stopped and cannot start again; make another"):
+            again()
 
 
 def test_which_orders_are_served() -> None:

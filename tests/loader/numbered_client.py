@@ -39,9 +39,6 @@ class NumberedClient:
         self._plans: dict[str, tuple[int, int, int]] = {}
         self._positions: dict[str, int] = {}
 
-    def hello(self) -> None:
-        pass
-
     def request_sample(self, product_id: str, timeout_ms: int) -> int | None:
         self.medium.write(0, self._next(product_id))
         return 0
@@ -66,6 +63,10 @@ class NumberedClient:
         self.n_blocks_held += 1
         weakref.finalize(block, self._give_back)
         return block
+
+    @property
+    def n_numbered(self) -> int:
+        return max(self._positions.values(), default=0)
 
     def position(self, product_id: str) -> int:
         return self._positions.get(product_id, 0)
@@ -97,7 +98,8 @@ class NumberedClient:
         start, run, stride = self._plans.get(product_id, (0, 1, 1))
         position = self._positions.get(product_id, 0)
         self._positions[product_id] = position + 1
-        sequence = start + position // run * stride + position % run
+        first, step = self.options["share"]
+        sequence = first + step * (start + position // run * stride + position % run)
         x = torch.tensor([sequence, int(product_id)], dtype=torch.float32)
         return CONFIG.encode(y=torch.tensor(sequence), x=x)
 

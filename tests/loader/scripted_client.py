@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import softs_fast
-from softs_fast import HelloError, NoSupplier
+from softs_fast import NoSupplier
 
 CONFIG = softs_fast.make_xy_config((2,), "float32", (), "int64")
 SAMPLE = CONFIG.encode(x=torch.ones(2), y=torch.tensor(1))
@@ -18,7 +18,6 @@ class ScriptedClient:
     """Hands out slot 0 for ever, or whatever `answers` says; records what it is asked."""
 
     opened: list["ScriptedClient"] = []  # noqa: RUF012, replaced for each test
-    hello_fails = False
 
     def __init__(
         self, endpoint: str, medium_cls: Any, slot_size: int, num_slots: int, **options: Any
@@ -31,12 +30,8 @@ class ScriptedClient:
         self.requests: list[tuple[str, int]] = []
         self.held: list[int] = []
         self.followed: list[str] = []
-        self.closed = 0
+        self.closed = self.n_numbered = 0
         self.opened.append(self)
-
-    def hello(self) -> None:
-        if self.hello_fails:
-            raise HelloError("HELLO failed: timeout")
 
     def request_sample(self, product_id: str, timeout_ms: int) -> int | None:
         self.requests.append((product_id, timeout_ms))

@@ -15,7 +15,7 @@ import torch
 from scripted_client import CONFIG, SAMPLE, ScriptedClient
 
 import softs_fast
-from softs_fast import ConfigError, HelloError, NoSupplier, SoftDataLoader, SoftIterableDataset
+from softs_fast import ConfigError, NoSupplier, SoftDataLoader, SoftIterableDataset
 from softs_fast.loader import endless as iterable_dataset
 from softs_fast.loader import wait_policy
 from softs_fast.loader.plan import IterationPlan
@@ -26,7 +26,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[ScriptedClient]:
     """The clients that the dataset opens."""
     clients: list[ScriptedClient] = []
     monkeypatch.setattr(ScriptedClient, "opened", clients)
-    monkeypatch.setattr(ScriptedClient, "hello_fails", False)
     monkeypatch.setattr(iterable_dataset, "Client", ScriptedClient)
     return clients
 
@@ -98,17 +97,20 @@ def test_a_sample_that_cannot_be_decoded_frees_its_slot(opened: list[ScriptedCli
     assert opened[0].held == []
 
 
-def test_a_worker_that_fails_closes_its_client(
+def test_a_worker_that_fails_closes_its_client_and_goes_on_with_another(
     opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = SimpleNamespace(id=0, num_workers=1, dataset=None)
+    worker = SimpleNamespace(id=1, num_workers=3, dataset=None)
     monkeypatch.setattr(iterable_dataset, "get_worker_info", lambda: worker)
     samples = iter(new())
     next(samples)
     opened[0].data = b""
+    opened[0].n_numbered = 5
     with pytest.raises(ConfigError):
         next(samples)
     assert opened[0].closed == 1
+    assert next(samples)["y"] == 1
+    assert [client.options["share"] for client in opened] == [(1, 3), (1 + 5 * 3, 3)], "no number comes again"
 
 
 def test_timeout_raises_the_diagnosis(opened: list[ScriptedClient]) -> None:
@@ -159,19 +161,6 @@ def test_retry_delay_keeps_from_spinning(opened: list[ScriptedClient]) -> None:
     assert time.monotonic() - started >= 0.15
 
 
-def test_a_failed_hello_leaves_no_client(
-    opened: list[ScriptedClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = new()
-    monkeypatch.setattr(ScriptedClient, "hello_fails", True)
-    with pytest.raises(HelloError):
-        next(iter(data))
-    assert opened[0].closed == 1
-    monkeypatch.setattr(ScriptedClient, "hello_fails", False)
-    next(iter(data))
-    assert len(opened) == 2
-
-
 def test_close_and_garbage(opened: list[ScriptedClient]) -> None:
     data = new()
     samples = iter(data)
@@ -179,6 +168,7 @@ def test_close_and_garbage(opened: list[ScriptedClient]) -> None:
     data.close()
     data.close()
     assert opened[0].closed == 1
+    opened[0].n_numbered = 7
     next(iter(data))
     assert len(opened) == 2
     del data, samples
@@ -413,5 +403,11 @@ def test_what_is_asked_of_the_client(opened: list[ScriptedClient]) -> None:
     data = new(num_slots=7, ordered=True, prefetch=3, debug=True)
     assert (data.ordered, data.prefetch, data.debug, data.zero_copy) == (True, 3, True, False)
     data._open_client(IterationPlan())
-    assert opened[0].options == {"ordered": True, "prefetch": 3, "block": 1, "scribble": True}
+    assert opened[0].options == {
+        "ordered": True,
+        "prefetch": 3,
+        "block": 1,
+        "share": (0, 1),
+        "scribble": True,
+    }
     data.close()

@@ -1,6 +1,7 @@
 """Ordered streams: which samples come, in which batch, through switches and workers."""
 
 import itertools
+from ctypes import c_uint32
 from dataclasses import dataclass
 from itertools import islice
 from types import SimpleNamespace
@@ -264,8 +265,9 @@ def test_what_workers_of_another_loader_ask_for(monkeypatch: pytest.MonkeyPatch)
 def test_what_workers_of_a_loader_ask_for(batch_size: int | None, n: int) -> None:
     data = loader(batch_size=batch_size)
     data.load_state_dict({"positions": {"0": 7}})
-    requested = _RequestedBatches(data.soft_dataset, data._plan, 3)
-    requests = _Requests(data.soft_dataset, data.soft_dataset.own_positions(), n)
+    attempt = c_uint32()
+    requested = _RequestedBatches(data.soft_dataset, data._plan, 3, attempt, None)
+    requests = _Requests(data.soft_dataset, data.soft_dataset.own_positions(), n, attempt)
     asked = [next(requests) for _ in range(9)]
     assert [request.first for request in asked] == [7 + n * i for i in range(9)]
     for request in asked[1::3]:

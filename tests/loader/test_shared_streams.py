@@ -125,7 +125,8 @@ def test_threads_that_begin_at_once_open_one_client(monkeypatch: pytest.MonkeyPa
     two = threading.Event()
 
     class Slow(NumberedClient):
-        def hello(self) -> None:
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             opened.append(self)
             if len(opened) > 1:
                 two.set()

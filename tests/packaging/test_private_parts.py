@@ -7,9 +7,11 @@ import inspect
 import json
 import multiprocessing.context
 import multiprocessing.util
+import pickle
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +19,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch._utils import ExceptionWrapper
+
+from softs_fast import ConfigError
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = [
@@ -54,6 +59,36 @@ def test_finalizers_run_when_a_worker_process_ends(method: str) -> None:
         "multiprocessing.util.Finalize no longer runs in a process that ends, higher priorities first: "
         "clients in DataLoader workers stay open"
     )
+
+
+def leave_a_worker(pipe: Connection) -> None:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+    child.start()
+    multiprocessing.util.Finalize(None, lambda: pipe.send(child.is_alive()), exitpriority=-1)
+
+
+def test_a_finalizer_of_negative_priority_comes_after_the_end_of_daemons() -> None:
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=leave_a_worker, args=(there,))
+    process.start()
+    assert here.poll(30)
+    assert here.recv() is False, (
+        "multiprocessing.util.Finalize with a negative priority runs before workers were ended: "
+        "the segments of workers stay in /dev/shm"
+    )
+    process.join()
+    process.close()
+    here.close()
+    there.close()
+
+
+def test_an_exception_is_sent_and_raised_again() -> None:
+    try:
+        raise ConfigError("boom")
+    except ConfigError:
+        error = ExceptionWrapper(where="in a worker")
+    with pytest.raises(ConfigError, match=r"(?s)in a worker.*boom"):
+        pickle.loads(pickle.dumps(error)).reraise()
 
 
 class Probe:

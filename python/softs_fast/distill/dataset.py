@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..loader.arguments import check_at_least
-from ..loader.endless import EndlessDataset
+from ..loader.endless import EndlessDataset, checked_positions
 from ..loader.endless_loader import EndlessDataLoader
 from ..market import Client, ShmMedium
 from ..market import Medium as MarketMedium
@@ -39,12 +39,15 @@ class DistillIterableDataset(EndlessDataset):
         medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one
             of `softs_fast.mediums` or your own. Default: one of medium_cls.
         medium_cls: class of the memory that is made otherwise.
-        request_timeout: seconds without a sample after which iteration raises; None waits for ever.
+        request_timeout: seconds without a sample after which iteration raises, whatever it waits for: a broker, a
+            supplier, or slots that the user holds. None waits for ever. Every 10 s the cause of the wait is logged.
         zero_copy: tensors lie on the slots, see `SoftIterableDataset`.
         ordered: samples of each model come strictly by their sequence numbers, see `SoftIterableDataset`. Each use of
             `set_model` begins at 0.
         prefetch: samples that are ordered ahead at most; default: all slots.
         debug: overwrite slots with 0xFF when they are released, so that code that reads one later notices.
+        rank: of the processes that share the numbers of samples, see `SoftIterableDataset`.
+        world_size: how many there are; given with `rank` only.
 
     Raises:
         ConfigError: a number is out of range, `generation_value` has no `value`, or `zero_copy` is impossible.
@@ -67,6 +70,8 @@ class DistillIterableDataset(EndlessDataset):
         ordered: bool = False,
         prefetch: int | None = None,
         debug: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         check_at_least("slot_count", slot_count, 1)
         check_at_least("max_retries", max_retries, 1)
@@ -78,7 +83,7 @@ class DistillIterableDataset(EndlessDataset):
         self.max_retries = max_retries
         self.medium = medium
         product = GenerationProduct(student_rank, generation_value)
-        self._can_wake = product.can_wake
+        self._product = product
         super().__init__(
             product,
             frontend_endpoint,
@@ -91,6 +96,8 @@ class DistillIterableDataset(EndlessDataset):
             ordered=ordered,
             prefetch=prefetch,
             debug=debug,
+            rank=rank,
+            world_size=world_size,
             max_failures=max_retries,
             first_wait_ms=1,
         )
@@ -100,8 +107,51 @@ class DistillIterableDataset(EndlessDataset):
         """Of which model samples are wanted now; 0: there is none yet."""
         return int(self.generation_value.value)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many samples of the newest model this process has handed out, for `load_state_dict`.
+
+        Returns:
+            As `SoftIterableDataset.state_dict`; the product is a digest of model_id and model_cfg, since another run
+            counts its generations anew.
+        """
+        state, model = super().state_dict(), self._product.model()
+        if model is not None:
+            product, digest = model
+            position = state["positions"].get(product)
+            state["positions"] = {} if position is None else {digest.hex(): position}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let iterators that this process makes from now on go on with the newest model where another one stopped.
+
+        Set the model first, or wait until it is announced. A later generation begins at 0, also of the same model.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ConfigError: as for `SoftIterableDataset.load_state_dict`; or the state is of another model, or
+                `generation_value` is no `StudentClient.generation_value`.
+        """
+        positions, model = checked_positions(state), self._product.model()
+        if model is None:
+            raise ConfigError(
+                f"generation_value is of type {type(self.generation_value).__name__} and does not name the model, so "
+                f"there is no telling whether the state is of the same one; give StudentClient.generation_value"
+            )
+        product, digest = model
+        others = positions.keys() - {digest.hex()}
+        if others:
+            raise ConfigError(
+                f"the state is of another model than generation {self.generation}: its digest of model_id and model_cfg "
+                f"is {min(others)}, here it is {digest.hex()}; set that model before the state is loaded"
+            )
+        super().load_state_dict(
+            {**state, "positions": dict(zip([product], positions.values(), strict=False))}
+        )
+
     def _needs_watcher(self) -> bool:
-        return self._can_wake
+        return self._product.can_wake
 
     def _make_client(self, **arguments: Any) -> Client:
         make = self.medium

@@ -7,6 +7,7 @@ learns the model of a generation from the control channel.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError, WireError
 
 __all__ = [
+    "DIGEST_BYTES",
     "MAX_MODEL_CFG_BYTES",
     "NO_MODEL",
     "PATTERN",
@@ -30,6 +32,8 @@ __all__ = [
 
 #: Largest size of an encoded model_cfg: a message of the wire without its other fields.
 MAX_MODEL_CFG_BYTES = (1 << 20) - (4 << 10)
+#: Length of `Model.digest`.
+DIGEST_BYTES = 16
 #: Matches the products of all generations but 0, which means that there is no model yet.
 PATTERN = "gen/[1-9][0-9]*/[0-9]+"
 
@@ -49,6 +53,13 @@ class Model:
     model_id: str = ""
     model_cfg: dict[str, Any] | None = None
     encoded_cfg: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """Return what tells it from other models in another run, where generations have other numbers."""
+        model_id = self.model_id.encode()
+        text = b"%d:%b%b" % (len(model_id), model_id, self.encoded_cfg)
+        return hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
 
 
 #: Before the first `set_model`.

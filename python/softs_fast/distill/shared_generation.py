@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_longlong, c_uint32
+from ctypes import Structure, c_longlong, c_ubyte, c_uint32
 from multiprocessing.sharedctypes import RawValue
 from typing import Any
 
 from .. import _core
 from ..errors import ConfigError
 from ..market.client import LeaveAfter
-from .model import product_of
+from .model import DIGEST_BYTES, product_of
 
 __all__ = ["GenerationProduct", "SharedGeneration", "new_generation_value", "set_generation"]
+
+
+class _ModelOf(Structure):
+    """Which model a generation is."""
+
+    _fields_ = [("generation", c_longlong), ("digest", c_ubyte * DIGEST_BYTES)]
 
 
 class SharedGeneration(Structure):
@@ -20,9 +26,10 @@ class SharedGeneration(Structure):
     Attributes:
         n_changes: modulo 2^32.
         value: the generation.
+        models: entry n_changes % 2 is that of the generation; the other one may be half written.
     """
 
-    _fields_ = [("n_changes", c_uint32), ("value", c_longlong)]
+    _fields_ = [("n_changes", c_uint32), ("value", c_longlong), ("models", _ModelOf * 2)]
 
 
 def new_generation_value() -> SharedGeneration:
@@ -33,8 +40,16 @@ def new_generation_value() -> SharedGeneration:
     return value
 
 
-def set_generation(value: SharedGeneration, generation: int) -> None:
-    """Change it, and wake all threads that sleep until it changes, in all processes."""
+def set_generation(value: SharedGeneration, generation: int, digest: bytes = bytes(DIGEST_BYTES)) -> None:
+    """Change it, and wake all threads that sleep until it changes, in all processes.
+
+    Args:
+        value: the number; one thread at a time may change it.
+        generation: the newest one.
+        digest: `Model.digest` of its model.
+    """
+    entry = value.models[(value.n_changes + 1) % 2]
+    entry.generation, entry.digest[:] = generation, digest
     value.value = generation
     _core.count_change(value)
 
@@ -66,6 +81,19 @@ class GenerationProduct:
     def can_wake(self) -> bool:
         """Whether changes are counted where a thread can sleep until the next one."""
         return isinstance(self._value, SharedGeneration)
+
+    def model(self) -> tuple[str, bytes] | None:
+        """Return the product and `Model.digest` of the newest generation; None for a number of the user."""
+        value = self._value
+        if not isinstance(value, SharedGeneration):
+            return None
+        while True:
+            # An entry is written again only after the next change was counted.
+            version = value.n_changes
+            entry = value.models[version % 2]
+            found = product_of(entry.generation, self._rank), bytes(entry.digest)
+            if value.n_changes == version:
+                return found
 
     def version(self) -> int:
         """Return the count of changes; of a number of the user the number itself, which must not be the same again."""

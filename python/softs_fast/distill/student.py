@@ -367,7 +367,7 @@ class StudentClient:
             if model.generation <= self.generation and not goes_back:
                 return False
             self._wanted = _Wanted(model, product_of(model.generation, self.student_rank))
-            set_generation(self._generation_value, model.generation)
+            set_generation(self._generation_value, model.generation, model.digest)
             self._changed.notify_all()
         logger.info(
             "student %d: generation %d, model %r", self.student_rank, model.generation, model.model_id

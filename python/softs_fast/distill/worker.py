@@ -133,9 +133,10 @@ class Worker:
         """Register with the broker, waiting until one answers, and begin to work in a thread.
 
         Raises:
-            HelloError: no broker within send_timeout_ms.
+            HelloError: no broker within send_timeout_ms; or this worker was stopped: then make another one.
             ConfigError: control_pub_endpoint is malformed.
         """
+        self._supplier._check_not_stopped()
         if self._listener is not None:
             return
         self._listener = ModelListener(
@@ -144,7 +145,9 @@ class Worker:
         try:
             self._supplier.start()
         except BaseException:
-            self.stop()
+            # A later call may find a broker.
+            self._listener.close()
+            self._listener = None
             raise
 
     def run(self) -> None:
@@ -161,7 +164,10 @@ class Worker:
             self.stop()
 
     def stop(self) -> None:
-        """Disconnect from the broker, waiting up to 2 s for a running call of the generator. Idempotent."""
+        """Disconnect from the broker, waiting up to 2 s for a running call of the generator. Idempotent.
+
+        It cannot start again.
+        """
         self._current.close()
         self._supplier.stop()
         if self._listener is not None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import multiprocessing.util
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from .. import _core
 from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..market import Client, Medium
@@ -20,6 +23,7 @@ from .arguments import check_at_least
 from .plan import SINGLE_SAMPLES, IterationPlan
 from .product.source import ProductSource
 from .product.subscription import MAX_PRODUCTS, Stride, Subscription
+from .ranks import Ranks, checked_ranks, ranks_of_process
 from .readers.choice import make_reader
 from .readers.device import check_on_device, is_on_device
 from .readers.views import check_zero_copy
@@ -27,7 +31,7 @@ from .sample_iterator import Reader, SampleIterator, Stream
 from .stream_lock import StreamLock
 from .wait_policy import WAIT_MS, WaitPolicy
 
-__all__ = ["EndlessDataset"]
+__all__ = ["EndlessDataset", "checked_positions"]
 
 
 class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
@@ -58,22 +62,32 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         ordered: bool,
         prefetch: int | None,
         debug: bool,
+        rank: int | None,
+        world_size: int | None,
         max_failures: int | None = None,
         first_wait_ms: int = WAIT_MS,
     ) -> None:
         self._open: _OpenClient | None = None
+        # Samples of an unordered stream begin after so many numbers of this rank: earlier clients have used those.
+        self._n_used = 0
+        # The same, by worker: what those have used that a loader has started last.
+        self._used_by_workers: ctypes.Array[ctypes.c_uint64] | None = None
         # By process, so that a fork has its own: what it inherits may be locked by a thread that it does not have.
         self._locks: dict[int, threading.RLock] = {}
         self._positions: dict[int, dict[str, int]] = {}
         # An iterator was made since the positions were loaded.
         self._has_begun = False
         self._home_pid = os.getpid()
+        _sweep_at_exit()
         check_at_least("num_slots", num_slots, 1)
         check_at_least("retry_delay", retry_delay, 0)
         if request_timeout is not None:
             check_at_least("request_timeout", request_timeout, 0)
         if prefetch is not None:
             check_at_least("prefetch", prefetch, 1)
+        self._given_ranks = checked_ranks(rank, world_size)
+        # In a worker that was not forked: those of its trainer.
+        self._trainers_ranks: Ranks | None = None
         self.source = source
         self.endpoint = endpoint
         self.num_slots = num_slots
@@ -104,9 +118,13 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         StatefulDataLoader calls this in each worker.
 
         Returns:
-            `{"positions": {product: number of samples}}`, the products that were used last.
+            `{"positions": {product: number of samples}}`, the products that were used last; where several ranks share
+            the stream also `"world_size"`. Ranks that go in step have the same state.
         """
-        return {"positions": dict(self.own_positions())}
+        world_size = self._ranks().world_size
+        return {"positions": dict(self.own_positions())} | (
+            {"world_size": world_size} if world_size > 1 else {}
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let iterators that this process makes from now on begin where another one stopped.
@@ -117,13 +135,25 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             state: what `state_dict` returned.
 
         Raises:
-            ConfigError: the dataset is not ordered, or `state` is something else.
+            ConfigError: the dataset is not ordered, `state` is something else, or another number of ranks shared the
+                stream.
         """
         if not self.ordered:
             raise ConfigError(
                 "samples come in no order, so there is no place to go on from; use ordered=True"
             )
-        positions = _checked_positions(state)
+        positions = checked_positions(state)
+        have, need = state.get("world_size", 1), self._ranks().world_size
+        if have != need:
+            raise ConfigError(
+                f"the state counts the samples of each of {have} ranks, but {need} share the stream now; call this after "
+                f"init_process_group, give rank and world_size as then, or load positions counted for {need}: "
+                f"{{'positions': {{product: samples of each rank}}, 'world_size': {need}}}"
+            )
+        self._go_to(positions)
+
+    def _go_to(self, positions: dict[str, int]) -> None:
+        """Let iterators that this process makes from now on begin there."""
         with self._lock():
             self._positions[os.getpid()] = positions
             if self._open is not None:
@@ -139,7 +169,6 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         Raises (the iterator):
             SampleTimeout: no sample for `request_timeout` seconds, or the user holds all slots; the subclass and
                 the text name the cause.
-            HelloError: the broker did not answer when the client was opened.
             WireError: a sample is not what a codec of `batch_config` writes; its slot was released.
             SegmentError: `close` was called.
         """
@@ -152,13 +181,27 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             # The trainer makes another iterator of persistent workers. It has dropped batches of the last one, and
             # which is not known here.
             if self._has_begun:
-                self.load_state_dict({"positions": {}})
+                self._go_to({})
             self._has_begun = True
         run = self.batch_size
         stride = Stride() if worker is None else Stride(worker.id * run, run, worker.num_workers * run)
-        # torch ends a worker that has failed with a signal, which leaves no time to clean up.
+        # torch may end a worker that has failed with a signal, which leaves no time to clean up.
         on_error = None if worker is None else self.close
         return SampleIterator(lambda: self.begin(plan, self.own_positions(), stride), on_error)
+
+    def begin_workers(self, n_workers: int) -> ctypes.Array[ctypes.c_uint64]:
+        """Return where the workers that a loader starts now call `note_used`; they go on after those of the last ones."""
+        if self._used_by_workers is not None:
+            self._n_used = max(self._n_used, *self._used_by_workers)
+        self._used_by_workers = RawArray(ctypes.c_uint64, n_workers)
+        return self._used_by_workers
+
+    def note_used(self, used: ctypes.Array[ctypes.c_uint64], n_rows: int) -> None:
+        """Note, in a worker that is about to make a batch of n rows, how many numbers are used when it has made it."""
+        worker, opened = get_worker_info(), self._open
+        assert worker is not None
+        n_ahead = (n_rows + self.num_slots) * worker.num_workers
+        used[worker.id] = n_ahead + (self._n_used if opened is None else self._n_used_by(opened))
 
     def begin(self, plan: IterationPlan, positions: dict[str, int], stride: Stride) -> tuple[Stream, Reader]:
         """Return the samples and the reader with which this process iterates.
@@ -167,9 +210,6 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             plan: what the reader makes.
             positions: how many samples of each product were handed out; kept up to date.
             stride: which samples to take, if the dataset is ordered.
-
-        Raises:
-            HelloError: the broker did not answer.
         """
         with self._lock():
             opened = self._open_client(plan)
@@ -199,6 +239,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         opened, self._open = self._open, None
         if opened is not None and opened.pid == os.getpid():
             opened.close()
+            self._n_used = self._n_used_by(opened)
 
     def __del__(self) -> None:
         """Close the client if it is open."""
@@ -207,7 +248,18 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the client behind: the process that unpickles opens its own."""
-        return {**self.__dict__, "_open": None, "_locks": {}}
+        return {
+            **self.__dict__,
+            "_open": None,
+            "_used_by_workers": None,
+            "_locks": {},
+            "_trainers_ranks": self._ranks(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what `__getstate__` returned, in another process or as a copy."""
+        self.__dict__.update(state)
+        _sweep_at_exit()
 
     def check_batch_size(self, batch_size: int) -> None:
         """Check that the slots are enough for batches of this size.
@@ -224,6 +276,30 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
     def own_positions(self) -> dict[str, int]:
         """Return how many samples of each product this process has handed out; a worker begins without its trainer's."""
         return self._positions.setdefault(os.getpid(), {})
+
+    def _ranks(self) -> Ranks:
+        """Return which of the processes that share the streams this one is, or is a worker of."""
+        if self._given_ranks is not None:
+            return self._given_ranks
+        if self._trainers_ranks is not None and get_worker_info() is not None:
+            return self._trainers_ranks
+        return ranks_of_process()
+
+    def _share(self) -> tuple[int, int]:
+        """Return which sequence numbers the client of this process has, see `Client`."""
+        ranks = self._ranks()
+        if self.ordered:
+            # Streams go on where they are, and workers take turns, see `Stride`.
+            return ranks
+        worker, first = get_worker_info(), ranks.rank + ranks.world_size * self._n_used
+        if worker is None:
+            return first, ranks.world_size
+        return first + ranks.world_size * worker.id, ranks.world_size * worker.num_workers
+
+    def _n_used_by(self, opened: _OpenClient) -> int:
+        """Return how many numbers of this rank are used with those of a client of this process."""
+        worker = get_worker_info()
+        return self._n_used + opened.client.n_numbered * (1 if worker is None else worker.num_workers)
 
     def _update_subscription(self) -> None:
         """Have the client of this process, if there is one, order the product that is wanted now."""
@@ -261,13 +337,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             ordered=self.ordered,
             prefetch=self.prefetch,
             block=block,
+            share=self._share(),
             scribble=self.debug,
         )
-        try:
-            client.hello()
-        except BaseException:
-            client.close()
-            raise
         if multiprocessing.parent_process() is not None:
             # A forked worker ends without running finalizers of what its parent's frames still hold.
             multiprocessing.util.Finalize(self, client.close, exitpriority=10)
@@ -314,7 +386,19 @@ class _OpenClient:
         self.subscription.close()
 
 
-def _checked_positions(state: Any) -> dict[str, int]:
+def _sweep_at_exit() -> None:
+    """Have this process remove what its workers leave, when it ends. Idempotent.
+
+    multiprocessing ends the workers that still run by SIGTERM, after which they clean nothing up.
+    """
+    global _swept_pid
+    if _swept_pid != os.getpid():
+        _swept_pid = os.getpid()
+        # A negative priority comes after that.
+        multiprocessing.util.Finalize(None, _core.sweep, exitpriority=-1)
+
+
+def checked_positions(state: Any) -> dict[str, int]:
     """Return a copy of the positions in what `state_dict` returned."""
     positions = state.get("positions") if isinstance(state, Mapping) else None
     if (
@@ -335,5 +419,7 @@ NO_WORKERS = (
     "CudaIpcMedium hands out tensors on a device, which a DataLoader's worker processes cannot send; use num_workers=0 with your "
     "own collate_fn, worker_init_fn or multiprocessing_context: batches are made by the device, and need no workers"
 )
+#: The process that sweeps when it ends.
+_swept_pid: int | None = None
 #: Sequence numbers have 64 bits; the strides of workers need some of them.
 _MAX_POSITION = 2**48

@@ -81,11 +81,14 @@ class Stream:
                 self._switch()
             return self._hand_out(reader, begins_next)[1]
 
-    def take_of(self, version: int, reader: Reader) -> tuple[str, Any] | None:
-        """Return the product and the next item of a reader, or None if another version than this one is wanted."""
+    def take_of(self, version: int, reader: Reader, is_over: Callable[[], bool]) -> tuple[str, Any] | None:
+        """Return the product and the next item of a reader, or None if another version than this one is wanted.
+
+        Also None if `is_over` returns True before the item is complete.
+        """
         with self._lock.lock:
             self._begin(reader)
-            if self._wanted is None or self._wanted.version != version or not self._fill(reader):
+            if self._wanted is None or self._wanted.version != version or not self._fill(reader, is_over):
                 return None
             return self._hand_out(reader, False)
 
@@ -110,8 +113,11 @@ class Stream:
         self._lock.last = weakref.ref(reader)
         return product, item
 
-    def _fill(self, reader: Reader) -> bool:
-        """Fill an item; False if another version of the product is wanted meanwhile: what was taken is dropped then."""
+    def _fill(self, reader: Reader, is_over: Callable[[], bool] | None = None) -> bool:
+        """Fill an item; False if another version of the product is wanted meanwhile, or the item is not wanted any more.
+
+        What was taken is dropped then.
+        """
         wanted = self._wanted
         if wanted is None:
             return False
@@ -121,7 +127,7 @@ class Stream:
         wait.restart()
         done = 0
         while True:
-            if current_version() != version:
+            if current_version() != version or (is_over is not None and is_over()):
                 # No item has samples of two versions.
                 reader.forget()
                 return False
@@ -152,7 +158,7 @@ class SampleIterator:
 
     Args:
         begin: returns the samples and what makes items of them; called at the first request.
-        on_error: called when an exception leaves the iterator.
+        on_error: called when an exception leaves the iterator; the next request calls `begin` again then.
     """
 
     def __init__(
@@ -176,6 +182,7 @@ class SampleIterator:
             return stream.take(reader, begins_next=is_busy)
         except Exception:
             if self._on_error is not None:
+                self._begun = None
                 self._on_error()
             raise
         finally:

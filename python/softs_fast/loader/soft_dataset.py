@@ -24,7 +24,8 @@ class SoftIterableDataset(EndlessDataset):
         medium_cls: how samples get here. With `CudaIpcMedium` they are tensors on its device.
         num_slots: samples on order or finished, per worker.
         retry_delay: seconds, the shortest time between two requests that got nothing.
-        request_timeout: seconds without a sample after which iteration raises; None waits for ever.
+        request_timeout: seconds without a sample after which iteration raises, whatever it waits for: a broker, a
+            supplier, or slots that the user holds. None waits for ever. Every 10 s the cause of the wait is logged.
         max_retries: softs 0.1.0's argument. It never gave up: with `max_retries` alone, `request_timeout` is
             None. A whole number >= 1 as the sixth positional argument is taken for it, and a seventh for
             `retry_delay`.
@@ -32,12 +33,17 @@ class SoftIterableDataset(EndlessDataset):
             last tensor, view or array on it is gone, in whatever thread; if the user keeps them all, iteration
             raises. What a DataLoader worker sends to its trainer is copied once on the way. To save or send a
             tensor, `clone()` it first: torch writes with it what lies between its rows.
-        ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them.
-            Iterators in one process go on where the last one stopped, and if several of them live, in whatever
-            threads, each sample goes to one of them; so do those of a `SoftDataLoader` with worker processes. The
-            workers of a DataLoader of torch take turns, sample by sample, and each iterator of it begins at 0.
+        ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them; those
+            of rank r of n are r, r + n, r + 2n, ... Iterators in one process go on where the last one stopped, and if
+            several of them live, in whatever threads, each sample goes to one of them; so do those of a
+            `SoftDataLoader` with worker processes. The workers of a DataLoader of torch take turns, sample by sample,
+            and each iterator of it begins at the first one.
         prefetch: samples that are ordered ahead at most; default: all slots.
         debug: overwrite slots with 0xFF when they are released, so that code that reads one later notices.
+        rank: of the processes that share the streams, ordered or not: each sample has another sequence number, and
+            each number goes to one rank. Default: that of torch.distributed, if it is initialised when the client is
+            opened. Give `rank=0, world_size=1` where all ranks need the same samples.
+        world_size: how many processes share the streams; given with `rank` only.
 
     Raises:
         ConfigError: `model_id` is no string or too long, a number is out of range, or `zero_copy` is impossible:
@@ -60,6 +66,8 @@ class SoftIterableDataset(EndlessDataset):
         ordered: bool = False,
         prefetch: int | None = None,
         debug: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         self._shared_model_id = SharedModelId(model_id)
         super().__init__(
@@ -74,6 +82,8 @@ class SoftIterableDataset(EndlessDataset):
             ordered=ordered,
             prefetch=prefetch,
             debug=debug,
+            rank=rank,
+            world_size=world_size,
         )
         self.max_retries = max_retries
 

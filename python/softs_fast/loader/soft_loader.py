@@ -54,6 +54,8 @@ class SoftDataLoader(EndlessDataLoader):
         ordered: bool = False,
         prefetch: int | None = None,
         debug: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
         **dataloader_kwargs: Any,
     ) -> None:
         dataset = SoftIterableDataset(
@@ -69,6 +71,8 @@ class SoftDataLoader(EndlessDataLoader):
             ordered=ordered,
             prefetch=prefetch,
             debug=debug,
+            rank=rank,
+            world_size=world_size,
         )
         super().__init__(dataset, **dataloader_kwargs)
         self.soft_dataset: SoftIterableDataset = dataset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import multiprocessing
 import time
@@ -14,12 +15,14 @@ from ..market import Client
 
 __all__ = ["WAIT_MS", "WaitPolicy"]
 
+logger = logging.getLogger(__name__)
+
 #: The longest wait before an iterator checks whether another product is wanted, or its trainer has exited.
 WAIT_MS = 100
 
 
 class WaitPolicy:
-    """Decides after each wait that gave nothing whether to wait again.
+    """Decides after each wait that gave nothing whether to wait again. The cause of a long wait is logged every 10 s.
 
     Args:
         client: explains why nothing comes.
@@ -48,13 +51,13 @@ class WaitPolicy:
         self._retry_delay = retry_delay
         self._request_timeout = request_timeout
         self._first_wait_ms = self._wait_ms(0.0)
-        self._starved_s = _STARVED_S if request_timeout is None else min(request_timeout, _STARVED_S)
         self.restart()
 
     def restart(self) -> None:
         """Begin to wait."""
         self._asked_at = self._waiting_since = time.monotonic()
-        self._starved_since: float | None = None
+        self._report_at = self._waiting_since + _REPORT_S
+        self._was_starved = False
         self.wait_ms = self._first_wait_ms
 
     def check(self, product: str, is_starved: bool = False) -> None:
@@ -65,23 +68,28 @@ class WaitPolicy:
             is_starved: nothing can come, because the user holds all slots.
 
         Raises:
-            SampleTimeout: request_timeout has passed, or the user releases nothing; subclass and text name the cause.
+            SampleTimeout: request_timeout has passed, or too many orders in a row have failed; subclass and text name
+                the cause.
             StopIteration: this is a DataLoader's worker, and its trainer has exited.
         """
         if _trainer_exited():
             raise StopIteration
-        now = time.monotonic()
-        if is_starved:
-            self._starve(product, now)
+        if is_starved and not self._was_starved:
+            # Cycles of garbage may hold a block.
+            gc.collect()
+            self._was_starved, self.wait_ms = True, _STARVED_WAIT_MS
             return
-        self._starved_since = None
+        self._was_starved = is_starved
+        now = time.monotonic()
         waited_s = now - self._waiting_since
-        if self._request_timeout is not None and waited_s >= self._request_timeout:
-            raise self._client.diagnose(product, waited_s)
-        if self._max_failures is not None and waited_s >= _FAILING_S:
-            n_failures = self._client.n_failures(product)
-            if n_failures and n_failures >= self._max_failures:
-                raise self._client.diagnose(product, waited_s)
+        if self._has_given_up(product, waited_s, is_starved):
+            raise self._cause(product, waited_s, is_starved)
+        if now >= self._report_at:
+            logger.warning("still waiting: %s", self._cause(product, waited_s, is_starved))
+            self._report_at = time.monotonic() + _REPORT_S
+        if is_starved:
+            self.wait_ms = _STARVED_WAIT_MS
+            return
         # The client waits by itself; this keeps a request that returns at once from spinning.
         asked_s = now - self._asked_at
         if self._shortest_ms == WAIT_MS or asked_s * 1000 < self.wait_ms:
@@ -89,18 +97,23 @@ class WaitPolicy:
         self._asked_at = time.monotonic()
         self.wait_ms = self._wait_ms(self._asked_at - self._waiting_since)
 
-    def _starve(self, product: str, now: float) -> None:
-        """Give other threads, and cycles of garbage, time to release a block."""
-        if self._starved_since is None:
-            self._starved_since = now
-            gc.collect()
-        elif now - self._starved_since >= self._starved_s:
-            raise SampleTimeout(
-                f"no sample of product {product!r}: all {self._client.slot_count} slots are held, as "
-                f"{self._client.n_blocks_held} batches with tensors that are still in use; release them, keep copies "
-                f"(tensor.clone()), or raise num_slots"
-            )
-        self.wait_ms = _STARVED_WAIT_MS
+    def _has_given_up(self, product: str, waited_s: float, is_starved: bool) -> bool:
+        if self._request_timeout is not None and waited_s >= self._request_timeout:
+            return True
+        if self._max_failures is None or is_starved or waited_s < _FAILING_S:
+            return False
+        n_failures = self._client.n_failures(product)
+        return n_failures > 0 and n_failures >= self._max_failures
+
+    def _cause(self, product: str, waited_s: float, is_starved: bool) -> SampleTimeout:
+        """Return why nothing came, as an exception to raise."""
+        if not is_starved:
+            return self._client.diagnose(product, waited_s)
+        return SampleTimeout(
+            f"no sample of product {product!r} within {waited_s:.1f} s: all {self._client.slot_count} slots are held, as "
+            f"{self._client.n_blocks_held} batches with tensors that are still in use; release them, keep copies "
+            f"(tensor.clone()), or raise num_slots"
+        )
 
     def _wait_ms(self, waited_s: float) -> int:
         wait_ms = min(max(self._shortest_ms, int(waited_s * 1000 * _LATE)), WAIT_MS)
@@ -115,7 +128,8 @@ def _trainer_exited() -> bool:
     return get_worker_info() is not None and parent is not None and not parent.is_alive()
 
 
-_STARVED_S = 1.0
+#: The cause of a wait is logged so often, seconds.
+_REPORT_S = 10.0
 #: Orders that fail while a switch reaches all suppliers are no reason to give up.
 _FAILING_S = 1.0
 _STARVED_WAIT_MS = 10

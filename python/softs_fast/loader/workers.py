@@ -9,9 +9,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
+from ctypes import Array, c_uint32, c_uint64
+from multiprocessing.sharedctypes import RawValue
 from typing import Any, NamedTuple
 
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, default_collate, default_convert
 
 from .endless import EndlessDataset
@@ -40,7 +43,7 @@ class _Request(NamedTuple):
     """A batch that the trainer asks for.
 
     Attributes:
-        attempt: counts the errors of this iterator; a batch of an earlier attempt is dropped.
+        attempt: counts the errors of this iterator; a request of an earlier attempt is over, and its answer is dropped.
         version: of the product, see `ProductSource`.
         first: number of the first sample in an ordered stream, else 0.
     """
@@ -51,11 +54,12 @@ class _Request(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """A batch, or None where another version of the product was wanted before the batch was complete."""
+    """A batch, or why there is none; neither where the request was over before the batch was complete."""
 
     request: _Request
-    product: str
-    batch: Any
+    product: str = ""
+    batch: Any = None
+    error: ExceptionWrapper | None = None
 
 
 class BatchesOfWorkers:
@@ -74,10 +78,13 @@ class BatchesOfWorkers:
         self._n_rows = plan.batch_size or 1
         # One thread at a time takes batches, and with them makes requests.
         self._lock = threading.Lock()
-        self._requests = _Requests(dataset, self._positions, self._n_rows)
+        # In memory that workers share: a request of an earlier attempt must not keep a worker waiting.
+        attempt = RawValue(c_uint32)
+        used = None if dataset.ordered else dataset.begin_workers(options.num_workers)
+        self._requests = _Requests(dataset, self._positions, self._n_rows, attempt)
         self._answers = iter(
             DataLoader(
-                _RequestedBatches(dataset, plan, options.num_workers),
+                _RequestedBatches(dataset, plan, options.num_workers, attempt, used),
                 batch_size=None,
                 sampler=self._requests,
                 collate_fn=_unchanged,
@@ -93,6 +100,10 @@ class BatchesOfWorkers:
             while True:
                 try:
                     answer: _Answer = next(self._answers)
+                    request, product = answer.request, answer.product
+                    is_due = request[:2] == (self._requests.attempt, self._source.version())
+                    if answer.error is not None and is_due:
+                        answer.error.reraise()  # type: ignore[no-untyped-call]
                 except BaseException as error:
                     # Its batch is due again; what was requested after it is of no use in an ordered stream.
                     self._requests.restart()
@@ -100,8 +111,7 @@ class BatchesOfWorkers:
                     # freed by the garbage collector, after the queues of the workers, which would then not be told to
                     # end.
                     raise error.with_traceback(None)  # noqa: B904, it is the same error
-                request, product = answer.request, answer.product
-                if answer.batch is None or request[:2] != (self._requests.attempt, self._source.version()):
+                if answer.batch is None or not is_due:
                     continue
                 if self._is_ordered and request.first != self._positions.get(product, 0):
                     # The product changed while the request was made: it has the position of another one.
@@ -115,8 +125,10 @@ class BatchesOfWorkers:
 class _Requests:
     """What torch takes for a sampler: the requests for the batches of the product that is wanted, in order."""
 
-    def __init__(self, dataset: EndlessDataset, positions: dict[str, int], n_rows: int) -> None:
-        self.attempt = 0
+    def __init__(
+        self, dataset: EndlessDataset, positions: dict[str, int], n_rows: int, attempt: c_uint32
+    ) -> None:
+        self._attempt = attempt
         self._source = dataset.source
         self._is_ordered = dataset.ordered
         self._positions = positions
@@ -138,9 +150,14 @@ class _Requests:
         self._last = _Request(self.attempt, version, first)
         return self._last
 
+    @property
+    def attempt(self) -> int:
+        """How often it was restarted."""
+        return self._attempt.value
+
     def restart(self) -> None:
         """Request again what was not handed out."""
-        self.attempt += 1
+        self._attempt.value += 1
 
 
 class _RequestedBatches(Dataset[_Answer]):
@@ -150,32 +167,47 @@ class _RequestedBatches(Dataset[_Answer]):
         dataset: opens a client here.
         plan: how batches are made.
         n_workers: how many workers take turns.
+        attempt: requests of an earlier one are over.
+        used: where each worker notes how many numbers of an unordered stream are used.
     """
 
-    def __init__(self, dataset: EndlessDataset, plan: IterationPlan, n_workers: int) -> None:
+    def __init__(
+        self,
+        dataset: EndlessDataset,
+        plan: IterationPlan,
+        n_workers: int,
+        attempt: c_uint32,
+        used: Array[c_uint64] | None,
+    ) -> None:
         make_batch = plan.make_batch or (default_convert if plan.batch_size is None else default_collate)
         self._dataset = dataset
         # torch copies batches on their way to the trainer; they must own their memory, which slots do not.
         self._plan = IterationPlan(batch_size=plan.batch_size, make_batch=make_batch)
         self._n_rows = plan.batch_size or 1
         self._n_workers = n_workers
+        self._attempt = attempt
+        self._used = used
         self._opened: tuple[Stream, Reader] | None = None
         self._due: tuple[int, int] | None = None
 
     def __getitem__(self, request: _Request) -> _Answer:
-        if self._dataset.source.version() != request.version:
-            return _Answer(request, "", None)
+        if self._is_over(request) or self._dataset.source.version() != request.version:
+            return _Answer(request)
         try:
             taken = self._take(request)
         except Exception:
-            # torch ends a worker that has failed with a signal, which leaves no time to clean up.
-            self._opened = self._due = None
-            self._dataset.close()
-            raise
-        return _Answer(request, *(taken or ("", None)))
+            # As torch does it, but with the request: the trainer may have made others since.
+            error = ExceptionWrapper(where="in a worker process of the loader")  # type: ignore[no-untyped-call]
+            return _Answer(request, error=error)
+        return _Answer(request) if taken is None else _Answer(request, *taken)
+
+    def _is_over(self, request: _Request) -> bool:
+        return self._attempt.value != request.attempt
 
     def _take(self, request: _Request) -> tuple[str, Any] | None:
         version, first = request.version, request.first
+        if self._used is not None:
+            self._dataset.note_used(self._used, self._n_rows)
         if self._opened is None or self._due != (version, first):
             n_rows = self._n_rows
             stride = Stride(first, n_rows, n_rows * self._n_workers)
@@ -183,7 +215,7 @@ class _RequestedBatches(Dataset[_Answer]):
             self._opened[0].restart()
         stream, reader = self._opened
         self._due = None
-        taken = stream.take_of(version, reader)
+        taken = stream.take_of(version, reader, lambda: self._is_over(request))
         if taken is not None:
             # Workers are asked in turns, so this is the next request, and the samples that are ordered ahead are the
             # ones it needs.

@@ -48,6 +48,8 @@ class Client:
         prefetch: samples on order or finished ahead of requests at most; default: all slots.
         spin_us: how long a wait polls for a result before it blocks, microseconds.
         block: slots that are handed out together, by `lease` only; slots that do not fill a block are not used.
+        share: (i, n): the samples have the sequence numbers i, i + n, i + 2n, ..., so that n clients with i from 0 to
+            n - 1 have different samples of one stream; default: all numbers.
         scribble: overwrite slots with 0xFF when they are released, so that a later read of one is noticed.
 
     Raises:
@@ -68,12 +70,15 @@ class Client:
         prefetch: int | None = None,
         spin_us: float = 20.0,
         block: int = 1,
+        share: tuple[int, int] = (0, 1),
         scribble: bool = False,
     ) -> None:
         if slot_size < 1 or num_slots < 1:
             raise ConfigError(f"slot_size and num_slots must be at least 1, have {slot_size} and {num_slots}")
         if not 1 <= block <= num_slots:
             raise ConfigError(f"block must be between 1 and num_slots ({num_slots}), have {block}")
+        if share[0] < 0 or share[1] < 1:
+            raise ConfigError(f"share must be (i, n) with i >= 0 and n >= 1, have {share}")
         if prefetch is not None and prefetch < 1:
             raise ConfigError(f"prefetch must be at least 1, have {prefetch}")
         if not 0 <= spin_us < math.inf:
@@ -108,6 +113,7 @@ class Client:
                 ordered=ordered,
                 prefetch=prefetch,
                 block=block,
+                share=share,
                 scribble=scribble and not isinstance(self.medium, CudaIpcMedium),
                 spin_us=spin_us,
             )
@@ -245,6 +251,11 @@ class Client:
         """Number of blocks that are leased and not released."""
         return self._core.n_blocks_held
 
+    @property
+    def n_numbered(self) -> int:
+        """How many numbers of its share were ordered, from the first on, of the product of which most were."""
+        return self._core.n_numbered
+
     def position(self, product_id: str) -> int:
         """Return how many samples of the product's stream were handed out, including those before a `seek`."""
         return self._core.position(product_id)
@@ -252,12 +263,12 @@ class Client:
     def seek(self, product_id: str, start: int, run: int, stride: int, position: int) -> None:
         """Go to another position of the product's stream; its open orders are discarded.
 
-        Sample i has the sequence number start + (i // run) * stride + i % run, so that several DataLoader workers can
-        each make every stride-th run.
+        Sample i has number start + (i // run) * stride + i % run of this client's share, so that several DataLoader
+        workers can each make every stride-th run.
 
         Args:
             product_id: product of the stream.
-            start: sequence number of the first sample.
+            start: number of the first sample.
             run: samples that follow each other.
             stride: from the beginning of one run to that of the next.
             position: index i of the next sample.
@@ -319,6 +330,9 @@ class Client:
     def diagnose(self, product_id: str, waited_s: float) -> SampleTimeout:
         """Return the cause why no sample of `product_id` arrived for `waited_s` seconds, as an exception to raise."""
         head = f"no sample of product {product_id!r} within {waited_s:.1f} s: "
+        cause = self._core.connection_error
+        if cause is not None:
+            return NoBroker(head + cause)
         stats: dict[str, Any] | None = None
         started = time.monotonic()
         try:

@@ -124,6 +124,7 @@ class Supplier:
         self._allow_remote = allow_remote
         self._writers: dict[str, Medium] = {}
         self._main_thread: threading.Thread | None = None
+        self._is_stopped = False
         self._name = f"{os.uname().nodename}:{os.getpid()}" if name is None else name
         self._core = _core.Supplier(
             endpoint,
@@ -164,8 +165,9 @@ class Supplier:
             ``{"ok": True, "error": None, "peer_id": number}``.
 
         Raises:
-            HelloError: no broker within send_timeout_ms, or it refused the patterns.
+            HelloError: no broker within send_timeout_ms, it refused the patterns, or this supplier was stopped.
         """
+        self._check_not_stopped()
         _core.sweep()
         peer_id = self._core.hello(self.send_timeout_ms)
         self._relay_log()
@@ -178,8 +180,10 @@ class Supplier:
         """Register with the broker, waiting until one answers, and begin to work in a thread.
 
         Raises:
-            HelloError: no broker within send_timeout_ms, or it refused the patterns (a RuntimeError, as in softs).
+            HelloError: no broker within send_timeout_ms, it refused the patterns, or this supplier was stopped: then make
+                another one (a RuntimeError, as in softs).
         """
+        self._check_not_stopped()
         if self._main_thread is not None:
             return
         self.hello()
@@ -187,7 +191,11 @@ class Supplier:
         self._main_thread.start()
 
     def stop(self) -> None:
-        """Say GOODBYE, wait up to 2 s for a call of the generator that is running, disconnect. Idempotent."""
+        """Say GOODBYE, wait up to 2 s for a call of the generator that is running, disconnect. Idempotent.
+
+        It cannot start again.
+        """
+        self._is_stopped = True
         self._core.stop()
         thread = self._main_thread
         if thread is not None and thread is not threading.current_thread():
@@ -206,6 +214,7 @@ class Supplier:
             self._core.serve(self._current_generator, self._fulfil, self._explain, self._max_wait_ms)
         finally:
             # Also when the generator ended this thread (SystemExit): its order must go to another supplier.
+            self._is_stopped = True
             self._core.stop()
             self._core.close()
             self._relay_log()
@@ -214,6 +223,12 @@ class Supplier:
             self._writers.clear()
             if self._output is not None:
                 self._output.close()
+
+    def _check_not_stopped(self) -> None:
+        if self._is_stopped:
+            raise HelloError(
+                f"HELLO failed: supplier {self._name} was stopped and cannot start again; make another one"
+            )
 
     def _current_generator(self) -> Generator:
         return self._generator

@@ -142,6 +142,19 @@ impl Client {
         self.release(|machine| machine.release_slot(slot))
     }
 
+    /// Makes a held slot free; calls `overwrite` before, if it is held. No supplier writes to it meanwhile.
+    ///
+    /// # Errors
+    /// No such slot, or not held; `overwrite` was not called then.
+    pub fn release_slot_after(&self, slot: u64, overwrite: impl FnOnce()) -> Result<(), ReleaseError> {
+        self.release(|machine| {
+            if machine.is_held(slot) {
+                overwrite();
+            }
+            machine.release_slot(slot)
+        })
+    }
+
     /// Makes held slots free.
     ///
     /// # Errors
@@ -173,6 +186,11 @@ impl Client {
     /// How many samples of the stream of `product` were handed out.
     pub fn position(&self, product: &str) -> u64 {
         self.lock().link.machine.position(product)
+    }
+
+    /// How many places were ordered of the stream of which most were.
+    pub fn n_numbered(&self) -> u64 {
+        self.lock().link.machine.n_numbered()
     }
 
     /// Goes to `position` of the stream of `product` as `plan` counts it.

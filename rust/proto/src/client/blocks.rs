@@ -62,7 +62,8 @@ impl<L: Lanes> Client<L> {
     }
 
     pub(super) fn sequence_of(&self, slot: SlotId) -> u64 {
-        self.products.get(self.block(slot).product).stream.plan.sequence(self.place_in_stream(slot))
+        let plan = self.products.get(self.block(slot).product).stream.plan;
+        self.config.share.sequence(plan.sequence(self.place_in_stream(slot)))
     }
 
     /// The block on order that the user knows as `order`.

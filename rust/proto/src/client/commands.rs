@@ -92,6 +92,13 @@ impl<L: Lanes> Client<L> {
         if self.config.block == 1 { self.release_block(index) } else { Err(ReleaseError::NotHeld(index)) }
     }
 
+    /// Whether the user holds this slot, and may release it on its own.
+    #[must_use]
+    pub fn is_held(&self, slot: u64) -> bool {
+        let block = usize::try_from(slot).ok().filter(|_| self.config.block == 1);
+        block.and_then(|block| self.blocks.get(block)).is_some_and(|block| block.held)
+    }
+
     /// Makes the slots of a held block free.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Configuration of a client.
 
+use super::sequence::Share;
+
 /// What a client is made of.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -22,6 +24,8 @@ pub struct Config {
     /// Slots of one block. With more than 1, only whole blocks are handed out (`Client::request_block`); slots that
     /// are left over are not used.
     pub block: u32,
+    /// Which sequence numbers its samples have.
+    pub share: Share,
 }
 
 impl Default for Config {
@@ -37,6 +41,7 @@ impl Default for Config {
             ordered: false,
             prefetch: None,
             block: 1,
+            share: Share::default(),
         }
     }
 }

@@ -45,6 +45,6 @@ pub use ids::{BlockId, OrderNumber, SlotId};
 pub use lane_port::{Ending, LaneEvent, LaneRef, Lanes, NoLanes};
 pub use products::MAX_REMEMBERED;
 pub use requests::{Outcome, RequestId};
-pub use sequence::Plan;
+pub use sequence::{Plan, Share};
 pub use slots::{ReleaseError, SlotCounts};
 pub use state::{Client, Counters};

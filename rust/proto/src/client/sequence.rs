@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::ids::BlockId;
 
-/// Which samples of a product this client takes: the i-th has the sequence number `start + (i / run) * stride + i %
-/// run`.
+/// Which samples of its [`Share`] of a product this client takes: the i-th is number `start + (i / run) * stride + i %
+/// run` of them.
 ///
 /// One of `n` workers that take turns with batches of `b` samples has `start` = its number times `b`, `run` = `b`,
 /// `stride` = `n * b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The first sequence number.
+    /// The first number.
     pub start: u64,
     /// How many come one after the other. 0 counts as 1.
     pub run: u64,
@@ -27,11 +27,36 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The sequence number of the sample at `place` in the stream.
+    /// The number of the sample at `place` in the stream.
     #[must_use]
     pub fn sequence(&self, place: u64) -> u64 {
         let (runs, rest) = if self.run <= 1 { (place, 0) } else { (place / self.run, place % self.run) };
         self.start.wrapping_add(runs.wrapping_mul(self.stride)).wrapping_add(rest)
+    }
+}
+
+/// Which numbers this client has of all that there are: the n-th of its own is `index + n * of`. Clients with the same
+/// `of`, such as the ranks of a training or the workers of a loader, have none in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Which of the shares, from 0.
+    pub index: u64,
+    /// How many shares there are.
+    pub of: u64,
+}
+
+impl Default for Share {
+    /// All numbers.
+    fn default() -> Self {
+        Self { index: 0, of: 1 }
+    }
+}
+
+impl Share {
+    /// The sequence number of the client's `n`-th.
+    #[must_use]
+    pub fn sequence(&self, n: u64) -> u64 {
+        self.index.wrapping_add(n.wrapping_mul(self.of))
     }
 }
 
@@ -66,6 +91,11 @@ impl Stream {
 
     pub(super) fn handed_out(&self) -> u64 {
         self.handed_out
+    }
+
+    /// Places from this one on were never ordered.
+    pub(super) fn n_ordered(&self) -> u64 {
+        self.next
     }
 
     /// The first place of the next block to order.
@@ -144,6 +174,20 @@ mod tests {
             .collect();
         all.sort_unstable();
         assert_eq!(all, (0..workers * 20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn workers_of_several_ranks_cover_every_sequence_once() {
+        let (ranks, workers, batch) = (3, 2, 4);
+        let mut all = Vec::new();
+        for share in (0..ranks).map(|index| Share { index, of: ranks }) {
+            for worker in 0..workers {
+                let plan = Plan { start: worker * batch, run: batch, stride: workers * batch };
+                all.extend((0..20).map(|place| share.sequence(plan.sequence(place))));
+            }
+        }
+        all.sort_unstable();
+        assert_eq!(all, (0..ranks * workers * 20).collect::<Vec<_>>());
     }
 
     #[test]

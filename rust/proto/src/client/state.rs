@@ -204,6 +204,13 @@ impl<L: Lanes> Client<L> {
         self.products.find(product).map_or(0, |key| self.products.get(key).stream.handed_out())
     }
 
+    /// How many places were ordered, from the first on, of the stream of which most were. Another client with the same
+    /// share begins there if it is to repeat no sample.
+    #[must_use]
+    pub fn n_numbered(&self) -> u64 {
+        self.products.keys().map(|key| self.products.get(key).stream.n_ordered()).max().unwrap_or(0)
+    }
+
     /// The next log record.
     pub fn poll_log(&mut self) -> Option<LogRecord> {
         self.log.pop_front()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use softs_proto::Dialect;
-use softs_proto::client::{Config, NoLanes, Plan};
+use softs_proto::client::{Config, NoLanes, Plan, Share};
 use softs_proto::wire::{EndCode, Reply, ToClient};
 
 use crate::harness::{Harness, Placed, config};
@@ -36,6 +36,22 @@ fn each_product_has_its_own_stream() {
     }
     assert_eq!((harness.client.position("a"), harness.client.position("b")), (4, 2));
     assert_eq!(harness.client.position("never seen"), 0);
+}
+
+#[test]
+fn a_share_has_every_nth_number_of_each_plan() {
+    let share = Share { index: 2, of: 3 };
+    let plan = Plan { start: 10, run: 2, stride: 4 };
+    for (sought, expected) in [(None, [2, 5, 8, 11]), (Some(plan), [35, 44, 47, 56])] {
+        let mut harness = Harness::with(Config { share, ..config(4) }, NoLanes);
+        harness.connect(Dialect::Native);
+        if let Some(plan) = sought {
+            harness.client.seek("p", plan, 1);
+        }
+        assert_eq!(harness.request("p"), None);
+        assert_eq!(sequences(&harness.placed()), expected, "3 n + 2");
+        assert_eq!(harness.client.n_numbered(), if sought.is_some() { 5 } else { 4 });
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use softs_net::Endpoint;
 use softs_net::client::{Batch, Client as NetClient, Slots, Waited, nonce};
-use softs_proto::client::{Config, Outcome, Plan};
+use softs_proto::client::{Config, Outcome, Plan, Share};
 use softs_shm::{self as shm, Decode, Rows};
 
 use super::ahead::Ahead;
@@ -42,7 +42,7 @@ pub(crate) struct Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (endpoint, address, slot_size, n_slots, *, segment=None, server=None, ordered=false, prefetch=None, block=1, scribble=false, spin_us=20.0))]
+    #[pyo3(signature = (endpoint, address, slot_size, n_slots, *, segment=None, server=None, ordered=false, prefetch=None, block=1, share=(0, 1), scribble=false, spin_us=20.0))]
     #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn new(
         py: Python<'_>,
@@ -55,6 +55,7 @@ impl Client {
         ordered: bool,
         prefetch: Option<u32>,
         block: u32,
+        share: (u64, u64),
         scribble: bool,
         spin_us: f64,
     ) -> PyResult<Self> {
@@ -77,6 +78,7 @@ impl Client {
             ordered,
             prefetch,
             block,
+            share: Share { index: share.0, of: share.1 },
         };
         let client = Arc::new(Owned::new(NetClient::new(endpoint, config, slots, spin)));
         Ok(Self { client, segment, slot_size, block: block.max(1), scribble, helper: OnceLock::new() })
@@ -120,14 +122,14 @@ impl Client {
 
     fn release_slot(&self, py: Python<'_>, slot_id: u64) -> PyResult<()> {
         let client = self.client.here(py, "client")?;
-        if self.scribble
-            && let Some(segment) = &self.segment
-            && let Some(offset) = slot_id.checked_mul(segment.slot_stride())
-        {
-            // Slots that do not exist are the business of the call below.
-            let _ = segment.poison(offset, self.slot_size);
-        }
-        client.release_slot(slot_id).map_err(|e| release_error(py, e))
+        let released = match &self.segment {
+            Some(segment) if self.scribble => client.release_slot_after(slot_id, || {
+                // The slot exists, so its offset has 64 bits.
+                let _ = segment.poison(slot_id.wrapping_mul(segment.slot_stride()), self.slot_size);
+            }),
+            _ => client.release_slot(slot_id),
+        };
+        released.map_err(|e| release_error(py, e))
     }
 
     /// Fills rows `done..n` of the targets as samples come; returns how many rows are filled.
@@ -244,6 +246,11 @@ impl Client {
     #[getter]
     fn n_blocks_held(&self) -> usize {
         self.client.n_blocks_held()
+    }
+
+    #[getter]
+    fn n_numbered(&self) -> u64 {
+        self.client.n_numbered()
     }
 
     fn position(&self, product_id: &str) -> u64 {

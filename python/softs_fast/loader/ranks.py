@@ -1,0 +1,41 @@
+"""Which ranks of a training share a stream: each takes every n-th sample."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.distributed
+
+from ..errors import ConfigError
+
+__all__ = ["Ranks", "checked_ranks", "ranks_of_process"]
+
+
+class Ranks(NamedTuple):
+    """One of the processes that share a stream: it takes the samples rank, rank + world_size, ..."""
+
+    rank: int
+    world_size: int
+
+
+def checked_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
+    """Return the ranks that a user gave; None if they were left out.
+
+    Raises:
+        ConfigError: only one was given, they are no whole numbers, or there is no such rank.
+    """
+    if rank is None and world_size is None:
+        return None
+    if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
+        raise ConfigError(
+            f"rank and world_size must be whole numbers with 0 <= rank < world_size, or both be left out; got "
+            f"rank={rank!r} and world_size={world_size!r}"
+        )
+    return Ranks(rank, world_size)
+
+
+def ranks_of_process() -> Ranks:
+    """Return what torch.distributed says; without it this process is the only one."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    return Ranks(0, 1)

@@ -1,0 +1,88 @@
+"""A script that ends with iterators that live leaves no segment, however it ends and whichever processes it has."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from market import Market, eventually
+from segments import made_by
+
+import softs_fast
+
+CONFIG = softs_fast.make_xy_config((32,), "float32", (), "int64")
+
+SCRIPT = """
+import multiprocessing, os, sys
+import torch
+import softs_fast as sf
+
+frontend, kind, end = sys.argv[1:]
+config = sf.make_xy_config((32,), "float32", (), "int64")
+torch.set_num_threads(1)
+
+
+def batches_of(kind):
+    if kind == "native":
+        return sf.SoftDataLoader("p1", frontend, config, sf.ShmMedium, batch_size=2, num_workers=2)
+    if kind == "processes":
+        return sf.SoftDataLoader(
+            "p1", frontend, config, sf.ShmMedium, batch_size=2, num_workers=2, multiprocessing_context="fork"
+        )
+    data = sf.SoftIterableDataset("p1", frontend, config, sf.ShmMedium)
+    return torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context="fork")
+
+
+def train():
+    global batches
+    batches = iter(batches_of(kind))
+    for _ in range(3):
+        next(batches)
+    print(os.getpid(), *(child.pid for child in multiprocessing.active_children()), flush=True)
+    if end == "exception":
+        raise ValueError("the training failed")
+    if end == "exit":
+        sys.exit(3)
+
+
+if kind == "forked rank":
+    made = batches_of("processes")
+    batches_of = lambda kind: made
+    child = multiprocessing.get_context("fork").Process(target=train)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        ("native", "exception"),
+        ("processes", "exception"),
+        ("processes", "exit"),
+        ("processes", "end"),
+        ("torch", "exception"),
+        ("forked rank", "exception"),
+    ],
+)
+def test_a_script_leaves_no_segment(market: Market, kind: str, end: str) -> None:
+    market.slot_size = CONFIG.nbytes()
+    market.broker()
+    market.supplier()
+    script = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, market.frontend, kind, end],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert script.stdout is not None
+    line = script.stdout.readline()
+    pids = {int(pid) for pid in line.split()}
+    _, errors = script.communicate(timeout=50)
+    assert len(pids) == (1 if kind == "native" else 3), errors
+    assert script.returncode == {"exception": 1, "exit": 3, "end": 0}[end], errors
+    assert ("the training failed" in errors) == (end == "exception")
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all processes have ended")
+    assert made_by(pids) == []

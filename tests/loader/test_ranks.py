@@ -1,0 +1,233 @@
+"""Ranks and workers share a stream: each number goes to one of them, ordered or not."""
+
+import json
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from numbered_client import CONFIG, NumberedClient, numbers_of
+
+import softs_fast
+from softs_fast import (
+    Broker,
+    ConfigError,
+    EndpointConfig,
+    ShmMedium,
+    SoftDataLoader,
+    SoftIterableDataset,
+    Supplier,
+)
+from softs_fast.loader import endless, ranks
+
+# Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+FIRST = ("0", "ipc:///unused", CONFIG, ShmMedium)
+#: What the two ranks of the script below take with each loader.
+N_BATCHES, B = 20, 4
+
+SCRIPT = """
+import json, sys
+from itertools import islice
+import torch
+import torch.distributed as dist
+import softs_fast as sf
+
+frontend, store, rank, n_batches, batch_size = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+config = sf.make_xy_config((8,), "float32", (), "int64")
+found = {}
+for ordered in (False, True):
+    for kind in ("main", "threads", "processes", "torch"):
+        workers = {"num_workers": 0 if kind == "main" else 2}
+        if kind in ("processes", "torch"):
+            workers["multiprocessing_context"] = "fork"
+        arguments = (f"{kind}{ordered}", frontend, config, sf.ShmMedium)
+        if kind == "torch":
+            data = sf.SoftIterableDataset(*arguments, ordered=ordered)
+            loader = torch.utils.data.DataLoader(data, batch_size=batch_size, **workers)
+        else:
+            loader = sf.SoftDataLoader(*arguments, ordered=ordered, batch_size=batch_size, **workers)
+            data = loader.soft_dataset
+        batches = iter(loader)
+        numbers = torch.cat([batch["y"] for batch in islice(batches, n_batches)]).tolist()
+        if kind != "torch" and ordered:
+            assert loader.state_dict() == {"positions": {arguments[0]: len(numbers)}, "world_size": 2}
+        del batches
+        data.close()
+        found[f"{kind} {ordered}"] = numbers
+dist.destroy_process_group()
+print(json.dumps(found))
+"""
+
+
+def generate(product_id: str, sequence: int) -> bytes:
+    config = softs_fast.make_xy_config((8,), "float32", (), "int64")
+    return config.encode(x=torch.zeros(8), y=torch.tensor(sequence))
+
+
+@pytest.mark.timeout(180)
+def test_two_ranks_with_two_workers_each_have_every_number_once(
+    frontend: str, backend: str, tmp_path: Path
+) -> None:
+    n_bytes = softs_fast.make_xy_config((8,), "float32", (), "int64").nbytes()
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(generate, [".*"], backend, ShmMedium, n_bytes),
+    ):
+        arguments = [sys.executable, "-W", "ignore", "-c", SCRIPT, frontend, str(tmp_path / "store")]
+        scripts = [
+            subprocess.Popen(
+                [*arguments, str(rank), str(N_BATCHES), str(B)], stdout=subprocess.PIPE, text=True
+            )
+            for rank in range(2)
+        ]
+        outs = [script.communicate()[0] for script in scripts]
+    assert [script.returncode for script in scripts] == [0, 0]
+    zero, one = (json.loads(out) for out in outs)
+    assert len(zero) == 8
+    for kind in zero:
+        for rank, numbers in enumerate((zero[kind], one[kind])):
+            assert {number % 2 for number in numbers} == {rank}, kind
+        together = sorted(zero[kind] + one[kind])
+        assert len(set(together)) == 2 * N_BATCHES * B, f"{kind}: samples are repeated"
+        if kind.endswith("True"):
+            assert together == list(range(2 * N_BATCHES * B)), kind
+    assert zero["threads True"] == list(range(0, 2 * N_BATCHES * B, 2)), "in order"
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_the_next_workers_of_an_unordered_loader_repeat_nothing(
+    frontend: str, backend: str, num_workers: int
+) -> None:
+    config = softs_fast.make_xy_config((8,), "float32", (), "int64")
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(generate, ["m"], backend, ShmMedium, config.nbytes()),
+    ):
+        loader = SoftDataLoader(
+            "m",
+            frontend,
+            config,
+            ShmMedium,
+            batch_size=B,
+            rank=1,
+            world_size=3,
+            num_workers=num_workers,
+            multiprocessing_context="fork",
+        )
+        numbers: list[int] = []
+        for _ in range(3):
+            for batch in islice(loader, 6):
+                numbers += batch["y"].tolist()
+        assert len(set(numbers)) == 3 * 6 * B
+        assert {number % 3 for number in numbers} == {1}
+        loader.soft_dataset.close()
+
+
+@pytest.fixture
+def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets open clients that number their samples."""
+    monkeypatch.setattr(endless, "Client", NumberedClient)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_a_rank_is_resumed_exactly_with_any_batch_size_and_workers(
+    numbered: None, num_workers: int, zero_copy: bool
+) -> None:
+    def new(batch_size: int, **arguments: Any) -> SoftDataLoader:
+        arguments |= {"num_slots": 64, "batch_size": batch_size, "ordered": True}
+        return SoftDataLoader(*FIRST, rank=2, world_size=3, **arguments)
+
+    workers = {"num_workers": num_workers, "multiprocessing_context": "fork" if num_workers else None}
+    first, second = new(4, zero_copy=zero_copy, **workers), new(6, zero_copy=zero_copy)
+    numbers = [number for batch in islice(first, 5) for number in numbers_of(batch)]
+    second.load_state_dict(first.state_dict())
+    numbers += [number for batch in islice(second, 5) for number in numbers_of(batch)]
+    assert numbers == list(range(2, 3 * 50, 3))
+    first.soft_dataset.close()
+    second.soft_dataset.close()
+
+
+def test_a_state_of_other_ranks_is_refused() -> None:
+    def data(**arguments: Any) -> SoftIterableDataset:
+        return SoftIterableDataset(*FIRST, ordered=True, **arguments)
+
+    state = data(rank=1, world_size=2).state_dict()
+    assert state == {"positions": {}, "world_size": 2}
+    data(rank=0, world_size=2).load_state_dict(state)
+    with pytest.raises(ConfigError, match=r"each of 2 ranks, but 1 share the stream now.*init_process_group"):
+        data().load_state_dict(state)
+    with pytest.raises(ConfigError, match="each of 1 ranks, but 4 share the stream now"):
+        data(rank=0, world_size=4).load_state_dict(data().state_dict())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rank": 0},
+        {"world_size": 2},
+        {"rank": 2, "world_size": 2},
+        {"rank": -1, "world_size": 2},
+        {"rank": True, "world_size": 2},
+        {"rank": 0, "world_size": 2.0},
+    ],
+)
+def test_ranks_that_are_none(given: dict[str, Any]) -> None:
+    for make in (SoftIterableDataset, SoftDataLoader):
+        with pytest.raises(ConfigError, match="rank and world_size"):
+            make(*FIRST, **given)
+
+
+def test_which_share_a_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def share(worker: Any = None, **arguments: Any) -> Any:
+        monkeypatch.setattr(endless, "ranks_of_process", lambda: ranks.Ranks(1, 4))
+        data = SoftIterableDataset(*FIRST, **arguments)
+        state = data.__getstate__()
+        if worker is not None:
+            # A worker that was not forked: torch.distributed is not initialised there.
+            monkeypatch.setattr(endless, "ranks_of_process", lambda: ranks.Ranks(0, 1))
+        data.__setstate__(state)
+        monkeypatch.setattr(endless, "get_worker_info", lambda: worker)
+        found = tuple(data._share())
+        monkeypatch.setattr(endless, "get_worker_info", lambda: None)
+        return found
+
+    worker = SimpleNamespace(id=2, num_workers=3)
+    assert share() == (1, 4)
+    assert share(ordered=True) == (1, 4)
+    assert share(rank=0, world_size=1) == (0, 1), "what is given counts"
+    assert share(worker) == (1 + 4 * 2, 12)
+    assert share(worker, ordered=True) == (1, 4), "its workers take turns"
+    assert share(worker, rank=0, world_size=1) == (2, 3)
+
+
+def test_a_process_that_is_no_worker_asks_its_own_torch(
+    numbered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endless, "ranks_of_process", lambda: ranks.Ranks(0, 2))
+    data = SoftIterableDataset(*FIRST)
+    state = data.__getstate__()
+    monkeypatch.setattr(endless, "ranks_of_process", lambda: ranks.Ranks(1, 2))
+    data.__setstate__(state)
+    assert [int(sample["y"]) for sample in islice(data, 3)] == [1, 3, 5]
+    data.close()
+
+
+def test_each_iterator_of_persistent_workers_of_torch_begins_at_the_first_number_of_its_rank(
+    numbered: None,
+) -> None:
+    data = SoftIterableDataset(*FIRST, ordered=True, rank=1, world_size=2)
+    loader = torch.utils.data.DataLoader(
+        data, 2, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+    )
+    for _ in range(2):
+        numbers = [number for batch in islice(loader, 4) for number in numbers_of(batch)]
+        assert sorted(numbers) == [1, 3, 5, 7, 9, 11, 13, 15]

@@ -1,0 +1,100 @@
+"""How long an iterator waits, in virtual time: one `request_timeout` for every cause, and a report every 10 s."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from softs_fast import NoSupplier, SampleTimeout
+from softs_fast.loader import wait_policy
+from softs_fast.loader.wait_policy import WaitPolicy
+
+#: Why nothing comes, as `is_starved`.
+CAUSES = pytest.mark.parametrize("is_starved", [False, True], ids=["no sample", "slots are held"])
+
+
+class Ended(Exception):
+    """The time is over."""
+
+
+class Clock:
+    """Time that passes only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(wait_policy, "time", clock)
+    return clock
+
+
+def policy(request_timeout: float | None, max_failures: int | None = None) -> WaitPolicy:
+    client: Any = SimpleNamespace(
+        slot_count=8,
+        n_blocks_held=2,
+        n_failures=lambda product: 1000,
+        diagnose=lambda product, waited_s: NoSupplier(f"{product} {waited_s:.0f}"),
+    )
+    return WaitPolicy(client, 0.0, request_timeout, max_failures)
+
+
+def wait(policy: WaitPolicy, clock: Clock, seconds: float, is_starved: bool) -> float:
+    """Ask for a sample in vain, again and again; when it gave up, or the end of that time."""
+    policy.restart()
+    cause, text = (SampleTimeout, "2 batches with tensors that are") if is_starved else (NoSupplier, "^p ")
+
+    def ask() -> None:
+        while clock.now < seconds:
+            clock.now += policy.wait_ms / 1000
+            policy.check("p", is_starved)
+        raise Ended
+
+    with pytest.raises((cause, Ended), match=f"{text}|^$"):
+        ask()
+    return min(clock.now, seconds)
+
+
+@CAUSES
+@pytest.mark.parametrize("request_timeout", [0.0, 0.5, 5.0, 30.0])
+def test_each_wait_takes_as_long_as_it_may(clock: Clock, request_timeout: float, is_starved: bool) -> None:
+    gave_up = wait(policy(request_timeout), clock, 1000, is_starved)
+    assert request_timeout <= gave_up <= request_timeout + 0.2
+
+
+@CAUSES
+def test_without_a_timeout_it_waits_on(clock: Clock, is_starved: bool) -> None:
+    assert wait(policy(None), clock, 1000, is_starved) == 1000
+
+
+def test_held_slots_are_no_failures(clock: Clock) -> None:
+    assert wait(policy(None, max_failures=3), clock, 1000, True) == 1000
+    clock.now = 0.0
+    assert wait(policy(None, max_failures=3), clock, 1000, False) < 2
+
+
+@CAUSES
+def test_a_long_wait_reports_its_cause_every_ten_seconds(
+    clock: Clock, is_starved: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="softs_fast")
+    waits = policy(None)
+    wait(waits, clock, 9, is_starved)
+    assert caplog.records == []
+    clock.now = 0.0
+    wait(waits, clock, 45, is_starved)
+    assert len(caplog.records) == 4
+    for record, seconds in zip(caplog.records, (10, 20, 30, 40), strict=True):
+        assert record.levelno == logging.WARNING
+        assert record.name == "softs_fast.loader.wait_policy"
+        text = f"within {seconds}." if is_starved else f"p {seconds}"
+        assert text in record.getMessage()
