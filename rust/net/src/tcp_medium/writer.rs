@@ -1,7 +1,7 @@
 //! The supplier's side.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -10,6 +10,7 @@ use rustix::net::{SendFlags, send};
 use super::address::{of_medium, reachable};
 use super::wire::{HEADER_LEN, STORED};
 use crate::error::os_text;
+use crate::transport::connecting::connect;
 use crate::transport::socket::{self, wait};
 use crate::{Endpoint, NetError};
 
@@ -39,7 +40,7 @@ struct State {
 
 #[derive(Debug)]
 struct Open {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     number: u64,
     /// Whether the owner has answered, so that its next fence finds this connection.
     is_accepted: bool,
@@ -106,7 +107,7 @@ impl TcpMediumWriter {
     /// [`NetError::Os`] when the owner cannot be reached.
     pub fn connect(address: &str, allow_remote: bool, timeout: Duration) -> Result<Self, NetError> {
         let endpoint = reachable(address, allow_remote)?;
-        let connection = socket::connect(&endpoint, timeout).map_err(of_medium)?;
+        let connection = connect(&endpoint, timeout).map_err(of_medium)?;
         let open = Some(Open { fd: connection, number: 0, is_accepted: false });
         let state = Mutex::new(State { open, newest: 0 });
         Ok(Self { address: address.to_owned(), endpoint, timeout, state })
@@ -173,7 +174,7 @@ impl TcpMediumWriter {
             let mut open = match state.open.take().filter(Open::is_quiet) {
                 Some(open) => open,
                 None => {
-                    let fd = socket::connect(&self.endpoint, self.timeout).map_err(of_medium)?;
+                    let fd = connect(&self.endpoint, self.timeout).map_err(of_medium)?;
                     state.newest += 1;
                     Open { fd, number: state.newest, is_accepted: false }
                 }
