@@ -538,6 +538,12 @@ class Supplier:
     def renew(self) -> None:
         """Make `serve` call `generator_fn` again before the next sample."""
 
+    def postpone(self, text: str) -> None:
+        """End the current lease without a sample; the broker gets it back after a pause.
+
+        `text` is the error for the client where it cannot be given back.
+        """
+
     def may_write(self) -> bool:
         """Return whether the sample of the current lease may still be written."""
 
@@ -664,10 +670,16 @@ class TcpMediumServer:
 class TcpMediumWriter:
     """The supplier's side of a TCP medium."""
 
-    def __new__(cls, address: str, allow_remote: bool, timeout_s: float) -> TcpMediumWriter: ...
+    def __new__(
+        cls, address: str, allow_remote: bool, timeout_s: float, connect: bool
+    ) -> TcpMediumWriter: ...
     @property
     def address(self) -> str:
         """Address on which the owner listens, host:port."""
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the owner did not answer in time, and has not answered since: then no call waits for it."""
 
     def write(self, offset: int, data: Any) -> bool:
         """Send bytes and wait until they are stored; return False if the owner refused them or is gone."""

@@ -6,6 +6,7 @@
 //! the owner then ends.
 
 mod address;
+mod reaching;
 mod receiver;
 mod server;
 mod slots;

@@ -95,16 +95,30 @@ pub(crate) struct TcpMediumWriter {
 #[pymethods]
 impl TcpMediumWriter {
     #[new]
-    fn new(py: Python<'_>, address: &str, allow_remote: bool, timeout_s: f64) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        allow_remote: bool,
+        timeout_s: f64,
+        connect: bool,
+    ) -> PyResult<Self> {
         let timeout = Duration::try_from_secs_f64(timeout_s)
             .map_err(|error| raise(py, "ConfigError", format!("timeout_s is {timeout_s}: {error}")))?;
-        let writer = py.detach(|| tcp_medium::TcpMediumWriter::connect(address, allow_remote, timeout));
+        let writer = match connect {
+            true => py.detach(|| tcp_medium::TcpMediumWriter::connect(address, allow_remote, timeout)),
+            false => tcp_medium::TcpMediumWriter::new(address, allow_remote, timeout),
+        };
         Ok(Self { writer: Owned::new(writer.map_err(|error| net_error(py, &error))?) })
     }
 
     #[getter]
     fn address(&self) -> &str {
         self.writer.address()
+    }
+
+    #[getter]
+    fn is_stalled(&self) -> bool {
+        self.writer.is_stalled()
     }
 
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -142,6 +156,7 @@ fn write_error(py: Python<'_>, error: &WriteError) -> PyErr {
     let class = match error {
         WriteError::TooFar { .. } => "SegmentError",
         WriteError::TimedOut { .. }
+        | WriteError::Stalled { .. }
         | WriteError::Interrupted { .. }
         | WriteError::HungUp { .. }
         | WriteError::Os { .. } => "PeerLost",

@@ -120,6 +120,10 @@ impl Supplier {
         self.is_renewed.store(true, Ordering::Relaxed);
     }
 
+    fn postpone(&self, py: Python<'_>, text: String) {
+        py.detach(|| self.supplier.postpone(text));
+    }
+
     fn may_write(&self) -> bool {
         self.supplier.may_write()
     }

@@ -242,6 +242,46 @@ fn a_silent_owner_is_given_up() {
 }
 
 #[test]
+fn an_owner_that_does_not_answer_is_waited_for_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let writer = TcpMediumWriter::new(&address, false, Duration::from_millis(50)).unwrap();
+    let prepare = || writer.prepare(&mut || false);
+    assert!(!writer.is_stalled());
+    assert!(matches!(prepare(), Err(WriteError::TimedOut { .. })));
+    for _ in 0..1000 {
+        assert!(matches!(prepare(), Err(WriteError::Stalled { .. })), "this one waits for nothing");
+    }
+    assert!(writer.is_stalled());
+
+    // A connection that ends is replaced, and nothing waits for that one either.
+    let accept = || {
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.read_exact(&mut [0; 8]).unwrap();
+        peer
+    };
+    drop(accept());
+    let replaced = std::thread::scope(|scope| {
+        let replaced = scope.spawn(accept);
+        while !replaced.is_finished() {
+            assert!(matches!(prepare(), Err(WriteError::Stalled { .. })));
+        }
+        replaced.join().unwrap()
+    });
+
+    // It goes on.
+    (&replaced).write_all(&[1]).unwrap();
+    let deadline = Instant::now() + LONG;
+    while prepare().is_err() {
+        assert!(Instant::now() < deadline, "the answer is never seen");
+    }
+    assert!(!writer.is_stalled());
+    drop((replaced, listener));
+    assert!(matches!(prepare(), Err(WriteError::Unreachable(_))), "that it is gone is known at once");
+    assert!(!writer.is_stalled());
+}
+
+#[test]
 fn a_writer_that_is_hung_up_at_once_tries_again_but_not_for_ever() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
