@@ -517,7 +517,7 @@ class Supplier:
     def serve(
         self,
         generator_fn: Callable[[], Any],
-        wire_fn: Callable[[str, str, int, int, int], str | None],
+        wire_fn: Callable[[str, str, int, int, int, int], str | None],
         error_fn: Callable[[str, object], str],
         max_wait_ms: float,
     ) -> None:
@@ -687,8 +687,11 @@ class TcpMediumWriter:
     def prepare(self) -> int:
         """Make sure that a connection is open that the owner has accepted; return its number."""
 
-    def write_prepared(self, connection: int, offset: int, data: Any) -> bool:
-        """Write as `write` does, over that connection only; return False also if it has ended."""
+    def write_prepared(self, connection: int, offset: int, data: Any, order: int) -> bool:
+        """Write as `write` does, over that connection only; return False also if it has ended.
+
+        `order` is the number of the order, 0 where it is not known.
+        """
 
 @final
 class TopK:

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use softs_proto::Dialect;
 use softs_proto::limits::MAX_LANES_PER_SUPPLIER;
 use softs_proto::supplier::{Config, LaneChange, LaneId, Supplier};
-use softs_proto::wire::{LaneName, LaneOffer, Message, Reply, SupplierRequest, ToSupplier, WorkGroup};
+use softs_proto::wire::{
+    LaneName, LaneOffer, LeaseRef, Message, Reply, SupplierRequest, ToSupplier, WorkGroup,
+};
 
 /// What a supplier sent, owned.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +51,8 @@ impl Bench {
     }
 
     fn lease(&mut self, leases: &[u64]) {
-        let leases = leases.iter().map(|&lease| (lease, lease * 8, lease + 100)).collect();
+        let named = |&lease| LeaseRef { lease, offset: lease * 8, sequence: lease + 100, order: lease + 200 };
+        let leases = leases.iter().map(named).collect();
         self.tell(&ToSupplier::Works(vec![WorkGroup {
             product_id: "p1",
             address: "sl_x",

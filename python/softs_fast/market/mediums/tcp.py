@@ -87,7 +87,7 @@ class TCPMedium(Medium):
             False, and a logged warning, if the owner refused it, is gone, or did not answer in time, or if this
             medium is closed, or is the owner and the range is outside of its slots. The next write connects again.
         """
-        return self._store(byte_offset, data, is_prepared=False)
+        return self._store(byte_offset, data)
 
     def prepare(self) -> bool:
         """Make sure that a connection to the owner is open, for `write_prepared` in the same thread.
@@ -114,29 +114,31 @@ class TCPMedium(Medium):
             logger.info("the owner of TCP medium %r answers again", self.address)
         return True
 
-    def write_prepared(self, byte_offset: int, data: Data) -> bool:
+    def write_prepared(self, byte_offset: int, data: Data, order: int = 0) -> bool:
         """Write as `write` does, but only over the connection that this thread has prepared.
 
         Args:
             byte_offset: where the first byte goes. An owner of softs-fast takes whole slots only.
             data: any C-contiguous buffer.
+            order: number of the order; a softs-fast client refuses a sample of an order that has ended. 0: not known.
 
         Returns:
             As `write`; False also if that connection has ended; it is not opened again.
         """
-        return self._store(byte_offset, data, is_prepared=True)
+        return self._store(byte_offset, data, order)
 
-    def _store(self, byte_offset: int, data: Data, is_prepared: bool) -> bool:
+    def _store(self, byte_offset: int, data: Data, order: int | None = None) -> bool:
+        """Write; over the prepared connection if there is the number of an order."""
         try:
             if self._server is not None:
                 stored = self._server.write(byte_offset, data)
             elif self._writer is None:
                 raise SegmentError("it is closed")
-            elif is_prepared:
+            elif order is not None:
                 connection = getattr(self._prepared, "connection", None)
                 if connection is None:
                     raise SegmentError("this thread has prepared nothing")
-                stored = self._writer.write_prepared(connection, byte_offset, data)
+                stored = self._writer.write_prepared(connection, byte_offset, data, order)
             else:
                 stored = self._writer.write(byte_offset, data)
             if stored:

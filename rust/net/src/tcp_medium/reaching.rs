@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::wire::{KNOCK, STORED};
+use super::wire::{GREETING, NATIVE, STORED};
 use crate::transport::connecting::{Connecting, Hosts};
 use crate::transport::socket;
 use crate::{Endpoint, NetError};
@@ -22,7 +22,15 @@ pub(super) enum Reaching {
     /// The owner was asked for its answer: an end of the kernel's handshake does not show that its process runs.
     Knocked(Arc<OwnedFd>),
     /// The owner has answered, so that its next fence ends this connection.
-    Answered(Arc<OwnedFd>),
+    Answered(Accepted),
+}
+
+/// A connection that the owner has accepted.
+#[derive(Clone, Debug)]
+pub(super) struct Accepted {
+    pub(super) fd: Arc<OwnedFd>,
+    /// Whether the owner reads native headers.
+    pub(super) is_native: bool,
 }
 
 /// Why a connection or an exchange ended early.
@@ -53,12 +61,12 @@ impl Reaching {
     }
 
     /// The connection, once the owner has answered, or why there is none; never waits.
-    pub(super) fn poll(&mut self, now: Instant) -> Option<Result<Arc<OwnedFd>, Stop>> {
+    pub(super) fn poll(&mut self, now: Instant) -> Option<Result<Accepted, Stop>> {
         loop {
             *self = match self {
                 Self::Connecting(connecting) => match connecting.poll(now)? {
-                    Ok(fd) => match send(&*fd, &KNOCK, SendFlags::NOSIGNAL) {
-                        Ok(n) if n == KNOCK.len() => Self::Knocked(fd),
+                    Ok(fd) => match send(&*fd, &GREETING, SendFlags::NOSIGNAL) {
+                        Ok(n) if n == GREETING.len() => Self::Knocked(fd),
                         // A few bytes fit into the buffer of every new socket.
                         Ok(_) => return Some(Err(Stop::Gone)),
                         Err(error) => return Some(Err(error.into())),
@@ -69,13 +77,15 @@ impl Reaching {
                     let mut answer = [0];
                     match socket::read(fd, &mut answer) {
                         Ok(None) => return None,
-                        Ok(Some(1)) if answer[0] == STORED => Self::Answered(Arc::clone(fd)),
+                        Ok(Some(1)) if matches!(answer[0], STORED | NATIVE) => {
+                            Self::Answered(Accepted { fd: Arc::clone(fd), is_native: answer[0] == NATIVE })
+                        }
                         Ok(_) => return Some(Err(Stop::Gone)),
                         Err(error) => return Some(Err(error.into())),
                     }
                 }
-                Self::Answered(fd) => {
-                    return Some(if is_quiet(fd) { Ok(Arc::clone(fd)) } else { Err(Stop::Gone) });
+                Self::Answered(accepted) => {
+                    return Some(if is_quiet(&accepted.fd) { Ok(accepted.clone()) } else { Err(Stop::Gone) });
                 }
             };
         }
@@ -90,7 +100,7 @@ impl Reaching {
     pub(super) fn waitable(&self) -> Option<(Arc<OwnedFd>, bool)> {
         match self {
             Self::Connecting(connecting) => connecting.waitable(),
-            Self::Knocked(fd) | Self::Answered(fd) => Some((Arc::clone(fd), false)),
+            Self::Knocked(fd) | Self::Answered(Accepted { fd, .. }) => Some((Arc::clone(fd), false)),
         }
     }
 }

@@ -5,15 +5,15 @@
 //! new connection was answered meanwhile, and until it was, returns at once.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use super::address::{of_medium, reachable};
-use super::reaching::{Reaching, Stop, is_quiet};
-use super::wire::{HEADER_LEN, STORED};
+use super::reaching::{Accepted, Reaching, Stop, is_quiet};
+use super::wire::{ANY_ORDER, HEADER_LEN, NATIVE_HEADER_LEN, STORED};
 use crate::error::os_text;
 use crate::transport::backoff::Backoff;
 use crate::transport::connecting::Hosts;
@@ -54,7 +54,7 @@ struct State {
 /// A connection that the owner has accepted, so that its next fence finds it.
 #[derive(Debug)]
 struct Open {
-    fd: Arc<OwnedFd>,
+    accepted: Accepted,
     number: u64,
 }
 
@@ -180,7 +180,7 @@ impl TcpMediumWriter {
         data: &[u8],
         give_up: &mut dyn FnMut() -> bool,
     ) -> Result<bool, WriteError> {
-        let header = header(offset, data)?;
+        let header = header(offset, data, ANY_ORDER)?;
         let mut state = self.lock();
         let connection = self.connected(&mut state, give_up)?;
         self.store(&mut state, connection, &header, data, give_up)
@@ -201,6 +201,9 @@ impl TcpMediumWriter {
     /// Sends a sample over a connection of [`prepare`](Self::prepare) and waits until the owner has stored it; `false`
     /// when the owner refused it or is gone, and when that connection has ended. It never makes another one.
     ///
+    /// `order` is the number of the order, 0 where it is not known: an owner of softs-fast refuses samples of orders
+    /// that are not open any more.
+    ///
     /// `give_up` is asked every 100 ms of waiting.
     ///
     /// # Errors
@@ -210,9 +213,10 @@ impl TcpMediumWriter {
         connection: u64,
         offset: u64,
         data: &[u8],
+        order: u64,
         give_up: &mut dyn FnMut() -> bool,
     ) -> Result<bool, WriteError> {
-        let header = header(offset, data)?;
+        let header = header(offset, data, order)?;
         self.store(&mut self.lock(), connection, &header, data, give_up)
     }
 
@@ -221,18 +225,18 @@ impl TcpMediumWriter {
     }
 
     fn connected(&self, state: &mut State, give_up: &mut dyn FnMut() -> bool) -> Result<u64, WriteError> {
-        state.open = state.open.take().filter(|open| is_quiet(&open.fd));
+        state.open = state.open.take().filter(|open| is_quiet(&open.accepted.fd));
         if let Some(open) = &state.open {
             return Ok(open.number);
         }
         let deadline = Instant::now() + self.timeout;
         for _ in 0..CONNECT_TRIES {
             match self.reach(state, deadline, give_up) {
-                Ok(fd) => {
+                Ok(accepted) => {
                     state.newest += 1;
                     state.stalled_at = None;
                     state.backoff.reset();
-                    state.open = Some(Open { fd, number: state.newest });
+                    state.open = Some(Open { accepted, number: state.newest });
                     return Ok(state.newest);
                 }
                 Err(Stop::Gone) if state.stalled_at.is_none() => {}
@@ -248,7 +252,7 @@ impl TcpMediumWriter {
         state: &mut State,
         deadline: Instant,
         give_up: &mut dyn FnMut() -> bool,
-    ) -> Result<Arc<OwnedFd>, Stop> {
+    ) -> Result<Accepted, Stop> {
         loop {
             let now = Instant::now();
             let is_stalled = state.stalled_at.is_some();
@@ -281,17 +285,19 @@ impl TcpMediumWriter {
         &self,
         state: &mut State,
         connection: u64,
-        header: &[u8],
+        header: &Header,
         data: &[u8],
         give_up: &mut dyn FnMut() -> bool,
     ) -> Result<bool, WriteError> {
         // A newer one, made for another thread, is not for this caller: it was checked before that was made.
         let Some(open) =
-            state.open.take_if(|open| open.number == connection).filter(|open| is_quiet(&open.fd))
+            state.open.take_if(|open| open.number == connection).filter(|open| is_quiet(&open.accepted.fd))
         else {
             return Ok(false);
         };
-        match self.exchange(&open.fd, header, data, give_up) {
+        let Accepted { fd, is_native } = &open.accepted;
+        let header = if *is_native { &header[..] } else { &header[..HEADER_LEN] };
+        match self.exchange(fd, header, data, give_up) {
             Ok(STORED) => {
                 state.open = Some(open);
                 Ok(true)
@@ -381,12 +387,16 @@ fn wait_until(
     }
 }
 
-fn header(offset: u64, data: &[u8]) -> Result<[u8; HEADER_LEN], WriteError> {
+/// A native header; that of softs is its beginning.
+type Header = [u8; NATIVE_HEADER_LEN];
+
+fn header(offset: u64, data: &[u8], order: u64) -> Result<Header, WriteError> {
     let (Ok(offset32), Ok(len32)) = (u32::try_from(offset), u32::try_from(data.len())) else {
         return Err(WriteError::TooFar { offset, len: data.len() });
     };
-    let mut header = [0; HEADER_LEN];
+    let mut header = [0; NATIVE_HEADER_LEN];
     header[..4].copy_from_slice(&offset32.to_be_bytes());
-    header[4..].copy_from_slice(&len32.to_be_bytes());
+    header[4..HEADER_LEN].copy_from_slice(&len32.to_be_bytes());
+    header[HEADER_LEN..].copy_from_slice(&order.to_be_bytes());
     Ok(header)
 }

@@ -1,5 +1,9 @@
 //! Configuration of a client.
 
+use std::sync::Arc;
+
+use super::open_orders::OpenOrders;
+
 /// What a client is made of.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -22,6 +26,8 @@ pub struct Config {
     /// Slots of one block. With more than 1, only whole blocks are handed out (`Client::request_block`); slots that
     /// are left over are not used.
     pub block: u32,
+    /// Where the client notes which orders are with the broker; for no slot, unless its medium asks for that.
+    pub open_orders: Arc<OpenOrders>,
 }
 
 impl Default for Config {
@@ -37,6 +43,7 @@ impl Default for Config {
             ordered: false,
             prefetch: None,
             block: 1,
+            open_orders: Arc::default(),
         }
     }
 }

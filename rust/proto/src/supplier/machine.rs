@@ -12,7 +12,7 @@ use super::work::{Lease, Work};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::{Level, LogRecord};
-use crate::wire::{Message, SupplierRequest, ToSupplier};
+use crate::wire::{LeaseRef, Message, SupplierRequest, ToSupplier};
 
 /// Results wait at most this long for others to join their message, as long as there is other work to do.
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
@@ -296,16 +296,34 @@ impl Supplier {
             },
             Ok(ToSupplier::Work { order_id, product_id, address, offset }) => {
                 let lease = Lease::Softs(order_id.to_owned());
-                self.enqueue(now, lease, Arc::from(product_id), Arc::from(address), (offset, 0), 0);
+                self.enqueue(Work {
+                    product_id: Arc::from(product_id),
+                    address: Arc::from(address),
+                    offset,
+                    slot_size: 0,
+                    sequence: 0,
+                    order: 0,
+                    lease,
+                    connection: self.connection,
+                    leased_at: now,
+                });
             }
             Ok(ToSupplier::Works(groups)) => {
                 for group in groups {
                     let (product, address): (Arc<str>, Arc<str>) =
                         (Arc::from(group.product_id), Arc::from(group.address));
-                    for (lease, offset, sequence) in group.leases {
-                        let lease = Lease::Native(lease);
-                        let place = (offset, group.slot_size);
-                        self.enqueue(now, lease, product.clone(), address.clone(), place, sequence);
+                    for LeaseRef { lease, offset, sequence, order } in group.leases {
+                        self.enqueue(Work {
+                            product_id: product.clone(),
+                            address: address.clone(),
+                            offset,
+                            slot_size: group.slot_size,
+                            sequence,
+                            order,
+                            lease: Lease::Native(lease),
+                            connection: self.connection,
+                            leased_at: now,
+                        });
                     }
                 }
             }
@@ -427,32 +445,12 @@ impl Supplier {
         true
     }
 
-    fn enqueue(
-        &mut self,
-        now: Instant,
-        lease: Lease,
-        product_id: Arc<str>,
-        address: Arc<str>,
-        (offset, slot_size): (u64, u64),
-        sequence: u64,
-    ) {
-        if self.leaving {
-            if let Lease::Native(lease) = lease {
-                self.returned.push(lease);
-            }
-            return;
+    fn enqueue(&mut self, work: Work) {
+        if !self.leaving {
+            self.queue.push_back(work);
+        } else if let Lease::Native(lease) = work.lease {
+            self.returned.push(lease);
         }
-        let connection = self.connection;
-        self.queue.push_back(Work {
-            product_id,
-            address,
-            offset,
-            slot_size,
-            sequence,
-            lease,
-            connection,
-            leased_at: now,
-        });
     }
 
     fn warn(&mut self, text: String) {

@@ -27,6 +27,6 @@ pub use detail::{ClientDetail, Detail, LaneDetail, ProductDetail, SupplierDetail
 pub use error::WireError;
 pub use lane_types::{AnnouncedLane, LaneName, LaneOffer, NO_LANE, Supply};
 pub use message::Message;
-pub use pushes::{EndCode, REFUSED, ToClient, ToSupplier, WorkGroup};
+pub use pushes::{EndCode, LeaseRef, REFUSED, ToClient, ToSupplier, WorkGroup};
 pub use reply::{Diagnosis, Reply, Stats};
 pub use requests::{ClientRequest, SupplierRequest};

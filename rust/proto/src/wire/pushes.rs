@@ -71,6 +71,19 @@ pub enum ToSupplier<'a> {
     Terminate,
 }
 
+/// One lease on one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseRef {
+    /// Names the lease in DONES.
+    pub lease: u64,
+    /// Byte offset of the slot.
+    pub offset: u64,
+    /// Number of the sample in the client's stream; 0 from clients that do not number theirs.
+    pub sequence: u64,
+    /// The client's number of the order; 0 where it has none.
+    pub order: u64,
+}
+
 /// Leases on slots of one medium for one product.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkGroup<'a> {
@@ -80,6 +93,6 @@ pub struct WorkGroup<'a> {
     pub address: &'a str,
     /// Bytes of one slot; 0 if the client sent none.
     pub slot_size: u64,
-    /// (lease, byte offset of its slot, number of the sample in the client's stream).
-    pub leases: Vec<(u64, u64, u64)>,
+    /// The leases, in the order in which they are to be worked on.
+    pub leases: Vec<LeaseRef>,
 }

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use softs_net::NetError;
 use softs_net::tcp_medium::{self, WriteError};
+use softs_proto::client::OpenOrders;
 
 use crate::errors::{net_error, raise};
 use crate::memory::buffer::Source;
@@ -79,6 +80,11 @@ impl TcpMediumServer {
 }
 
 impl TcpMediumServer {
+    /// Has it store only samples of orders that are open from now on.
+    pub(crate) fn follow(&self, open_orders: Arc<OpenOrders>) {
+        self.server.follow(open_orders);
+    }
+
     /// What a client runs before it gives slots out anew that a lost broker had given out.
     pub(crate) fn fence_of(&self) -> impl FnMut() -> Result<(), NetError> + Send + 'static {
         let server = Arc::clone(&self.server);
@@ -141,12 +147,13 @@ impl TcpMediumWriter {
         connection: u64,
         offset: u64,
         data: &Bound<'_, PyAny>,
+        order: u64,
     ) -> PyResult<bool> {
         let writer = self.writer.here(py, "TCP medium")?;
         let data = Source::new(data)?;
         let data = data.to_rust();
         let stored = blocking(py, writer, |writer, interrupted| {
-            writer.write_prepared(connection, offset, &data, interrupted)
+            writer.write_prepared(connection, offset, &data, order, interrupted)
         })?;
         stored.map_err(|error| write_error(py, &error))
     }

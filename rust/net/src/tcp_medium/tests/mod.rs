@@ -1,4 +1,6 @@
 mod fence;
+mod limits;
+mod orders;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -233,7 +235,7 @@ fn a_silent_owner_is_given_up() {
     let connection = patient.prepare(&mut || false).unwrap();
     let _silent = answering.join().unwrap();
     let mut asked = 0;
-    let outcome = patient.write_prepared(connection, 0, &vec![0; 64 << 20], &mut || {
+    let outcome = patient.write_prepared(connection, 0, &vec![0; 64 << 20], 0, &mut || {
         asked += 1;
         asked == 2
     });
@@ -302,7 +304,7 @@ fn a_writer_that_is_hung_up_at_once_tries_again_but_not_for_ever() {
     });
     let connection = writer.prepare(&mut || false).unwrap();
     // Interrupted, so that the writer gives its connection up.
-    let outcome = writer.write_prepared(connection, 0, b"abcd", &mut || true);
+    let outcome = writer.write_prepared(connection, 0, b"abcd", 0, &mut || true);
     assert!(matches!(outcome, Err(WriteError::Interrupted { .. })));
     assert!(matches!(write(&writer, 0, b"abcd"), Err(WriteError::HungUp { .. })));
 }
