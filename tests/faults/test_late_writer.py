@@ -1,4 +1,4 @@
-"""A supplier whose connection was lost at the broker's end alone: what it writes by TCP comes late."""
+"""A supplier that the broker alone has lost: what it writes by TCP comes late."""
 
 import contextlib
 import select

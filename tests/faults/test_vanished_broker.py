@@ -1,4 +1,4 @@
-"""A broker whose host is gone: no packet comes back, and the lanes go on as if nothing had happened."""
+"""A broker on a host that is gone: no packet is answered, and the lanes go on as if nothing had happened."""
 
 import contextlib
 import os

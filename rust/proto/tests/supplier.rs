@@ -176,7 +176,7 @@ fn what_waits_behind_a_long_call_is_given_back() {
 }
 
 #[test]
-fn a_lease_whose_client_takes_nothing_goes_back_after_a_pause_and_uses_up_no_credit() {
+fn a_lease_of_a_client_that_takes_nothing_goes_back_after_a_pause_and_uses_up_no_credit() {
     let mut bench = Bench::new(Dialect::Native);
     bench.lease(&[1, 2]);
     assert_eq!(bench.begin(), 1);

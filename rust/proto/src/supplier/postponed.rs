@@ -1,4 +1,4 @@
-//! Leases whose clients take no samples at present. The broker gets each back after a pause: returned at once, it would
+//! Leases of clients that take no samples at present. The broker gets each back after a pause: returned at once, it would
 //! come again at once.
 
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Lists in a payload. What their announced lengths can make us reserve is bounded.
 
 use super::error::WireError;
-use super::pushes::LeaseRef;
+use super::lease::LeaseRef;
 use super::reader::Reader;
 
 /// An array of integers.

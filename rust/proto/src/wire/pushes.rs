@@ -1,6 +1,7 @@
 //! Messages from a broker to clients and suppliers.
 
 use super::lane_types::{LaneName, LaneOffer, Supply};
+use super::lease::LeaseRef;
 use super::reply::Reply;
 
 /// Begins the error of a supplier where no other supplier would make the sample either: the order is not tried again.
@@ -69,19 +70,6 @@ pub enum ToSupplier<'a> {
     Detach(Vec<LaneName<'a>>),
     /// `TERMINATE`, both dialects.
     Terminate,
-}
-
-/// One lease on one slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseRef {
-    /// Names the lease in DONES.
-    pub lease: u64,
-    /// Byte offset of the slot.
-    pub offset: u64,
-    /// Number of the sample in the client's stream; 0 from clients that do not number theirs.
-    pub sequence: u64,
-    /// The client's number of the order; 0 where it has none.
-    pub order: u64,
 }
 
 /// Leases on slots of one medium for one product.

@@ -2,7 +2,7 @@
 
 use rmp::Marker;
 
-use super::pushes::LeaseRef;
+use super::lease::LeaseRef;
 
 /// Appends an integer.
 #[inline]

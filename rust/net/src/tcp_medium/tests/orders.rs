@@ -66,7 +66,7 @@ fn a_slot_takes_the_sample_of_its_open_order_alone() {
 }
 
 #[test]
-fn a_sample_whose_order_ends_while_it_arrives_is_not_stored() {
+fn a_sample_is_not_stored_when_its_order_ends_while_it_arrives() {
     let (server, open) = followed(1000, 2);
     open.open(0, 7);
     open.open(1, 9);
