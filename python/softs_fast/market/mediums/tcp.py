@@ -22,7 +22,8 @@ _SUPPLIER_TIMEOUT_S = 2.0
 class TCPMedium(Medium):
     """Slots in the memory of the client, which listens on a port; suppliers send samples to it.
 
-    There is no encryption and no authentication: use addresses of other machines only on a network that you trust.
+    Writers of this machine must be of our user, or of root. There is no encryption and no other authentication: use
+    addresses of other machines only on a network that you trust.
 
     Args:
         address: ``"host:port"``, ``"[::1]:port"`` for IPv6; default when creating: a free port of `host`.
@@ -30,7 +31,7 @@ class TCPMedium(Medium):
         num_slots: number of slots; all of them together have less than 4 GiB.
         create: listen rather than connect.
         host: where to listen without an address.
-        allow_remote: allows addresses that other machines can reach, or that are on them.
+        allow_remote: allows addresses that other machines can reach, or that are on them, and writers of other users.
         timeout_s: how long to wait for an owner that does not read or does not answer, seconds. After one wait in vain
             nothing is sent, and nothing waits, until the owner answers again (`is_stalled`).
         connect: False connects with the first use rather than now.

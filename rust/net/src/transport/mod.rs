@@ -11,6 +11,7 @@ pub(crate) mod nonce;
 pub(crate) mod path_lock;
 pub(crate) mod socket;
 pub(crate) mod spin;
+pub(crate) mod tcp_owner;
 
 pub use connection::Connection;
 pub use endpoint::{Endpoint, MAX_SOCKET_PATH_BYTES};
