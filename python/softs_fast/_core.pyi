@@ -522,7 +522,7 @@ class Supplier:
     def serve(
         self,
         generator_fn: Callable[[], Any],
-        wire_fn: Callable[[str, str, int, int, int], str | None],
+        wire_fn: Callable[[str, str, int, int, int, int], str | None],
         error_fn: Callable[[str, object], str],
         max_wait_ms: float,
     ) -> None:
@@ -542,6 +542,12 @@ class Supplier:
 
     def renew(self) -> None:
         """Make `serve` call `generator_fn` again before the next sample."""
+
+    def postpone(self, text: str) -> None:
+        """End the current lease without a sample; the broker gets it back after a pause.
+
+        `text` is the error for the client where it cannot be given back.
+        """
 
     def may_write(self) -> bool:
         """Return whether the sample of the current lease may still be written."""
@@ -669,10 +675,16 @@ class TcpMediumServer:
 class TcpMediumWriter:
     """The supplier's side of a TCP medium."""
 
-    def __new__(cls, address: str, allow_remote: bool, timeout_s: float) -> TcpMediumWriter: ...
+    def __new__(
+        cls, address: str, allow_remote: bool, timeout_s: float, connect: bool
+    ) -> TcpMediumWriter: ...
     @property
     def address(self) -> str:
         """Address on which the owner listens, host:port."""
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the owner did not answer in time, and has not answered since: then no call waits for it."""
 
     def write(self, offset: int, data: Any) -> bool:
         """Send bytes and wait until they are stored; return False if the owner refused them or is gone."""
@@ -680,8 +692,11 @@ class TcpMediumWriter:
     def prepare(self) -> int:
         """Make sure that a connection is open that the owner has accepted; return its number."""
 
-    def write_prepared(self, connection: int, offset: int, data: Any) -> bool:
-        """Write as `write` does, over that connection only; return False also if it has ended."""
+    def write_prepared(self, connection: int, offset: int, data: Any, order: int) -> bool:
+        """Write as `write` does, over that connection only; return False also if it has ended.
+
+        `order` is the number of the order, 0 where it is not known.
+        """
 
 @final
 class TopK:

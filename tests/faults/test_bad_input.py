@@ -251,8 +251,9 @@ def test_wildcard_ports_and_ipv6(host: str) -> None:
 AS_ANOTHER_USER = """
 import os, socket, sys
 os.setgid(65534); os.setuid(65534)
-peer = socket.socket(socket.AF_UNIX)
-peer.connect(sys.argv[1])
+is_path = sys.argv[1].startswith("/")
+peer = socket.socket(socket.AF_UNIX if is_path else socket.AF_INET)
+peer.connect(sys.argv[1] if is_path else ("127.0.0.1", int(sys.argv[1])))
 peer.settimeout(30)
 greeting = bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0x7F, 3, 1]) + b"NULL".ljust(20, b"\\0") + bytes(32)
 try:
@@ -263,6 +264,15 @@ except ConnectionError:
 """
 
 
+def as_another_user(place: str) -> str:
+    """What becomes of a connection to a path or a port."""
+    script = subprocess.run(
+        [sys.executable, "-c", AS_ANOTHER_USER, place], capture_output=True, text=True, timeout=60, cwd="/"
+    )
+    assert script.stdout, script.stderr
+    return script.stdout.strip()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_peers_of_another_user_are_refused(market: Market) -> None:
     broker = market.broker()
@@ -270,15 +280,19 @@ def test_peers_of_another_user_are_refused(market: Market) -> None:
     assert path.stat().st_mode & 0o077 == 0, "no other user may even connect"
     market.folder.chmod(0o755)
     path.chmod(0o666)
-    script = subprocess.run(
-        [sys.executable, "-c", AS_ANOTHER_USER, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd="/",
-    )
-    assert script.stdout.strip() == "closed", script.stderr
+    assert as_another_user(str(path)) == "closed"
     assert broker.pid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_peers_of_another_user_are_refused_on_loopback_too() -> None:
+    endpoints = softs_fast.EndpointConfig("tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+    for allow_remote, expected in [(False, "closed"), (True, "served")]:
+        with softs_fast.Broker(endpoints, allow_remote=allow_remote) as broker:
+            for endpoint in (broker.bound_endpoints.frontend, broker.bound_endpoints.backend):
+                assert as_another_user(endpoint.rpartition(":")[2]) == expected
+    with softs_fast.TCPMedium(None, 64, 1, create=True) as medium:
+        assert as_another_user((medium.address or "").rpartition(":")[2]) == "closed"
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------

@@ -60,8 +60,8 @@ class Broker:
         backend_endpoint: where suppliers and workers connect, instead of `endpoints`.
         control_endpoint: where students connect to set the model.
         control_pub_endpoint: where workers, and students that follow, receive it.
-        allow_remote: lets a TCP endpoint be reachable from other machines. There is no authentication: any process
-            that reaches the ports can order samples and make suppliers write.
+        allow_remote: lets a TCP endpoint be reachable from other machines. There is no authentication then: any process
+            that reaches the ports, also of another user of this machine, can order samples and make suppliers write.
 
     Raises:
         ConfigError: a setting is out of range, or endpoints were given in both forms.

@@ -249,19 +249,25 @@ class Supplier:
         return f"the generator failed for product {product_id!r}\n{trace}"
 
     def _fulfil(
-        self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int
+        self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int, order: int
     ) -> str | None:
         """Serve a lease of the broker; return None, or the error for the client."""
-        error = self._make_and_write(product_id, address, offset, client_slot_size, sequence)
+        error = self._make_and_write(product_id, address, offset, client_slot_size, sequence, order)
         if error is not None:
             self._relay_log()
         return error
 
     def _make_and_write(
-        self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int
+        self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int, order: int
     ) -> str | None:
         if client_slot_size not in (0, self._slot_bytes):
             return f"slot_size differs: this supplier has {self._slot_bytes}, the client {client_slot_size}"
+        writer = self._open_writer(product_id, address)
+        if isinstance(writer, str):
+            return writer
+        if isinstance(writer, TCPMedium) and writer.is_stalled and not writer.prepare() and writer.is_stalled:
+            self._postpone(address)
+            return None
         try:
             data = self._make(product_id, sequence)
         except Exception as error:
@@ -273,24 +279,29 @@ class Supplier:
             return f"the generator for product {product_id!r} returned {n_bytes} bytes, need slot_size={self.slot_size}"
         if isinstance(data, memoryview) and not data.c_contiguous:
             data = data.tobytes()
-        return self._write(product_id, address, offset, data, n_bytes)
+        return self._write(writer, address, offset, data, order)
+
+    def _postpone(self, address: str) -> None:
+        """Give the lease back, because its client takes no samples at present."""
+        self._core.postpone(f"the owner of the medium {address!r} does not answer")
+
+    def _open_writer(self, product_id: str, address: str) -> Medium | str:
+        """Return the medium of an order, or the error for the client."""
+        writer = self._writers.get(address)
+        if writer is not None:
+            return writer
+        try:
+            return self._attach(address)
+        except Exception as error:
+            # As text: a record that is kept must not keep this frame, and with it the supplier.
+            logger.warning(
+                "cannot open the medium %r of an order for product %r: %s", address, product_id, str(error)
+            )
+            return f"cannot open the medium {address!r}: {error}"
 
     def _write(
-        self, product_id: str, address: str, offset: int, data: bytes | bytearray | memoryview, n_bytes: int
+        self, writer: Medium, address: str, offset: int, data: bytes | bytearray | memoryview, order: int
     ) -> str | None:
-        writer = self._writers.get(address)
-        if writer is None:
-            try:
-                writer = self._attach(address)
-            except Exception as error:
-                # As text: a record that is kept must not keep this frame, and with it the supplier.
-                logger.warning(
-                    "cannot open the medium %r of an order for product %r: %s",
-                    address,
-                    product_id,
-                    str(error),
-                )
-                return f"cannot open the medium {address!r}: {error}"
         stride = writer.slot_stride if isinstance(writer, SegmentMedium) else 0
         if offset % (stride or self.slot_size) != 0:
             return f"offset {offset} is not that of a slot: slot_size is {self.slot_size}"
@@ -302,9 +313,12 @@ class Supplier:
             elif isinstance(writer, TCPMedium) and _is_same(type(writer), TCPMedium, "write"):
                 # A connection opened after the check of `may_write` would escape the client's fence.
                 if not writer.prepare():
+                    if writer.is_stalled:
+                        self._postpone(address)
+                        return None
                     self._writers.pop(address).close()
                     return f"cannot connect to the medium {address!r}"
-                written = writer.write_prepared(offset, data) if may_write() else None
+                written = writer.write_prepared(offset, data, order) if may_write() else None
             else:
                 written = writer.write(offset, data) if may_write() else None
         except Exception as error:
@@ -312,9 +326,12 @@ class Supplier:
             return f"cannot write to the medium {address!r} at offset {offset}: {error}"
         if written is None:
             return "the broker that gave this order is gone"
+        if not written and isinstance(writer, TCPMedium) and writer.is_stalled:
+            self._postpone(address)
+            return None
         if not written:
             self._writers.pop(address).close()
-            return f"cannot write {n_bytes} bytes to the medium {address!r} at offset {offset}"
+            return f"cannot write {self.slot_size} bytes to the medium {address!r} at offset {offset}"
         return None
 
     def _make(self, product_id: str, sequence: int) -> object:

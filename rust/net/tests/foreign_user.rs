@@ -1,4 +1,5 @@
-//! Another user connects at neither end of an ipc endpoint, whatever the file modes are. Needs root, to run as another
+//! Another user connects at neither end of an ipc endpoint, whatever the file modes are, and to no broker on loopback.
+//! Needs root, to run as another
 //! user.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -40,6 +41,33 @@ fn a_broker_turns_other_users_away() {
 }
 
 #[test]
+fn a_broker_turns_other_users_away_on_loopback_unless_other_machines_are_welcome() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    open_to_all(&scratch.0);
+    let mut options = scratch.options();
+    options.frontend = "tcp://127.0.0.1:0".parse().unwrap();
+    options.backend = "tcp://[::1]:0".parse().unwrap();
+    let broker = BrokerHandle::start(options.clone()).unwrap();
+    let (frontend, backend) = broker.endpoints();
+    for endpoint in [&frontend, &backend] {
+        let mut child = as_other_user(&scratch, "child_connects", endpoint);
+        assert!(child.wait().unwrap().success());
+        let record = broker.next_log(WATCHDOG).unwrap();
+        assert!(record.text.contains(endpoint) && record.text.contains("user 65534"), "{record:?}");
+    }
+    Peer::client(&broker);
+    broker.stop();
+
+    options.allow_remote = true;
+    let broker = BrokerHandle::start(options).unwrap();
+    let mut child = as_other_user(&scratch, "child_is_served", &broker.endpoints().0);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn a_peer_does_not_trust_another_users_broker() {
     if !is_root() {
         return;
@@ -78,6 +106,13 @@ fn child_connects() {
         assert!(connection.poll().unwrap().is_none());
     };
     assert!(matches!(error, NetError::Lost { .. }), "{error}");
+}
+
+/// Not a test of its own: connects as another user, and is served.
+#[test]
+fn child_is_served() {
+    let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };
+    Peer::connect(&endpoint);
 }
 
 /// Not a test of its own: listens as another user until its standard input ends.

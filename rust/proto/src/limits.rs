@@ -22,8 +22,6 @@ pub const MAX_ORDERS_PER_CLIENT: usize = 65_536;
 pub const MAX_ID_BYTES: usize = 1024;
 /// Patterns of one supplier.
 pub const MAX_PATTERNS: usize = 4096;
-/// Bytes of the compiled form of one pattern.
-pub const MAX_PATTERN_PROGRAM_BYTES: usize = 1 << 20;
 /// Leases that one supplier may hold.
 pub const MAX_CREDIT: u32 = 1024;
 /// Bytes of an error text; longer ones are cut.

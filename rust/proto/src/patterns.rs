@@ -8,17 +8,39 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
-use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
+use regex_automata::nfa::thompson::pikevm::PikeVM;
+use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::{Anchored, Input};
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, Hir, HirKind, Look};
+use regex_syntax::utf8::Utf8Sequences;
 
-use crate::limits::{MAX_ID_BYTES, MAX_PATTERN_PROGRAM_BYTES, MAX_PATTERNS};
+use crate::limits::{MAX_ID_BYTES, MAX_PATTERNS};
 use crate::text::cut;
 
-/// Compiled bytes of all patterns of one list together: 4,096 patterns of 1 MiB each would be 4 GiB.
-const MAX_LIST_PROGRAM_BYTES: usize = 16 << 20;
+/// Compiled bytes of all patterns of one list together.
+const MAX_LIST_PROGRAM_BYTES: usize = 4 << 20;
+/// What the patterns of one list may take to be parsed and compiled together, in states of an automaton: the broker
+/// does nothing else meanwhile. Plain names do not count.
+const MAX_LIST_WORK: usize = 60_000;
+/// The work of a class before it is parsed: its ranges are looked up, and folded if case is ignored.
+const CLASS_WORK: usize = 16;
 /// Nesting of groups; the parser is recursive.
 const NEST_LIMIT: u32 = 64;
 /// Bytes of an error text: the regex crate draws the pattern with an arrow, over several lines.
 const MAX_REASON_BYTES: usize = 512;
+
+/// Patterns of one list that are not plain names, compiled.
+#[derive(Clone, Debug)]
+pub(crate) struct Patterns(PikeVM);
+
+impl Patterns {
+    /// Whether one of them matches the whole id.
+    pub(crate) fn is_match(&self, product_id: &str) -> bool {
+        let input = Input::new(product_id).anchored(Anchored::Yes);
+        self.0.is_match(&mut self.0.create_cache(), input)
+    }
+}
 
 /// What identifies a pattern list: sorted, each pattern once.
 pub(crate) fn normalized(product_ids: &[&str]) -> Vec<Box<str>> {
@@ -32,43 +54,91 @@ pub(crate) fn normalized(product_ids: &[&str]) -> Vec<Box<str>> {
 ///
 /// # Errors
 /// The text for the supplier: which pattern, and what is wrong with it.
-pub(crate) fn compile(patterns: &[Box<str>]) -> Result<Option<RegexSet>, String> {
+pub(crate) fn compile(patterns: &[Box<str>]) -> Result<Option<Patterns>, String> {
     if patterns.is_empty() {
         return Err("Suppliers must register at least one product_id pattern".into());
     }
     if patterns.len() > MAX_PATTERNS {
         return Err(invalid(&format!("{} patterns, at most {MAX_PATTERNS} are allowed", patterns.len())));
     }
-    let mut sources = Vec::new();
+    let whole = parse(patterns, &mut Work(0))?;
+    if whole.is_empty() {
+        return Ok(None);
+    }
+    // A list is compiled once and asked once for each product. So the automaton without captures that is the quickest to
+    // make is the best.
+    let config = thompson::Config::new()
+        .which_captures(WhichCaptures::None)
+        .nfa_size_limit(Some(MAX_LIST_PROGRAM_BYTES));
+    let too_large = |error: &dyn std::error::Error| invalid(&format!("all together: {}", reason(error)));
+    let automaton =
+        NFA::compiler().configure(config).build_many_from_hir(&whole).map_err(|error| too_large(&error))?;
+    let engine = PikeVM::builder().build_from_nfa(automaton).map_err(|error| too_large(&error))?;
+    Ok(Some(Patterns(engine)))
+}
+
+/// What was done for one list, and what the parsed patterns will take to be compiled.
+struct Work(usize);
+
+impl Work {
+    fn add(&mut self, work: usize, patterns: &[Box<str>]) -> Result<(), String> {
+        self.0 = self.0.saturating_add(work);
+        if self.0 <= MAX_LIST_WORK {
+            return Ok(());
+        }
+        let n = patterns.len();
+        Err(invalid(&format!(
+            "all {n} together are too large; use fewer, shorter repetitions, or [0-9] and [a-z] for \\d and \\w"
+        )))
+    }
+}
+
+/// Parses those patterns of a list that are not plain names.
+fn parse(patterns: &[Box<str>], work: &mut Work) -> Result<Vec<Hir>, String> {
+    let mut whole = Vec::new();
     for pattern in patterns {
-        let refuse = |why: &str| Err(invalid(&format!("{why} in {pattern:?}")));
+        let refuse = |why: &str| invalid(&format!("{why} in {pattern:?}"));
         if pattern.len() > MAX_ID_BYTES {
             return Err(invalid(&format!("{} bytes, at most {MAX_ID_BYTES} are allowed", pattern.len())));
         }
         if is_literal(pattern) {
             continue;
         }
-        let source = match translate(pattern) {
-            Ok(source) => source,
-            Err(why) => return refuse(&why),
-        };
-        // Alone first: a pattern with unbalanced brackets could otherwise close the group that is put around it.
-        let alone =
-            RegexBuilder::new(&source).size_limit(MAX_PATTERN_PROGRAM_BYTES).nest_limit(NEST_LIMIT).build();
-        if let Err(error) = alone {
-            return refuse(&reason(&error));
+        let source = translate(pattern).map_err(|why| refuse(&why))?;
+        // The work that a text can cause is bounded before it is parsed, and what it is made of before that is compiled.
+        work.add(source.len() + CLASS_WORK * n_classes(&source), patterns)?;
+        let parser = ParserBuilder::new().nest_limit(NEST_LIMIT).build().parse(&source);
+        let parsed = parser.map_err(|error| refuse(&reason(&error)))?;
+        work.add(states(&parsed), patterns)?;
+        whole.push(Hir::concat(vec![Hir::look(Look::Start), parsed, Hir::look(Look::End)]));
+    }
+    Ok(whole)
+}
+
+/// Classes in a pattern of the regex crate, each of which may have hundreds of ranges; at most as many too many as there
+/// are escaped characters.
+fn n_classes(source: &str) -> usize {
+    source.bytes().filter(|byte| matches!(byte, b'\\' | b'[' | b'.')).count()
+}
+
+/// States of the automaton that a pattern becomes, roughly.
+fn states(hir: &Hir) -> usize {
+    let all = |parts: &[Hir]| parts.iter().map(states).fold(1, usize::saturating_add);
+    match hir.kind() {
+        HirKind::Empty | HirKind::Look(_) => 1,
+        HirKind::Literal(literal) => literal.0.len(),
+        HirKind::Class(Class::Unicode(class)) => {
+            let sequences = class.iter().flat_map(|range| Utf8Sequences::new(range.start(), range.end()));
+            sequences.map(|sequence| sequence.len()).sum()
         }
-        sources.push(format!(r"\A(?:{source})\z"));
+        HirKind::Class(Class::Bytes(class)) => 1 + class.ranges().len(),
+        HirKind::Repetition(repetition) => {
+            let times = repetition.max.unwrap_or(repetition.min).max(1) as usize;
+            states(&repetition.sub).saturating_add(4).saturating_mul(times)
+        }
+        HirKind::Capture(capture) => states(&capture.sub).saturating_add(2),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => all(parts),
     }
-    if sources.is_empty() {
-        return Ok(None);
-    }
-    RegexSetBuilder::new(&sources)
-        .size_limit(MAX_LIST_PROGRAM_BYTES)
-        .nest_limit(NEST_LIMIT + 2)
-        .build()
-        .map(Some)
-        .map_err(|error| invalid(&format!("all together: {}", reason(&error))))
 }
 
 fn invalid(why: &str) -> String {
@@ -76,16 +146,11 @@ fn invalid(why: &str) -> String {
     format!("Invalid product_id pattern: {why}")
 }
 
-fn reason(error: &regex::Error) -> String {
-    match error {
-        regex::Error::CompiledTooBig(limit) => format!("compiled form is larger than {limit} bytes"),
-        // The last line of the drawing contains the reason.
-        other => {
-            let text = other.to_string();
-            let last = text.lines().last().unwrap_or_default().trim();
-            last.strip_prefix("error: ").unwrap_or(last).to_owned()
-        }
-    }
+/// The parser draws the pattern with an arrow; the last line of the drawing contains the reason.
+fn reason(error: &dyn std::error::Error) -> String {
+    let text = error.to_string();
+    let last = text.lines().last().unwrap_or_default().trim();
+    last.strip_prefix("error: ").unwrap_or(last).to_owned()
 }
 
 fn is_literal(pattern: &str) -> bool {
@@ -141,7 +206,7 @@ fn escaped(c: char, out: &mut String) {
         out.push('\\');
         out.push(c);
     } else {
-        out.push_str(&regex::escape(c.encode_utf8(&mut [0; 4])));
+        out.push_str(&regex_syntax::escape(c.encode_utf8(&mut [0; 4])));
     }
 }
 
@@ -314,7 +379,7 @@ mod tests {
             ("[a", "a class without its end"),
             ("*", "missing expression"),
             ("a\\", "a backslash at the end"),
-            (r"(?:\w{500}){500}", "larger than"),
+            (r"(?:\w{500}){500}", "too large"),
         ] {
             let error = compile(&normalized(&[pattern])).unwrap_err();
             assert!(error.starts_with("Invalid product_id pattern: "), "{error}");
@@ -325,6 +390,40 @@ mod tests {
     }
 
     #[test]
+    fn what_a_list_may_cost_is_bounded_whatever_it_is_made_of() {
+        let numbered =
+            |n: usize, text: &str| (0..n).map(|i| text.replace('#', &i.to_string())).collect::<Vec<_>>();
+        let lists = [
+            numbered(4000, "p#-."),
+            numbered(2000, "model-#-.*"),
+            numbered(1000, r"m#-\w+"),
+            numbered(1000, r"(?i)m#-\w+"),
+            numbered(40, &format!("#{}", r"\w".repeat(500))),
+            numbered(40, &format!("#{}", ".*".repeat(500))),
+            numbered(40, &format!("#{}", "(?:a?b?)".repeat(120))),
+            numbered(1, r".{3000}"),
+            numbered(1, r"(?:(?:(?:(?:a{99}){99}){99}){99}){99}"),
+            numbered(500, r"#\pL{9}"),
+            numbered(700, "model-#-[a-z0-9]+"),
+            numbered(20, r"#-\d+-.*"),
+        ];
+        let mut n_accepted = 0;
+        for list in lists {
+            let list: Vec<_> = list.iter().map(String::as_str).collect();
+            let list = normalized(&list);
+            let mut work = Work(0);
+            let parsed = parse(&list, &mut work);
+            // Only the last pattern can exceed the limit, and then nothing is compiled.
+            assert_eq!(parsed.is_ok(), work.0 <= MAX_LIST_WORK, "{:?} costs {}", list[0], work.0);
+            let Ok(Some(Patterns(engine))) = compile(&list) else { continue };
+            n_accepted += 1;
+            let n_states = engine.get_nfa().states().len();
+            assert!(n_states <= work.0, "{:?}: {n_states} states were counted as {}", list[0], work.0);
+        }
+        assert_eq!(n_accepted, 2, "the last two are nothing unusual");
+    }
+
+    #[test]
     fn lists_are_bounded_and_plain_names_need_no_engine() {
         assert!(compile(&[]).unwrap_err().contains("at least one"));
         assert!(compile(&normalized(&["a", "b-c", "d/e"])).unwrap().is_none());
@@ -332,7 +431,7 @@ mod tests {
         assert!(compile(&normalized(&[&long])).unwrap_err().contains("1025 bytes"));
         let heavy: Vec<String> = (0..4000).map(|i| format!(r"p{i}-\w{{3}}")).collect();
         let heavy: Vec<&str> = heavy.iter().map(String::as_str).collect();
-        assert!(compile(&normalized(&heavy)).unwrap_err().contains("all together"));
+        assert!(compile(&normalized(&heavy)).unwrap_err().contains("all 4000 together"));
         let many: Vec<String> = (0..=MAX_PATTERNS).map(|i| format!("p{i}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(compile(&normalized(&many)).unwrap_err().contains("4097 patterns"));

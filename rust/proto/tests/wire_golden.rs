@@ -3,8 +3,8 @@
 use softs_proto::Dialect;
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
-    Message, NO_LANE, ProductDetail, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient,
-    ToSupplier, WireError, WorkGroup,
+    LeaseRef, Message, NO_LANE, ProductDetail, Reply, Stats, SupplierDetail, SupplierRequest, Supply,
+    ToClient, ToSupplier, WireError, WorkGroup,
 };
 
 /// Encodes, compares, decodes, compares.
@@ -176,12 +176,20 @@ golden!(
 golden!(
     works,
     ToSupplier::Works(vec![
-        WorkGroup { product_id: "p", address: "shm:a", slot_size: 65536, leases: vec![(1, 0, 40), (2, 65536, 300)] },
+        WorkGroup {
+            product_id: "p",
+            address: "shm:a",
+            slot_size: 65536,
+            leases: vec![
+                LeaseRef { lease: 1, offset: 0, sequence: 40, order: 7 },
+                LeaseRef { lease: 2, offset: 65536, sequence: 300, order: 0 },
+            ],
+        },
         WorkGroup { product_id: "q", address: "b", slot_size: 0, leases: vec![] },
     ]),
     &[
         b"WORKS",
-        b"\x92\x94\xa1p\xa5shm:a\xce\x00\x01\x00\x00\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,\x94\xa1q\xa1b\x00\x90"
+        b"\x92\x94\xa1p\xa5shm:a\xce\x00\x01\x00\x00\x98\x01\x00(\x07\x02\xce\x00\x01\x00\x00\xcd\x01,\x00\x94\xa1q\xa1b\x00\x90"
     ]
 );
 golden!(

@@ -15,11 +15,15 @@ __all__ = ["TCPMedium"]
 
 logger = logging.getLogger(__name__)
 
+#: A supplier waits for an owner that takes nothing for so long, once; then not at all until it answers.
+_SUPPLIER_TIMEOUT_S = 2.0
+
 
 class TCPMedium(Medium):
     """Slots in the memory of the client, which listens on a port; suppliers send samples to it.
 
-    There is no encryption and no authentication: use addresses of other machines only on a network that you trust.
+    Writers of this machine must be of our user, or of root. There is no encryption and no other authentication: use
+    addresses of other machines only on a network that you trust.
 
     Args:
         address: ``"host:port"``, ``"[::1]:port"`` for IPv6; default when creating: a free port of `host`.
@@ -27,8 +31,10 @@ class TCPMedium(Medium):
         num_slots: number of slots; all of them together have less than 4 GiB.
         create: listen rather than connect.
         host: where to listen without an address.
-        allow_remote: allows addresses that other machines can reach, or that are on them.
-        timeout_s: how long to wait for an owner that does not read or does not answer, seconds.
+        allow_remote: allows addresses that other machines can reach, or that are on them, and writers of other users.
+        timeout_s: how long to wait for an owner that does not read or does not answer, seconds. After one wait in vain
+            nothing is sent, and nothing waits, until the owner answers again (`is_stalled`).
+        connect: False connects with the first use rather than now.
         **kwargs: ignored.
 
     Raises:
@@ -47,6 +53,7 @@ class TCPMedium(Medium):
         *,
         allow_remote: bool = False,
         timeout_s: float = 30.0,
+        connect: bool = True,
         **kwargs: Any,
     ) -> None:
         self._server: _core.TcpMediumServer | None = None
@@ -59,8 +66,16 @@ class TCPMedium(Medium):
         elif address is None:
             raise ConfigError("address required when create=False")
         else:
-            self._writer = _core.TcpMediumWriter(address, allow_remote, timeout_s)
+            self._writer = _core.TcpMediumWriter(address, allow_remote, timeout_s, connect)
         super().__init__(address, slot_size, num_slots, create, **kwargs)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the owner did not answer in time, and has not answered since; False for the owner itself.
+
+        `prepare` and the writes look whether it answers, without waiting for it, and return False until it does.
+        """
+        return self._writer is not None and self._writer.is_stalled
 
     def write(self, byte_offset: int, data: Data) -> bool:
         """Send `data` and wait until the owner has stored it; as the owner, store it.
@@ -73,7 +88,7 @@ class TCPMedium(Medium):
             False, and a logged warning, if the owner refused it, is gone, or did not answer in time, or if this
             medium is closed, or is the owner and the range is outside of its slots. The next write connects again.
         """
-        return self._store(byte_offset, data, is_prepared=False)
+        return self._store(byte_offset, data)
 
     def prepare(self) -> bool:
         """Make sure that a connection to the owner is open, for `write_prepared` in the same thread.
@@ -85,40 +100,46 @@ class TCPMedium(Medium):
             False, and a logged warning, if the owner cannot be reached or does not answer in time, or this
             medium is closed. The owner itself gets True.
         """
+        was_stalled = self.is_stalled
         try:
             if self._writer is not None:
                 self._prepared.connection = self._writer.prepare()
             elif self._server is None:
                 raise SegmentError("it is closed")
         except Exception as caught:
-            # As text, see below.
-            logger.warning("cannot prepare a write to TCP medium %r: %s", self.address, str(caught))
+            # As text, see below. Of a stalled owner that was logged when it began.
+            if not (was_stalled and self.is_stalled):
+                logger.warning("cannot prepare a write to TCP medium %r: %s", self.address, str(caught))
             return False
+        if was_stalled:
+            logger.info("the owner of TCP medium %r answers again", self.address)
         return True
 
-    def write_prepared(self, byte_offset: int, data: Data) -> bool:
+    def write_prepared(self, byte_offset: int, data: Data, order: int = 0) -> bool:
         """Write as `write` does, but only over the connection that this thread has prepared.
 
         Args:
             byte_offset: where the first byte goes. An owner of softs-fast takes whole slots only.
             data: any C-contiguous buffer.
+            order: number of the order; a softs-fast client refuses a sample of an order that has ended. 0: not known.
 
         Returns:
             As `write`; False also if that connection has ended; it is not opened again.
         """
-        return self._store(byte_offset, data, is_prepared=True)
+        return self._store(byte_offset, data, order)
 
-    def _store(self, byte_offset: int, data: Data, is_prepared: bool) -> bool:
+    def _store(self, byte_offset: int, data: Data, order: int | None = None) -> bool:
+        """Write; over the prepared connection if there is the number of an order."""
         try:
             if self._server is not None:
                 stored = self._server.write(byte_offset, data)
             elif self._writer is None:
                 raise SegmentError("it is closed")
-            elif is_prepared:
+            elif order is not None:
                 connection = getattr(self._prepared, "connection", None)
                 if connection is None:
                     raise SegmentError("this thread has prepared nothing")
-                stored = self._writer.write_prepared(connection, byte_offset, data)
+                stored = self._writer.write_prepared(connection, byte_offset, data, order)
             else:
                 stored = self._writer.write(byte_offset, data)
             if stored:
@@ -183,13 +204,20 @@ class TCPMedium(Medium):
     def attach_limited(
         cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
     ) -> Self:
-        """As `attach`, for an address that came in an order.
+        """As `attach`, for an address that came in an order: it connects with the first use, and waits 2 s at most.
 
         Raises:
             ConfigError: the address is malformed, or not on this machine and allow_remote is False.
-            PeerLost: no owner listens there.
         """
-        return cls.attach(address, allow_remote=allow_remote)
+        return cls(
+            address=address,
+            slot_size=0,
+            num_slots=0,
+            create=False,
+            allow_remote=allow_remote,
+            timeout_s=_SUPPLIER_TIMEOUT_S,
+            connect=False,
+        )
 
     def close(self) -> None:
         """Disconnect; as the owner, end all connections and free the slots. Idempotent."""

@@ -1,5 +1,6 @@
 //! The control channel's state machine in an event loop.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use softs_proto::Dialect;
@@ -7,7 +8,7 @@ use softs_proto::broker::PeerId;
 use softs_proto::control::{Control, Endpoint};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::{ControlStats, Message};
-use softs_proto::zmtp::Role;
+use softs_proto::zmtp::{Role, SharedMessage};
 
 use crate::runtime::server_machine::ServerMachine;
 
@@ -53,6 +54,9 @@ impl ServerMachine for Control {
     }
     fn poll_timeout(&self) -> Option<Instant> {
         Control::poll_timeout(self)
+    }
+    fn poll_publication(&mut self) -> Option<(PeerId, Arc<SharedMessage>)> {
+        Control::poll_publication(self)
     }
     fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
         Control::poll_transmit(self, out)

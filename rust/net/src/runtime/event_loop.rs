@@ -272,12 +272,22 @@ impl<M: ServerMachine> EventLoop<M> {
     /// Hands what the state machine has to send to the connections; one that has much waiting is written to at once, or
     /// ended.
     fn collect(&mut self, now: Instant) {
-        while let Some(id) = self.next_message() {
+        loop {
+            let (id, is_urgent) = if let Some((id, publication)) = self.machine.poll_publication() {
+                let Some(peer) = self.peers.get_mut(id) else { continue };
+                peer.codec.share(&publication);
+                (id, false)
+            } else if let Some(id) = self.next_message() {
+                let Some(peer) = self.peers.get_mut(id) else { continue };
+                peer.codec.send(&self.message);
+                (id, M::is_urgent(&self.message))
+            } else {
+                return;
+            };
             let Some(peer) = self.peers.get_mut(id) else { continue };
-            peer.codec.send(&self.message);
             let unsent = peer.codec.unsent();
             let is_much = unsent > COLLECT_BYTES && !peer.is_blocked;
-            if unsent > self.max_unsent_bytes || is_much || M::is_urgent(&self.message) {
+            if unsent > self.max_unsent_bytes || is_much || is_urgent {
                 self.flush(now, id);
             } else {
                 self.mark(id);

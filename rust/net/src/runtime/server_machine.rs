@@ -1,12 +1,13 @@
 //! What a state machine offers to an event loop that serves many connections.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use softs_proto::Dialect;
 use softs_proto::broker::PeerId;
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
-use softs_proto::zmtp::Role;
+use softs_proto::zmtp::{Role, SharedMessage};
 
 /// The state machine of a server with two endpoints: it decides, and does no I/O.
 pub(crate) trait ServerMachine: Send + 'static {
@@ -38,6 +39,10 @@ pub(crate) trait ServerMachine: Send + 'static {
     fn handle_blocked(&mut self, _id: PeerId, _is_blocked: bool) {}
     fn handle_timeout(&mut self, _now: Instant) {}
     fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+    /// The next message that many peers get, and one of them; before those of [`Self::poll_transmit`].
+    fn poll_publication(&mut self) -> Option<(PeerId, Arc<SharedMessage>)> {
         None
     }
     fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId>;

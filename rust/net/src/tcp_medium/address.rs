@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::transport::connecting::Hosts;
 use crate::transport::endpoint::Address;
 use crate::{Endpoint, NetError};
 
@@ -10,18 +11,24 @@ pub(super) fn endpoint(address: &str) -> Result<Endpoint, NetError> {
     format!("tcp://{address}").parse()
 }
 
-/// The endpoint to connect to, by number, so that what was checked is what is connected to.
-pub(super) fn reachable(address: &str, allow_remote: bool) -> Result<Endpoint, NetError> {
+/// The endpoint of the owner, and which of its hosts may be connected to. A name is checked when it was looked up, so
+/// that what was checked is what is connected to.
+pub(super) fn reachable(address: &str, allow_remote: bool) -> Result<(Endpoint, Hosts), NetError> {
+    let hosts = if allow_remote { Hosts::Any } else { Hosts::Loopback };
     let asked = endpoint(address)?;
     let Address::Tcp { host, port } = asked.address() else {
         return Err(NetError::bad_endpoint(address, "it is not host:port"));
     };
-    let found = asked.resolve(host, *port)?;
-    let is_local = |found: &SocketAddr| found.ip().to_canonical().is_loopback();
-    match found.iter().find(|found| allow_remote || is_local(found)) {
-        Some(found) => endpoint(&found.to_string()),
-        None => Err(remote(address)),
+    if *port == 0 {
+        return Err(NetError::bad_endpoint(address, "port 0 can be listened on, not connected to"));
     }
+    if !asked.is_named() {
+        let found: Vec<SocketAddr> = asked.resolve(host, *port)?;
+        if !found.iter().any(|found| hosts.allow(found)) {
+            return Err(remote(address));
+        }
+    }
+    Ok((asked, hosts))
 }
 
 fn remote(address: &str) -> NetError {

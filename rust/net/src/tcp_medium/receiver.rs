@@ -1,25 +1,23 @@
 //! The owner's thread, which fills the slots.
 
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
+use super::connection::{Buffers, Connection, Next};
 use super::slots::Slots;
-use super::wire::{HEADER_LEN, REFUSED, STORED};
 use crate::transport::listener::{Accepted, Listener};
 use crate::transport::socket::{self, timespec};
 
-/// Writers at a time; each may make us keep one sample that is on its way.
+/// Writers at a time.
 const MAX_CONNECTIONS: usize = 1024;
-/// Buffers kept for the next samples; more writers than that at once have theirs made and thrown away.
-const MAX_SPARES: usize = 8;
-/// What one connection may read before the others get their turn.
-const TURN_LEN: usize = 4 << 20;
+/// Where there is no room for another writer, one that was silent for so long makes it; its next write connects again.
+const SILENCE: Duration = Duration::from_secs(1);
 /// When the process has no file descriptor left, accepting is tried again this often.
 const RETRY: Duration = Duration::from_secs(1);
 /// More connections than the listener lets wait: those that come later than a fence do not keep it busy.
@@ -44,7 +42,9 @@ pub(super) struct Receiver {
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
     next: u64,
-    spares: Vec<Vec<u8>>,
+    buffers: Buffers,
+    /// Connections that have begun to send a sample for which there is no memory yet, the first one first.
+    waiting: VecDeque<u64>,
     /// Whether the process was out of file descriptors when it last accepted.
     is_full: bool,
     wake: Arc<OwnedFd>,
@@ -62,13 +62,15 @@ impl Receiver {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, listener.as_fd(), EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let buffers = Buffers::new(slots.slot_size());
         Ok(Self {
             listener,
             slots,
             epoll,
             connections: HashMap::new(),
             next: FIRST,
-            spares: Vec::new(),
+            buffers,
+            waiting: VecDeque::new(),
             is_full: false,
             wake,
             commands,
@@ -79,7 +81,9 @@ impl Receiver {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
-            let timeout = self.is_full.then(|| timespec(RETRY));
+            // While samples wait for memory, a writer that is silent may have it.
+            let is_timed = self.is_full || !self.waiting.is_empty();
+            let timeout = is_timed.then(|| timespec(RETRY));
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 // Only a descriptor that is not ours any more can make it fail.
@@ -88,16 +92,20 @@ impl Receiver {
             if self.is_full {
                 self.watch_listener(true);
             }
+            let now = Instant::now();
             for event in &events {
                 match event.data.u64() {
-                    LISTENER => self.accept(),
+                    LISTENER => self.accept(now),
                     WAKE => {
                         if self.obey() {
                             return;
                         }
                     }
-                    token => self.receive(token),
+                    token => self.receive(token, event.flags, now),
                 }
+            }
+            if !self.waiting.is_empty() {
+                self.go_on(now);
             }
         }
     }
@@ -147,29 +155,58 @@ impl Receiver {
         for fd in accepted.drain(..) {
             socket::hang_up(&fd);
         }
-        for (_, connection) in self.connections.drain() {
+        self.waiting.clear();
+        for (_, mut connection) in self.connections.drain() {
+            connection.end(&mut self.buffers);
             deregister(&self.epoll, &connection);
         }
         any
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, now: Instant) {
         loop {
             let fd = match self.listener.accept() {
                 Accepted::Peer(fd) => fd,
                 Accepted::Gone | Accepted::Foreigner { .. } => continue,
                 Accepted::NoPeer => return,
+                Accepted::Full(_) if self.make_room(now) => continue,
                 Accepted::Full(_) => return self.watch_listener(false),
             };
-            if self.connections.len() >= MAX_CONNECTIONS {
+            if self.connections.len() >= MAX_CONNECTIONS && !self.make_room(now) {
                 socket::hang_up(&fd);
                 continue;
             }
             let token = self.next;
             if epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN).is_ok() {
-                self.connections.insert(token, Connection::new(fd));
+                self.connections.insert(token, Connection::new(fd, now));
                 self.next += 1;
             }
+        }
+    }
+
+    /// Ends the connection that was silent for the longest time, if that was long enough; whether there was one.
+    fn make_room(&mut self, now: Instant) -> bool {
+        self.end_silent(now, |_| true)
+    }
+
+    fn end_silent(&mut self, now: Instant, is_eligible: impl Fn(&Connection) -> bool) -> bool {
+        let eligible = self.connections.iter().filter(|(_, connection)| is_eligible(connection));
+        let oldest = eligible.min_by_key(|(token, connection)| (connection.heard_at, **token));
+        let Some((&token, connection)) = oldest else { return false };
+        let is_silent = now.saturating_duration_since(connection.heard_at) >= SILENCE;
+        // It was not silent where only this thread has not come to read what it sent.
+        let has_sent = || socket::wait(connection.fd.as_fd(), true, false, Duration::ZERO) == Ok(true);
+        if !is_silent || has_sent() {
+            return false;
+        }
+        self.end(token);
+        true
+    }
+
+    fn end(&mut self, token: u64) {
+        if let Some(mut connection) = self.connections.remove(&token) {
+            connection.end(&mut self.buffers);
+            deregister(&self.epoll, &connection);
         }
     }
 
@@ -182,15 +219,48 @@ impl Receiver {
         self.is_full = !watch;
     }
 
-    fn receive(&mut self, token: u64) {
+    fn receive(&mut self, token: u64, flags: EventFlags, now: Instant) {
+        if !flags.contains(EventFlags::IN) {
+            // The end of a connection that waits for memory.
+            return self.end(token);
+        }
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
-        if connection.receive(&self.slots, &mut self.spares).is_ok() {
-            return;
+        match connection.receive(&self.slots, &mut self.buffers, now) {
+            Next::Goes => {}
+            Next::Waits => {
+                self.watch(token, false);
+                self.waiting.push_back(token);
+            }
+            Next::Over => self.end(token),
         }
-        if let Some(connection) = self.connections.remove(&token) {
-            deregister(&self.epoll, &connection);
+    }
+
+    /// Samples that wait for memory get what is free, and that of writers which are silent in the middle of a sample.
+    fn go_on(&mut self, now: Instant) {
+        for _ in 0..self.waiting.len() {
+            let Some(token) = self.waiting.pop_front() else { return };
+            let Some(connection) = self.connections.get_mut(&token) else { continue };
+            match connection.receive(&self.slots, &mut self.buffers, now) {
+                Next::Goes => self.watch(token, true),
+                Next::Over => self.end(token),
+                Next::Waits => {
+                    self.waiting.push_front(token);
+                    if !self.end_silent(now, Connection::holds_memory) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A connection that has to wait would wake us all the time.
+    fn watch(&self, token: u64, watch: bool) {
+        let flags = if watch { EventFlags::IN } else { EventFlags::empty() };
+        if let Some(connection) = self.connections.get(&token) {
+            // It is in the epoll as long as it exists.
+            let _modified = epoll::modify(&self.epoll, &connection.fd, EventData::new_u64(token), flags);
         }
     }
 }
@@ -199,93 +269,4 @@ impl Receiver {
 fn deregister(epoll: &OwnedFd, connection: &Connection) {
     // It fails only when it is not there.
     let _deleted = epoll::delete(epoll, &connection.fd);
-}
-
-/// One writer. Dropping it hangs up.
-struct Connection {
-    fd: OwnedFd,
-    header: [u8; HEADER_LEN],
-    header_len: usize,
-    body: Option<Body>,
-}
-
-/// A sample on its way: it becomes the slot when it is complete, so a reader never sees half of it.
-struct Body {
-    index: usize,
-    bytes: Vec<u8>,
-    len: usize,
-}
-
-/// The connection is to be closed.
-struct Over;
-
-impl Connection {
-    fn new(fd: OwnedFd) -> Self {
-        Self { fd, header: [0; HEADER_LEN], header_len: 0, body: None }
-    }
-
-    /// Reads what is there, up to one turn.
-    fn receive(&mut self, slots: &Slots, spares: &mut Vec<Vec<u8>>) -> Result<(), Over> {
-        let mut left = TURN_LEN;
-        while left > 0 {
-            let target = match &mut self.body {
-                Some(body) => &mut body.bytes[body.len..],
-                None => &mut self.header[self.header_len..],
-            };
-            let n = match socket::read(&self.fd, target) {
-                Ok(None) => return Ok(()),
-                Ok(Some(0)) | Err(_) => return Err(Over),
-                Ok(Some(n)) => n,
-            };
-            left = left.saturating_sub(n);
-            self.advance(n, slots, spares)?;
-        }
-        Ok(())
-    }
-
-    fn advance(&mut self, n: usize, slots: &Slots, spares: &mut Vec<Vec<u8>>) -> Result<(), Over> {
-        if let Some(body) = &mut self.body {
-            body.len += n;
-            if body.len < body.bytes.len() {
-                return Ok(());
-            }
-            slots.store(body.index, &mut body.bytes);
-            if let Some(old) = self.body.take().filter(|_| spares.len() < MAX_SPARES) {
-                spares.push(old.bytes);
-            }
-            return self.answer(STORED);
-        }
-        self.header_len += n;
-        if self.header_len < HEADER_LEN {
-            return Ok(());
-        }
-        self.header_len = 0;
-        let [o0, o1, o2, o3, l0, l1, l2, l3] = self.header;
-        let (offset, len) = (u32::from_be_bytes([o0, o1, o2, o3]), u32::from_be_bytes([l0, l1, l2, l3]));
-        if len == 0 {
-            // A writer asks whether it is connected. It is what an owner of softs answers, too.
-            return self.answer(STORED);
-        }
-        let Some(index) = slots.index(offset, len) else {
-            let _ = self.answer(REFUSED);
-            return Err(Over);
-        };
-        let bytes = spares.pop().unwrap_or_else(|| slots.buffer());
-        self.body = Some(Body { index, bytes, len: 0 });
-        Ok(())
-    }
-
-    /// A writer that lets its answers fill the socket does not read them, and is closed.
-    fn answer(&self, answer: u8) -> Result<(), Over> {
-        match socket::write(&self.fd, &[answer]) {
-            Ok(1) => Ok(()),
-            _ => Err(Over),
-        }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        socket::hang_up(&self.fd);
-    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use softs_proto::client::OpenOrders;
 
 use super::address::{endpoint, of_medium};
 use super::receiver::{Command, Receiver};
@@ -68,6 +69,11 @@ impl TcpMediumServer {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Stores only samples of orders that are open from now on.
+    pub fn follow(&self, open_orders: Arc<OpenOrders>) {
+        self.slots.follow(open_orders);
     }
 
     /// Bytes of all slots.

@@ -1,7 +1,10 @@
 //! The owner's memory.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
+use softs_proto::client::OpenOrders;
+
+use super::wire::ANY_ORDER;
 use crate::runtime::mutex::lock;
 
 /// One buffer per slot, so that a sample that is complete takes the place of the old one without a copy.
@@ -9,6 +12,8 @@ use crate::runtime::mutex::lock;
 pub(super) struct Slots {
     slot_size: usize,
     slots: Vec<Mutex<Vec<u8>>>,
+    /// What the slots wait for; not set without a client, and then every sample is welcome.
+    open_orders: OnceLock<Arc<OpenOrders>>,
 }
 
 impl Slots {
@@ -29,7 +34,7 @@ impl Slots {
             .map_err(|_| format!("no memory for {total} bytes of slots"))?;
         drop(room);
         let slots = (0..n_slots).map(|_| Mutex::new(vec![0; slot_size])).collect();
-        Ok(Self { slot_size, slots })
+        Ok(Self { slot_size, slots, open_orders: OnceLock::new() })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -68,13 +73,33 @@ impl Slots {
             .then_some(index)
     }
 
-    /// A buffer of the size of a slot.
-    pub(super) fn buffer(&self) -> Vec<u8> {
-        vec![0; self.slot_size]
+    pub(super) fn slot_size(&self) -> usize {
+        self.slot_size
     }
 
-    /// Puts a sample into a slot of [`Slots::index`], and what was there into `sample`.
-    pub(super) fn store(&self, index: usize, sample: &mut Vec<u8>) {
-        std::mem::swap(&mut *lock(&self.slots[index]), sample);
+    /// From now on a slot takes the sample of the order for which it waits alone.
+    pub(super) fn follow(&self, open_orders: Arc<OpenOrders>) {
+        // A medium has one client.
+        let _followed = self.open_orders.set(open_orders);
+    }
+
+    /// Whether the slot takes a sample of this order.
+    pub(super) fn awaits(&self, index: usize, order: u64) -> bool {
+        let order = (order != ANY_ORDER).then_some(order);
+        self.open_orders.get().is_none_or(|open| open.is_open(index, order))
+    }
+
+    /// Puts a sample into a slot of [`Slots::index`], and what was there into `sample`; `false`, and nothing is stored,
+    /// where the slot does not wait for it any more.
+    ///
+    /// The client closes an order before it reads the slot. So a sample of an order that was open is there before the
+    /// first read, and each later one finds the order closed, as the slot is locked meanwhile.
+    pub(super) fn store(&self, index: usize, order: u64, sample: &mut Vec<u8>) -> bool {
+        let mut slot = lock(&self.slots[index]);
+        let is_awaited = self.awaits(index, order);
+        if is_awaited {
+            std::mem::swap(&mut *slot, sample);
+        }
+        is_awaited
     }
 }

@@ -1,4 +1,8 @@
 //! The supplier's side.
+//!
+//! An owner that stops (SIGSTOP, a debugger, a machine that swaps) must not hold up what the supplier makes for others:
+//! after one wait in vain the writer is *stalled*. From then on nothing waits for that owner; each call looks whether a
+//! new connection was answered meanwhile, and until it was, returns at once.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,23 +12,27 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use super::address::{of_medium, reachable};
-use super::wire::{HEADER_LEN, STORED};
+use super::reaching::{Accepted, Reaching, Stop, is_quiet};
+use super::wire::{ANY_ORDER, HEADER_LEN, NATIVE_HEADER_LEN, STORED};
 use crate::error::os_text;
+use crate::transport::backoff::Backoff;
+use crate::transport::connecting::Hosts;
 use crate::transport::socket::{self, wait};
 use crate::{Endpoint, NetError};
 
 /// A blocked write checks this often whether it is to give up.
 const SLICE: Duration = Duration::from_millis(100);
+/// Longer time-outs could not be added to the time.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 /// A fence may come between a connection and its answer; a second one after that is no accident.
 const CONNECT_TRIES: u32 = 2;
-/// Asks the owner for its answer and stores nothing.
-const KNOCK: [u8; HEADER_LEN] = [0; HEADER_LEN];
 
-/// A connection to the owner of a TCP medium. Writes from several threads take turns.
+/// The way to the owner of a TCP medium. Writes from several threads take turns.
 #[derive(Debug)]
 pub struct TcpMediumWriter {
     address: String,
     endpoint: Endpoint,
+    hosts: Hosts,
     timeout: Duration,
     state: Mutex<State>,
 }
@@ -33,23 +41,21 @@ pub struct TcpMediumWriter {
 struct State {
     /// `None` after a write that failed: what the owner made of it is not known, so the next one begins anew.
     open: Option<Open>,
+    reaching: Option<Reaching>,
     /// The number of the newest connection.
     newest: u64,
+    /// Since when nothing waits for the owner any more, which has not answered in time.
+    stalled_at: Option<Instant>,
+    /// When a stalled owner is tried again, where its last connection has ended.
+    retry_at: Instant,
+    backoff: Backoff,
 }
 
+/// A connection that the owner has accepted, so that its next fence finds it.
 #[derive(Debug)]
 struct Open {
-    fd: OwnedFd,
+    accepted: Accepted,
     number: u64,
-    /// Whether the owner has answered, so that its next fence finds this connection.
-    is_accepted: bool,
-}
-
-impl Open {
-    /// The owner only answers: what can be read between writes is the end of a connection that it closed meanwhile.
-    fn is_quiet(&self) -> bool {
-        socket::read(&self.fd, &mut [0]) == Ok(None)
-    }
 }
 
 /// Why a write failed other than by the owner's refusal.
@@ -69,6 +75,14 @@ pub enum WriteError {
         /// Where.
         address: String,
         /// How long it was waited for.
+        seconds: String,
+    },
+    /// The owner took nothing or did not answer earlier, and still does not answer. Nothing was waited for.
+    #[error("the owner of the TCP medium at {address} has not answered for {seconds} s")]
+    Stalled {
+        /// Where.
+        address: String,
+        /// Since when.
         seconds: String,
     },
     /// `give_up` returned true.
@@ -99,23 +113,61 @@ pub enum WriteError {
 }
 
 impl TcpMediumWriter {
-    /// Connects to `address` (`host:port`). `timeout` limits the connecting, and later each wait for the owner.
+    /// A writer to `address` (`host:port`), which connects when it is used. `timeout` limits each wait for the owner.
     ///
     /// # Errors
-    /// [`NetError::BadEndpoint`] when it is no address, or on another machine and `allow_remote` is false;
-    /// [`NetError::Os`] when the owner cannot be reached.
+    /// [`NetError::BadEndpoint`] when it is no address, or on another machine and `allow_remote` is false.
+    pub fn new(address: &str, allow_remote: bool, timeout: Duration) -> Result<Self, NetError> {
+        let (endpoint, hosts) = reachable(address, allow_remote)?;
+        let timeout = timeout.min(LONGEST_TIMEOUT);
+        let now = Instant::now();
+        let state = State {
+            open: None,
+            reaching: None,
+            newest: 0,
+            stalled_at: None,
+            retry_at: now,
+            backoff: Backoff::new(u64::from(std::process::id())),
+        };
+        Ok(Self { address: address.to_owned(), endpoint, hosts, timeout, state: Mutex::new(state) })
+    }
+
+    /// As [`Self::new`], and connects at once. The owner need not have accepted the connection when this returns.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; [`NetError::Os`] when the owner cannot be reached.
     pub fn connect(address: &str, allow_remote: bool, timeout: Duration) -> Result<Self, NetError> {
-        let endpoint = reachable(address, allow_remote)?;
-        let connection = socket::connect(&endpoint, timeout).map_err(of_medium)?;
-        let open = Some(Open { fd: connection, number: 0, is_accepted: false });
-        let state = Mutex::new(State { open, newest: 0 });
-        Ok(Self { address: address.to_owned(), endpoint, timeout, state })
+        let writer = Self::new(address, allow_remote, timeout)?;
+        let deadline = Instant::now() + writer.timeout;
+        let mut reaching = Reaching::begin(&writer.endpoint, writer.hosts, Instant::now());
+        loop {
+            let now = Instant::now();
+            match reaching.poll(now) {
+                Some(Err(Stop::Unreachable(error))) => return Err(of_medium(error)),
+                _ if !reaching.is_connecting() => break,
+                _ => {}
+            }
+            let left = deadline.saturating_duration_since(now);
+            let Some((fd, write)) = reaching.waitable().filter(|_| !left.is_zero()) else {
+                let what = "cannot reach the owner of this TCP medium";
+                return Err(NetError::os(address, what, Errno::TIMEDOUT));
+            };
+            wait(fd.as_fd(), !write, write, left)?;
+        }
+        writer.lock().reaching = Some(reaching);
+        Ok(writer)
     }
 
     /// As given.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Whether the owner did not answer in time, and has not answered since: then no call waits for it.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.lock().stalled_at.is_some()
     }
 
     /// [`prepare`](Self::prepare) and [`write_prepared`](Self::write_prepared) in one.
@@ -128,7 +180,7 @@ impl TcpMediumWriter {
         data: &[u8],
         give_up: &mut dyn FnMut() -> bool,
     ) -> Result<bool, WriteError> {
-        let header = header(offset, data)?;
+        let header = header(offset, data, ANY_ORDER)?;
         let mut state = self.lock();
         let connection = self.connected(&mut state, give_up)?;
         self.store(&mut state, connection, &header, data, give_up)
@@ -149,6 +201,9 @@ impl TcpMediumWriter {
     /// Sends a sample over a connection of [`prepare`](Self::prepare) and waits until the owner has stored it; `false`
     /// when the owner refused it or is gone, and when that connection has ended. It never makes another one.
     ///
+    /// `order` is the number of the order, 0 where it is not known: an owner of softs-fast refuses samples of orders
+    /// that are not open any more.
+    ///
     /// `give_up` is asked every 100 ms of waiting.
     ///
     /// # Errors
@@ -158,9 +213,10 @@ impl TcpMediumWriter {
         connection: u64,
         offset: u64,
         data: &[u8],
+        order: u64,
         give_up: &mut dyn FnMut() -> bool,
     ) -> Result<bool, WriteError> {
-        let header = header(offset, data)?;
+        let header = header(offset, data, order)?;
         self.store(&mut self.lock(), connection, &header, data, give_up)
     }
 
@@ -169,61 +225,107 @@ impl TcpMediumWriter {
     }
 
     fn connected(&self, state: &mut State, give_up: &mut dyn FnMut() -> bool) -> Result<u64, WriteError> {
-        for _ in 0..CONNECT_TRIES {
-            let mut open = match state.open.take().filter(Open::is_quiet) {
-                Some(open) => open,
-                None => {
-                    let fd = socket::connect(&self.endpoint, self.timeout).map_err(of_medium)?;
-                    state.newest += 1;
-                    Open { fd, number: state.newest, is_accepted: false }
-                }
-            };
-            if !open.is_accepted {
-                match self.exchange(&open.fd, &KNOCK, &[], give_up) {
-                    Ok(STORED) => open.is_accepted = true,
-                    Ok(_) | Err(Stop::Gone) => continue,
-                    Err(stop) => return Err(self.failed(stop)),
-                }
-            }
-            let number = open.number;
-            state.open = Some(open);
-            return Ok(number);
+        state.open = state.open.take().filter(|open| is_quiet(&open.accepted.fd));
+        if let Some(open) = &state.open {
+            return Ok(open.number);
         }
-        Err(self.failed(Stop::Gone))
+        let deadline = Instant::now() + self.timeout;
+        for _ in 0..CONNECT_TRIES {
+            match self.reach(state, deadline, give_up) {
+                Ok(accepted) => {
+                    state.newest += 1;
+                    state.stalled_at = None;
+                    state.backoff.reset();
+                    state.open = Some(Open { accepted, number: state.newest });
+                    return Ok(state.newest);
+                }
+                Err(Stop::Gone) if state.stalled_at.is_none() => {}
+                Err(stop) => return Err(self.failed(state, stop)),
+            }
+        }
+        Err(self.failed(state, Stop::Gone))
+    }
+
+    /// A connection that the owner has answered. While the owner is stalled, nothing is waited for.
+    fn reach(
+        &self,
+        state: &mut State,
+        deadline: Instant,
+        give_up: &mut dyn FnMut() -> bool,
+    ) -> Result<Accepted, Stop> {
+        loop {
+            let now = Instant::now();
+            let is_stalled = state.stalled_at.is_some();
+            if is_stalled && state.reaching.is_none() && now < state.retry_at {
+                return Err(Stop::TimedOut);
+            }
+            let reaching =
+                state.reaching.get_or_insert_with(|| Reaching::begin(&self.endpoint, self.hosts, now));
+            if let Some(outcome) = reaching.poll(now) {
+                state.reaching = None;
+                return match outcome {
+                    Err(Stop::Gone | Stop::TimedOut | Stop::Os(_)) if is_stalled => {
+                        state.retry_at = now + state.backoff.after_failure();
+                        Err(Stop::TimedOut)
+                    }
+                    outcome => outcome,
+                };
+            }
+            if is_stalled {
+                return Err(Stop::TimedOut);
+            }
+            // Without anything to wait for the attempt is over, and the next look at it tells how.
+            if let Some((fd, write)) = reaching.waitable() {
+                wait_until(&fd, write, deadline, give_up)?;
+            }
+        }
     }
 
     fn store(
         &self,
         state: &mut State,
         connection: u64,
-        header: &[u8],
+        header: &Header,
         data: &[u8],
         give_up: &mut dyn FnMut() -> bool,
     ) -> Result<bool, WriteError> {
         // A newer one, made for another thread, is not for this caller: it was checked before that was made.
         let Some(open) =
-            state.open.take_if(|open| open.number == connection && open.is_accepted).filter(Open::is_quiet)
+            state.open.take_if(|open| open.number == connection).filter(|open| is_quiet(&open.accepted.fd))
         else {
             return Ok(false);
         };
-        match self.exchange(&open.fd, header, data, give_up) {
+        let Accepted { fd, is_native } = &open.accepted;
+        let header = if *is_native { &header[..] } else { &header[..HEADER_LEN] };
+        match self.exchange(fd, header, data, give_up) {
             Ok(STORED) => {
                 state.open = Some(open);
                 Ok(true)
             }
             Ok(_) | Err(Stop::Gone) => Ok(false),
-            Err(stop) => Err(self.failed(stop)),
+            Err(stop) => Err(self.failed(state, stop)),
         }
     }
 
-    fn failed(&self, stop: Stop) -> WriteError {
+    fn failed(&self, state: &mut State, stop: Stop) -> WriteError {
         let address = self.address.clone();
         match stop {
             Stop::Gone => WriteError::HungUp { address },
-            Stop::TimedOut => {
-                WriteError::TimedOut { address, seconds: format!("{:.1}", self.timeout.as_secs_f64()) }
-            }
+            Stop::TimedOut => match state.stalled_at {
+                None => {
+                    state.stalled_at = Some(Instant::now());
+                    WriteError::TimedOut { address, seconds: format!("{:.1}", self.timeout.as_secs_f64()) }
+                }
+                Some(since) => {
+                    let seconds = format!("{:.1}", (since.elapsed() + self.timeout).as_secs_f64());
+                    WriteError::Stalled { address, seconds }
+                }
+            },
             Stop::Interrupted => WriteError::Interrupted { address },
+            Stop::Unreachable(error) => {
+                state.stalled_at = None;
+                WriteError::Unreachable(of_medium(error))
+            }
             Stop::Os(error) => WriteError::Os { address, why: os_text(error) },
         }
     }
@@ -242,7 +344,7 @@ impl TcpMediumWriter {
             while !bytes.is_empty() {
                 match send(fd, bytes, flags | SendFlags::NOSIGNAL) {
                     Ok(n) => bytes = &bytes[n..],
-                    Err(Errno::AGAIN) => self.wait(fd, false, give_up)?,
+                    Err(Errno::AGAIN) => self.wait(fd, true, give_up)?,
                     Err(Errno::INTR) => {}
                     Err(error) => return Err(Stop::from(error)),
                 }
@@ -253,53 +355,48 @@ impl TcpMediumWriter {
             match socket::read(fd, &mut answer)? {
                 Some(0) => return Err(Stop::Gone),
                 Some(_) => return Ok(answer[0]),
-                None => self.wait(fd, true, give_up)?,
+                None => self.wait(fd, false, give_up)?,
             }
         }
     }
 
-    /// Waits until the socket can be read or written.
-    fn wait(&self, fd: &OwnedFd, read: bool, give_up: &mut dyn FnMut() -> bool) -> Result<(), Stop> {
-        let deadline = Instant::now().checked_add(self.timeout);
-        loop {
-            let left = deadline.map_or(SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Err(Stop::TimedOut);
-            }
-            if wait(fd.as_fd(), read, !read, left.min(SLICE)).map_err(|_| Stop::Os(Errno::NOMEM))? {
-                return Ok(());
-            }
-            if give_up() {
-                return Err(Stop::Interrupted);
-            }
+    /// Waits for the owner to take or to send something.
+    fn wait(&self, fd: &OwnedFd, write: bool, give_up: &mut dyn FnMut() -> bool) -> Result<(), Stop> {
+        wait_until(fd, write, Instant::now() + self.timeout, give_up)
+    }
+}
+
+/// Waits until the socket can be written, or else read.
+fn wait_until(
+    fd: &OwnedFd,
+    write: bool,
+    deadline: Instant,
+    give_up: &mut dyn FnMut() -> bool,
+) -> Result<(), Stop> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Stop::TimedOut);
+        }
+        if wait(fd.as_fd(), !write, write, left.min(SLICE)).map_err(|_| Stop::Os(Errno::NOMEM))? {
+            return Ok(());
+        }
+        if give_up() {
+            return Err(Stop::Interrupted);
         }
     }
 }
 
-fn header(offset: u64, data: &[u8]) -> Result<[u8; HEADER_LEN], WriteError> {
+/// A native header; that of softs is its beginning.
+type Header = [u8; NATIVE_HEADER_LEN];
+
+fn header(offset: u64, data: &[u8], order: u64) -> Result<Header, WriteError> {
     let (Ok(offset32), Ok(len32)) = (u32::try_from(offset), u32::try_from(data.len())) else {
         return Err(WriteError::TooFar { offset, len: data.len() });
     };
-    let mut header = [0; HEADER_LEN];
+    let mut header = [0; NATIVE_HEADER_LEN];
     header[..4].copy_from_slice(&offset32.to_be_bytes());
-    header[4..].copy_from_slice(&len32.to_be_bytes());
+    header[4..HEADER_LEN].copy_from_slice(&len32.to_be_bytes());
+    header[HEADER_LEN..].copy_from_slice(&order.to_be_bytes());
     Ok(header)
-}
-
-/// Why an exchange ended early.
-enum Stop {
-    Gone,
-    TimedOut,
-    Interrupted,
-    Os(Errno),
-}
-
-impl From<Errno> for Stop {
-    fn from(error: Errno) -> Self {
-        match error {
-            Errno::PIPE | Errno::CONNRESET | Errno::CONNABORTED => Self::Gone,
-            Errno::TIMEDOUT => Self::TimedOut,
-            error => Self::Os(error),
-        }
-    }
 }

@@ -66,8 +66,12 @@ impl Acceptor {
                 Accepted::NoPeer => break,
                 Accepted::Foreigner { uid } => {
                     let (endpoint, ours) = (listener.local_endpoint(), socket::own_uid());
+                    let theirs = match uid {
+                        Some(uid) => format!("it comes from user {uid}"),
+                        None => "the system does not tell its user".to_owned(),
+                    };
                     found.push(Err(format!(
-                        "refused a connection to {endpoint}: it comes from user {uid}, and this is user {ours}"
+                        "refused a connection to {endpoint}: {theirs}, and this is user {ours}"
                     )));
                 }
                 Accepted::Full(error) => {

@@ -1,4 +1,5 @@
-//! A peer's link to its broker: connects, runs a state machine, and connects again when the connection was lost.
+//! A peer's link to its broker: connects, runs a state machine, and connects again when the connection was lost. No
+//! step of it waits for anything.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,14 +13,15 @@ use softs_proto::wire::Message;
 use softs_proto::zmtp::{Event, Role};
 
 use crate::error::NetError;
+use crate::transport::backoff::Backoff;
+use crate::transport::connecting::Connecting;
 use crate::transport::connection::Connection;
 use crate::transport::endpoint::Endpoint;
+use crate::transport::nonce::nonce;
 use crate::transport::spin::{self, Spin};
 
-/// A connection attempt may take this long; only a TCP peer that does not answer makes it wait at all.
+/// An address of a TCP endpoint that has not answered for so long is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-const FIRST_DELAY: Duration = Duration::from_millis(10);
-const LONGEST_DELAY: Duration = Duration::from_millis(200);
 /// A read that returns less than this has emptied the socket.
 const FULL_READ: usize = 32 << 10;
 
@@ -43,8 +45,10 @@ pub(crate) struct BrokerLink<M> {
     pub(crate) machine: M,
     endpoint: Endpoint,
     connection: Option<Connected>,
+    connecting: Option<Connecting>,
+    /// When the next attempt to connect begins, where there is neither a connection nor an attempt.
     attempt_at: Instant,
-    delay: Duration,
+    backoff: Backoff,
     /// Why there is no connection.
     error: Option<NetError>,
     message: Message,
@@ -67,8 +71,6 @@ impl std::fmt::Debug for Fence {
 #[derive(Debug)]
 struct Connected {
     connection: Connection,
-    /// A second handle on the socket, for threads that wait on it without the lock.
-    waitable: Arc<OwnedFd>,
     unwritten: bool,
     ready: bool,
 }
@@ -87,8 +89,10 @@ impl<M: PeerMachine> BrokerLink<M> {
             machine,
             endpoint,
             connection: None,
+            connecting: None,
             attempt_at: now,
-            delay: FIRST_DELAY,
+            // A system without random numbers still has different processes.
+            backoff: Backoff::new(nonce().unwrap_or_else(|_| u64::from(std::process::id()))),
             error: None,
             message: Message::new(),
             spin: Spin::new(spin),
@@ -122,9 +126,9 @@ impl<M: PeerMachine> BrokerLink<M> {
         records
     }
 
-    /// Connects if it is time, reads what has arrived, writes what is due. Never blocks but for [`CONNECT_TIMEOUT`].
+    /// Connects if it is time, reads what has arrived, writes what is due. Never blocks.
     pub(crate) fn turn(&mut self, now: Instant) {
-        if self.connection.is_none() && now >= self.attempt_at {
+        if self.connection.is_none() {
             self.connect(now);
         }
         if let Err(error) = self.exchange(now) {
@@ -141,11 +145,12 @@ impl<M: PeerMachine> BrokerLink<M> {
 
     /// What a thread should wait for before the next turn.
     pub(crate) fn waitable(&self) -> Waitable {
-        let (socket, attempt_at) = match &self.connection {
-            Some(c) => (Some((c.waitable.clone(), c.unwritten)), None),
-            None => (None, Some(self.attempt_at)),
+        let (socket, connect_at) = match (&self.connection, &self.connecting) {
+            (Some(c), _) => (Some((c.connection.socket(), c.unwritten)), None),
+            (None, Some(attempt)) => (attempt.waitable(), attempt.deadline()),
+            (None, None) => (None, Some(self.attempt_at)),
         };
-        let until = [attempt_at, self.machine.poll_timeout()].into_iter().flatten().min();
+        let until = [connect_at, self.machine.poll_timeout()].into_iter().flatten().min();
         Waitable { socket, until, spin: Duration::ZERO }
     }
 
@@ -164,24 +169,33 @@ impl<M: PeerMachine> BrokerLink<M> {
     }
 
     pub(crate) fn close(&mut self) {
+        self.connecting = None;
         if self.connection.take().is_some() {
             self.fence_due = true;
             self.machine.handle_disconnected();
         }
     }
 
+    /// Begins an attempt to connect, or goes on with it.
     fn connect(&mut self, now: Instant) {
-        let connected =
-            Connection::connect_as(M::ROLE, &self.endpoint, CONNECT_TIMEOUT).and_then(|connection| {
-                let waitable = connection.as_fd().try_clone_to_owned().map_err(|e| NetError::Os {
-                    endpoint: self.endpoint.as_str().to_owned(),
-                    what: "duplicate the socket".to_owned(),
-                    why: e.to_string(),
-                })?;
-                Ok(Connected { connection, waitable: Arc::new(waitable), unwritten: true, ready: false })
-            });
-        match connected {
-            Ok(connected) => self.connection = Some(connected),
+        if self.connecting.is_none() && now < self.attempt_at {
+            return;
+        }
+        let attempt =
+            self.connecting.get_or_insert_with(|| Connecting::begin(&self.endpoint, CONNECT_TIMEOUT, now));
+        let Some(outcome) = attempt.poll(now) else {
+            if let Some(error) = attempt.is_slow(now).filter(|_| self.error.is_none()) {
+                self.report(&error);
+                self.error = Some(error);
+            }
+            return;
+        };
+        self.connecting = None;
+        match outcome {
+            Ok(socket) => {
+                let connection = Connection::over(socket, M::ROLE, &self.endpoint);
+                self.connection = Some(Connected { connection, unwritten: true, ready: false });
+            }
             Err(error) => self.lose(now, error),
         }
     }
@@ -204,7 +218,7 @@ impl<M: PeerMachine> BrokerLink<M> {
                         }
                         self.fence_due = false;
                         connected.ready = true;
-                        self.delay = FIRST_DELAY;
+                        self.backoff.reset();
                         self.error = None;
                         self.log.push_back(LogRecord {
                             level: Level::Info,
@@ -243,14 +257,15 @@ impl<M: PeerMachine> BrokerLink<M> {
         }
         // One line when the state changes, not one per attempt.
         if was_ready || self.error.is_none() {
-            self.log.push_back(LogRecord {
-                level: Level::Warning,
-                text: format!("{error}; trying again until it is there"),
-            });
+            self.report(&error);
         }
         self.error = Some(error);
-        self.attempt_at = now + self.delay;
-        self.delay = (self.delay * 2).min(LONGEST_DELAY);
+        self.attempt_at = now + self.backoff.after_failure();
+    }
+
+    fn report(&mut self, error: &NetError) {
+        let text = format!("{error}; trying again until it is there");
+        self.log.push_back(LogRecord { level: Level::Warning, text });
     }
 }
 

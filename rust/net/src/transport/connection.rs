@@ -1,6 +1,7 @@
 //! A peer's connection to one endpoint of a broker: bytes one way, messages the other. It never waits; its owner does.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use softs_proto::Dialect;
@@ -9,6 +10,7 @@ use softs_proto::zmtp::{Codec, Event, Role};
 
 use crate::NetError;
 use crate::error::os_text;
+use crate::transport::connecting::connect;
 use crate::transport::endpoint::Endpoint;
 use crate::transport::socket;
 
@@ -19,29 +21,26 @@ const READ_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Connection {
     endpoint: Endpoint,
-    fd: OwnedFd,
+    /// Shared with threads that wait on it without the lock of its owner.
+    fd: Arc<OwnedFd>,
     codec: Codec,
 }
 
 impl Connection {
     /// Connects and queues the greeting. The handshake goes on in [`Connection::flush`] and [`Connection::receive`],
-    /// and its end is the event `Ready`. Looking up a host name is not bounded by `timeout`.
+    /// and its end is the event `Ready`.
     ///
     /// # Errors
     /// [`NetError::NoBroker`] when no process accepts within `timeout`, [`NetError::ForeignOwner`] when the listener of
     /// an ipc endpoint runs neither as our user nor as root, [`NetError::BadEndpoint`] for a wildcard or an unknown
     /// host, [`NetError::Os`].
     pub fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Self, NetError> {
-        Self::connect_as(Role::Dealer, endpoint, timeout)
+        Ok(Self::over(connect(endpoint, timeout)?, Role::Dealer, endpoint))
     }
 
-    /// As [`Connection::connect`], as another kind of peer.
-    pub(crate) fn connect_as(role: Role, endpoint: &Endpoint, timeout: Duration) -> Result<Self, NetError> {
-        Ok(Self {
-            endpoint: endpoint.clone(),
-            fd: socket::connect(endpoint, timeout)?,
-            codec: Codec::new(role),
-        })
+    /// Over a socket that is connected, as any kind of peer.
+    pub(crate) fn over(fd: Arc<OwnedFd>, role: Role, endpoint: &Endpoint) -> Self {
+        Self { endpoint: endpoint.clone(), fd, codec: Codec::new(role) }
     }
 
     /// Where it is connected to.
@@ -54,6 +53,11 @@ impl Connection {
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The socket, for threads that wait on it without the lock of the connection's owner.
+    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
     }
 
     /// What both ends agreed to speak; `None` until the handshake is over.

@@ -58,6 +58,11 @@ impl Endpoint {
         !matches!(self.address, Address::Tcp { .. })
     }
 
+    /// Whether its host is a name that has to be looked up, which may take long.
+    pub(crate) fn is_named(&self) -> bool {
+        matches!(self.address, Address::Tcp { host: Host::Name(_), .. })
+    }
+
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }

@@ -1,5 +1,5 @@
-//! A broker's listening sockets: bound so that exactly one broker owns an endpoint, and that only our own user gets in
-//! by ipc.
+//! A broker's listening sockets: bound so that exactly one broker owns an endpoint, and that only our own user gets in,
+//! unless other machines are welcome.
 
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
@@ -18,6 +18,7 @@ use crate::error::os_text;
 use crate::transport::endpoint::{Address, Endpoint, Host};
 use crate::transport::path_lock::PathLock;
 use crate::transport::socket::{self, KeepAlive};
+use crate::transport::tcp_owner::{Owner, TcpOwners};
 
 /// Connections that may wait to be accepted; the kernel cuts it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -40,7 +41,10 @@ pub(crate) enum Accepted {
     /// A new connection, non-blocking.
     Peer(OwnedFd),
     /// A process of another user connected and was refused.
-    Foreigner { uid: u32 },
+    Foreigner {
+        /// `None` where the system does not tell.
+        uid: Option<u32>,
+    },
     /// No connection waits.
     NoPeer,
     /// The connection ended before it was accepted; try again.
@@ -51,10 +55,15 @@ pub(crate) enum Accepted {
 
 #[derive(Debug)]
 enum Kind {
-    Tcp,
+    /// With what checks the users, unless other machines are welcome.
+    Tcp(Option<TcpOwners>),
     Abstract,
     // The field order is the order of removal: the socket, its lock, and the directory where that is ours.
-    Path { _socket: OwnedPath, _lock: PathLock, _directory: Option<OwnedDirectory> },
+    Path {
+        _socket: OwnedPath,
+        _lock: PathLock,
+        _directory: Option<OwnedDirectory>,
+    },
 }
 
 impl Listener {
@@ -112,15 +121,19 @@ impl Listener {
             // accept() hands on network errors of the connection that it was to return.
             Err(_) => return Accepted::Gone,
         };
-        if let Kind::Tcp = self.kind {
-            return match socket::prepare_tcp(&fd, self.keep_alive) {
-                Ok(()) => Accepted::Peer(fd),
-                Err(_) => Accepted::Gone,
+        if let Kind::Tcp(owners) = &self.kind {
+            return match owners.as_ref().map_or(Owner::Welcome, |owners| owners.of_peer(&fd)) {
+                Owner::Gone => Accepted::Gone,
+                Owner::Foreign(uid) => Accepted::Foreigner { uid },
+                Owner::Welcome => match socket::prepare_tcp(&fd, self.keep_alive) {
+                    Ok(()) => Accepted::Peer(fd),
+                    Err(_) => Accepted::Gone,
+                },
             };
         }
         match socket::peer_uid(&fd) {
             Ok(uid) if uid == socket::own_uid() => Accepted::Peer(fd),
-            Ok(uid) => Accepted::Foreigner { uid },
+            Ok(uid) => Accepted::Foreigner { uid: Some(uid) },
             Err(_) => Accepted::Gone,
         }
     }
@@ -155,7 +168,10 @@ fn bind_tcp(
         Ok((SocketAddr::try_from(rustix::net::getsockname(&fd)?)?, fd))
     };
     match listen() {
-        Ok((bound, fd)) => Ok((format!("tcp://{bound}"), fd, Kind::Tcp)),
+        Ok((bound, fd)) => {
+            let owners = (!allow_remote).then(TcpOwners::new);
+            Ok((format!("tcp://{bound}"), fd, Kind::Tcp(owners)))
+        }
         Err(Errno::ADDRINUSE) => Err(NetError::EndpointInUse { endpoint: text.to_owned(), pid: None }),
         Err(error) => Err(NetError::os(text, "cannot listen", error)),
     }

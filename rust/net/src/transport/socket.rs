@@ -1,7 +1,7 @@
 //! One stream socket: made, connected, read, written, waited for. All of them are non-blocking and close-on-exec.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -75,48 +75,34 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec: duration.subsec_nanos().into() }
 }
 
-/// Connects to `endpoint` within `timeout` and checks, on ipc, that the listener runs as our user or as root.
-pub(crate) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<OwnedFd, NetError> {
+/// Connects to an ipc endpoint within `timeout`, and checks that the listener runs as our user or as root.
+pub(crate) fn connect_local(endpoint: &Endpoint, timeout: Duration) -> Result<OwnedFd, NetError> {
     let text = endpoint.as_str();
-    let no_broker = |error: Errno| NetError::NoBroker {
-        endpoint: text.to_owned(),
-        why: match error {
-            Errno::AGAIN => format!("it accepted no connection for {:.1} s", timeout.as_secs_f64()),
-            other => os_text(other),
-        },
-    };
-    match endpoint.address() {
-        Address::FreshPath => Err(NetError::bad_endpoint(
+    if let Address::FreshPath = endpoint.address() {
+        return Err(NetError::bad_endpoint(
             text,
             "a wildcard can be bound, not connected to; use the endpoint that the broker reports",
-        )),
-        Address::Tcp { port: 0, .. } => Err(NetError::bad_endpoint(
-            text,
-            "port 0 can be bound, not connected to; use the endpoint that the broker reports",
-        )),
-        Address::Path(_) | Address::Abstract(_) => {
-            let fd = connect_unix(endpoint, timeout).map_err(no_broker)?;
-            let theirs = peer_uid(&fd).map_err(|error| {
-                NetError::os(text, "cannot read the owner of the process that listens there", error)
-            })?;
-            let ours = own_uid();
-            if theirs != ours && theirs != 0 {
-                return Err(NetError::ForeignOwner { endpoint: text.to_owned(), theirs, ours });
-            }
-            Ok(fd)
-        }
-        Address::Tcp { host, port } => {
-            let deadline = Instant::now() + timeout;
-            let mut last = Errno::CONNREFUSED;
-            for address in endpoint.resolve(host, *port)? {
-                match connect_tcp(address, deadline) {
-                    Ok(fd) => return Ok(fd),
-                    Err(error) => last = error,
-                }
-            }
-            Err(no_broker(last))
-        }
+        ));
     }
+    let fd = connect_unix(endpoint, timeout).map_err(|error| no_broker(endpoint, timeout, error))?;
+    let theirs = peer_uid(&fd).map_err(|error| {
+        NetError::os(text, "cannot read the owner of the process that listens there", error)
+    })?;
+    let ours = own_uid();
+    if theirs != ours && theirs != 0 {
+        return Err(NetError::ForeignOwner { endpoint: text.to_owned(), theirs, ours });
+    }
+    Ok(fd)
+}
+
+/// The error of an attempt to connect that ended like this after `timeout` at most.
+pub(crate) fn no_broker(endpoint: &Endpoint, timeout: Duration, error: Errno) -> NetError {
+    let why = match error {
+        Errno::AGAIN if timeout.is_zero() => "too many connections wait to be accepted".to_owned(),
+        Errno::AGAIN => format!("it accepted no connection for {:.1} s", timeout.as_secs_f64()),
+        other => os_text(other),
+    };
+    NetError::NoBroker { endpoint: endpoint.to_string(), why }
 }
 
 /// The address of an ipc endpoint; [`Errno::INVAL`] for others.
@@ -131,6 +117,11 @@ pub(crate) fn unix_address(endpoint: &Endpoint) -> Result<SocketAddrUnix, Errno>
 /// Connects to an ipc endpoint. A full backlog is waited for, [`Errno::AGAIN`] when that took too long.
 pub(crate) fn connect_unix(endpoint: &Endpoint, timeout: Duration) -> Result<OwnedFd, Errno> {
     let address = unix_address(endpoint)?;
+    if timeout.is_zero() {
+        let fd = stream_socket(AddressFamily::UNIX, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        rustix::net::connect(&fd, &address)?;
+        return Ok(fd);
+    }
     let fd = stream_socket(AddressFamily::UNIX, SocketFlags::CLOEXEC)?;
     let deadline = Instant::now() + timeout;
     // Only a blocking connect() waits for room in the backlog: poll() reports an unconnected Unix socket as writable.
@@ -146,35 +137,6 @@ pub(crate) fn connect_unix(endpoint: &Endpoint, timeout: Duration) -> Result<Own
         }
     }
     rustix::io::ioctl_fionbio(&fd, true)?;
-    Ok(fd)
-}
-
-fn connect_tcp(address: SocketAddr, deadline: Instant) -> Result<OwnedFd, Errno> {
-    let fd = stream_socket(tcp_family(address), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    prepare_tcp(&fd, KeepAlive::default())?;
-    connect_from(fd, address, deadline)
-}
-
-fn connect_from(fd: OwnedFd, address: SocketAddr, deadline: Instant) -> Result<OwnedFd, Errno> {
-    match rustix::net::connect(&fd, &address) {
-        Ok(()) => {}
-        Err(Errno::INPROGRESS | Errno::INTR) => {
-            while !wait(fd.as_fd(), false, true, deadline.saturating_duration_since(Instant::now()))
-                .map_err(|_| Errno::NOMEM)?
-            {
-                if Instant::now() >= deadline {
-                    return Err(Errno::TIMEDOUT);
-                }
-            }
-            sockopt::socket_error(&fd)??;
-        }
-        Err(error) => return Err(error),
-    }
-    // A port of the range that the kernel picks from can, when it has no listener, connect to itself.
-    let own = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?;
-    if own == address {
-        return Err(Errno::CONNREFUSED);
-    }
     Ok(fd)
 }
 
@@ -263,6 +225,7 @@ pub(crate) fn hang_up(fd: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -315,15 +278,5 @@ mod tests {
         assert_eq!(sockopt::tcp_keepintvl(&fd).unwrap(), keep_alive.interval);
         assert_eq!(sockopt::tcp_keepcnt(&fd).unwrap(), keep_alive.count);
         assert_eq!(sockopt::tcp_user_timeout(&fd).unwrap(), 11_000);
-    }
-
-    #[test]
-    fn a_free_port_does_not_answer_itself() {
-        let fd = stream_socket(AddressFamily::INET, SocketFlags::CLOEXEC).unwrap();
-        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        rustix::net::bind(&fd, &any).unwrap();
-        let own = SocketAddr::try_from(rustix::net::getsockname(&fd).unwrap()).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        assert!(matches!(connect_from(fd, own, deadline), Err(Errno::CONNREFUSED)));
     }
 }

@@ -13,7 +13,6 @@
 
 use std::sync::Arc;
 
-use regex::RegexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::client_queues::{ClientQueues, ProductQueue};
@@ -22,7 +21,7 @@ use super::ids::{ClientKey, InterestKey, InterestTag, OrderKey, ProductKey, Prod
 use super::ids::{SetKey, SetTag, SupplierKey, SupplierTag};
 use super::orders::{OrderId, OrderTable};
 use super::slab::{Linked, Links, List, Slab};
-use crate::patterns;
+use crate::patterns::{self, Patterns};
 
 /// Products without orders that stay in the table, so that ordering one at a time does not match each of them again.
 const MAX_IDLE_PRODUCTS: usize = 16_384;
@@ -74,7 +73,7 @@ impl Linked<InterestTag> for Interest {
 pub(super) struct PatternSet {
     pub(super) patterns: Arc<[Box<str>]>,
     /// Those patterns that are more than a name.
-    regexes: Option<RegexSet>,
+    regexes: Option<Patterns>,
     pub(super) suppliers: u32,
     /// The native ones of them.
     pub(super) natives: FxHashSet<SupplierKey>,

@@ -1,5 +1,8 @@
 //! Configuration of a client.
 
+use std::sync::Arc;
+
+use super::open_orders::OpenOrders;
 use super::sequence::Share;
 
 /// What a client is made of.
@@ -26,6 +29,8 @@ pub struct Config {
     pub block: u32,
     /// Which sequence numbers its samples have.
     pub share: Share,
+    /// Where the client notes which orders are with the broker; for no slot, unless its medium asks for that.
+    pub open_orders: Arc<OpenOrders>,
 }
 
 impl Default for Config {
@@ -42,6 +47,7 @@ impl Default for Config {
             prefetch: None,
             block: 1,
             share: Share::default(),
+            open_orders: Arc::default(),
         }
     }
 }

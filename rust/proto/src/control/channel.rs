@@ -1,6 +1,7 @@
 //! The broker's end of the control channel.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::model::Model;
@@ -10,6 +11,7 @@ use crate::broker::PeerId;
 use crate::limits::MAX_GENERATION;
 use crate::log::{Level, LogRecord};
 use crate::wire::{ControlReply, ControlRequest, ControlStats, Message, ModelRef, Publication};
+use crate::zmtp::SharedMessage;
 
 /// Subscribers that have waited for this long without a model are worth a warning.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,6 +30,8 @@ pub enum Endpoint {
 #[derive(Debug, Default)]
 pub struct Control {
     model: Option<Model>,
+    /// The publication of the model of now, one for all subscribers; made when the first one gets it.
+    published: Option<Arc<SharedMessage>>,
     /// Whether a leader has set a model in the life of this broker: that is newer than whatever students remember.
     is_set: bool,
     /// The nonce of the last SET_MODEL that was carried out, and its generation.
@@ -113,16 +117,22 @@ impl Control {
         self.waiting.filter(|waiting| !waiting.warned).map(|waiting| waiting.since + PATIENCE)
     }
 
-    /// Puts the next message into `out`, which must be empty; returns its receiver.
-    pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
-        // Workers first: students wait for their samples.
-        if let Some((peer, topic)) = self.subscriptions.next() {
-            match (topic, &self.model) {
-                (Topic::Model, Some(model)) => Publication::Model(model.as_ref()).encode(out),
-                _ => Publication::Stop.encode(out),
+    /// The next publication, and its receiver. To be drained before [`Control::poll_transmit`]: students wait for the
+    /// samples of workers.
+    pub fn poll_publication(&mut self) -> Option<(PeerId, Arc<SharedMessage>)> {
+        let (peer, topic) = self.subscriptions.next()?;
+        let shared = match (topic, &self.model) {
+            (Topic::Model, Some(model)) => {
+                let encoded = || encode(&Publication::Model(model.as_ref()));
+                Arc::clone(self.published.get_or_insert_with(encoded))
             }
-            return Some(peer);
-        }
+            _ => encode(&Publication::Stop),
+        };
+        Some((peer, shared))
+    }
+
+    /// Puts the next answer into `out`, which must be empty; returns its receiver.
+    pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
         let (peer, message) = self.replies.pop_front()?;
         *out = message;
         Some(peer)
@@ -243,6 +253,7 @@ impl Control {
 
     fn publish(&mut self, model: Model) {
         self.model = Some(model);
+        self.published = None;
         self.subscriptions.publish(Topic::Model);
     }
 
@@ -261,6 +272,12 @@ impl Control {
     fn tell(&mut self, level: Level, text: String) {
         self.log.push_back(LogRecord { level, text });
     }
+}
+
+fn encode(publication: &Publication<'_>) -> Arc<SharedMessage> {
+    let mut message = Message::new();
+    publication.encode(&mut message);
+    SharedMessage::new(message)
 }
 
 fn student(rank: u32) -> String {

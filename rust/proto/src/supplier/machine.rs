@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use super::config::Config;
 use super::credit::Credit;
 use super::lanes::{LaneChange, LaneId, Lanes};
+use super::postponed::Postponed;
 use super::work::{Lease, Work};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::{Level, LogRecord};
-use crate::wire::{Message, SupplierRequest, ToSupplier};
+use crate::wire::{LeaseRef, Message, SupplierRequest, ToSupplier};
 
 /// Results wait at most this long for others to join their message, as long as there is other work to do.
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
@@ -35,6 +36,7 @@ pub struct Supplier {
     done: Vec<u64>,
     failed: Vec<(u64, String)>,
     returned: Vec<u64>,
+    postponed: Postponed,
     oldest_result_at: Option<Instant>,
     /// Softs dialect: the one result to send, and what else is due.
     softs_done: Option<(String, bool)>,
@@ -78,6 +80,7 @@ impl Supplier {
             done: Vec::new(),
             failed: Vec::new(),
             returned: Vec::new(),
+            postponed: Postponed::default(),
             oldest_result_at: None,
             softs_done: None,
             hello_due: false,
@@ -178,6 +181,29 @@ impl Supplier {
         self.oldest_result_at.get_or_insert(now);
     }
 
+    /// The current lease cannot be served at present, and that is not this supplier's fault: its client takes no samples.
+    /// The broker gets it back after a pause, and meanwhile leases others to this supplier as if it did not have this
+    /// one. `text` is the error for the client where the lease cannot be kept or cannot be returned.
+    pub fn postpone(&mut self, now: Instant, text: String) {
+        let Some(Work { lease: Lease::Native(lease), connection, .. }) = self.current else {
+            return self.finish(now, Err(text));
+        };
+        if self.postponed.is_full() {
+            return self.finish(now, Err(text));
+        }
+        self.current = None;
+        self.begun_at = None;
+        if connection != self.connection || self.dialect.is_none() {
+            return;
+        }
+        if self.leaving {
+            self.returned.push(lease);
+        } else {
+            self.postponed.push(now, lease);
+            self.ready_due = true;
+        }
+    }
+
     /// Returns leases that wait behind a call that takes long, and asks for no more meanwhile.
     pub fn return_unstarted(&mut self) {
         if self.queue.is_empty() {
@@ -220,6 +246,7 @@ impl Supplier {
             return;
         }
         self.return_unstarted();
+        self.returned.extend(self.postponed.take_all());
         self.leaving = true;
         self.ready_due = false;
         self.goodbye_due = self.dialect.is_some();
@@ -244,6 +271,7 @@ impl Supplier {
         self.done.clear();
         self.failed.clear();
         self.returned.clear();
+        self.postponed = Postponed::default();
         self.oldest_result_at = None;
         self.softs_done = None;
         self.next_softs_hello = None;
@@ -268,16 +296,34 @@ impl Supplier {
             },
             Ok(ToSupplier::Work { order_id, product_id, address, offset }) => {
                 let lease = Lease::Softs(order_id.to_owned());
-                self.enqueue(now, lease, Arc::from(product_id), Arc::from(address), (offset, 0), 0);
+                self.enqueue(Work {
+                    product_id: Arc::from(product_id),
+                    address: Arc::from(address),
+                    offset,
+                    slot_size: 0,
+                    sequence: 0,
+                    order: 0,
+                    lease,
+                    connection: self.connection,
+                    leased_at: now,
+                });
             }
             Ok(ToSupplier::Works(groups)) => {
                 for group in groups {
                     let (product, address): (Arc<str>, Arc<str>) =
                         (Arc::from(group.product_id), Arc::from(group.address));
-                    for (lease, offset, sequence) in group.leases {
-                        let lease = Lease::Native(lease);
-                        let place = (offset, group.slot_size);
-                        self.enqueue(now, lease, product.clone(), address.clone(), place, sequence);
+                    for LeaseRef { lease, offset, sequence, order } in group.leases {
+                        self.enqueue(Work {
+                            product_id: product.clone(),
+                            address: address.clone(),
+                            offset,
+                            slot_size: group.slot_size,
+                            sequence,
+                            order,
+                            lease: Lease::Native(lease),
+                            connection: self.connection,
+                            leased_at: now,
+                        });
                     }
                 }
             }
@@ -301,7 +347,7 @@ impl Supplier {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let flush = self.oldest_result_at.map(|at| at + FLUSH_AFTER);
         let hello = self.next_softs_hello.filter(|_| self.current.is_none());
-        [flush, hello].into_iter().flatten().min()
+        [flush, hello, self.postponed.due_at()].into_iter().flatten().min()
     }
 
     /// Whether there is something to send now: results wait for others only while there is other work.
@@ -328,6 +374,9 @@ impl Supplier {
             self.hello_due = true;
             self.ready_due = true;
         }
+        let n_returned = self.returned.len();
+        self.returned.extend(self.postponed.take_due(now));
+        self.ready_due |= self.returned.len() > n_returned;
         if self.hello_due {
             self.hello_due = false;
             self.next_softs_hello = (dialect == Dialect::Softs).then(|| now + SOFTS_HELLO_EVERY);
@@ -346,7 +395,8 @@ impl Supplier {
     fn transmit_native(&mut self, out: &mut Message) -> bool {
         if self.ready_due && !self.leaving {
             self.ready_due = false;
-            let wanted = if self.paused { 0 } else { self.credit.window() };
+            // What is postponed counts as held at the broker.
+            let wanted = if self.paused { 0 } else { self.credit.window() + self.postponed.len() };
             SupplierRequest::Ready { credit: Some(u64::from(wanted)) }.encode(out);
             return true;
         }
@@ -395,32 +445,12 @@ impl Supplier {
         true
     }
 
-    fn enqueue(
-        &mut self,
-        now: Instant,
-        lease: Lease,
-        product_id: Arc<str>,
-        address: Arc<str>,
-        (offset, slot_size): (u64, u64),
-        sequence: u64,
-    ) {
-        if self.leaving {
-            if let Lease::Native(lease) = lease {
-                self.returned.push(lease);
-            }
-            return;
+    fn enqueue(&mut self, work: Work) {
+        if !self.leaving {
+            self.queue.push_back(work);
+        } else if let Lease::Native(lease) = work.lease {
+            self.returned.push(lease);
         }
-        let connection = self.connection;
-        self.queue.push_back(Work {
-            product_id,
-            address,
-            offset,
-            slot_size,
-            sequence,
-            lease,
-            connection,
-            leased_at: now,
-        });
     }
 
     fn warn(&mut self, text: String) {

@@ -9,6 +9,7 @@ mod config;
 mod credit;
 mod lanes;
 mod machine;
+mod postponed;
 mod weights;
 mod work;
 

@@ -1,9 +1,7 @@
 //! What share of its time a supplier gives to which product.
 
-use regex::RegexSet;
-
 use crate::limits::MAX_PATTERNS;
-use crate::patterns;
+use crate::patterns::{self, Patterns};
 
 /// The largest weight.
 pub const MAX_WEIGHT: u32 = 1000;
@@ -15,7 +13,7 @@ pub struct Weights(Vec<(Pattern, u32)>);
 #[derive(Clone, Debug)]
 enum Pattern {
     Name(Box<str>),
-    Regex(RegexSet),
+    Regex(Patterns),
 }
 
 impl Weights {

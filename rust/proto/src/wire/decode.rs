@@ -4,7 +4,7 @@
 use super::envelope::{any_map, split, unknown_command};
 use super::error::WireError;
 use super::lanes;
-use super::lists::{flat_triples, list, uints};
+use super::lists::{flat_triples, leases, list, uints};
 use super::pushes::{EndCode, ToClient, ToSupplier, WorkGroup};
 use super::reader::Reader;
 use super::reply::Reply;
@@ -304,7 +304,7 @@ fn works(payload: &[u8]) -> Result<ToSupplier<'_>, WireError> {
             product_id: reader.id("product_id")?,
             address: reader.id("address")?,
             slot_size: reader.uint("slot_size")?,
-            leases: flat_triples(reader, "leases")?,
+            leases: leases(reader, "leases")?,
         })
     })?;
     reader.end()?;

@@ -140,7 +140,7 @@ impl ToSupplier<'_> {
                     writer::str(out, group.product_id);
                     writer::str(out, group.address);
                     writer::uint(out, group.slot_size);
-                    writer::flat_triples(out, &group.leases);
+                    writer::leases(out, &group.leases);
                 }
             }),
             Self::Attach(offers) => two_frames(out, b"ATTACH", |out| lanes::encode_offers(out, offers)),

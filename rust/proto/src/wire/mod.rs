@@ -12,6 +12,7 @@ mod envelope;
 mod error;
 mod lane_types;
 mod lanes;
+mod lease;
 mod lists;
 mod message;
 mod pushes;
@@ -26,6 +27,7 @@ pub use control::{
 pub use detail::{ClientDetail, Detail, LaneDetail, ProductDetail, SupplierDetail};
 pub use error::WireError;
 pub use lane_types::{AnnouncedLane, LaneName, LaneOffer, NO_LANE, Supply};
+pub use lease::LeaseRef;
 pub use message::Message;
 pub use pushes::{EndCode, REFUSED, ToClient, ToSupplier, WorkGroup};
 pub use reply::{Diagnosis, Reply, Stats};

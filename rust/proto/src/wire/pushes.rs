@@ -1,6 +1,7 @@
 //! Messages from a broker to clients and suppliers.
 
 use super::lane_types::{LaneName, LaneOffer, Supply};
+use super::lease::LeaseRef;
 use super::reply::Reply;
 
 /// Begins the error of a supplier where no other supplier would make the sample either: the order is not tried again.
@@ -80,6 +81,6 @@ pub struct WorkGroup<'a> {
     pub address: &'a str,
     /// Bytes of one slot; 0 if the client sent none.
     pub slot_size: u64,
-    /// (lease, byte offset of its slot, number of the sample in the client's stream).
-    pub leases: Vec<(u64, u64, u64)>,
+    /// The leases, in the order in which they are to be worked on.
+    pub leases: Vec<LeaseRef>,
 }

@@ -1,10 +1,13 @@
 //! One connection: greeting, handshake, traffic.
 
+use std::sync::Arc;
+
 use super::buffer::Buffer;
 use super::error::ZmtpError;
 use super::event::Event;
 use super::frame::{self, Header, Partial};
 use super::handshake::{GREETING, GREETING_BYTES, check_greeting, read_ready, write_ready};
+use super::output::{Output, SharedMessage, write_message};
 use super::role::Role;
 use crate::Dialect;
 use crate::limits::MAX_PING_CONTEXT_BYTES;
@@ -17,7 +20,7 @@ pub struct Codec {
     role: Role,
     phase: Phase,
     input: Buffer,
-    output: Buffer,
+    output: Output,
     /// What was sent before the handshake was done.
     held: Vec<u8>,
     message: Partial,
@@ -56,7 +59,7 @@ impl Codec {
     /// A new connection; its [`Codec::output`] starts with the whole greeting.
     #[must_use]
     pub fn new(role: Role) -> Self {
-        let mut output = Buffer::default();
+        let mut output = Output::default();
         output.tail(GREETING_BYTES).extend_from_slice(&GREETING);
         Self {
             role,
@@ -124,9 +127,15 @@ impl Codec {
             Phase::Greeting | Phase::Handshake => &mut self.held,
             Phase::Failed(_) => return,
         };
-        let last = message.len().saturating_sub(1);
-        for (i, body) in message.frames().enumerate() {
-            frame::write(out, if i < last { frame::MORE } else { 0 }, body);
+        write_message(out, message);
+    }
+
+    /// As [`Codec::send`], for a message that many connections get: it is not copied.
+    pub fn share(&mut self, message: &Arc<SharedMessage>) {
+        if matches!(self.phase, Phase::Traffic) {
+            self.output.share(Arc::clone(message));
+        } else {
+            self.send(message.message());
         }
     }
 
@@ -145,7 +154,7 @@ impl Codec {
     /// Bytes that wait to be written, those that wait for the handshake included.
     #[must_use]
     pub fn unsent(&self) -> usize {
-        self.output.unread().len() + self.held.len()
+        self.output.len() + self.held.len()
     }
 
     /// Whether the handshake is done and nothing went wrong since.
@@ -160,7 +169,7 @@ impl Codec {
         self.dialect
     }
 
-    /// Bytes of memory that the buffers of this connection hold.
+    /// Bytes of memory that the buffers of this connection hold; shared messages are not theirs.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.input.capacity() + self.output.capacity() + self.held.capacity()
@@ -276,7 +285,7 @@ fn split_subscription(body: &[u8]) -> Result<Option<(bool, &[u8])>, ZmtpError> {
 
 /// A command during traffic. Those of other patterns (JOIN ...; SUBSCRIBE for a publisher does not come here), of other
 /// mechanisms and of later versions have no meaning here; libzmq drops them too.
-fn handle_command(body: &[u8], output: &mut Buffer) -> Result<(), ZmtpError> {
+fn handle_command(body: &[u8], output: &mut Output) -> Result<(), ZmtpError> {
     match split_command(body)? {
         (b"PING", data) => {
             let (_ttl, context) = data.split_at_checked(2).ok_or(ZmtpError::Malformed("PING"))?;

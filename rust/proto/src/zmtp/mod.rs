@@ -11,9 +11,11 @@ mod error;
 mod event;
 mod frame;
 mod handshake;
+mod output;
 mod role;
 
 pub use codec::Codec;
 pub use error::ZmtpError;
 pub use event::{Event, Frames};
+pub use output::SharedMessage;
 pub use role::Role;

@@ -7,8 +7,8 @@ use softs_proto::Dialect;
 use softs_proto::broker::{Broker, Config, PeerId, Side};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::{
-    AnnouncedLane, ClientRequest, Detail, Diagnosis, EndCode, LaneName, Message, NO_LANE, Reply, Stats,
-    SupplierRequest, ToClient, ToSupplier,
+    AnnouncedLane, ClientRequest, Detail, Diagnosis, EndCode, LaneName, LeaseRef, Message, NO_LANE, Reply,
+    Stats, SupplierRequest, ToClient, ToSupplier,
 };
 
 /// A message from the broker, owned.
@@ -47,6 +47,8 @@ pub(crate) struct Work {
     pub(crate) slot_size: u64,
     pub(crate) offset: u64,
     pub(crate) sequence: u64,
+    /// The client's number of the order; 0 where there is none.
+    pub(crate) order: u64,
 }
 
 /// A broker and what its peers have received.
@@ -281,6 +283,7 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
             slot_size: 0,
             offset,
             sequence: 0,
+            order: 0,
         }),
         ToSupplier::Attach(offers) => {
             Got::Attach(offers.iter().map(|of| (of_lane(&of.name), of.product_id.to_owned())).collect())
@@ -288,8 +291,9 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
         ToSupplier::Detach(names) => Got::Detach(names.iter().map(of_lane).collect()),
         ToSupplier::Works(groups) => {
             let works = groups.into_iter().flat_map(|group| {
-                let lease = move |(lease, offset, sequence): (u64, u64, u64)| Work {
+                let lease = move |LeaseRef { lease, offset, sequence, order }| Work {
                     lease: lease.to_string(),
+                    order,
                     product_id: group.product_id.into(),
                     address: group.address.into(),
                     slot_size: group.slot_size,

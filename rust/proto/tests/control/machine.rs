@@ -1,12 +1,13 @@
 //! The broker's machine: which peers may request what, which are told, and what becomes of seats.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use softs_proto::control::Endpoint;
 use softs_proto::limits::{MAX_GENERATION, MAX_STUDENTS};
 use softs_proto::wire::{ControlReply, ControlRequest, Message};
 
-use super::{CFG, Channel, Received, model};
+use super::{CFG, Channel, Received, model, read};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -178,12 +179,36 @@ fn a_subscriber_that_is_blocked_between_two_messages_gets_the_second_later() {
     let worker = channel.subscribe(b"");
     channel.send(leader, &ControlRequest::Stop);
     channel.send(leader, &ControlRequest::SetModel { nonce: None, above: 0, model_id: "a", model_cfg: CFG });
-    let mut message = Message::new();
-    assert_eq!(channel.machine.poll_transmit(&mut message), Some(worker));
+    assert_eq!(channel.machine.poll_publication().map(|(peer, _)| peer), Some(worker));
     channel.machine.handle_blocked(worker, true);
     assert_eq!(channel.received(), [(leader, Received::Done), (leader, Received::Set(1))]);
     channel.machine.handle_blocked(worker, false);
     assert_eq!(channel.received(), [(worker, Received::Model(1, "a".into()))]);
+}
+
+#[test]
+fn a_publication_is_encoded_once_for_all_subscribers() {
+    let mut channel = Channel::new();
+    let (leader, _) = channel.student(0, 1, None);
+    let publications = |channel: &mut Channel| {
+        std::iter::from_fn(|| channel.machine.poll_publication())
+            .map(|(_, shared)| shared)
+            .collect::<Vec<_>>()
+    };
+    for _ in 0..100 {
+        channel.subscribe(b"");
+    }
+    channel.send(leader, &ControlRequest::SetModel { nonce: None, above: 0, model_id: "a", model_cfg: CFG });
+    let first = publications(&mut channel);
+    assert_eq!(first.len(), 100);
+    assert!(first.iter().all(|shared| Arc::ptr_eq(shared, &first[0])));
+    // One that comes later gets the same memory, and another model is another message.
+    channel.subscribe(b"MODEL");
+    assert!(Arc::ptr_eq(&publications(&mut channel)[0], &first[0]));
+    channel.send(leader, &ControlRequest::SetModel { nonce: None, above: 0, model_id: "b", model_cfg: CFG });
+    let second = publications(&mut channel);
+    assert_eq!(read(second[0].message()), Received::Model(2, "b".into()));
+    assert!(second.iter().all(|shared| Arc::ptr_eq(shared, &second[0])));
 }
 
 #[test]

@@ -82,6 +82,9 @@ impl Channel {
     /// All that was sent since the last call, and to which peers.
     pub(crate) fn received(&mut self) -> Vec<(PeerId, Received)> {
         let mut all = Vec::new();
+        while let Some((peer, publication)) = self.machine.poll_publication() {
+            all.push((peer, read(publication.message())));
+        }
         let mut message = Message::new();
         while let Some(peer) = self.machine.poll_transmit(&mut message) {
             all.push((peer, read(&message)));

@@ -181,11 +181,17 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        let mut message = Message::new();
-        while let Some(id) = self.broker.poll_transmit(&mut message) {
+        let mut deliver = |id, message: &Message| {
             if let Some(peer) = self.peers.iter_mut().find(|peer| peer.connection == Some(id)) {
                 peer.down.push_back(message.clone());
             }
+        };
+        while let Some((id, publication)) = self.broker.poll_publication() {
+            deliver(id, publication.message());
+        }
+        let mut message = Message::new();
+        while let Some(id) = self.broker.poll_transmit(&mut message) {
+            deliver(id, &message);
             message.clear();
         }
     }

@@ -5,7 +5,7 @@ use softs_proto::Dialect;
 use softs_proto::limits::{MAX_COMMAND_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES};
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, ControlReply, ControlRequest, Detail, Diagnosis, EndCode,
-    LaneDetail, LaneName, LaneOffer, Message, ModelRef, ProductDetail, Publication, Reply, Stats,
+    LaneDetail, LaneName, LaneOffer, LeaseRef, Message, ModelRef, ProductDetail, Publication, Reply, Stats,
     SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WorkGroup,
 };
 use softs_proto::zmtp::{Codec, Event, Role, ZmtpError};
@@ -427,7 +427,8 @@ fn corpus() -> Vec<FrameList> {
             ended: vec![(3, EndCode::Failed, "boom"), (4, EndCode::Invalid, "")],
         },
     ];
-    let group = WorkGroup { product_id, address, slot_size: 65536, leases: triples };
+    let lease = LeaseRef { lease: 1, offset: 65536, sequence: 300, order: 7 };
+    let group = WorkGroup { product_id, address, slot_size: 65536, leases: vec![lease; 3] };
     let to_supplier = [
         ToSupplier::Work { order_id, product_id, address, offset },
         ToSupplier::Works(vec![group.clone(), group]),

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use softs_net::Endpoint;
 use softs_net::client::{Batch, Client as NetClient, Slots, Waited, nonce};
-use softs_proto::client::{Config, Outcome, Plan, Share};
+use softs_proto::client::{Config, OpenOrders, Outcome, Plan, Share};
 use softs_shm::{self as shm, Decode, Rows};
 
 use super::ahead::Ahead;
@@ -68,6 +68,10 @@ impl Client {
             (None, Some(server)) => Slots::with_fence(server.fence_of()),
             (None, None) => Slots::default(),
         };
+        let open_orders = Arc::new(OpenOrders::new(if server.is_some() { n_slots } else { 0 }));
+        if let Some(server) = server {
+            server.follow(Arc::clone(&open_orders));
+        }
         let config = Config {
             address,
             slot_size,
@@ -79,6 +83,7 @@ impl Client {
             prefetch,
             block,
             share: Share { index: share.0, of: share.1 },
+            open_orders,
         };
         let client = Arc::new(Owned::new(NetClient::new(endpoint, config, slots, spin)));
         Ok(Self { client, segment, slot_size, block: block.max(1), scribble, helper: OnceLock::new() })

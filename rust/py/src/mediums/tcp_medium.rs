@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use softs_net::NetError;
 use softs_net::tcp_medium::{self, WriteError};
+use softs_proto::client::OpenOrders;
 
 use crate::errors::{net_error, raise};
 use crate::memory::buffer::Source;
@@ -79,6 +80,11 @@ impl TcpMediumServer {
 }
 
 impl TcpMediumServer {
+    /// Has it store only samples of orders that are open from now on.
+    pub(crate) fn follow(&self, open_orders: Arc<OpenOrders>) {
+        self.server.follow(open_orders);
+    }
+
     /// What a client runs before it gives slots out anew that a lost broker had given out.
     pub(crate) fn fence_of(&self) -> impl FnMut() -> Result<(), NetError> + Send + 'static {
         let server = Arc::clone(&self.server);
@@ -95,16 +101,30 @@ pub(crate) struct TcpMediumWriter {
 #[pymethods]
 impl TcpMediumWriter {
     #[new]
-    fn new(py: Python<'_>, address: &str, allow_remote: bool, timeout_s: f64) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        allow_remote: bool,
+        timeout_s: f64,
+        connect: bool,
+    ) -> PyResult<Self> {
         let timeout = Duration::try_from_secs_f64(timeout_s)
             .map_err(|error| raise(py, "ConfigError", format!("timeout_s is {timeout_s}: {error}")))?;
-        let writer = py.detach(|| tcp_medium::TcpMediumWriter::connect(address, allow_remote, timeout));
+        let writer = match connect {
+            true => py.detach(|| tcp_medium::TcpMediumWriter::connect(address, allow_remote, timeout)),
+            false => tcp_medium::TcpMediumWriter::new(address, allow_remote, timeout),
+        };
         Ok(Self { writer: Owned::new(writer.map_err(|error| net_error(py, &error))?) })
     }
 
     #[getter]
     fn address(&self) -> &str {
         self.writer.address()
+    }
+
+    #[getter]
+    fn is_stalled(&self) -> bool {
+        self.writer.is_stalled()
     }
 
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -127,12 +147,13 @@ impl TcpMediumWriter {
         connection: u64,
         offset: u64,
         data: &Bound<'_, PyAny>,
+        order: u64,
     ) -> PyResult<bool> {
         let writer = self.writer.here(py, "TCP medium")?;
         let data = Source::new(data)?;
         let data = data.to_rust();
         let stored = blocking(py, writer, |writer, interrupted| {
-            writer.write_prepared(connection, offset, &data, interrupted)
+            writer.write_prepared(connection, offset, &data, order, interrupted)
         })?;
         stored.map_err(|error| write_error(py, &error))
     }
@@ -142,6 +163,7 @@ fn write_error(py: Python<'_>, error: &WriteError) -> PyErr {
     let class = match error {
         WriteError::TooFar { .. } => "SegmentError",
         WriteError::TimedOut { .. }
+        | WriteError::Stalled { .. }
         | WriteError::Interrupted { .. }
         | WriteError::HungUp { .. }
         | WriteError::Os { .. } => "PeerLost",

@@ -107,7 +107,8 @@ impl Supplier {
                 Some(Task::Lane(task)) => self.lane_calls.make(supplier, &mut maker, &task, error_fn)?,
                 Some(Task::Wire(work)) => {
                     let (product, address) = (&*work.product_id, &*work.address);
-                    let arguments = (product, address, work.offset, work.slot_size, work.sequence);
+                    let arguments =
+                        (product, address, work.offset, work.slot_size, work.sequence, work.order);
                     let error: Option<Bound<'_, PyAny>> = wire_fn.call1(arguments)?.extract()?;
                     let error = error.map(|text| sendable(&text)).transpose()?;
                     py.detach(|| supplier.finish(error.map_or(Ok(()), Err)));
@@ -118,6 +119,10 @@ impl Supplier {
 
     fn renew(&self) {
         self.is_renewed.store(true, Ordering::Relaxed);
+    }
+
+    fn postpone(&self, py: Python<'_>, text: String) {
+        py.detach(|| self.supplier.postpone(text));
     }
 
     fn may_write(&self) -> bool {

@@ -17,7 +17,7 @@ fn prepare(writer: &TcpMediumWriter) -> u64 {
 }
 
 fn write_prepared(writer: &TcpMediumWriter, connection: u64, offset: u64, data: &[u8]) -> bool {
-    writer.write_prepared(connection, offset, data, &mut || false).unwrap()
+    writer.write_prepared(connection, offset, data, 0, &mut || false).unwrap()
 }
 
 /// Waits until the owner has ended a connection that it owes no answer.

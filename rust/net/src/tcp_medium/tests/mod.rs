@@ -1,4 +1,6 @@
 mod fence;
+mod limits;
+mod orders;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -233,12 +235,52 @@ fn a_silent_owner_is_given_up() {
     let connection = patient.prepare(&mut || false).unwrap();
     let _silent = answering.join().unwrap();
     let mut asked = 0;
-    let outcome = patient.write_prepared(connection, 0, &vec![0; 64 << 20], &mut || {
+    let outcome = patient.write_prepared(connection, 0, &vec![0; 64 << 20], 0, &mut || {
         asked += 1;
         asked == 2
     });
     assert!(matches!(outcome, Err(WriteError::Interrupted { .. })));
     assert_eq!(asked, 2);
+}
+
+#[test]
+fn an_owner_that_does_not_answer_is_waited_for_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let writer = TcpMediumWriter::new(&address, false, Duration::from_millis(50)).unwrap();
+    let prepare = || writer.prepare(&mut || false);
+    assert!(!writer.is_stalled());
+    assert!(matches!(prepare(), Err(WriteError::TimedOut { .. })));
+    for _ in 0..1000 {
+        assert!(matches!(prepare(), Err(WriteError::Stalled { .. })), "this one waits for nothing");
+    }
+    assert!(writer.is_stalled());
+
+    // A connection that ends is replaced, and nothing waits for that one either.
+    let accept = || {
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.read_exact(&mut [0; 8]).unwrap();
+        peer
+    };
+    drop(accept());
+    let replaced = std::thread::scope(|scope| {
+        let replaced = scope.spawn(accept);
+        while !replaced.is_finished() {
+            assert!(matches!(prepare(), Err(WriteError::Stalled { .. })));
+        }
+        replaced.join().unwrap()
+    });
+
+    // It goes on.
+    (&replaced).write_all(&[1]).unwrap();
+    let deadline = Instant::now() + LONG;
+    while prepare().is_err() {
+        assert!(Instant::now() < deadline, "the answer is never seen");
+    }
+    assert!(!writer.is_stalled());
+    drop((replaced, listener));
+    assert!(matches!(prepare(), Err(WriteError::Unreachable(_))), "that it is gone is known at once");
+    assert!(!writer.is_stalled());
 }
 
 #[test]
@@ -262,7 +304,7 @@ fn a_writer_that_is_hung_up_at_once_tries_again_but_not_for_ever() {
     });
     let connection = writer.prepare(&mut || false).unwrap();
     // Interrupted, so that the writer gives its connection up.
-    let outcome = writer.write_prepared(connection, 0, b"abcd", &mut || true);
+    let outcome = writer.write_prepared(connection, 0, b"abcd", 0, &mut || true);
     assert!(matches!(outcome, Err(WriteError::Interrupted { .. })));
     assert!(matches!(write(&writer, 0, b"abcd"), Err(WriteError::HungUp { .. })));
 }
