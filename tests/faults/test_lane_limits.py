@@ -1,4 +1,4 @@
-"""What runs out on the way to a lane: descriptors. Suppliers are served all the same."""
+"""What runs out on the way to a lane: descriptors, places in the table. Suppliers are served all the same, and later by lane."""
 
 import os
 import resource
@@ -11,6 +11,8 @@ from market import Market, eventually
 
 import softs_fast
 from softs_fast import _core
+
+MAX_SUPPLIERS = 64
 
 
 @contextmanager
@@ -57,3 +59,33 @@ def test_a_supplier_that_its_client_cannot_wake_goes_on(market: Market) -> None:
                 # Nothing wakes the supplier, which sleeps by now: it checks its lanes by itself.
                 time.sleep(0.01)
                 take(client, checker, 1)
+
+
+def test_a_supplier_without_a_place_in_the_table_gets_one_that_is_given_up(market: Market) -> None:
+    market.broker()
+    maker = stamp.Maker(market.slot_size)
+
+    def start(n: int) -> list[softs_fast.Supplier]:
+        suppliers = [
+            softs_fast.Supplier(
+                maker.make, ["p.*"], market.backend, softs_fast.ShmMedium, market.slot_size, name=f"s{at}"
+            )
+            for at in range(n)
+        ]
+        for supplier in suppliers:
+            supplier.start()
+        return suppliers
+
+    with softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, 4) as client:
+        suppliers = start(MAX_SUPPLIERS + 1)
+        checker = stamp.Checker()
+
+        def is_full() -> bool:
+            take(client, checker, 4)
+            return n_entries(client) == MAX_SUPPLIERS
+
+        eventually(is_full, "all places are taken")
+        suppliers.pop(0).stop()
+        eventually(is_full, "the one that had none has it")
+        for supplier in suppliers:
+            supplier.stop()

@@ -141,6 +141,7 @@ golden!(
     SupplierRequest::Unattached(vec![LANE]),
     &[b"UNATTACHED", b"\x91\x94\xa1m\xcd\x01,\x03\x07"]
 );
+golden!(attached, SupplierRequest::Attached(vec![LANE]), &[b"ATTACHED", b"\x91\x94\xa1m\xcd\x01,\x03\x07"]);
 golden!(goodbye, SupplierRequest::Goodbye, &[b"GOODBYE", b"\x80"]);
 
 golden!(fulfilled, ToClient::Fulfilled { order_id: "o1" }, &[b"FULFILLED", b"\x81\xa8order_id\xa2o1"]);

@@ -136,7 +136,8 @@ proptest! {
         let offers = lanes.iter().zip(&names).map(|((product_id, ..), &name)| LaneOffer { name, product_id });
         round_trip!(ToSupplier, ToSupplier::Attach(offers.collect()));
         round_trip!(ToSupplier, ToSupplier::Detach(names.clone()));
-        round_trip!(SupplierRequest, SupplierRequest::Unattached(names));
+        round_trip!(SupplierRequest, SupplierRequest::Unattached(names.clone()));
+        round_trip!(SupplierRequest, SupplierRequest::Attached(names));
         let announced = lanes.iter().map(|(product_id, _, _, lane, generation)| {
             AnnouncedLane { product_id, lane: *lane, generation: *generation }
         });

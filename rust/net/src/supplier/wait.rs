@@ -48,7 +48,10 @@ impl Supplier {
         }
         drop(scheduler);
         let also = sleepers.wake_ups(self.shared.stopping.as_fd());
-        let was_woken = waitable.sleep(Instant::now(), sleepers.limit(), also);
+        let now = Instant::now();
+        let lanes_due = self.shared.lock().link.machine.lanes_due();
+        let until_due = lanes_due.map_or(Duration::MAX, |due| due.saturating_duration_since(now));
+        let was_woken = waitable.sleep(now, sleepers.limit().min(until_due), also);
         let mut scheduler = self.scheduler();
         scheduler.now = Instant::now();
         sleepers.awake();

@@ -49,6 +49,7 @@ impl<'a> SupplierRequest<'a> {
             b"READY" => ready(payload),
             b"HELLO" => supplier_hello(payload),
             b"UNATTACHED" => lanes::unattached(payload),
+            b"ATTACHED" => lanes::attached(payload),
             b"GOODBYE" => any_map("GOODBYE", payload).map(|()| Self::Goodbye),
             _ => Err(unknown_command(command)),
         }

@@ -97,6 +97,7 @@ impl SupplierRequest<'_> {
             }),
             Self::Goodbye => two_frames(out, b"GOODBYE", empty_map),
             Self::Unattached(names) => two_frames(out, b"UNATTACHED", |out| lanes::encode_names(out, names)),
+            Self::Attached(names) => two_frames(out, b"ATTACHED", |out| lanes::encode_names(out, names)),
         }
     }
 }

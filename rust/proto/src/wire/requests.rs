@@ -101,4 +101,6 @@ pub enum SupplierRequest<'a> {
     Goodbye,
     /// `UNATTACHED`, native dialect: lanes that it cannot serve.
     Unattached(Vec<LaneName<'a>>),
+    /// `ATTACHED`, native dialect: lanes that it serves now, although it said that it cannot.
+    Attached(Vec<LaneName<'a>>),
 }

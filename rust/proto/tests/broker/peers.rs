@@ -185,10 +185,12 @@ impl Net {
     }
 
     pub(crate) fn refuse(&mut self, supplier: PeerId, lanes: &[Lane]) {
-        fn name((address, segment_id, lane, generation): &Lane) -> LaneName<'_> {
-            LaneName { address, segment_id: *segment_id, lane: *lane, generation: *generation }
-        }
         self.tell(supplier, SupplierRequest::Unattached(lanes.iter().map(name).collect()));
+    }
+
+    /// A supplier serves lanes that it refused before.
+    pub(crate) fn accept(&mut self, supplier: PeerId, lanes: &[Lane]) {
+        self.tell(supplier, SupplierRequest::Attached(lanes.iter().map(name).collect()));
     }
 
     pub(crate) fn ready(&mut self, supplier: PeerId) {
@@ -302,4 +304,8 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
         }
         ToSupplier::Terminate => panic!("no test terminates a supplier"),
     }
+}
+
+fn name((address, segment_id, lane, generation): &Lane) -> LaneName<'_> {
+    LaneName { address, segment_id: *segment_id, lane: *lane, generation: *generation }
 }

@@ -173,7 +173,8 @@ impl Life {
             }
             97..98 => self.lie(),
             98..99 => self.announce(),
-            _ => self.refuse(),
+            _ if self.rng.below(2) == 0 => self.refuse(),
+            _ => self.accept(),
         }
         // Some turns of the loop see many events.
         if self.rng.below(4) != 0 {

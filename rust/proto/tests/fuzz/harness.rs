@@ -95,7 +95,7 @@ fn supplier_request_bytes(value: &SupplierRequest<'_>) -> usize {
         SupplierRequest::Dones { done, failed, returned } => {
             bytes_of(done) + bytes_of(failed) + bytes_of(returned)
         }
-        SupplierRequest::Unattached(names) => bytes_of(names),
+        SupplierRequest::Unattached(names) | SupplierRequest::Attached(names) => bytes_of(names),
         _ => 0,
     }
 }
@@ -416,6 +416,7 @@ fn corpus() -> Vec<FrameList> {
         SupplierRequest::Dones { done: numbers.clone(), failed: vec![(3, "boom")], returned: vec![4] },
         SupplierRequest::Goodbye,
         SupplierRequest::Unattached(vec![name; 3]),
+        SupplierRequest::Attached(vec![name; 3]),
     ];
     let to_client = [
         ToClient::Fulfilled { order_id },

@@ -63,8 +63,8 @@ impl LaneSupplier {
     /// Enters the table of an attached segment. `doorbell_fd` is the descriptor by which the client wakes this process.
     ///
     /// # Errors
-    /// [`SegmentError::Refused`] where the segment has no lanes or no client, the client is in another pid namespace,
-    /// or the table is full.
+    /// [`SegmentError::Refused`] where the segment has no lanes or no client, or the client is in another pid
+    /// namespace, [`SegmentError::Crowded`] where the table is full.
     pub fn attach(segment: Arc<Segment>, identity: Identity, doorbell_fd: u32) -> Result<Self, SegmentError> {
         let area = Area::new(&segment)?;
         let refused = |why: &str| Err(segment.refused(why));
@@ -75,7 +75,8 @@ impl LaneSupplier {
             return refused("its client cannot see this process: they are in different pid namespaces");
         }
         let Some(entry) = peers::register(&area, identity, doorbell_fd) else {
-            return refused(&format!("{MAX_SUPPLIERS} suppliers are attached already"));
+            let name = segment.address().to_owned();
+            return Err(SegmentError::Crowded { name, n: MAX_SUPPLIERS });
         };
         let policy = area.header().client.cache_policy();
         Ok(Self { area, entry, client, policy, joined: Mutex::default(), n_claims: AtomicUsize::new(0) })
