@@ -54,6 +54,7 @@ impl Bench {
         self.tell(&ToSupplier::Works(vec![WorkGroup {
             product_id: "p1",
             address: "sl_x",
+            segment_id: 7,
             slot_size: 8,
             leases,
         }]));

@@ -85,11 +85,15 @@ golden!(
     orders,
     ClientRequest::Orders {
         address: "shm:a",
+        segment_id: 300,
         slot_size: 65536,
         product_id: "p",
         orders: vec![(1, 0, 40), (2, 65536, 300)]
     },
-    &[b"ORDERS", b"\x94\xa5shm:a\xce\x00\x01\x00\x00\xa1p\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,"]
+    &[
+        b"ORDERS",
+        b"\x95\xa5shm:a\xcd\x01,\xce\x00\x01\x00\x00\xa1p\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,"
+    ]
 );
 golden!(
     cancels,
@@ -177,12 +181,12 @@ golden!(
 golden!(
     works,
     ToSupplier::Works(vec![
-        WorkGroup { product_id: "p", address: "shm:a", slot_size: 65536, leases: vec![(1, 0, 40), (2, 65536, 300)] },
-        WorkGroup { product_id: "q", address: "b", slot_size: 0, leases: vec![] },
+        WorkGroup { product_id: "p", address: "shm:a", segment_id: 300, slot_size: 65536, leases: vec![(1, 0, 40), (2, 65536, 300)] },
+        WorkGroup { product_id: "q", address: "b", segment_id: 0, slot_size: 0, leases: vec![] },
     ]),
     &[
         b"WORKS",
-        b"\x92\x94\xa1p\xa5shm:a\xce\x00\x01\x00\x00\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,\x94\xa1q\xa1b\x00\x90"
+        b"\x92\x95\xa1p\xa5shm:a\xcd\x01,\xce\x00\x01\x00\x00\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,\x95\xa1q\xa1b\x00\x00\x90"
     ]
 );
 golden!(

@@ -90,7 +90,7 @@ proptest! {
         round_trip!(ClientRequest, ClientRequest::Order { order_id, product_id, address, offset });
         round_trip!(ToSupplier, ToSupplier::Work { order_id, product_id, address, offset });
         round_trip!(ClientRequest, ClientRequest::Cancel { order_id });
-        round_trip!(ClientRequest, ClientRequest::Orders { address, slot_size: offset, product_id, orders });
+        round_trip!(ClientRequest, ClientRequest::Orders { address, segment_id: offset / 3, slot_size: offset, product_id, orders });
         round_trip!(ClientRequest, ClientRequest::Cancels { request_id: offset, orders: numbers });
         round_trip!(ToClient, ToClient::Fulfilled { order_id });
         round_trip!(ToClient, ToClient::Failed { order_id });
@@ -123,7 +123,7 @@ proptest! {
     #[test]
     fn works(groups in vec((id(), id(), uint(), triples()), 0..20)) {
         let groups = groups.iter().map(|(product_id, address, slot_size, leases)| {
-            WorkGroup { product_id, address, slot_size: *slot_size, leases: leases.clone() }
+            WorkGroup { product_id, address, segment_id: slot_size / 3, slot_size: *slot_size, leases: leases.clone() }
         });
         round_trip!(ToSupplier, ToSupplier::Works(groups.collect()));
     }

@@ -131,7 +131,7 @@ impl Broker {
                 // As if it shared its group with no other lease.
                 let address = self.addresses.text(order.address);
                 let names = product.id.len() + address.len() + 2 * ENTRY_BYTES;
-                let bytes = names + 4 * NUMBER_BYTES;
+                let bytes = names + 5 * NUMBER_BYTES;
                 self.outbox.push_lease(party, &mut supplier.out, number, bytes);
             }
         }

@@ -57,6 +57,14 @@ pub struct Supplier {
     log: VecDeque<LogRecord>,
 }
 
+/// Where a sample goes.
+struct Place {
+    address: Arc<str>,
+    segment_id: u64,
+    offset: u64,
+    slot_size: u64,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Hello,
@@ -280,7 +288,8 @@ impl Supplier {
             },
             Ok(ToSupplier::Work { order_id, product_id, address, offset }) => {
                 let lease = Lease::Softs(order_id.to_owned());
-                self.enqueue(now, lease, Arc::from(product_id), Arc::from(address), (offset, 0), 0);
+                let place = Place { address: Arc::from(address), segment_id: 0, offset, slot_size: 0 };
+                self.enqueue(now, lease, Arc::from(product_id), place, 0);
             }
             Ok(ToSupplier::Works(groups)) => {
                 for group in groups {
@@ -288,8 +297,9 @@ impl Supplier {
                         (Arc::from(group.product_id), Arc::from(group.address));
                     for (lease, offset, sequence) in group.leases {
                         let lease = Lease::Native(lease);
-                        let place = (offset, group.slot_size);
-                        self.enqueue(now, lease, product.clone(), address.clone(), place, sequence);
+                        let (address, segment_id) = (address.clone(), group.segment_id);
+                        let place = Place { address, segment_id, offset, slot_size: group.slot_size };
+                        self.enqueue(now, lease, product.clone(), place, sequence);
                     }
                 }
             }
@@ -419,15 +429,7 @@ impl Supplier {
         true
     }
 
-    fn enqueue(
-        &mut self,
-        now: Instant,
-        lease: Lease,
-        product_id: Arc<str>,
-        address: Arc<str>,
-        (offset, slot_size): (u64, u64),
-        sequence: u64,
-    ) {
+    fn enqueue(&mut self, now: Instant, lease: Lease, product_id: Arc<str>, place: Place, sequence: u64) {
         if self.leaving {
             if let Lease::Native(lease) = lease {
                 self.returned.push(lease);
@@ -435,9 +437,11 @@ impl Supplier {
             return;
         }
         let connection = self.connection;
+        let Place { address, segment_id, offset, slot_size } = place;
         self.queue.push_back(Work {
             product_id,
             address,
+            segment_id,
             offset,
             slot_size,
             sequence,

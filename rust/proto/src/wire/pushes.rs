@@ -78,6 +78,8 @@ pub struct WorkGroup<'a> {
     pub product_id: &'a str,
     /// The client's medium.
     pub address: &'a str,
+    /// Which segment must lie there; 0 if the client sent none.
+    pub segment_id: u64,
     /// Bytes of one slot; 0 if the client sent none.
     pub slot_size: u64,
     /// (lease, byte offset of its slot, number of the sample in the client's stream).

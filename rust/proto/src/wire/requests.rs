@@ -41,6 +41,8 @@ pub enum ClientRequest<'a> {
     Orders {
         /// The client's medium.
         address: &'a str,
+        /// Which segment lies there; 0: the medium is no segment.
+        segment_id: u64,
         /// Bytes of one slot.
         slot_size: u64,
         /// What is ordered.

@@ -405,7 +405,13 @@ fn corpus() -> Vec<FrameList> {
         ClientRequest::Cancel { order_id },
         ClientRequest::Discard,
         ClientRequest::Stats { request_id: Some(9), product_id: Some(product_id), detail: true },
-        ClientRequest::Orders { address, slot_size: 1 << 20, product_id, orders: triples.clone() },
+        ClientRequest::Orders {
+            address,
+            segment_id: u64::MAX,
+            slot_size: 1 << 20,
+            product_id,
+            orders: triples.clone(),
+        },
         ClientRequest::Cancels { request_id: 7, orders: numbers.clone() },
         ClientRequest::Lanes { address, segment_id: 1 << 60, lanes: vec![lane; 3] },
     ];
@@ -428,7 +434,7 @@ fn corpus() -> Vec<FrameList> {
             ended: vec![(3, EndCode::Failed, "boom"), (4, EndCode::Invalid, "")],
         },
     ];
-    let group = WorkGroup { product_id, address, slot_size: 65536, leases: triples };
+    let group = WorkGroup { product_id, address, segment_id: u64::MAX, slot_size: 65536, leases: triples };
     let to_supplier = [
         ToSupplier::Work { order_id, product_id, address, offset },
         ToSupplier::Works(vec![group.clone(), group]),
