@@ -522,7 +522,7 @@ class Supplier:
     def serve(
         self,
         generator_fn: Callable[[], Any],
-        wire_fn: Callable[[str, str, int, int, int, int], str | None],
+        wire_fn: Callable[[str, tuple[str, int], int, int, int, int], str | None],
         error_fn: Callable[[str, object], str],
         max_wait_ms: float,
     ) -> None:
@@ -530,8 +530,8 @@ class Supplier:
 
         Args:
             generator_fn: the generator, a `market.generators.Generator`; called at the start and after `renew`.
-            wire_fn: serves one lease: product id, address, offset, slot size of the client (0: unknown), sequence
-                number. Returns None, or the error for the client.
+            wire_fn: serves one lease: product id, medium (address, and the number of its segment, 0: unknown), offset,
+                slot size of the client (0: unknown), sequence number. Returns None, or the error for the client.
             error_fn: logs a failure in a lane: product id, and the exception or a text. Returns the error for the
                 client.
             max_wait_ms: how long a batch that is not full waits for more orders, milliseconds.
@@ -600,6 +600,10 @@ class Segment:
     @property
     def is_owner(self) -> bool:
         """Whether this handle created it."""
+
+    @property
+    def segment_id(self) -> int:
+        """Its random number, which orders name; 0 in a segment of softs."""
 
     @property
     def slot_size(self) -> int:

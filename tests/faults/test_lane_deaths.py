@@ -73,6 +73,17 @@ class Stream:
             self.client.release_slot(slot)
             self.n_taken += 1
 
+    def take_until(self, is_over: Callable[[], bool]) -> None:
+        """Take what samples come, until a condition holds."""
+        give_up = time.monotonic() + 45
+        while not is_over():
+            assert time.monotonic() < give_up, f"after {self.n_taken}: {self.client.diagnose('p1', 45)}"
+            slot = self.client.request_sample("p1", timeout_ms=20)
+            if slot is not None:
+                assert stamp.number_of(self.client.medium.read(slot)) == self.n_taken
+                self.client.release_slot(slot)
+                self.n_taken += 1
+
     def stats(self) -> dict[str, Any]:
         stats = _core.lane_stats(self.client.medium._segment)  # type: ignore[attr-defined]
         assert stats is not None
@@ -89,6 +100,10 @@ class Stream:
             return self.n_attached() == n
 
         eventually(looked, f"{n} suppliers are attached")
+
+    def await_entries(self, n: int) -> None:
+        """Wait until n suppliers are in the table of the segment."""
+        self.take_until(lambda: len(self.stats()["suppliers"]) == n)
 
     def await_rest(self) -> None:
         """Wait until the suppliers have nothing left to do."""
@@ -154,6 +169,25 @@ def test_a_fork_of_a_dead_supplier_does_not_write_late(market: Market, start: St
         victim.tell()
         assert victim.event() == {"event": "wrote", "status": -signal.SIGSEGV}
         assert stamp.number_of(stream.client.medium.read(slot)) == stream.n_taken
+
+
+@pytest.mark.parametrize("n_others", [0, 1])
+def test_a_supplier_that_runs_another_program_gives_its_orders_back(
+    market: Market, start: Start, n_others: int
+) -> None:
+    market.broker()
+    for _ in range(n_others):
+        start("supplier")
+    with Stream(market) as stream:
+        for _ in range(2):
+            victim = start("supplier", point="exec", call=20)
+            stream.take_until(lambda pid=victim.pid: name_of(pid) == "sleep")  # type: ignore[misc]
+            stream.take(50 * n_others)
+            stream.await_entries(n_others)
+            assert not victim.is_dead()
+        start("supplier")
+        stream.take(50)
+        stream.check_slots()
 
 
 def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:
@@ -237,6 +271,10 @@ def test_lanes_outlive_the_broker(market: Market, start: Start) -> None:
             broker = market.broker()
             stream.take(100)
         stream.check_slots()
+
+
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def is_abandoned(segment: Path) -> bool:

@@ -41,6 +41,9 @@ def run_supplier(options: dict[str, Any]) -> None:
         point = options["point"] if calls == options["call"] else None
         if point == "claimed":
             die()
+        if point == "exec":
+            say(event="exec")
+            os.execvp("sleep", ["sleep", "3600"])
         if point == "forked":
             leave_writer(out)
             die()

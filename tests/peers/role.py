@@ -53,6 +53,8 @@ def run_broker(package: Any, options: dict[str, Any]) -> None:
 
 def run_supplier(package: Any, options: dict[str, Any]) -> None:
     """A supplier of stamped samples."""
+    if "folder" in options:
+        os.chdir(options["folder"])
     slot_size = options["slot_size"]
     maker = stamp.Maker(slot_size)
     behaviour, amount = options.get("behaviour", "quick"), options.get("amount", 0.0)

@@ -249,20 +249,34 @@ class Supplier:
         return f"the generator failed for product {product_id!r}\n{trace}"
 
     def _fulfil(
-        self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int, order: int
+        self,
+        product_id: str,
+        medium: tuple[str, int],
+        offset: int,
+        client_slot_size: int,
+        sequence: int,
+        order: int,
     ) -> str | None:
         """Serve a lease of the broker; return None, or the error for the client."""
-        error = self._make_and_write(product_id, address, offset, client_slot_size, sequence, order)
+        error = self._make_and_write(product_id, medium, offset, client_slot_size, sequence, order)
         if error is not None:
             self._relay_log()
         return error
 
     def _make_and_write(
-        self, product_id: str, address: str, offset: int, client_slot_size: int, sequence: int, order: int
+        self,
+        product_id: str,
+        medium: tuple[str, int],
+        offset: int,
+        client_slot_size: int,
+        sequence: int,
+        order: int,
     ) -> str | None:
         if client_slot_size not in (0, self._slot_bytes):
             return f"slot_size differs: this supplier has {self._slot_bytes}, the client {client_slot_size}"
-        writer = self._open_writer(product_id, address)
+        address = medium[0]
+        # Before the sample is made: a supplier that cannot write it need not make it.
+        writer = self._writer_for(product_id, *medium)
         if isinstance(writer, str):
             return writer
         if isinstance(writer, TCPMedium) and writer.is_stalled and not writer.prepare() and writer.is_stalled:
@@ -285,19 +299,28 @@ class Supplier:
         """Give the lease back, because its client takes no samples at present."""
         self._core.postpone(f"the owner of the medium {address!r} does not answer")
 
-    def _open_writer(self, product_id: str, address: str) -> Medium | str:
-        """Return the medium of an order, or the error for the client."""
+    def _writer_for(self, product_id: str, address: str, segment_id: int) -> Medium | str:
+        """Return the medium of an order, or why it cannot be written to."""
         writer = self._writers.get(address)
-        if writer is not None:
-            return writer
+        if writer is not None and not _is_segment(writer, segment_id):
+            # Its client, or another one, has made it anew.
+            self._writers.pop(address).close()
+            writer = None
         try:
-            return self._attach(address)
+            writer = self._attach(address) if writer is None else writer
         except Exception as error:
             # As text: a record that is kept must not keep this frame, and with it the supplier.
             logger.warning(
                 "cannot open the medium %r of an order for product %r: %s", address, product_id, str(error)
             )
             return f"cannot open the medium {address!r}: {error}"
+        if _is_segment(writer, segment_id):
+            return writer
+        self._writers.pop(address).close()
+        return (
+            f"the medium {address!r} is another one on this host ({os.uname().nodename}) than that of the client; let "
+            "suppliers and client share the file system, or use TCPMedium"
+        )
 
     def _write(
         self, writer: Medium, address: str, offset: int, data: bytes | bytearray | memoryview, order: int
@@ -389,6 +412,15 @@ def _device_output(
             "or use ShmMedium"
         )
     return DeviceOutput(config, slot_size)
+
+
+def _is_segment(writer: Medium, segment_id: int) -> bool:
+    """Return whether a medium is the segment of an order, as far as that can be known.
+
+    The same path leads to other files on other hosts. A segment that is overwritten after this check has another
+    number than the writer expects, and refuses the write under its lock.
+    """
+    return not isinstance(writer, SegmentMedium) or segment_id in (0, writer.segment_id)
 
 
 def _has_write_if(medium_cls: type[Medium]) -> bool:

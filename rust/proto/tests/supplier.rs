@@ -19,6 +19,7 @@ enum Sent {
     Dones { done: Vec<u64>, failed: Vec<(u64, String)>, returned: Vec<u64> },
     Goodbye,
     Unattached(Vec<(String, u32)>),
+    Attached(Vec<(String, u32)>),
 }
 
 /// A supplier and the broker's end of its connection.
@@ -56,6 +57,7 @@ impl Bench {
         self.tell(&ToSupplier::Works(vec![WorkGroup {
             product_id: "p1",
             address: "sl_x",
+            segment_id: 7,
             slot_size: 8,
             leases,
         }]));
@@ -83,9 +85,8 @@ impl Bench {
                     Sent::Dones { done, failed, returned }
                 }
                 SupplierRequest::Goodbye => Sent::Goodbye,
-                SupplierRequest::Unattached(names) => {
-                    Sent::Unattached(names.iter().map(|name| (name.address.to_owned(), name.lane)).collect())
-                }
+                SupplierRequest::Unattached(names) => Sent::Unattached(names.iter().map(numbered).collect()),
+                SupplierRequest::Attached(names) => Sent::Attached(names.iter().map(numbered).collect()),
             });
         }
         sent
@@ -99,6 +100,10 @@ impl Bench {
         self.now += call;
         self.supplier.finish(self.now, result);
     }
+}
+
+fn numbered(name: &LaneName<'_>) -> (String, u32) {
+    (name.address.to_owned(), name.lane)
 }
 
 const SHORT: Duration = Duration::from_micros(10);
@@ -345,7 +350,7 @@ fn offer(n: u32) -> LaneOffer<'static> {
 
 /// What the driver receives: whether to attach, and to which lane.
 fn changes(bench: &mut Bench) -> Vec<(bool, u32)> {
-    let changes = std::iter::from_fn(|| bench.supplier.poll_lane()).map(|change| match change {
+    let changes = std::iter::from_fn(|| bench.supplier.poll_lane(bench.now)).map(|change| match change {
         LaneChange::Attach { id, product_id } => {
             assert_eq!((&*id.address, id.segment_id, id.generation, &*product_id), ("sl_x", 7, 1, "p1"));
             (true, id.lane)
@@ -402,6 +407,61 @@ fn a_refused_lane_is_reported_once() {
 }
 
 #[test]
+fn a_lane_without_room_is_tried_again_until_it_is_served() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.tell(&ToSupplier::Attach(vec![offer(1), offer(2)]));
+    changes(&mut bench);
+    bench.supplier.accept_lane(&lane_id(1));
+    assert!(bench.supplier.postpone_lane(bench.now, &lane_id(2), "p1".into()));
+    assert_eq!(bench.sent(), [Sent::Unattached(vec![("sl_x".into(), 2)])], "one accepted lane is no news");
+    for _ in 0..3 {
+        assert_eq!(changes(&mut bench), []);
+        bench.now = bench.supplier.lanes_due().unwrap();
+        assert_eq!(changes(&mut bench), [(true, 2)]);
+        assert!(!bench.supplier.postpone_lane(bench.now, &lane_id(2), "p1".into()), "no news");
+        assert_eq!(bench.sent(), []);
+    }
+    bench.now = bench.supplier.lanes_due().unwrap();
+    assert_eq!(changes(&mut bench), [(true, 2)]);
+    bench.supplier.accept_lane(&lane_id(2));
+    assert!(bench.supplier.wants_transmit(bench.now));
+    assert_eq!(bench.sent(), [Sent::Attached(vec![("sl_x".into(), 2)])]);
+    assert_eq!(bench.supplier.lanes_due(), None);
+    // From here on it is as any other lane.
+    assert!(bench.supplier.refuse_lane(&lane_id(2)));
+    assert_eq!(bench.sent(), [Sent::Unattached(vec![("sl_x".into(), 2)])]);
+}
+
+#[test]
+fn a_lane_that_waits_for_room_is_forgotten_with_its_segment_its_broker_and_its_supplier() {
+    for end in ["refused", "disconnected", "left", "offered again"] {
+        let mut bench = Bench::new(Dialect::Native);
+        bench.tell(&ToSupplier::Attach(vec![offer(1)]));
+        changes(&mut bench);
+        bench.supplier.postpone_lane(bench.now, &lane_id(1), "p1".into());
+        bench.sent();
+        match end {
+            "refused" => {
+                bench.now = bench.supplier.lanes_due().unwrap();
+                assert_eq!(changes(&mut bench), [(true, 1)]);
+                assert!(!bench.supplier.refuse_lane(&lane_id(1)));
+            }
+            "disconnected" => bench.supplier.handle_disconnected(),
+            "left" => bench.supplier.leave(),
+            _ => {
+                bench.tell(&ToSupplier::Attach(vec![offer(1)]));
+                assert_eq!(changes(&mut bench), [(true, 1)]);
+                bench.supplier.accept_lane(&lane_id(1));
+            }
+        }
+        assert_eq!(bench.supplier.lanes_due(), None, "{end}");
+        bench.now += Duration::from_secs(60);
+        assert_eq!(changes(&mut bench), [], "{end}");
+        assert!(!bench.sent().iter().any(|sent| matches!(sent, Sent::Attached(_))), "{end}");
+    }
+}
+
+#[test]
 fn a_dead_broker_stops_no_lane() {
     let mut bench = Bench::new(Dialect::Native);
     bench.tell(&ToSupplier::Attach(vec![offer(1), offer(2), offer(3)]));
@@ -436,6 +496,11 @@ fn a_supplier_serves_a_limited_number_of_lanes() {
         })
         .collect();
     assert_eq!(refused, [256, 256, (max + 600).next_multiple_of(100) as usize - max as usize - 512]);
+    bench.now = bench.supplier.lanes_due().unwrap();
+    assert_eq!(changes(&mut bench), [], "there is no room yet");
+    bench.tell(&ToSupplier::Detach(vec![lane(7)]));
+    bench.now = bench.supplier.lanes_due().unwrap();
+    assert_eq!(changes(&mut bench), [(false, 7), (true, max)]);
 }
 
 #[test]

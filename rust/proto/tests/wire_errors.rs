@@ -173,7 +173,7 @@ fn ids_have_a_limit() {
     }
     let payload = [b"\x81\xabproduct_ids\x91", &long_str(MAX_ID_BYTES + 1)[..]].concat();
     assert_eq!(supplier(b"HELLO", &payload), "HELLO: product_ids: 1025 bytes, at most 1024 allowed");
-    let payload = [b"\x94", &long_str(MAX_ID_BYTES + 1)[..], b"\x00\xa0\x90"].concat();
+    let payload = [b"\x95", &long_str(MAX_ID_BYTES + 1)[..], b"\x00\xa0\x90"].concat();
     assert_eq!(client(b"ORDERS", &payload), "ORDERS: address: 1025 bytes, at most 1024 allowed");
 }
 
@@ -239,13 +239,17 @@ fn depth_costs_no_stack() {
 
 #[test]
 fn native_arrays_have_a_shape() {
-    assert_eq!(client(b"ORDERS", b"\x93\xa0\x00\xa0"), "ORDERS: payload: need 4 elements, have 3");
+    assert_eq!(client(b"ORDERS", b"\x94\xa0\x00\x00\xa0"), "ORDERS: payload: need 5 elements, have 4");
     assert_eq!(
-        client(b"ORDERS", b"\x94\xa0\x00\xa0\x92\x01\x02"),
+        client(b"ORDERS", b"\x95\xa0\x00\x00\xa0\x92\x01\x02"),
         "ORDERS: orders: need triples, have 2 numbers"
     );
     assert_eq!(
-        client(b"ORDERS", b"\x94\xa0\xa0\xa0\x90"),
+        client(b"ORDERS", b"\x95\xa0\xa0\x00\xa0\x90"),
+        "ORDERS: segment_id: need a non-negative integer, have a str"
+    );
+    assert_eq!(
+        client(b"ORDERS", b"\x95\xa0\x00\xa0\xa0\x90"),
         "ORDERS: slot_size: need a non-negative integer, have a str"
     );
     assert_eq!(
@@ -266,7 +270,10 @@ fn native_arrays_have_a_shape() {
         to_client(&[b"RESULTS", b"\x92\x90\x91\x93\x01\x00\xa0"]),
         "RESULTS: ended: need a code from 1 to 2, have 0"
     );
-    assert_eq!(to_supplier(&[b"WORKS", b"\x91\x93\xa0\xa0\x00"]), "WORKS: group: need 4 elements, have 3");
+    assert_eq!(
+        to_supplier(&[b"WORKS", b"\x91\x94\xa0\xa0\x00\x00"]),
+        "WORKS: group: need 5 elements, have 4"
+    );
 }
 
 #[test]

@@ -85,11 +85,15 @@ golden!(
     orders,
     ClientRequest::Orders {
         address: "shm:a",
+        segment_id: 300,
         slot_size: 65536,
         product_id: "p",
         orders: vec![(1, 0, 40), (2, 65536, 300)]
     },
-    &[b"ORDERS", b"\x94\xa5shm:a\xce\x00\x01\x00\x00\xa1p\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,"]
+    &[
+        b"ORDERS",
+        b"\x95\xa5shm:a\xcd\x01,\xce\x00\x01\x00\x00\xa1p\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,"
+    ]
 );
 golden!(
     cancels,
@@ -141,6 +145,7 @@ golden!(
     SupplierRequest::Unattached(vec![LANE]),
     &[b"UNATTACHED", b"\x91\x94\xa1m\xcd\x01,\x03\x07"]
 );
+golden!(attached, SupplierRequest::Attached(vec![LANE]), &[b"ATTACHED", b"\x91\x94\xa1m\xcd\x01,\x03\x07"]);
 golden!(goodbye, SupplierRequest::Goodbye, &[b"GOODBYE", b"\x80"]);
 
 golden!(fulfilled, ToClient::Fulfilled { order_id: "o1" }, &[b"FULFILLED", b"\x81\xa8order_id\xa2o1"]);
@@ -179,17 +184,18 @@ golden!(
         WorkGroup {
             product_id: "p",
             address: "shm:a",
+            segment_id: 300,
             slot_size: 65536,
             leases: vec![
                 LeaseRef { lease: 1, offset: 0, sequence: 40, order: 7 },
                 LeaseRef { lease: 2, offset: 65536, sequence: 300, order: 0 },
             ],
         },
-        WorkGroup { product_id: "q", address: "b", slot_size: 0, leases: vec![] },
+        WorkGroup { product_id: "q", address: "b", segment_id: 0, slot_size: 0, leases: vec![] },
     ]),
     &[
         b"WORKS",
-        b"\x92\x94\xa1p\xa5shm:a\xce\x00\x01\x00\x00\x98\x01\x00(\x07\x02\xce\x00\x01\x00\x00\xcd\x01,\x00\x94\xa1q\xa1b\x00\x90"
+        b"\x92\x95\xa1p\xa5shm:a\xcd\x01,\xce\x00\x01\x00\x00\x98\x01\x00(\x07\x02\xce\x00\x01\x00\x00\xcd\x01,\x00\x95\xa1q\xa1b\x00\x00\x90"
     ]
 );
 golden!(

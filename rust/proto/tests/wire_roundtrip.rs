@@ -90,7 +90,7 @@ proptest! {
         round_trip!(ClientRequest, ClientRequest::Order { order_id, product_id, address, offset });
         round_trip!(ToSupplier, ToSupplier::Work { order_id, product_id, address, offset });
         round_trip!(ClientRequest, ClientRequest::Cancel { order_id });
-        round_trip!(ClientRequest, ClientRequest::Orders { address, slot_size: offset, product_id, orders });
+        round_trip!(ClientRequest, ClientRequest::Orders { address, segment_id: offset / 3, slot_size: offset, product_id, orders });
         round_trip!(ClientRequest, ClientRequest::Cancels { request_id: offset, orders: numbers });
         round_trip!(ToClient, ToClient::Fulfilled { order_id });
         round_trip!(ToClient, ToClient::Failed { order_id });
@@ -125,7 +125,8 @@ proptest! {
         let groups = groups.iter().map(|(product_id, address, slot_size, leases, order)| {
             let leases = leases.iter();
             let lease = |&(lease, offset, sequence)| LeaseRef { lease, offset, sequence, order: *order };
-            WorkGroup { product_id, address, slot_size: *slot_size, leases: leases.map(lease).collect() }
+            let leases = leases.map(lease).collect();
+            WorkGroup { product_id, address, segment_id: slot_size / 3, slot_size: *slot_size, leases }
         });
         round_trip!(ToSupplier, ToSupplier::Works(groups.collect()));
     }
@@ -138,7 +139,8 @@ proptest! {
         let offers = lanes.iter().zip(&names).map(|((product_id, ..), &name)| LaneOffer { name, product_id });
         round_trip!(ToSupplier, ToSupplier::Attach(offers.collect()));
         round_trip!(ToSupplier, ToSupplier::Detach(names.clone()));
-        round_trip!(SupplierRequest, SupplierRequest::Unattached(names));
+        round_trip!(SupplierRequest, SupplierRequest::Unattached(names.clone()));
+        round_trip!(SupplierRequest, SupplierRequest::Attached(names));
         let announced = lanes.iter().map(|(product_id, _, _, lane, generation)| {
             AnnouncedLane { product_id, lane: *lane, generation: *generation }
         });

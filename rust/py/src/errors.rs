@@ -56,6 +56,7 @@ pub(crate) fn segment_error(py: Python<'_>, error: &SegmentError) -> PyErr {
         SegmentError::NotFound { .. } => "SegmentNotFound",
         SegmentError::Full { .. }
         | SegmentError::Refused { .. }
+        | SegmentError::Crowded { .. }
         | SegmentError::OutOfBounds { .. }
         | SegmentError::NotOneSlot { .. }
         | SegmentError::Gone { .. }

@@ -44,6 +44,14 @@ pub enum SegmentError {
         /// The rule it breaks.
         why: String,
     },
+    /// All entries in the table of suppliers are in use.
+    #[error("segment {name:?} refused: {n} suppliers are attached already")]
+    Crowded {
+        /// Name or path.
+        name: String,
+        /// Entries in the table.
+        n: u32,
+    },
     /// An access beyond the slots.
     #[error("segment {name:?}: {len} bytes at offset {offset} do not fit into {size} bytes of slots")]
     OutOfBounds {
@@ -107,6 +115,16 @@ pub enum SegmentError {
 }
 
 impl SegmentError {
+    /// Whether something is used up that others may give back: the same attempt may succeed later.
+    #[must_use]
+    pub fn is_for_now(&self) -> bool {
+        match self {
+            Self::Crowded { .. } => true,
+            Self::Io { errno, .. } => is_used_up(Errno::from_raw_os_error(*errno)),
+            _ => false,
+        }
+    }
+
     pub(crate) fn io(what: &'static str, name: &str, errno: Errno) -> Self {
         let name = name.to_owned();
         match errno {
@@ -115,4 +133,10 @@ impl SegmentError {
             _ => Self::Io { what, name, errno: errno.raw_os_error() },
         }
     }
+}
+
+/// Whether the system has run out of descriptors or memory.
+#[must_use]
+pub fn is_used_up(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }

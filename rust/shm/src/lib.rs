@@ -72,7 +72,7 @@ mod process;
 mod segment;
 
 pub use copy::{CachePolicy, Decode, DecodeError, ForeignBytes, decode_row};
-pub use error::SegmentError;
+pub use error::{SegmentError, is_used_up};
 pub use lane::LaneRef;
 #[cfg(not(loom))]
 pub use lane::{

@@ -34,6 +34,11 @@ class SegmentMedium(Medium):
         self._segment = segment
 
     @property
+    def segment_id(self) -> int:
+        """The random number of its segment: another one at the same address has another; 0 in a segment of softs."""
+        return self._segment.segment_id
+
+    @property
     def is_gone(self) -> bool:
         """Whether the owner has removed it, so that no client will read what is written."""
         return self._segment.is_gone

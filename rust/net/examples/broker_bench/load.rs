@@ -110,6 +110,7 @@ impl Client {
                 }
                 self.dealer.ask(&ClientRequest::Orders {
                     address: &self.address,
+                    segment_id: 0,
                     slot_size: SLOT_BYTES,
                     product_id: "p",
                     orders,
@@ -216,6 +217,7 @@ impl Background {
             for order in first..orders.min(first + BACKGROUND_ORDERS) {
                 client.ask(&ClientRequest::Orders {
                     address: &address,
+                    segment_id: 0,
                     slot_size: SLOT_BYTES,
                     product_id: &format!("unserved {}", order % products),
                     orders: vec![(order + 1, order * SLOT_BYTES, 0)],
@@ -234,6 +236,7 @@ impl Background {
             let mut client = Dealer::client(frontend, Dialect::Native)?;
             client.ask(&ClientRequest::Orders {
                 address: &format!("sl_{n:016x}"),
+                segment_id: 0,
                 slot_size: SLOT_BYTES,
                 product_id: "unserved",
                 orders: (0..orders).map(|order| (order + 1, order * SLOT_BYTES, 0)).collect(),

@@ -124,6 +124,7 @@ fn order_one(client: &mut Dealer, n: u64) -> Outcome<()> {
     match client.dialect {
         Dialect::Native => client.ask(&ClientRequest::Orders {
             address: "sl_sync",
+            segment_id: 0,
             slot_size: 64,
             product_id: "p",
             orders: vec![(n, 0, 0)],

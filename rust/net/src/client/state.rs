@@ -12,7 +12,7 @@ use crate::transport::broker_link::{BrokerLink, PeerMachine};
 
 /// While samples come without waiting, the socket and the suppliers are checked this often.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(2);
-/// The counters for monitoring are set this often.
+/// The counters for monitoring are set, and suppliers that run another program are searched for, this often.
 const COUNTERS_INTERVAL: Duration = Duration::from_millis(100);
 /// A blocked call wakes this often, for signals, what other threads received, and orders that no supplier claims.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
@@ -81,8 +81,12 @@ impl ClientState {
         self.link.turn(now);
         let machine = &mut self.link.machine;
         machine.lanes_mut().update_suppliers();
+        let is_due = now >= self.counters_at;
+        if is_due {
+            machine.lanes_mut().remove_closed();
+        }
         machine.handle_lanes(now);
-        if now >= self.counters_at {
+        if is_due {
             self.counters_at = now + COUNTERS_INTERVAL;
             let (done, held) = (machine.counters(), machine.n_held());
             machine.lanes().show(done, held, || machine.slot_counts());

@@ -56,7 +56,8 @@ struct AttachedSupplier {
     supplier: shm::Supplier,
     /// `None` while no descriptor of the process can be opened.
     process: Option<Arc<ProcessWatch>>,
-    /// `None` while its doorbell cannot be opened, as where this process is out of descriptors: it is not woken.
+    /// `None` while its doorbell cannot be opened, as where this process is out of descriptors: it is not woken, and
+    /// checks its lanes by itself.
     doorbell: Option<RemoteDoorbell>,
 }
 
@@ -117,9 +118,26 @@ impl ClientLanes {
     pub(crate) fn update_suppliers(&mut self) {
         let Some(open) = &mut self.open else { return };
         open.refresh();
-        open.suppliers.iter_mut().for_each(AttachedSupplier::reach);
+        open.suppliers.iter_mut().for_each(|known| known.reach(&open.owner));
         open.remove_dead_suppliers();
         open.wake_for_returned();
+    }
+
+    /// Removes the suppliers that have closed the segment although their processes run: they have replaced their
+    /// programs (`exec`). What they had claimed is polled as lost. One system call per supplier.
+    pub(crate) fn remove_closed(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        let (owner, mut closed) = (&open.owner, Vec::new());
+        open.suppliers.retain(|known| {
+            let has_closed = owner.has_closed(&known.supplier);
+            if has_closed {
+                closed.push(known.supplier);
+            }
+            !has_closed
+        });
+        for supplier in closed {
+            open.remove_dead(&supplier);
+        }
     }
 
     /// Orders were placed: wakes a supplier of each lane where all sleep, at once if `is_waited_for`, else once there
@@ -239,7 +257,7 @@ impl ClientLanes {
 
 impl AttachedSupplier {
     /// Opens what is not open yet.
-    fn reach(&mut self) {
+    fn reach(&mut self, owner: &LaneClient) {
         if self.process.is_some() && self.doorbell.is_some() {
             return;
         }
@@ -257,6 +275,7 @@ impl AttachedSupplier {
             || self.process.as_ref().map_or_else(|| identity.is_alive(), |watch| !watch.has_ended());
         let doorbell = RemoteDoorbell::open(identity.pid, doorbell_fd).ok().filter(|_| is_alive());
         if let Some(doorbell) = doorbell {
+            owner.note_reached(&self.supplier);
             // It could not be woken for what was ordered before.
             doorbell.ring();
             self.doorbell = Some(doorbell);
@@ -279,7 +298,7 @@ impl Open {
         for supplier in registered {
             if !self.suppliers.iter().any(|known| known.supplier.is_same(&supplier)) {
                 let mut attached = AttachedSupplier { supplier, process: None, doorbell: None };
-                attached.reach();
+                attached.reach(&self.owner);
                 self.suppliers.push(attached);
             }
         }

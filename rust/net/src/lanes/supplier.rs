@@ -4,8 +4,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use softs_proto::supplier::LaneId;
-use softs_shm::{AttachPolicy, Identity, LaneSupplier, Liveness, ProcessWatch, Segment};
+use softs_shm::{
+    AttachPolicy, Identity, LaneSupplier, Liveness, ProcessWatch, Segment, SegmentError, is_used_up,
+};
 
 use super::doorbell::{Doorbell, RemoteDoorbell};
 
@@ -21,6 +24,34 @@ pub enum LanePolicy {
     Tickets,
     /// Addresses are paths of files that may be opened.
     File(AttachPolicy),
+}
+
+/// Why a lane is not served.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) why: String,
+    /// Whether there may be room for it later.
+    pub(crate) is_for_now: bool,
+}
+
+impl Refusal {
+    pub(crate) fn for_good(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_for_now: false }
+    }
+
+    pub(crate) fn for_now(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_for_now: true }
+    }
+
+    pub(crate) fn of(what: &str, errno: Errno) -> Self {
+        Self { why: format!("{what}: {errno}"), is_for_now: is_used_up(errno) }
+    }
+}
+
+impl From<SegmentError> for Refusal {
+    fn from(error: SegmentError) -> Self {
+        Self { is_for_now: error.is_for_now(), why: error.to_string() }
+    }
 }
 
 /// A segment that this supplier serves lanes of.
@@ -42,31 +73,30 @@ impl AttachedSegment {
         id: &LaneId,
         slot_size: u64,
         doorbell: &Doorbell,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Refusal> {
         let segment = match policy {
-            LanePolicy::None => return Err("this supplier serves no lanes".to_owned()),
+            LanePolicy::None => return Err(Refusal::for_good("this supplier serves no lanes")),
             LanePolicy::Shm => Segment::attach_shm(&id.address),
             LanePolicy::Tickets => Segment::attach_tickets(&id.address),
             LanePolicy::File(policy) => Segment::attach_file(Path::new(&*id.address), policy),
         };
-        let segment = segment.map_err(|error| error.to_string())?;
+        let segment = segment?;
         if !segment.is_native() || segment.segment_id() != id.segment_id {
-            return Err("another segment lies there".to_owned());
+            return Err(Refusal::for_good("another segment lies there"));
         }
         if segment.slot_size() != slot_size {
             let theirs = segment.slot_size();
-            return Err(format!("slot_size differs: this supplier has {slot_size}, the client {theirs}"));
+            let why = format!("slot_size differs: this supplier has {slot_size}, the client {theirs}");
+            return Err(Refusal::for_good(why));
         }
-        let identity = Identity::current().map_err(|error| error.to_string())?;
-        let lanes = LaneSupplier::attach(Arc::new(segment), identity, doorbell.number())
-            .map_err(|error| error.to_string())?;
+        let lanes = LaneSupplier::attach(Arc::new(segment), Identity::current()?, doorbell.number())?;
         let (client, doorbell_fd) = lanes.client();
         let watch = watch_client(&client)?;
         let doorbell = RemoteDoorbell::open(client.pid, doorbell_fd)
-            .map_err(|error| format!("cannot open its client's doorbell: {error}"))?;
+            .map_err(|errno| Refusal::of("cannot open its client's doorbell", errno))?;
         // A doorbell that was opened while the client ran is not one of a later process with its number.
         if watch.has_ended() {
-            return Err("its client is dead".to_owned());
+            return Err(Refusal::for_good("its client is dead"));
         }
         Ok(Self { address: id.address.clone(), segment_id: id.segment_id, lanes, doorbell, client: watch })
     }
@@ -103,10 +133,12 @@ impl AttachedSegment {
     }
 }
 
-fn watch_client(client: &Identity) -> Result<ProcessWatch, String> {
+fn watch_client(client: &Identity) -> Result<ProcessWatch, Refusal> {
     match ProcessWatch::open(client) {
         Liveness::Alive(watch) => Ok(watch),
-        Liveness::Dead => Err("its client is dead".to_owned()),
-        Liveness::Unknown(errno) => Err(format!("cannot watch its client {}: {errno}", client.pid)),
+        Liveness::Dead => Err(Refusal::for_good("its client is dead")),
+        Liveness::Unknown(errno) => {
+            Err(Refusal::of(&format!("cannot watch its client {}", client.pid), errno))
+        }
     }
 }

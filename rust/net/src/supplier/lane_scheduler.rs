@@ -11,7 +11,7 @@ use softs_shm::LaneRef;
 
 use super::claimed_batch::{ClaimedBatch, LaneTask};
 use crate::lanes::doorbell::Doorbell;
-use crate::lanes::supplier::{AttachedSegment, LanePolicy};
+use crate::lanes::supplier::{AttachedSegment, LanePolicy, Refusal};
 use crate::transport::spin::Spin;
 
 /// Segments that one supplier serves; each costs three file descriptors.
@@ -118,21 +118,27 @@ impl LaneScheduler {
 
 /// Which lanes are served.
 impl LaneScheduler {
-    /// Attaches and detaches lanes as the broker requested. `refused` is called with the reason for each segment that
-    /// is not served.
+    /// Attaches and detaches lanes as the broker requested, and tries those again for which there was no room. `refused`
+    /// is called with the reason for each segment that is not served.
     pub(super) fn follow(&mut self, machine: &mut Machine, mut refused: impl FnMut(&LaneId, &str)) {
         let mut last: Option<LaneId> = None;
-        while let Some(change) = machine.poll_lane() {
+        while let Some(change) = machine.poll_lane(self.now) {
             match change {
                 LaneChange::Attach { id, product_id } => {
-                    let Err(why) = self.attach(machine, &id, product_id) else { continue };
-                    machine.refuse_lane(&id);
+                    let Err(refusal) = self.attach(machine, &id, Arc::clone(&product_id)) else {
+                        machine.accept_lane(&id);
+                        continue;
+                    };
+                    let is_news = match refusal.is_for_now {
+                        true => machine.postpone_lane(self.now, &id, product_id),
+                        false => machine.refuse_lane(&id),
+                    };
                     // The lanes of one segment come one after the other.
                     let is_known = last
                         .as_ref()
                         .is_some_and(|last| last.segment_id == id.segment_id && last.address == id.address);
-                    if !is_known && !self.is_closed && !matches!(self.policy, LanePolicy::None) {
-                        refused(&id, &why);
+                    if is_news && !is_known && !self.is_closed && !matches!(self.policy, LanePolicy::None) {
+                        refused(&id, &refusal.why);
                     }
                     last = Some(id);
                 }
@@ -150,7 +156,9 @@ impl LaneScheduler {
         let is_over = |lane: &Lane| {
             !in_use.contains(&Arc::as_ptr(&lane.attached)) || !lane.attached.lanes.join(lane.lane)
         };
-        self.remove(is_over, |lane| machine.refuse_lane(&lane.id));
+        self.remove(is_over, |lane| {
+            machine.refuse_lane(&lane.id);
+        });
     }
 
     /// Leaves all lanes. Claimed orders stay claimed.
@@ -159,9 +167,9 @@ impl LaneScheduler {
         self.remove(|_| true, |_| {});
     }
 
-    fn attach(&mut self, machine: &mut Machine, id: &LaneId, product_id: Arc<str>) -> Result<(), String> {
+    fn attach(&mut self, machine: &mut Machine, id: &LaneId, product_id: Arc<str>) -> Result<(), Refusal> {
         if self.is_closed {
-            return Err("this supplier stops".to_owned());
+            return Err(Refusal::for_good("this supplier stops"));
         }
         let attached = match self.segments.iter().find(|segment| segment.holds(id)) {
             Some(known) => Arc::clone(known),
@@ -179,20 +187,25 @@ impl LaneScheduler {
             Ok(())
         } else {
             self.release_unused();
-            Err("its client uses the lane for something else".to_owned())
+            Err(Refusal::for_good("its client uses the lane for something else"))
         }
     }
 
-    fn open(&mut self, machine: &mut Machine, id: &LaneId) -> Result<Arc<AttachedSegment>, String> {
+    fn open(&mut self, machine: &mut Machine, id: &LaneId) -> Result<Arc<AttachedSegment>, Refusal> {
         // A segment that is mapped keeps the memory of a client that has gone, so this is the moment to check for such.
-        self.remove(|lane| lane.attached.lanes.segment().is_gone(), |lane| machine.refuse_lane(&lane.id));
+        let is_gone = |lane: &Lane| lane.attached.lanes.segment().is_gone();
+        self.remove(is_gone, |lane| {
+            machine.refuse_lane(&lane.id);
+        });
         if self.segments.len() >= MAX_SEGMENTS {
-            return Err(format!("this supplier serves the lanes of {MAX_SEGMENTS} clients already"));
+            let why = format!("this supplier serves the lanes of {MAX_SEGMENTS} clients already");
+            return Err(Refusal::for_now(why));
         }
         let doorbell = match &self.doorbell {
             Some(doorbell) => doorbell,
             None => {
-                let doorbell = Doorbell::new().map_err(|error| format!("cannot make a doorbell: {error}"))?;
+                let doorbell =
+                    Doorbell::new().map_err(|errno| Refusal::of("cannot make a doorbell", errno))?;
                 self.doorbell.insert(Arc::new(doorbell))
             }
         };

@@ -4,7 +4,7 @@ use super::*;
 
 use softs_proto::supplier::Config;
 use softs_proto::wire::{LaneName, LaneOffer};
-use softs_proto::wire::{Message, ToSupplier};
+use softs_proto::wire::{Message, SupplierRequest, ToSupplier};
 use softs_shm::{Ending, LaneClient, Segment, SegmentError};
 
 use super::super::claimed_batch::{Sample, cut};
@@ -214,17 +214,66 @@ fn what_cannot_be_served_is_refused_with_a_reason() {
 }
 
 fn machine_refusals(machine: &mut Machine) -> usize {
+    news(machine).0
+}
+
+/// How many lanes the broker is told to be refused, and to be served after all.
+fn news(machine: &mut Machine) -> (usize, usize) {
     let mut message = Message::new();
-    let mut n = 0;
+    let (mut refused, mut accepted) = (0, 0);
     while machine.poll_transmit(Instant::now(), &mut message) {
         let frames: Vec<_> = message.frames().collect();
-        if let Ok(softs_proto::wire::SupplierRequest::Unattached(names)) =
-            softs_proto::wire::SupplierRequest::decode(&frames)
-        {
-            n += names.len();
+        match SupplierRequest::decode(&frames) {
+            Ok(SupplierRequest::Unattached(names)) => refused += names.len(),
+            Ok(SupplierRequest::Attached(names)) => accepted += names.len(),
+            _ => {}
         }
     }
-    n
+    (refused, accepted)
+}
+
+#[test]
+fn a_full_table_is_tried_again_until_it_has_room() {
+    let (mut scheduler, mut machine, mut student) = (scheduler(&[]), machine(), Student::new());
+    let lane = student.lane();
+    let id = student.id(lane);
+    let doorbell = Doorbell::new().unwrap();
+    let mut others: Vec<_> = (0..softs_shm::MAX_SUPPLIERS)
+        .map(|_| AttachedSegment::open(&LanePolicy::Shm, &id, SLOT, &doorbell).unwrap())
+        .collect();
+    let texts = offer(&mut scheduler, &mut machine, &[(&id, "p")]);
+    assert!(texts.len() == 1 && texts[0].contains("64 suppliers are attached already"), "{texts:?}");
+    assert_eq!(news(&mut machine), (1, 0));
+    for room in [false, true] {
+        if room {
+            others.pop();
+        }
+        scheduler.now = machine.lanes_due().unwrap();
+        scheduler.follow(&mut machine, |_, why| panic!("said before: {why}"));
+        assert_eq!((news(&mut machine), scheduler.has_lanes()), ((0, usize::from(room)), room));
+    }
+    assert_eq!((machine.lanes_due(), student.n_attached(lane)), (None, 1));
+}
+
+#[test]
+fn a_supplier_of_many_clients_serves_another_one_when_one_has_gone() {
+    let (mut scheduler, mut machine) = (scheduler(&[]), machine());
+    let mut students: Vec<_> = (0..=MAX_SEGMENTS).map(|_| Student::new()).collect();
+    let ids: Vec<_> = students
+        .iter_mut()
+        .map(|student| {
+            let lane = student.lane();
+            student.id(lane)
+        })
+        .collect();
+    let offers: Vec<_> = ids.iter().map(|id| (id, "p")).collect();
+    assert_eq!(offer(&mut scheduler, &mut machine, &offers).len(), 1);
+    assert_eq!((news(&mut machine), scheduler.segments().len()), ((1, 0), MAX_SEGMENTS));
+    students.remove(0);
+    scheduler.now = machine.lanes_due().unwrap();
+    scheduler.follow(&mut machine, |_, why| panic!("{why}"));
+    assert_eq!(news(&mut machine), (1, 1), "one client has gone, and another one is served");
+    assert_eq!(scheduler.segments().len(), MAX_SEGMENTS);
 }
 
 #[test]

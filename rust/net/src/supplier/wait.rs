@@ -16,6 +16,8 @@ use crate::transport::broker_link::Waitable;
 
 /// At first it polls nothing but memory, for so long.
 const MEMORY_ONLY: Duration = Duration::from_micros(2);
+/// A supplier that a client cannot wake checks that client's lanes this often.
+const UNREACHED_SLEEP: Duration = Duration::from_millis(50);
 
 impl Supplier {
     /// Waits until there is something to do; orders that came are claimed then.
@@ -46,7 +48,10 @@ impl Supplier {
         }
         drop(scheduler);
         let also = sleepers.wake_ups(self.shared.stopping.as_fd());
-        let was_woken = waitable.sleep(Instant::now(), Duration::MAX, also);
+        let now = Instant::now();
+        let lanes_due = self.shared.lock().link.machine.lanes_due();
+        let until_due = lanes_due.map_or(Duration::MAX, |due| due.saturating_duration_since(now));
+        let was_woken = waitable.sleep(now, sleepers.limit().min(until_due), also);
         let mut scheduler = self.scheduler();
         scheduler.now = Instant::now();
         sleepers.awake();
@@ -86,7 +91,8 @@ impl Supplier {
                 let now = scheduler.now;
                 drop(scheduler);
                 let doorbell = sleepers.doorbell.iter().map(|doorbell| doorbell.readable());
-                let was_woken = waitable.sleep(now, left, doorbell.chain([self.shared.stopping.as_fd()]));
+                let limit = left.min(sleepers.limit());
+                let was_woken = waitable.sleep(now, limit, doorbell.chain([self.shared.stopping.as_fd()]));
                 scheduler = self.scheduler();
                 sleepers.awake();
                 if was_woken {
@@ -142,6 +148,13 @@ impl Sleepers {
         for segment in &self.segments {
             segment.lanes.set_waiting(sleeping);
         }
+    }
+
+    /// How long we may sleep after [`Self::set_waiting`]. A client that has not opened our doorbell, or cannot, as where
+    /// it is out of descriptors or may not read our descriptors, places orders without waking us.
+    fn limit(&self) -> Duration {
+        let all_reach_us = self.segments.iter().all(|segment| segment.lanes.is_reached());
+        if all_reach_us { Duration::MAX } else { UNREACHED_SLEEP }
     }
 
     /// We did sleep.

@@ -128,6 +128,7 @@ impl Peer {
     pub(crate) fn order(&mut self, orders: &[(u64, u64)]) {
         self.ask(&ClientRequest::Orders {
             address: "sl_test",
+            segment_id: 0,
             slot_size: 64,
             product_id: "p",
             orders: orders.iter().map(|&(order, offset)| (order, offset, 0)).collect(),

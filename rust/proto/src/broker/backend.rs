@@ -39,12 +39,14 @@ impl Broker {
                 self.done_many(now, key, &done, &failed, &returned)
             }
             (SupplierRequest::Unattached(names), Dialect::Native) => self.refuse_lanes(key, &names),
+            (SupplierRequest::Attached(names), Dialect::Native) => self.accept_lanes(key, &names),
             (SupplierRequest::Goodbye, _) => self.goodbye(now, key),
             (
                 SupplierRequest::Ready { .. }
                 | SupplierRequest::Done { .. }
                 | SupplierRequest::Dones { .. }
-                | SupplierRequest::Unattached(_),
+                | SupplierRequest::Unattached(_)
+                | SupplierRequest::Attached(_),
                 dialect,
             ) => {
                 self.refuse_supplier(now, key, dialect.foreign_message());

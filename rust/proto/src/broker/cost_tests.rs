@@ -47,7 +47,7 @@ impl Bench {
         let address = "medium";
         let client = client_of(orders[0].0);
         let orders = orders.into_iter().map(|(number, offset)| (number, offset, 0)).collect();
-        let request = ClientRequest::Orders { address, slot_size: 64, product_id, orders };
+        let request = ClientRequest::Orders { address, segment_id: 7, slot_size: 64, product_id, orders };
         request.encode(&mut message);
         self.deliver(client, &message)
     }
@@ -128,8 +128,14 @@ fn an_event_costs_the_same_however_many_clients_wait() {
         let orders = |bench: &mut Bench, client: u64, numbers: std::ops::Range<u64>| {
             let orders = numbers.map(|number| (number, 64 * (client * 1000 + number), 0)).collect();
             let mut message = Message::new();
-            ClientRequest::Orders { address: "medium", slot_size: 64, product_id: "p", orders }
-                .encode(&mut message);
+            ClientRequest::Orders {
+                address: "medium",
+                segment_id: 7,
+                slot_size: 64,
+                product_id: "p",
+                orders,
+            }
+            .encode(&mut message);
             bench.deliver(of(client), &message)
         };
         for client in 0..n_clients {

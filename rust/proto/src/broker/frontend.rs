@@ -31,6 +31,7 @@ const REPLACED: &str = "this client has reconnected on another connection";
 struct Medium {
     product: ProductKey,
     address: AddressKey,
+    segment_id: u64,
     slot_size: u64,
 }
 
@@ -71,8 +72,11 @@ impl Broker {
             (ClientRequest::Order { order_id, product_id, address, offset }, Dialect::Softs) => {
                 self.order(now, key, order_id, (product_id, address, offset));
             }
-            (ClientRequest::Orders { address, slot_size, product_id, orders }, Dialect::Native) => {
-                self.order_many(now, key, (address, slot_size, product_id), &orders)
+            (
+                ClientRequest::Orders { address, segment_id, slot_size, product_id, orders },
+                Dialect::Native,
+            ) => {
+                self.order_many(now, key, (address, segment_id, slot_size, product_id), &orders);
             }
             (ClientRequest::Cancel { order_id }, Dialect::Softs) => self.cancel(key, order_id),
             (ClientRequest::Discard, Dialect::Softs) => self.discard(key),
@@ -164,7 +168,7 @@ impl Broker {
         if client.len() >= MAX_ORDERS_PER_CLIENT {
             return self.answer_client(key, Answer::Error(TOO_MANY_ORDERS.into()));
         }
-        let medium = self.open_medium(product_id, address, 0);
+        let medium = self.open_medium(product_id, address, (0, 0));
         let waiting = self.index.product(medium.product).unleased_softs() as usize;
         if waiting < self.config.max_queue_per_product
             || self.can_lease(medium.product, medium.address, offset)
@@ -183,11 +187,11 @@ impl Broker {
         &mut self,
         now: Instant,
         key: ClientKey,
-        (address, slot_size, product_id): (&str, u64, &str),
+        (address, segment_id, slot_size, product_id): (&str, u64, u64, &str),
         orders: &[(u64, u64, u64)],
     ) {
         self.activate(key);
-        let medium = self.open_medium(product_id, address, slot_size);
+        let medium = self.open_medium(product_id, address, (segment_id, slot_size));
         for &(number, offset, sequence) in orders {
             let client = &self.clients[key];
             let wrong = if client.find_number(number).is_some() {
@@ -207,7 +211,7 @@ impl Broker {
 
     /// Queues an order; `dispatch_product` may lease it at once.
     fn accept(&mut self, client: ClientKey, id: OrderId, medium: Medium, (offset, sequence): (u64, u64)) {
-        let Medium { product, address, slot_size } = medium;
+        let Medium { product, address, segment_id, slot_size } = medium;
         self.index.hold(product);
         self.addresses.hold(address);
         self.index.note_unleased(product, &id);
@@ -219,6 +223,7 @@ impl Broker {
             address,
             avoid: None,
             offset,
+            segment_id,
             slot_size,
             sequence,
             links: Links::new(),
@@ -288,10 +293,16 @@ impl Broker {
     }
 
     /// Holds product and address while orders for them are accepted.
-    fn open_medium(&mut self, product_id: &str, address: &str, slot_size: u64) -> Medium {
+    fn open_medium(
+        &mut self,
+        product_id: &str,
+        address: &str,
+        (segment_id, slot_size): (u64, u64),
+    ) -> Medium {
         Medium {
             product: self.index.acquire(product_id),
             address: self.addresses.acquire(address),
+            segment_id,
             slot_size,
         }
     }

@@ -4,7 +4,7 @@
 //! An announced product is held in the index like one that has orders, so a pattern list that matches it knows it. A
 //! lane is offered to every native supplier of these lists, and withdrawn from those with patterns that stop matching.
 //! A supplier that refuses one (UNATTACHED) serves that client by wire; it is not asked again, unless the lane is used
-//! anew (another generation) or the supplier connects again.
+//! anew (another generation) or the supplier connects again. One that had no room for it may serve it later (ATTACHED).
 //!
 //! A lane may be announced by two connections, when a client reconnects before its old connection is found dead: it
 //! ends with the last one. Numbers and offers are made into messages when the outbox is drained, so changes that undo
@@ -62,21 +62,30 @@ impl Broker {
 
     /// UNATTACHED: lanes that a supplier does not serve although it was asked to.
     pub(super) fn refuse_lanes(&mut self, key: SupplierKey, names: &[LaneName<'_>]) {
-        for &LaneName { address, segment_id, lane, generation } in names {
-            let name =
-                self.addresses.find(address).map(|address| Name { address, segment_id, lane, generation });
-            let Some(&lane) = name.and_then(|name| self.lanes.by_name.get(&name)) else {
-                continue;
-            };
+        for lane in self.find_lanes(names) {
             let attachments = &mut self.suppliers[key].attachments;
-            if !attachments.offered.remove(&lane) {
-                continue;
+            if attachments.offered.remove(&lane) {
+                attachments.refused.insert(lane);
+                let lane = &mut self.lanes.lanes[lane];
+                lane.refused += 1;
+                let product = lane.product;
+                self.mark_product_stale(product);
             }
-            attachments.refused.insert(lane);
-            let lane = &mut self.lanes.lanes[lane];
-            lane.refused += 1;
-            let product = lane.product;
-            self.mark_product_stale(product);
+        }
+        self.update_ready(key);
+    }
+
+    /// ATTACHED: lanes that a supplier serves now, although it refused them before.
+    pub(super) fn accept_lanes(&mut self, key: SupplierKey, names: &[LaneName<'_>]) {
+        for lane in self.find_lanes(names) {
+            let attachments = &mut self.suppliers[key].attachments;
+            if attachments.refused.remove(&lane) {
+                attachments.offered.insert(lane);
+                let lane = &mut self.lanes.lanes[lane];
+                lane.refused -= 1;
+                let product = lane.product;
+                self.mark_product_stale(product);
+            }
         }
         self.update_ready(key);
     }
@@ -154,6 +163,15 @@ impl Broker {
             announced.lanes.remove(&key);
         }
         self.addresses.release(name.address);
+    }
+
+    /// The lanes of these names that are announced.
+    fn find_lanes(&self, names: &[LaneName<'_>]) -> Vec<LaneKey> {
+        let find = |&LaneName { address, segment_id, lane, generation }: &LaneName<'_>| {
+            let name = Name { address: self.addresses.find(address)?, segment_id, lane, generation };
+            self.lanes.by_name.get(&name).copied()
+        };
+        names.iter().filter_map(find).collect()
     }
 
     fn drop_entries(&mut self, client: ClientKey, entries: Vec<Entry>) {

@@ -75,6 +75,8 @@ pub(super) struct Order {
     /// The supplier that failed last: another one should try, if there is one.
     pub(super) avoid: Option<SupplierKey>,
     pub(super) offset: u64,
+    /// Which segment must lie at the address, for the supplier; 0 if it is not known.
+    pub(super) segment_id: u64,
     pub(super) slot_size: u64,
     /// The number of the sample in its client's stream, for the supplier.
     pub(super) sequence: u64,
@@ -103,6 +105,6 @@ mod tests {
 
     #[test]
     fn an_order_is_small() {
-        assert!(size_of::<Order>() <= 80, "{} bytes", size_of::<Order>());
+        assert!(size_of::<Order>() <= 88, "{} bytes", size_of::<Order>());
     }
 }

@@ -117,7 +117,7 @@ impl Broker {
                 continue;
             };
             let order = &self.orders[lease.order];
-            let name = (order.product, order.address, order.slot_size);
+            let name = (order.product, order.address, order.segment_id, order.slot_size);
             let open = names.len().saturating_sub(OPEN_GROUPS);
             let found = names[open..].iter().rposition(|other| *other == name);
             let at = found.map_or(names.len(), |found| open + found);
@@ -126,6 +126,7 @@ impl Broker {
                 groups.push(WorkGroup {
                     product_id: &self.index.product(order.product).id,
                     address: self.addresses.text(order.address),
+                    segment_id: order.segment_id,
                     slot_size: order.slot_size,
                     leases: Vec::new(),
                 });

@@ -16,7 +16,7 @@ pub struct Config {
     pub slot_stride: u64,
     /// Number of slots.
     pub n_slots: u32,
-    /// Which segment lies at `address`; 0 for a medium without lanes.
+    /// Which segment lies at `address`; 0 for a medium that is none.
     pub segment_id: u64,
     /// Random; the broker knows the client by it from one connection to the next.
     pub nonce: u64,

@@ -40,6 +40,7 @@ impl<L: Lanes> Client<L> {
             if !batch.is_empty() {
                 ClientRequest::Orders {
                     address: &self.config.address,
+                    segment_id: self.config.segment_id,
                     slot_size: self.config.slot_size,
                     product_id: &self.products.get(key).name,
                     orders: batch,

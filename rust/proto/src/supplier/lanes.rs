@@ -3,9 +3,13 @@
 //! A lane outlives the connection on which it was offered, since a dead broker stops no lane. The next broker offers
 //! the same lanes again, which is no news; one that it never names stays too, until the driver gives it up
 //! ([`super::Supplier::refuse_lane`]) because its client is gone or uses it for something else.
+//!
+//! A lane for which there is no room now, such as a place in the table of its segment or a file descriptor, is
+//! *postponed*: refused, and tried again every second. Once it is served, the broker is told (ATTACHED).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
 
@@ -14,6 +18,8 @@ use crate::wire::{LaneName, LaneOffer};
 
 /// Names in one UNATTACHED message: far below the limit of a message, however long the addresses are.
 const MAX_BATCH: usize = 256;
+/// A lane for which there was no room is tried again after this time.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// One use of one lane of one segment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,50 +54,139 @@ pub(super) struct Lanes {
     served: FxHashSet<LaneId>,
     changes: VecDeque<LaneChange>,
     refused: Vec<LaneId>,
+    /// Refused for want of room; the one that is due first comes first.
+    postponed: VecDeque<Postponed>,
+    /// Tried again, and not refused again yet: the broker does not know that they are served.
+    on_trial: FxHashSet<LaneId>,
+    accepted: Vec<LaneId>,
+}
+
+#[derive(Debug)]
+struct Postponed {
+    due: Instant,
+    id: LaneId,
+    product_id: Arc<str>,
 }
 
 impl Lanes {
-    pub(super) fn attach(&mut self, offers: &[LaneOffer<'_>]) {
+    pub(super) fn attach(&mut self, now: Instant, offers: &[LaneOffer<'_>]) {
         for offer in offers {
             let id = LaneId::from(&offer.name);
             if self.served.contains(&id) {
+                // The broker counts on it from here on.
+                self.on_trial.remove(&id);
                 continue;
             }
+            self.postponed.retain(|postponed| postponed.id != id);
+            let product_id = Arc::from(offer.product_id);
             if self.served.len() >= MAX_LANES_PER_SUPPLIER {
-                self.refused.push(id);
+                self.refused.push(id.clone());
+                self.keep(now, id, product_id);
                 continue;
             }
-            self.served.insert(id.clone());
-            self.changes.push_back(LaneChange::Attach { id, product_id: Arc::from(offer.product_id) });
+            self.begin(id, product_id);
         }
+    }
+
+    fn begin(&mut self, id: LaneId, product_id: Arc<str>) {
+        self.served.insert(id.clone());
+        self.changes.push_back(LaneChange::Attach { id, product_id });
     }
 
     pub(super) fn detach(&mut self, names: &[LaneName<'_>]) {
         for name in names {
             let id = LaneId::from(name);
+            self.on_trial.remove(&id);
             if self.served.remove(&id) {
                 self.changes.push_back(LaneChange::Detach(id));
             }
         }
     }
 
-    pub(super) fn refuse(&mut self, id: &LaneId, connected: bool) {
-        if self.served.remove(id) && connected {
+    /// A lane is served. Only of one that was refused before the broker must be told.
+    pub(super) fn accept(&mut self, id: &LaneId, connected: bool) {
+        if self.on_trial.remove(id) && connected {
+            self.accepted.push(id.clone());
+        }
+    }
+
+    /// Whether that is news: it was served, or not tried before.
+    pub(super) fn refuse(&mut self, id: &LaneId, connected: bool) -> bool {
+        let is_news = !self.on_trial.remove(id) & self.served.remove(id);
+        if is_news && connected {
             self.refused.push(id.clone());
+        }
+        is_news
+    }
+
+    /// As [`Self::refuse`], and tried again later.
+    pub(super) fn postpone(
+        &mut self,
+        now: Instant,
+        id: &LaneId,
+        product_id: Arc<str>,
+        connected: bool,
+    ) -> bool {
+        let is_served = self.served.contains(id);
+        let is_news = self.refuse(id, connected);
+        if is_served && connected {
+            self.keep(now, id.clone(), product_id);
+        }
+        is_news
+    }
+
+    fn keep(&mut self, now: Instant, id: LaneId, product_id: Arc<str>) {
+        if self.postponed.len() < MAX_LANES_PER_SUPPLIER {
+            self.postponed.push_back(Postponed { due: now + TRY_AGAIN_AFTER, id, product_id });
         }
     }
 
     /// The connection is lost: open refusals are dropped, since the next broker will ask again.
     pub(super) fn handle_disconnected(&mut self) {
         self.refused.clear();
+        self.postponed.clear();
+        self.on_trial.clear();
+        self.accepted.clear();
     }
 
-    pub(super) fn poll(&mut self) -> Option<LaneChange> {
+    /// This supplier leaves: it begins with no lane any more.
+    pub(super) fn leave(&mut self) {
+        self.postponed.clear();
+    }
+
+    pub(super) fn poll(&mut self, now: Instant) -> Option<LaneChange> {
+        let n_due = self.postponed.iter().take_while(|postponed| postponed.due <= now).count();
+        let n_free = MAX_LANES_PER_SUPPLIER.saturating_sub(self.served.len());
+        for (n, Postponed { id, product_id, .. }) in
+            self.postponed.drain(..n_due).collect::<Vec<_>>().into_iter().enumerate()
+        {
+            if n < n_free {
+                self.on_trial.insert(id.clone());
+                self.begin(id, product_id);
+            } else {
+                self.keep(now, id, product_id);
+            }
+        }
         self.changes.pop_front()
+    }
+
+    /// When [`Self::poll`] has something to say again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.postponed.front().map(|postponed| postponed.due)
     }
 
     pub(super) fn has_refusals(&self) -> bool {
         !self.refused.is_empty()
+    }
+
+    pub(super) fn has_accepted(&self) -> bool {
+        !self.accepted.is_empty()
+    }
+
+    /// Lanes for the next message, which were refused before and are served now.
+    pub(super) fn take_accepted(&mut self) -> Vec<LaneId> {
+        let n = self.accepted.len().min(MAX_BATCH);
+        self.accepted.drain(..n).collect()
     }
 
     /// Refusals for the next message.

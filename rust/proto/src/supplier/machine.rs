@@ -235,9 +235,20 @@ impl Supplier {
 
     /// Serves a lane no longer, or does not begin to: its segment cannot be opened or is another one, it has no room
     /// for one more supplier, its client is gone, or the lane is used for something else now. The broker sends this
-    /// supplier the orders that it might have found there.
-    pub fn refuse_lane(&mut self, id: &LaneId) {
-        self.lanes.refuse(id, self.dialect == Some(Dialect::Native));
+    /// supplier the orders that it might have found there. Whether that is news: false for one that was postponed.
+    pub fn refuse_lane(&mut self, id: &LaneId) -> bool {
+        self.lanes.refuse(id, self.dialect == Some(Dialect::Native))
+    }
+
+    /// As [`Supplier::refuse_lane`], where there is no room for the lane now: [`Supplier::poll_lane`] names it again at
+    /// [`Supplier::lanes_due`].
+    pub fn postpone_lane(&mut self, now: Instant, id: &LaneId, product_id: Arc<str>) -> bool {
+        self.lanes.postpone(now, id, product_id, self.dialect == Some(Dialect::Native))
+    }
+
+    /// Serves a lane that [`Supplier::poll_lane`] named.
+    pub fn accept_lane(&mut self, id: &LaneId) {
+        self.lanes.accept(id, self.dialect == Some(Dialect::Native));
     }
 
     /// Sends GOODBYE; leases not begun are returned.
@@ -248,6 +259,7 @@ impl Supplier {
         self.return_unstarted();
         self.returned.extend(self.postponed.take_all());
         self.leaving = true;
+        self.lanes.leave();
         self.ready_due = false;
         self.goodbye_due = self.dialect.is_some();
     }
@@ -299,6 +311,7 @@ impl Supplier {
                 self.enqueue(Work {
                     product_id: Arc::from(product_id),
                     address: Arc::from(address),
+                    segment_id: 0,
                     offset,
                     slot_size: 0,
                     sequence: 0,
@@ -316,6 +329,7 @@ impl Supplier {
                         self.enqueue(Work {
                             product_id: product.clone(),
                             address: address.clone(),
+                            segment_id: group.segment_id,
                             offset,
                             slot_size: group.slot_size,
                             sequence,
@@ -329,17 +343,23 @@ impl Supplier {
             }
             // Offers that crossed GOODBYE: the broker withdraws them by itself.
             Ok(ToSupplier::Attach(_)) if self.leaving => {}
-            Ok(ToSupplier::Attach(offers)) => self.lanes.attach(&offers),
+            Ok(ToSupplier::Attach(offers)) => self.lanes.attach(now, &offers),
             Ok(ToSupplier::Detach(names)) => self.lanes.detach(&names),
             Ok(ToSupplier::Terminate) => self.terminated = true,
             Err(error) => self.warn(format!("message of the broker not understood: {error}")),
         }
     }
 
-    /// The next change of lanes that the broker sent, in order; drain it after each message. A lost connection changes
-    /// no lane.
-    pub fn poll_lane(&mut self) -> Option<LaneChange> {
-        self.lanes.poll()
+    /// The next change of lanes, in order: what the broker sent, and postponed lanes that are due. Drain it after each
+    /// message. A lost connection changes no lane.
+    pub fn poll_lane(&mut self, now: Instant) -> Option<LaneChange> {
+        self.lanes.poll(now)
+    }
+
+    /// When [`Supplier::poll_lane`] should be called even if nothing happens.
+    #[must_use]
+    pub fn lanes_due(&self) -> Option<Instant> {
+        self.lanes.due()
     }
 
     /// When [`Supplier::poll_transmit`] should be drained even if nothing happens.
@@ -360,6 +380,7 @@ impl Supplier {
             || self.goodbye_due
             || !self.returned.is_empty()
             || self.lanes.has_refusals()
+            || self.lanes.has_accepted()
             || (has_results && (self.queue.is_empty() || full))
             || self.poll_timeout().is_some_and(|at| at <= now)
     }
@@ -403,6 +424,11 @@ impl Supplier {
         if self.lanes.has_refusals() {
             let refused = self.lanes.take_refusals();
             SupplierRequest::Unattached(refused.iter().map(LaneId::name).collect()).encode(out);
+            return true;
+        }
+        if self.lanes.has_accepted() {
+            let accepted = self.lanes.take_accepted();
+            SupplierRequest::Attached(accepted.iter().map(LaneId::name).collect()).encode(out);
             return true;
         }
         if self.oldest_result_at.take().is_some() || !self.returned.is_empty() {

@@ -10,6 +10,8 @@ pub struct Work {
     pub product_id: Arc<str>,
     /// The client's medium.
     pub address: Arc<str>,
+    /// Which segment must lie there, for else it is another medium; 0 if not sent.
+    pub segment_id: u64,
     /// Byte offset of the slot.
     pub offset: u64,
     /// Bytes of the client's slots; 0 if not sent.

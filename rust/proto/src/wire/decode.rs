@@ -49,6 +49,7 @@ impl<'a> SupplierRequest<'a> {
             b"READY" => ready(payload),
             b"HELLO" => supplier_hello(payload),
             b"UNATTACHED" => lanes::unattached(payload),
+            b"ATTACHED" => lanes::attached(payload),
             b"GOODBYE" => any_map("GOODBYE", payload).map(|()| Self::Goodbye),
             _ => Err(unknown_command(command)),
         }
@@ -182,13 +183,14 @@ fn client_hello(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
 
 fn orders(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
     let mut reader = Reader::new("ORDERS", payload);
-    reader.tuple("payload", 4)?;
+    reader.tuple("payload", 5)?;
     let address = reader.id("address")?;
+    let segment_id = reader.uint("segment_id")?;
     let slot_size = reader.uint("slot_size")?;
     let product_id = reader.id("product_id")?;
     let orders = flat_triples(&mut reader, "orders")?;
     reader.end()?;
-    Ok(ClientRequest::Orders { address, slot_size, product_id, orders })
+    Ok(ClientRequest::Orders { address, segment_id, slot_size, product_id, orders })
 }
 
 fn cancels(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
@@ -298,11 +300,12 @@ fn late(payload: &[u8]) -> Result<ToClient<'_>, WireError> {
 
 fn works(payload: &[u8]) -> Result<ToSupplier<'_>, WireError> {
     let mut reader = Reader::new("WORKS", payload);
-    let groups = list(&mut reader, "groups", 5, |reader| {
-        reader.tuple("group", 4)?;
+    let groups = list(&mut reader, "groups", 6, |reader| {
+        reader.tuple("group", 5)?;
         Ok(WorkGroup {
             product_id: reader.id("product_id")?,
             address: reader.id("address")?,
+            segment_id: reader.uint("segment_id")?,
             slot_size: reader.uint("slot_size")?,
             leases: leases(reader, "leases")?,
         })

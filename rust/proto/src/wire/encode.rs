@@ -39,13 +39,16 @@ impl ClientRequest<'_> {
                     writer::bool(out, true);
                 }
             }),
-            Self::Orders { address, slot_size, product_id, orders } => two_frames(out, b"ORDERS", |out| {
-                writer::array(out, 4);
-                writer::str(out, address);
-                writer::uint(out, *slot_size);
-                writer::str(out, product_id);
-                writer::flat_triples(out, orders);
-            }),
+            Self::Orders { address, segment_id, slot_size, product_id, orders } => {
+                two_frames(out, b"ORDERS", |out| {
+                    writer::array(out, 5);
+                    writer::str(out, address);
+                    writer::uint(out, *segment_id);
+                    writer::uint(out, *slot_size);
+                    writer::str(out, product_id);
+                    writer::flat_triples(out, orders);
+                });
+            }
             Self::Cancels { request_id, orders } => two_frames(out, b"CANCELS", |out| {
                 writer::array(out, 2);
                 writer::uint(out, *request_id);
@@ -97,6 +100,7 @@ impl SupplierRequest<'_> {
             }),
             Self::Goodbye => two_frames(out, b"GOODBYE", empty_map),
             Self::Unattached(names) => two_frames(out, b"UNATTACHED", |out| lanes::encode_names(out, names)),
+            Self::Attached(names) => two_frames(out, b"ATTACHED", |out| lanes::encode_names(out, names)),
         }
     }
 }
@@ -136,9 +140,10 @@ impl ToSupplier<'_> {
             Self::Works(groups) => two_frames(out, b"WORKS", |out| {
                 writer::array(out, groups.len());
                 for group in groups {
-                    writer::array(out, 4);
+                    writer::array(out, 5);
                     writer::str(out, group.product_id);
                     writer::str(out, group.address);
+                    writer::uint(out, group.segment_id);
                     writer::uint(out, group.slot_size);
                     writer::leases(out, &group.leases);
                 }

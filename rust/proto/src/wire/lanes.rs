@@ -1,4 +1,4 @@
-//! The messages about lanes: LANES, SUPPLY, ATTACH, DETACH, UNATTACHED.
+//! The messages about lanes: LANES, SUPPLY, ATTACH, DETACH, UNATTACHED, ATTACHED.
 
 use super::error::WireError;
 use super::lane_types::{AnnouncedLane, LaneName, LaneOffer, Supply};
@@ -57,6 +57,10 @@ pub(super) fn detach(payload: &[u8]) -> Result<ToSupplier<'_>, WireError> {
 
 pub(super) fn unattached(payload: &[u8]) -> Result<SupplierRequest<'_>, WireError> {
     names("UNATTACHED", payload).map(SupplierRequest::Unattached)
+}
+
+pub(super) fn attached(payload: &[u8]) -> Result<SupplierRequest<'_>, WireError> {
+    names("ATTACHED", payload).map(SupplierRequest::Attached)
 }
 
 pub(super) fn encode_announced(

@@ -79,6 +79,8 @@ pub struct WorkGroup<'a> {
     pub product_id: &'a str,
     /// The client's medium.
     pub address: &'a str,
+    /// Which segment must lie there; 0 if the client sent none.
+    pub segment_id: u64,
     /// Bytes of one slot; 0 if the client sent none.
     pub slot_size: u64,
     /// The leases, in the order in which they are to be worked on.

@@ -41,6 +41,8 @@ pub enum ClientRequest<'a> {
     Orders {
         /// The client's medium.
         address: &'a str,
+        /// Which segment lies there; 0: the medium is no segment.
+        segment_id: u64,
         /// Bytes of one slot.
         slot_size: u64,
         /// What is ordered.
@@ -101,4 +103,6 @@ pub enum SupplierRequest<'a> {
     Goodbye,
     /// `UNATTACHED`, native dialect: lanes that it cannot serve.
     Unattached(Vec<LaneName<'a>>),
+    /// `ATTACHED`, native dialect: lanes that it serves now, although it said that it cannot.
+    Attached(Vec<LaneName<'a>>),
 }

@@ -175,6 +175,35 @@ fn a_supplier_that_refuses_an_offered_lane_counts_as_one_by_wire() {
 }
 
 #[test]
+fn a_supplier_that_had_no_room_for_a_lane_may_serve_it_later() {
+    let mut net = Net::with_queue(100);
+    let (client, supplier) = (net.client(Native), net.supplier(Native, &["p"]));
+    let far = net.supplier(Native, &["p"]);
+    net.announce(client, &[("p", Some(0))]);
+    net.take(supplier);
+    net.take(far);
+    net.take(client);
+    net.accept(supplier, &[lane(0)]);
+    assert_eq!(net.take(client), [], "it has not refused it");
+    for peer in [supplier, far] {
+        net.refuse(peer, &[lane(0)]);
+    }
+    assert_eq!(net.take(client), supply(&[("p", 0, 2, 0)]));
+    net.accept(supplier, &[lane(0), lane(0), ("x".into(), 9, 0, 1)]);
+    assert_eq!(net.take(client), supply(&[("p", 1, 1, 0)]));
+    for peer in [supplier, far] {
+        net.credit(peer, 8);
+    }
+    net.orders(client, "p", &[(1, 0), (2, 64)]);
+    assert_eq!((net.leases(supplier).len(), net.leases(far).len()), (0, 2), "it serves the lane");
+    // Its lane ends as any other.
+    net.announce(client, &[]);
+    assert_eq!((net.take(supplier), net.take(far)), (vec![Got::Detach(vec![lane(0)])], vec![]));
+    net.accept(far, &[lane(0)]);
+    assert_eq!((net.take(client), net.take(far)), (vec![], vec![]), "it is too late");
+}
+
+#[test]
 fn an_order_by_wire_prefers_suppliers_that_do_not_serve_the_lane() {
     // One list of patterns, and one list for each.
     for lists in [["p", "p", "p"], ["p", "p.?", "p.*"]] {

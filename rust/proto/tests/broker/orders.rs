@@ -417,3 +417,18 @@ fn statistics_and_diagnosis() {
     let Got::Stats(Some(10), _, Some(diagnosis)) = net.one(native) else { panic!() };
     assert_eq!(diagnosis, softs_proto::wire::Diagnosis::default());
 }
+
+#[test]
+fn an_order_names_its_segment_to_native_suppliers() {
+    let mut net = Net::with_queue(100);
+    let (client, supplier) = (net.client(Native), net.supplier(Native, &["p"]));
+    net.credit(supplier, 8);
+    for (segment_id, number) in [(0, 1), (9, 2), (u64::MAX, 3), (9, 4)] {
+        let orders = vec![(number, number * 64, 0)];
+        let (address, slot_size, product_id) = ("m", 64, "p");
+        net.ask(client, ClientRequest::Orders { address, segment_id, slot_size, product_id, orders });
+    }
+    let works = net.works(supplier);
+    let named: Vec<_> = works.iter().map(|work| (work.segment_id, work.offset)).collect();
+    assert_eq!(named, [(0, 64), (9, 128), (9, 256), (u64::MAX, 192)], "those of one segment are one group");
+}

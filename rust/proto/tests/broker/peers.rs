@@ -44,6 +44,7 @@ pub(crate) struct Work {
     pub(crate) lease: String,
     pub(crate) product_id: String,
     pub(crate) address: String,
+    pub(crate) segment_id: u64,
     pub(crate) slot_size: u64,
     pub(crate) offset: u64,
     pub(crate) sequence: u64,
@@ -167,7 +168,8 @@ impl Net {
     /// Orders with a number and an offset each; the sequence follows from the number.
     pub(crate) fn orders(&mut self, client: PeerId, product_id: &str, orders: &[(u64, u64)]) {
         let orders = orders.iter().map(|&(number, offset)| (number, offset, sequence_of(number))).collect();
-        self.ask(client, ClientRequest::Orders { address: "m", slot_size: 64, product_id, orders });
+        let (address, segment_id, slot_size) = ("m", 9, 64);
+        self.ask(client, ClientRequest::Orders { address, segment_id, slot_size, product_id, orders });
     }
 
     pub(crate) fn cancels(&mut self, client: PeerId, orders: &[u64]) {
@@ -187,10 +189,12 @@ impl Net {
     }
 
     pub(crate) fn refuse(&mut self, supplier: PeerId, lanes: &[Lane]) {
-        fn name((address, segment_id, lane, generation): &Lane) -> LaneName<'_> {
-            LaneName { address, segment_id: *segment_id, lane: *lane, generation: *generation }
-        }
         self.tell(supplier, SupplierRequest::Unattached(lanes.iter().map(name).collect()));
+    }
+
+    /// A supplier serves lanes that it refused before.
+    pub(crate) fn accept(&mut self, supplier: PeerId, lanes: &[Lane]) {
+        self.tell(supplier, SupplierRequest::Attached(lanes.iter().map(name).collect()));
     }
 
     pub(crate) fn ready(&mut self, supplier: PeerId) {
@@ -280,6 +284,7 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
             lease: order_id.into(),
             product_id: product_id.into(),
             address: address.into(),
+            segment_id: 0,
             slot_size: 0,
             offset,
             sequence: 0,
@@ -296,6 +301,7 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
                     order,
                     product_id: group.product_id.into(),
                     address: group.address.into(),
+                    segment_id: group.segment_id,
                     slot_size: group.slot_size,
                     offset,
                     sequence,
@@ -306,4 +312,8 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
         }
         ToSupplier::Terminate => panic!("no test terminates a supplier"),
     }
+}
+
+fn name((address, segment_id, lane, generation): &Lane) -> LaneName<'_> {
+    LaneName { address, segment_id: *segment_id, lane: *lane, generation: *generation }
 }

@@ -173,7 +173,8 @@ impl Life {
             }
             97..98 => self.lie(),
             98..99 => self.announce(),
-            _ => self.refuse(),
+            _ if self.rng.below(2) == 0 => self.refuse(),
+            _ => self.accept(),
         }
         // Some turns of the loop see many events.
         if self.rng.below(4) != 0 {
@@ -251,8 +252,13 @@ impl Life {
         match client.dialect {
             Native => {
                 let orders = numbers.into_iter().map(|(n, offset)| (n, offset, sequence_of(n))).collect();
-                let request =
-                    ClientRequest::Orders { address: &address, slot_size: 64, product_id: &product, orders };
+                let request = ClientRequest::Orders {
+                    address: &address,
+                    segment_id: 0,
+                    slot_size: 64,
+                    product_id: &product,
+                    orders,
+                };
                 self.net.ask(peer, request);
             }
             Softs => {

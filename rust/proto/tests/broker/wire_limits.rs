@@ -203,8 +203,14 @@ fn command() -> impl Strategy<Value = Vec<u8>> {
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     let mut good = Vec::new();
     let mut message = Message::new();
-    ClientRequest::Orders { address: "m", slot_size: 8, product_id: "p", orders: vec![(1, 0, 5), (2, 8, 6)] }
-        .encode(&mut message);
+    ClientRequest::Orders {
+        address: "m",
+        segment_id: 9,
+        slot_size: 8,
+        product_id: "p",
+        orders: vec![(1, 0, 5), (2, 8, 6)],
+    }
+    .encode(&mut message);
     ClientRequest::Order { order_id: "o", product_id: "p", address: "m", offset: 3 }.encode(&mut message);
     ClientRequest::Cancels { request_id: 3, orders: vec![1] }.encode(&mut message);
     SupplierRequest::Hello { product_ids: vec!["p", "q.*"], name: Some("n") }.encode(&mut message);

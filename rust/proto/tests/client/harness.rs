@@ -93,8 +93,8 @@ impl<L: Lanes> Harness<L> {
         while self.client.poll_transmit(self.now, &mut message) {
             let frames: Vec<_> = message.frames().collect();
             match ClientRequest::decode(&frames).unwrap() {
-                ClientRequest::Orders { product_id, orders, slot_size, .. } => {
-                    assert_eq!(slot_size, SLOT_SIZE);
+                ClientRequest::Orders { product_id, orders, segment_id, slot_size, .. } => {
+                    assert_eq!((segment_id, slot_size), (0, SLOT_SIZE));
                     placed.extend(orders.into_iter().map(|(number, offset, sequence)| Placed {
                         number,
                         product: product_id.to_owned(),

@@ -95,7 +95,7 @@ fn supplier_request_bytes(value: &SupplierRequest<'_>) -> usize {
         SupplierRequest::Dones { done, failed, returned } => {
             bytes_of(done) + bytes_of(failed) + bytes_of(returned)
         }
-        SupplierRequest::Unattached(names) => bytes_of(names),
+        SupplierRequest::Unattached(names) | SupplierRequest::Attached(names) => bytes_of(names),
         _ => 0,
     }
 }
@@ -405,7 +405,13 @@ fn corpus() -> Vec<FrameList> {
         ClientRequest::Cancel { order_id },
         ClientRequest::Discard,
         ClientRequest::Stats { request_id: Some(9), product_id: Some(product_id), detail: true },
-        ClientRequest::Orders { address, slot_size: 1 << 20, product_id, orders: triples.clone() },
+        ClientRequest::Orders {
+            address,
+            segment_id: u64::MAX,
+            slot_size: 1 << 20,
+            product_id,
+            orders: triples.clone(),
+        },
         ClientRequest::Cancels { request_id: 7, orders: numbers.clone() },
         ClientRequest::Lanes { address, segment_id: 1 << 60, lanes: vec![lane; 3] },
     ];
@@ -416,6 +422,7 @@ fn corpus() -> Vec<FrameList> {
         SupplierRequest::Dones { done: numbers.clone(), failed: vec![(3, "boom")], returned: vec![4] },
         SupplierRequest::Goodbye,
         SupplierRequest::Unattached(vec![name; 3]),
+        SupplierRequest::Attached(vec![name; 3]),
     ];
     let to_client = [
         ToClient::Fulfilled { order_id },
@@ -428,7 +435,8 @@ fn corpus() -> Vec<FrameList> {
         },
     ];
     let lease = LeaseRef { lease: 1, offset: 65536, sequence: 300, order: 7 };
-    let group = WorkGroup { product_id, address, slot_size: 65536, leases: vec![lease; 3] };
+    let leases = vec![lease; 3];
+    let group = WorkGroup { product_id, address, segment_id: u64::MAX, slot_size: 65536, leases };
     let to_supplier = [
         ToSupplier::Work { order_id, product_id, address, offset },
         ToSupplier::Works(vec![group.clone(), group]),

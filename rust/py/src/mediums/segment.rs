@@ -26,6 +26,7 @@ pub(crate) struct Segment {
     open: Mutex<Option<Arc<softs_shm::Segment>>>,
     names: Names,
     is_owner: bool,
+    segment_id: u64,
     slot_size: u64,
     slot_stride: u64,
     n_slots: u64,
@@ -90,6 +91,11 @@ impl Segment {
     #[getter]
     fn is_owner(&self) -> bool {
         self.is_owner
+    }
+
+    #[getter]
+    fn segment_id(&self) -> u64 {
+        self.segment_id
     }
 
     #[getter]
@@ -211,6 +217,7 @@ impl Segment {
         Ok(Self {
             names: segment.names(),
             is_owner: segment.is_owner(),
+            segment_id: segment.segment_id(),
             slot_size: segment.slot_size(),
             slot_stride: segment.slot_stride(),
             n_slots: segment.n_slots(),

@@ -106,9 +106,8 @@ impl Supplier {
                 None => return Ok(()),
                 Some(Task::Lane(task)) => self.lane_calls.make(supplier, &mut maker, &task, error_fn)?,
                 Some(Task::Wire(work)) => {
-                    let (product, address) = (&*work.product_id, &*work.address);
-                    let arguments =
-                        (product, address, work.offset, work.slot_size, work.sequence, work.order);
+                    let (product, medium) = (&*work.product_id, (&*work.address, work.segment_id));
+                    let arguments = (product, medium, work.offset, work.slot_size, work.sequence, work.order);
                     let error: Option<Bound<'_, PyAny>> = wire_fn.call1(arguments)?.extract()?;
                     let error = error.map(|text| sendable(&text)).transpose()?;
                     py.detach(|| supplier.finish(error.map_or(Ok(()), Err)));

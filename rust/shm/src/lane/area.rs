@@ -59,7 +59,11 @@ pub(crate) struct SupplierEntry {
     pub(crate) ready: AtomicU32,
     /// Incremented when the entry is taken.
     pub(crate) generation: AtomicU32,
-    room: [AtomicU32; 9],
+    /// 1 while the supplier holds the lock of this entry.
+    pub(crate) locked: AtomicU32,
+    /// The generation that the client can wake.
+    pub(crate) reached: AtomicU32,
+    room: [AtomicU32; 7],
     pub(crate) counters: [AtomicU64; N_SUPPLIER_COUNTERS],
 }
 
@@ -98,7 +102,9 @@ const _: () = {
     assert!(offset_of!(SupplierEntry, doorbell_fd) == 16);
     assert!(offset_of!(SupplierEntry, ready) == 20);
     assert!(offset_of!(SupplierEntry, generation) == 24);
-    assert!(offset_of!(SupplierEntry, room) == 28);
+    assert!(offset_of!(SupplierEntry, locked) == 28);
+    assert!(offset_of!(SupplierEntry, reached) == 32);
+    assert!(offset_of!(SupplierEntry, room) == 36);
     assert!(offset_of!(SupplierEntry, counters) == 64);
     assert!(size_of::<ErrorRecord>() == ERROR_LEN as usize);
     assert!(offset_of!(ErrorRecord, holder) == 0);
@@ -190,6 +196,12 @@ impl Area {
 
     pub(crate) fn suppliers(&self) -> &[SupplierEntry] {
         self.slice(SUPPLIERS_AT, MAX_SUPPLIERS as usize)
+    }
+
+    /// Where the entry of a supplier begins in the file: the byte that its supplier locks.
+    pub(crate) fn lock_of(&self, supplier: u32) -> u64 {
+        let lanes_at = self.segment.layout.map_or(0, |layout| layout.lanes_at());
+        lanes_at + SUPPLIERS_AT + u64::from(supplier) * SUPPLIER_LEN
     }
 
     pub(crate) fn errors(&self) -> &[ErrorRecord] {

@@ -230,7 +230,19 @@ impl LaneClient {
         None
     }
 
-    /// Reclaims the orders of a supplier after its process has ended: they are lost. Its entry in the table is free
+    /// Whether a supplier has closed the segment without leaving the table: its process ended, or goes on with another
+    /// program (`exec`). One system call.
+    #[must_use]
+    pub fn has_closed(&self, supplier: &Supplier) -> bool {
+        peers::has_closed(&self.area, supplier)
+    }
+
+    /// Records that this process can wake a supplier, which may wait without a limit from then on.
+    pub fn note_reached(&self, supplier: &Supplier) {
+        peers::note_reached(&self.area, supplier);
+    }
+
+    /// Reclaims the orders of a supplier after its process has ended, or has closed the segment: they are lost. Its entry in the table is free
     /// then. Does nothing when the supplier left the table before it ended; then it held no orders. `supplier` is the
     /// entry as it was read first: what the table contains by now does not count.
     ///

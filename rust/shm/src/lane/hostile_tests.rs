@@ -151,9 +151,10 @@ fn actions_of_a_supplier_in_a_replaced_segment_are_undone() {
     // Its entry in the table is that of another supplier by now.
     let entry = client.lanes.suppliers()[supplier.index() as usize];
     let before = Identity { start: entry.identity.start ^ 1, ..entry.identity };
-    peers::leave(&area, supplier.index(), before);
+    peers::leave(&area, &Supplier { identity: before, ..entry });
+    peers::leave(&area, &Supplier { generation: entry.generation + 1, ..entry });
     assert_eq!((client.lanes.suppliers()[0], client.lanes.n_attached(lane)), (entry, 1));
-    peers::leave(&area, supplier.index(), entry.identity);
+    peers::leave(&area, &entry);
     assert_eq!((client.lanes.suppliers().len(), client.lanes.n_attached(lane)), (1, 0));
     assert!(other.publish(claim, Ok(())));
 }

@@ -25,6 +25,9 @@ mod supplier;
 
 #[cfg(test)]
 #[cfg(not(loom))]
+mod entry_tests;
+#[cfg(test)]
+#[cfg(not(loom))]
 mod hostile_tests;
 #[cfg(test)]
 #[cfg(loom)]

@@ -106,6 +106,8 @@ impl SupplierEntry {
             self.generation.fetch_add(1, Ordering::Release);
             self.pid_ns.store(identity.pid_ns, Ordering::Relaxed);
             self.doorbell_fd.store(doorbell_fd, Ordering::Relaxed);
+            self.locked.store(0, Ordering::Relaxed);
+            self.reached.store(0, Ordering::Relaxed);
             for counter in &self.counters {
                 counter.store(0, Ordering::Relaxed);
             }
@@ -122,16 +124,57 @@ impl SupplierEntry {
     }
 }
 
-/// Takes a free entry; `None` when all are in use.
-pub(crate) fn register(area: &Area, identity: Identity, doorbell_fd: u32) -> Option<u32> {
+/// Takes a free entry, and locks it; `None` when all are in use.
+pub(crate) fn register(area: &Area, identity: Identity, doorbell_fd: u32) -> Option<Supplier> {
     let index = area.suppliers().iter().position(|entry| entry.register(identity, doorbell_fd))? as u32;
+    let entry = &area.suppliers()[index as usize];
+    let generation = entry.generation.load(Ordering::Relaxed);
+    // The owner's own file has no locks that the owner could see.
+    if !area.segment().is_owner() && area.segment().lock_until_closed(area.lock_of(index)) {
+        // SYNC(entry-locked): pairs with `has_closed`; the lock is held.
+        entry.locked.store(1, Ordering::Release);
+    }
     changed(area.header());
-    Some(index)
+    Some(Supplier { index, generation, identity, doorbell_fd })
 }
 
-/// Frees the entry of a supplier that holds no claim. Does nothing where another supplier has it.
-pub(crate) fn leave(area: &Area, index: u32, identity: Identity) {
-    free(area, index, |entry| entry.holder() == Some(identity));
+/// Whether a supplier is in the table still: its entry was neither freed nor taken by another one.
+pub(crate) fn is_registered(area: &Area, index: u32, generation: u32) -> bool {
+    area.suppliers().get(index as usize).is_some_and(|entry| {
+        entry.generation.load(Ordering::Relaxed) == generation && entry.ready.load(Ordering::Relaxed) == 1
+    })
+}
+
+/// Whether a supplier has closed the segment without leaving the table. It replaced its program (`exec`), or ended, and
+/// writes to no slot any more.
+pub(crate) fn has_closed(area: &Area, supplier: &Supplier) -> bool {
+    let Some(entry) = area.suppliers().get(supplier.index as usize) else { return false };
+    // SYNC(entry-locked): pairs with `register`; the supplier has taken the lock before.
+    entry.locked.load(Ordering::Acquire) == 1
+        && !area.segment().is_locked_elsewhere(area.lock_of(supplier.index))
+        // What was read is of this use of the entry, and not of a later one that has no lock yet.
+        && is_registered(area, supplier.index, supplier.generation)
+}
+
+/// Records that the client can wake a supplier.
+pub(crate) fn note_reached(area: &Area, supplier: &Supplier) {
+    if let Some(entry) = area.suppliers().get(supplier.index as usize) {
+        entry.reached.store(supplier.generation, Ordering::Relaxed);
+    }
+}
+
+/// Whether the client can wake a supplier.
+pub(crate) fn is_reached(area: &Area, index: u32, generation: u32) -> bool {
+    area.suppliers()[index as usize].reached.load(Ordering::Relaxed) == generation
+}
+
+/// Frees the entry of a supplier that holds no claim. Does nothing where another supplier has it, of this segment or of
+/// one that was made in its place.
+pub(crate) fn leave(area: &Area, supplier: &Supplier) {
+    let is_theirs = |entry: &SupplierEntry| entry.holder() == Some(supplier.identity);
+    if is_registered(area, supplier.index, supplier.generation) {
+        free(area, supplier.index, is_theirs);
+    }
 }
 
 /// Frees the entry of a dead supplier that has lost its claims, whatever it contains by now, unless it was taken

@@ -8,6 +8,7 @@ use super::atomics::Ordering;
 use super::cell::State;
 use super::counters::Counters;
 use super::lane_ref::LaneRef;
+use super::peers::Supplier;
 use super::ring::{HeldOrder, Ring};
 use super::{doorbell, errors, peers};
 use crate::SegmentError;
@@ -19,9 +20,8 @@ use crate::segment::{MAX_SUPPLIERS, Map, N_LANES, Segment, SlotView};
 #[derive(Debug)]
 pub struct LaneSupplier {
     area: Area,
-    identity: Identity,
-    /// Its index in the table.
-    index: u32,
+    /// Its entry in the table.
+    entry: Supplier,
     client: (Identity, u32),
     /// The advice of the client.
     pub(super) policy: CachePolicy,
@@ -63,8 +63,8 @@ impl LaneSupplier {
     /// Enters the table of an attached segment. `doorbell_fd` is the descriptor by which the client wakes this process.
     ///
     /// # Errors
-    /// [`SegmentError::Refused`] where the segment has no lanes or no client, the client is in another pid namespace,
-    /// or the table is full.
+    /// [`SegmentError::Refused`] where the segment has no lanes or no client, or the client is in another pid
+    /// namespace, [`SegmentError::Crowded`] where the table is full.
     pub fn attach(segment: Arc<Segment>, identity: Identity, doorbell_fd: u32) -> Result<Self, SegmentError> {
         let area = Area::new(&segment)?;
         let refused = |why: &str| Err(segment.refused(why));
@@ -74,19 +74,12 @@ impl LaneSupplier {
         if client.0.pid_ns != identity.pid_ns {
             return refused("its client cannot see this process: they are in different pid namespaces");
         }
-        let Some(index) = peers::register(&area, identity, doorbell_fd) else {
-            return refused(&format!("{MAX_SUPPLIERS} suppliers are attached already"));
+        let Some(entry) = peers::register(&area, identity, doorbell_fd) else {
+            let name = segment.address().to_owned();
+            return Err(SegmentError::Crowded { name, n: MAX_SUPPLIERS });
         };
         let policy = area.header().client.cache_policy();
-        Ok(Self {
-            area,
-            identity,
-            index,
-            client,
-            policy,
-            joined: Mutex::default(),
-            n_claims: AtomicUsize::new(0),
-        })
+        Ok(Self { area, entry, client, policy, joined: Mutex::default(), n_claims: AtomicUsize::new(0) })
     }
 
     /// The segment.
@@ -98,7 +91,7 @@ impl LaneSupplier {
     /// Its index in the client's table.
     #[must_use]
     pub fn index(&self) -> u32 {
-        self.index
+        self.entry.index
     }
 
     /// The client's process, and the descriptor of its doorbell in that process.
@@ -113,10 +106,24 @@ impl LaneSupplier {
         self.area.is_current()
     }
 
-    /// Attaches this supplier to a lane; `false` when the lane has another generation by now.
+    /// Whether this supplier is in the table still. The client removes one that it believes dead.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        peers::is_registered(&self.area, self.entry.index, self.entry.generation)
+    }
+
+    /// Whether the client can wake this supplier. Until then it must not wait without a limit.
+    #[must_use]
+    pub fn is_reached(&self) -> bool {
+        peers::is_reached(&self.area, self.entry.index, self.entry.generation)
+    }
+
+    /// Attaches this supplier to a lane; `false` when the lane has another generation by now, or this supplier is not
+    /// in the table any more.
     pub fn join(&self, lane: LaneRef) -> bool {
         let mut joined = self.joined();
-        let Some(ring) = self.ring(lane).filter(|ring| ring.join(lane.generation, self.index)) else {
+        let ring = self.ring(lane).filter(|_| self.is_registered());
+        let Some(ring) = ring.filter(|ring| ring.join(lane.generation, self.entry.index)) else {
             return false;
         };
         debug_assert!(ring.capacity() == self.area.capacity());
@@ -131,7 +138,7 @@ impl LaneSupplier {
         let generation = &mut joined[lane.index as usize];
         if *generation == lane.generation {
             *generation = 0;
-            ring.leave(self.index);
+            ring.leave(self.entry.index);
         }
     }
 
@@ -142,10 +149,11 @@ impl LaneSupplier {
     }
 
     /// The file may have a new owner since the caller checked. A supplier that sees an order of that owner also sees
-    /// the new segment id (`order-placed`), and returns the order.
+    /// the new segment id (`order-placed`), and returns the order. So does one that was removed from the table: another
+    /// supplier may have its index.
     pub(super) fn claim_in(&self, ring: Ring<'_>, lane: LaneRef) -> Option<Claim> {
-        let held = ring.claim(lane.generation, self.index, self.area.n_slots())?;
-        if !self.is_current() {
+        let held = ring.claim(lane.generation, self.entry.index, self.area.n_slots())?;
+        if !self.is_current() || !self.is_registered() {
             ring.unclaim(&held);
             return None;
         }
@@ -181,13 +189,13 @@ impl LaneSupplier {
             let state = match outcome {
                 Ok(()) => State::Done,
                 Err(text) => {
-                    errors::put(&self.area, self.index, claim.slot(), text);
+                    errors::put(&self.area, self.entry.index, claim.slot(), text);
                     State::Failed
                 }
             };
             let published = ring.publish(&claim.held, state);
             if !published && state == State::Failed {
-                errors::free(&self.area, self.index, Some(claim.slot()));
+                errors::free(&self.area, self.entry.index, Some(claim.slot()));
             }
             published
         });
@@ -232,23 +240,23 @@ impl LaneSupplier {
     }
 
     /// Announces that this supplier is about to wait, or does not wait. Before it blocks it must check
-    /// [`Self::has_orders`] once more.
+    /// [`Self::has_orders`] once more, and whether it [`Self::is_reached`].
     pub fn set_waiting(&self, sleeping: bool) {
         let waiting = &self.area.header().suppliers_waiting.word;
         if !self.is_current() {
             return;
         }
         if sleeping {
-            doorbell::begin_wait(waiting, self.index);
+            doorbell::begin_wait(waiting, self.entry.index);
         } else {
-            doorbell::end_wait(waiting, self.index);
+            doorbell::end_wait(waiting, self.entry.index);
         }
     }
 
     /// This supplier's counters.
     #[must_use]
     pub fn counters(&self) -> Counters<'_> {
-        Counters::new(&self.area.suppliers()[self.index as usize].counters)
+        Counters::new(&self.area.suppliers()[self.entry.index as usize].counters)
     }
 
     /// Ends as its process would: the mapping goes, the table and the cells stay as they are.
@@ -285,7 +293,7 @@ impl Drop for LaneSupplier {
         // In a fork the entry is the parent's.
         let is_ours = self.segment().pid == std::process::id();
         if is_ours && self.n_claims.load(Ordering::Relaxed) == 0 && self.area.is_current() {
-            peers::leave(&self.area, self.index, self.identity);
+            peers::leave(&self.area, &self.entry);
         }
     }
 }

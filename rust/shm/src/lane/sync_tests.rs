@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// All tags: a change that removes both sides of one must remove it here.
-const TAGS: [&str; 14] = [
+const TAGS: [&str; 15] = [
     "awaited-changes",
     "client-known",
     "doorbell",
     "end-flagged",
     "entry-freed",
+    "entry-locked",
     "entry-taken",
     "error-read",
     "lane-begun",

@@ -1,9 +1,13 @@
-//! Slot locks, for writers of orders that came through a broker.
+//! Slot locks, for writers of orders that came through a broker, and entry locks, for suppliers of lanes.
 //!
 //! A lane's cell names the writer. An order by wire leaves no such record in memory, so after a broker was lost a
 //! client could not know whether a supplier of that broker still copies. A writer locks its slot, checks that its
 //! order is still valid, copies, and unlocks; a client that has lost its broker places no orders before it has locked
 //! all slots once. The kernel drops the lock of a process that exits or is killed.
+//!
+//! An entry lock is held for as long as a supplier is attached. A supplier that replaces its program (`exec`) keeps its
+//! process number and start, but the kernel closes the segment then, and drops the lock. Forks share the open file: the
+//! lock is dropped when the last of them has closed it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -41,6 +45,21 @@ impl Segment {
         }
     }
 
+    /// Locks the byte at `at` until this segment is closed; whether that is possible.
+    pub(crate) fn lock_until_closed(&self, at: u64) -> bool {
+        i64::try_from(at).is_ok_and(|at| set(&self.file, libc::F_WRLCK, at, 1).is_ok())
+    }
+
+    /// Whether another open file has a lock on the byte at `at`, or that cannot be determined.
+    pub(crate) fn is_locked_elsewhere(&self, at: u64) -> bool {
+        let Ok(start) = i64::try_from(at) else { return true };
+        let mut lock = request(libc::F_WRLCK, start, 1);
+        // SAFETY: M8: the descriptor is open while `self` is borrowed, and the kernel writes one `flock` to `lock`,
+        // which outlives the call.
+        let done = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+        done != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
+    }
+
     /// Whether a slot is locked by a writer.
     ///
     /// # Errors
@@ -69,13 +88,7 @@ impl Drop for Locked<'_> {
 /// Locks belong to the open file, not to the process: two segments of one process exclude each other, and closing one
 /// releases no lock of the other.
 fn set(file: &OwnedFd, kind: libc::c_int, start: i64, len: i64) -> Result<(), Errno> {
-    let lock = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: start,
-        l_len: len,
-        l_pid: 0,
-    };
+    let lock = request(kind, start, len);
     // SAFETY: M8: the descriptor is open while `file` is borrowed, and the kernel only reads `lock`, which outlives
     // the call.
     let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
@@ -83,6 +96,16 @@ fn set(file: &OwnedFd, kind: libc::c_int, start: i64, len: i64) -> Result<(), Er
         Ok(())
     } else {
         Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
+fn request(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
     }
 }
 

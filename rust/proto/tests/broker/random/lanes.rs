@@ -76,6 +76,27 @@ impl Life {
         self.net.refuse(peer, &names);
     }
 
+    /// A supplier serves some of the lanes that it refused, and some that are not there.
+    pub(super) fn accept(&mut self) {
+        let Some(peer) = self.some_supplier() else { return };
+        self.receive();
+        let live = self.live_lanes();
+        let mut names: Vec<Lane> = vec![("m1".into(), 71, 0, 9), ("orphan".into(), 1, 2, 3)];
+        let attachments = &mut self.suppliers.get_mut(&peer).unwrap().attachments;
+        for lane in std::mem::take(&mut attachments.refused) {
+            if self.rng.below(2) == 0 {
+                let Some(product) = live.get(&lane) else { continue };
+                attachments.attached.insert(lane.clone(), product.clone());
+                names.push(lane);
+            } else {
+                attachments.refused.insert(lane);
+            }
+        }
+        if self.suppliers[&peer].dialect == Native {
+            self.net.accept(peer, &names);
+        }
+    }
+
     /// A refusal holds while the lane is there and its product matches.
     pub(super) fn forget_refusals(&mut self) {
         let live = self.live_lanes();

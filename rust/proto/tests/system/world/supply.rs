@@ -8,23 +8,31 @@ use super::{Call, SLOT_SIZE, Sample, SupplierProcess, World};
 impl World {
     /// A supplier attaches and detaches as the broker asks; now and then it cannot.
     pub(super) fn change_lanes(&mut self, supplier: usize) {
-        while let Some(change) = self.suppliers[supplier].machine.poll_lane() {
-            let refuses = self.random.chance(5);
+        while let Some(change) = self.suppliers[supplier].machine.poll_lane(self.now) {
+            let (refuses, is_for_now) = (self.random.chance(5), self.random.chance(50));
             let supplier = &mut self.suppliers[supplier];
             let (id, attach) = match &change {
-                LaneChange::Attach { id, .. } => (id, true),
-                LaneChange::Detach(id) => (id, false),
+                LaneChange::Attach { id, product_id } => (id, Some(product_id)),
+                LaneChange::Detach(id) => (id, None),
             };
             let lane = LaneRef { index: id.lane, generation: id.generation };
             let client = self.clients.iter().find(|client| *client.address == *id.address);
             match client {
-                Some(client) if attach && !refuses && client.lanes.attach(supplier.id, lane) => {
+                Some(client) if attach.is_some() && !refuses && client.lanes.attach(supplier.id, lane) => {
+                    supplier.machine.accept_lane(id);
                     supplier.segments.retain(|(address, _)| *address != client.address);
                     supplier.segments.push((client.address.clone(), client.lanes.clone()));
                 }
-                Some(client) if !attach => client.lanes.detach(supplier.id, lane),
-                _ if attach => supplier.machine.refuse_lane(id),
-                _ => {}
+                Some(client) if attach.is_none() => client.lanes.detach(supplier.id, lane),
+                _ => match attach {
+                    Some(product_id) if refuses && is_for_now => {
+                        supplier.machine.postpone_lane(self.now, id, product_id.clone());
+                    }
+                    Some(_) => {
+                        supplier.machine.refuse_lane(id);
+                    }
+                    None => {}
+                },
             }
         }
     }
