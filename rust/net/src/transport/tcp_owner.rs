@@ -16,7 +16,7 @@ pub(crate) struct TcpOwners {
     diagnosis: Option<OwnedFd>,
 }
 
-/// Whose connection it is.
+/// What is known of the user of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// Ours or root's, or of another machine.
@@ -202,7 +202,7 @@ mod tests {
             let there = address(rustix::net::getpeername(&accepted).unwrap().unwrap()).unwrap();
             assert_eq!(owners.ask(there, own), Ok(Some(own_uid())), "{to} at {host}");
             assert_eq!(look_up(there, own).unwrap(), Some(own_uid()), "{to} at {host}");
-            // Another user could send something and close: then it is not known who has sent it.
+            // Another user could send something and close: then it is not known which user has sent it.
             drop(peer);
             assert_eq!(owners.of_peer(&accepted), Owner::Gone, "{to} at {host}");
             assert_eq!(look_up(there, own).unwrap(), None, "{to} at {host}");

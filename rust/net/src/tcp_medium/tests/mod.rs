@@ -32,6 +32,7 @@ fn read(server: &TcpMediumServer, offset: u64, len: usize) -> Vec<u8> {
 fn raw(server: &TcpMediumServer) -> TcpStream {
     let stream = TcpStream::connect(server.address()).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.set_write_timeout(Some(LONG)).unwrap();
     stream
 }
 
