@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 use softs_proto::Dialect;
 use softs_proto::limits::MAX_LANES_PER_SUPPLIER;
 use softs_proto::supplier::{Config, LaneChange, LaneId, Supplier};
-use softs_proto::wire::{LaneName, LaneOffer, Message, Reply, SupplierRequest, ToSupplier, WorkGroup};
+use softs_proto::wire::{
+    LaneName, LaneOffer, MediumKind, MediumProfile, Message, Reply, SupplierRequest, ToSupplier, WorkGroup,
+};
 
 /// What a supplier sent, owned.
 #[derive(Clone, Debug, PartialEq)]
 enum Sent {
     Hello,
+    Medium(MediumProfile),
     Ready(Option<u64>),
     Done(String, bool),
     Dones { done: Vec<u64>, failed: Vec<(u64, String)>, returned: Vec<u64> },
@@ -28,7 +31,7 @@ struct Bench {
 
 impl Bench {
     fn new(dialect: Dialect) -> Self {
-        let config = Config { product_ids: vec!["p.*".into()], name: "t0".into() };
+        let config = Config { product_ids: vec!["p.*".into()], name: "t0".into(), ..Config::default() };
         let mut bench = Self { supplier: Supplier::new(config), now: Instant::now() };
         bench.connect(dialect);
         bench
@@ -75,6 +78,7 @@ impl Bench {
                     assert_eq!(product_ids, ["p.*"]);
                     Sent::Hello
                 }
+                SupplierRequest::Medium(medium) => Sent::Medium(medium),
                 SupplierRequest::Ready { credit } => Sent::Ready(credit),
                 SupplierRequest::Done { order_id, success } => Sent::Done(order_id.to_owned(), success),
                 SupplierRequest::Dones { done, failed, returned } => {
@@ -118,6 +122,21 @@ fn leases_are_worked_on_in_order_and_reported() {
         sent.contains(&Sent::Dones { done: vec![1], failed: vec![(2, "boom".into())], returned: vec![] }),
         "{sent:?}"
     );
+}
+
+#[test]
+fn a_supplier_says_what_it_can_write_to_before_it_says_hello() {
+    let medium = MediumProfile { kind: MediumKind::Shm, host: 7, slot_size: 64 };
+    let config = Config { product_ids: vec!["p.*".into()], medium, ..Config::default() };
+    let mut bench = Bench { supplier: Supplier::new(config), now: Instant::now() };
+    for _ in 0..2 {
+        bench.supplier.handle_connected(bench.now, Dialect::Native);
+        assert_eq!(bench.sent()[..2], [Sent::Medium(medium), Sent::Hello]);
+        bench.supplier.handle_disconnected();
+        bench.supplier.handle_connected(bench.now, Dialect::Softs);
+        assert_eq!(bench.sent()[0], Sent::Hello, "softs has no such message");
+        bench.supplier.handle_disconnected();
+    }
 }
 
 #[test]

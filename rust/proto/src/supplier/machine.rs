@@ -11,7 +11,7 @@ use super::work::{Lease, Work};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::{Level, LogRecord};
-use crate::wire::{Message, SupplierRequest, ToSupplier};
+use crate::wire::{MediumProfile, Message, SupplierRequest, ToSupplier};
 
 /// Results wait at most this long for others to join their message, as long as there is other work to do.
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
@@ -40,6 +40,8 @@ pub struct Supplier {
     softs_done: Option<(String, bool)>,
     /// The hello to send, or the time of the next one under a softs broker.
     hello_due: bool,
+    /// Native dialect: MEDIUM is due, before HELLO.
+    medium_due: bool,
     next_softs_hello: Option<Instant>,
     ready_due: bool,
     goodbye_due: bool,
@@ -89,6 +91,7 @@ impl Supplier {
             oldest_result_at: None,
             softs_done: None,
             hello_due: false,
+            medium_due: false,
             next_softs_hello: None,
             ready_due: false,
             goodbye_due: false,
@@ -253,6 +256,7 @@ impl Supplier {
         self.connection += 1;
         self.hello = None;
         self.hello_due = true;
+        self.medium_due = dialect == Dialect::Native && self.config.medium != MediumProfile::default();
         self.ready_due = true;
         self.next_softs_hello = (dialect == Dialect::Softs).then(|| now + SOFTS_HELLO_EVERY);
     }
@@ -356,6 +360,10 @@ impl Supplier {
         if self.next_softs_hello.is_some_and(|at| at <= now) && self.current.is_none() {
             self.hello_due = true;
             self.ready_due = true;
+        }
+        if std::mem::take(&mut self.medium_due) {
+            SupplierRequest::Medium(self.config.medium).encode(out);
+            return true;
         }
         if self.hello_due {
             self.hello_due = false;

@@ -13,6 +13,7 @@ mod error;
 mod lane_types;
 mod lanes;
 mod lists;
+mod medium_profile;
 mod message;
 mod pushes;
 mod reader;
@@ -26,6 +27,7 @@ pub use control::{
 pub use detail::{ClientDetail, Detail, LaneDetail, ProductDetail, SupplierDetail};
 pub use error::WireError;
 pub use lane_types::{AnnouncedLane, LaneName, LaneOffer, NO_LANE, Supply};
+pub use medium_profile::{MediumKind, MediumProfile};
 pub use message::Message;
 pub use pushes::{EndCode, REFUSED, ToClient, ToSupplier, WorkGroup};
 pub use reply::{Diagnosis, Reply, Stats};
