@@ -172,7 +172,8 @@ class Client:
     """A client of one broker: slots, orders, results. Timeouts in milliseconds.
 
     `segment`: the slots, if they are memory or a file of this host; suppliers then serve it through lanes. `server`:
-    the TCP medium, to be fenced after a broker was lost. `ordered`: samples of a product are delivered in the order of
+    the TCP medium, to be fenced after a broker was lost. `medium`: its kind; only suppliers that can write to it are
+    asked. `ordered`: samples of a product are delivered in the order of
     their sequence numbers. `prefetch`: samples ordered ahead at most. `block`: neighbouring slots that are handed out
     together. `share`: (i, n), its samples have the numbers i, i + n, i + 2n, ... `scribble`: free slots are
     overwritten. `spin_us`: how long a call polls before it blocks, as long as polling succeeds often enough.
@@ -187,6 +188,7 @@ class Client:
         *,
         segment: Segment | None = None,
         server: TcpMediumServer | None = None,
+        medium: Literal["shm", "file", "tcp", "tickets"] | None = None,
         ordered: bool = False,
         prefetch: int | None = None,
         block: int = 1,
@@ -511,7 +513,7 @@ class Supplier:
         product_ids: list[str],
         name: str,
         slot_size: int,
-        lanes: Literal["shm", "tickets", "file"] | None,
+        medium: Literal["shm", "file", "tcp", "tickets"] | None,
         file_dirs: list[str],
         weights: list[tuple[str, int]],
         spin_us: float,

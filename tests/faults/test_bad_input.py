@@ -94,6 +94,20 @@ def test_an_order_that_fails_at_one_supplier_is_made_by_another(market: Market) 
         take(client, checker, 50)
 
 
+def test_suppliers_that_cannot_serve_a_client_are_not_asked(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoints = softs_fast.EndpointConfig(frontend=market.frontend, backend=market.backend)
+    with softs_fast.Broker(endpoints):
+        for options in 3 * [{"slot_size": 2 * market.slot_size}, {"medium": "file"}, {"medium": "tcp"}]:
+            market.supplier(**options)
+        market.supplier()
+        with open_client(market, n_slots=8) as client:
+            take(client, stamp.Checker(), 500)
+        market.end()
+    assert "goes back to its queue" not in caplog.text
+
+
 def test_a_generator_that_ends_its_thread_gives_its_order_back(market: Market) -> None:
     market.broker()
     market.supplier(behaviour="exit")
@@ -108,7 +122,10 @@ def test_slot_sizes_that_differ_are_named(market: Market) -> None:
     market.broker()
     market.supplier(slot_size=256)
     with open_client(market) as client:
-        assert "slot_size differs: this supplier has 256, the client 128" in failure_text(client, "p1")
+        assert client.request_sample("p1", timeout_ms=200) is None
+        error = client.diagnose("p1", 0.2)
+        assert isinstance(error, softs_fast.NoSupplier)
+        assert "slot_size differs: this supplier has 256, the client 128" in str(error)
 
 
 # -- addresses -----------------------------------------------------------------------------------------------

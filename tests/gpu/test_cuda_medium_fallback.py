@@ -200,12 +200,16 @@ def test_other_mediums_are_told_apart(cuda_market: CudaMarket) -> None:
     teacher = cuda_market.teacher(serve("every"), medium="shm")
     with Client(cuda_market.endpoints.frontend, CudaIpcMedium, EVERY.nbytes(), 2) as client:
         assert client.request_sample("p", timeout_ms=1000) is None
-        assert "slot_size differs: this supplier has" in str(client.diagnose("p", 1.0))
+        assert "it writes to shared memory, and the client has a CudaIpcMedium" in str(
+            client.diagnose("p", 1.0)
+        )
     teacher.end()
     cuda_market.teacher(serve("every"))
     with Client(cuda_market.endpoints.frontend, ShmMedium, EVERY.nbytes(), 2) as client:
         assert client.request_sample("p", timeout_ms=1000) is None
-        assert "slot_size differs: this supplier has" in str(client.diagnose("p", 1.0))
+        assert "it writes to a CudaIpcMedium, and the client has shared memory" in str(
+            client.diagnose("p", 1.0)
+        )
     with ShmMedium(None, 8192, 2, create=True) as samples:
         with pytest.raises(SegmentError, match="another medium than CudaIpcMedium"):
             CudaIpcMedium.attach(str(samples.address))

@@ -67,7 +67,7 @@ def run_supplier(options: dict[str, Any]) -> None:
 
 def run_stopper(options: dict[str, Any]) -> None:
     """Serves orders of the broker only, and stops itself between the question whether it may write and the first write."""
-    supplier_module._lanes_of = lambda medium_cls: None
+    supplier_module._kind_of = lambda medium_cls: None
     maker = stamp.Maker(options["slot_size"])
     supplier = softs_fast.Supplier(
         maker.make, ["p.*"], options["endpoint"], softs_fast.ShmMedium, options["slot_size"]

@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from .. import _core
 from ..errors import (
@@ -110,6 +110,7 @@ class Client:
                 if isinstance(self.medium, CudaIpcMedium)
                 else own_segment(self.medium),
                 server=self.medium._server if isinstance(self.medium, TCPMedium) else None,
+                medium=_kind_of(self.medium),
                 ordered=ordered,
                 prefetch=prefetch,
                 block=block,
@@ -352,6 +353,11 @@ class Client:
         n_connected, patterns = stats["connected_suppliers"], sorted(stats["product_ids"])
         diagnosis = stats.get("diagnosis")
         if n_connected == 0 or (diagnosis is not None and diagnosis["matching_suppliers"] == 0):
+            if diagnosis is not None and diagnosis["unable_suppliers"]:
+                n_unable, why = diagnosis["unable_suppliers"], diagnosis["unable"]
+                return NoSupplier(
+                    f"{head}none of the {n_unable} suppliers that make it can serve this client: {why}"
+                )
             serving = ", ".join(repr(p) for p in patterns[:20]) or "nothing"
             more = f" and {len(patterns) - 20} more" if len(patterns) > 20 else ""
             return NoSupplier(
@@ -435,6 +441,17 @@ def own_segment(medium: Medium) -> _core.Segment | None:
         and getattr(medium.read_into, "__func__", None) is SegmentMedium.read_into
     )
     return medium._segment if as_ever else None
+
+
+def _kind_of(medium: Medium) -> Literal["shm", "file", "tcp", "tickets"] | None:
+    """Return the kind of a medium; None for one that a user has written."""
+    if isinstance(medium, CudaIpcMedium):
+        return "tickets"
+    if isinstance(medium, ShmMedium):
+        return "shm"
+    if isinstance(medium, FilesystemMedium):
+        return "file"
+    return "tcp" if isinstance(medium, TCPMedium) else None
 
 
 def _close(core: _core.Client, medium: Medium, owner_pid: int) -> None:

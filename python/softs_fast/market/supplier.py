@@ -131,7 +131,7 @@ class Supplier:
             list(product_ids),
             self._name,
             self._slot_bytes,
-            _lanes_of(medium_cls),
+            _kind_of(medium_cls),
             [os.fspath(directory) for directory in file_dirs],
             list(weights.items()),
             float(spin_us),
@@ -428,13 +428,15 @@ def _has_write_if(medium_cls: type[Medium]) -> bool:
     return _is_same(medium_cls, SegmentMedium, "write") or _is_same(medium_cls, CudaIpcMedium, "write")
 
 
-def _lanes_of(medium_cls: type[Medium]) -> Literal["shm", "tickets", "file"] | None:
-    """Return the kind of lanes of this medium, for the native side; None if a subclass overrides how it writes."""
+def _kind_of(medium_cls: type[Medium]) -> Literal["shm", "file", "tcp", "tickets"] | None:
+    """Return the kind of this medium, for the native side; None if a subclass overrides how it writes."""
     if _writes_as(medium_cls, CudaIpcMedium):
         return "tickets"
     if _writes_as(medium_cls, ShmMedium):
         return "shm"
-    return "file" if _writes_as(medium_cls, FilesystemMedium) else None
+    if _writes_as(medium_cls, FilesystemMedium):
+        return "file"
+    return "tcp" if _writes_as(medium_cls, TCPMedium) else None
 
 
 def _writes_as(medium_cls: type[Medium], base: type[Medium]) -> bool:

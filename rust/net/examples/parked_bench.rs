@@ -155,7 +155,7 @@ fn sample(client: &Client) -> Result<u32, String> {
 }
 
 fn supplier(back: &Endpoint) -> Result<Supplier, Box<dyn Error>> {
-    let config = Config { product_ids: vec!["p".into()], name: "t".into() };
+    let config = Config { product_ids: vec!["p".into()], name: "t".into(), ..Config::default() };
     let options =
         Options { lanes: LanePolicy::Shm, slot_size: SLOT_SIZE, spin: NO_SPIN, ..Options::default() };
     let supplier = Supplier::new(back.clone(), config, options)?;

@@ -284,7 +284,7 @@ fn await_sleep(client: Identity) {
 #[test]
 fn serves_a_broker() {
     let Ok(backend) = std::env::var(BACKEND) else { return };
-    let config = Config { product_ids: vec!["p".into()], name: "t".into() };
+    let config = Config { product_ids: vec!["p".into()], name: "t".into(), ..Config::default() };
     let slot_size = SLOT_SIZE as u64;
     let options = Options { lanes: LanePolicy::Shm, slot_size, weights: Weights::default(), spin: SPIN };
     let supplier = Supplier::new(backend.parse().unwrap(), config, options).unwrap();

@@ -100,7 +100,7 @@ impl Teacher {
     }
 
     fn with_spin(scratch: &Scratch, slot_size: u64, batch: Batch, spin: Duration) -> Self {
-        let config = Config { product_ids: vec!["p.*".into()], name: "t".into() };
+        let config = Config { product_ids: vec!["p.*".into()], name: "t".into(), ..Config::default() };
         let options = Options { lanes: LanePolicy::Shm, slot_size, weights: Weights::default(), spin };
         let supplier = Arc::new(Supplier::new(scratch.endpoint("back"), config, options).unwrap());
         assert!(matches!(supplier.hello(WATCHDOG, &mut || false), Waited::Ready(Ok(_))));

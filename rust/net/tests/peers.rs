@@ -49,7 +49,8 @@ impl Market {
     }
 
     fn supplier(&self, call: Duration) -> Running {
-        let config = SupplierConfig { product_ids: vec!["p.*".into()], name: "t".into() };
+        let config =
+            SupplierConfig { product_ids: vec!["p.*".into()], name: "t".into(), ..SupplierConfig::default() };
         let supplier = Arc::new(Supplier::new(self.endpoint("b"), config, Options::default()).unwrap());
         assert!(matches!(supplier.hello(WATCHDOG, &mut || false), Waited::Ready(Ok(_))));
         let calls = Arc::new(AtomicUsize::new(0));

@@ -116,7 +116,7 @@ struct Maker {
 
 impl Maker {
     fn new(scratch: &Scratch, gate: &Arc<Mutex<()>>, is_called: &Arc<AtomicBool>) -> Self {
-        let config = Config { product_ids: vec!["p".into()], name: "t".into() };
+        let config = Config { product_ids: vec!["p".into()], name: "t".into(), ..Config::default() };
         let options =
             Options { lanes: LanePolicy::Shm, slot_size: 8, weights: Weights::default(), spin: SPIN };
         let supplier = Arc::new(Supplier::new(scratch.endpoint("back"), config, options).unwrap());

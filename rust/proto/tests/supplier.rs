@@ -7,13 +7,15 @@ use softs_proto::Dialect;
 use softs_proto::limits::MAX_LANES_PER_SUPPLIER;
 use softs_proto::supplier::{Config, LaneChange, LaneId, Supplier};
 use softs_proto::wire::{
-    LaneName, LaneOffer, LeaseRef, Message, Reply, SupplierRequest, ToSupplier, WorkGroup,
+    LaneName, LaneOffer, LeaseRef, MediumKind, MediumProfile, Message, Reply, SupplierRequest, ToSupplier,
+    WorkGroup,
 };
 
 /// What a supplier sent, owned.
 #[derive(Clone, Debug, PartialEq)]
 enum Sent {
     Hello,
+    Medium(MediumProfile),
     Ready(Option<u64>),
     Done(String, bool),
     Dones { done: Vec<u64>, failed: Vec<(u64, String)>, returned: Vec<u64> },
@@ -30,7 +32,7 @@ struct Bench {
 
 impl Bench {
     fn new(dialect: Dialect) -> Self {
-        let config = Config { product_ids: vec!["p.*".into()], name: "t0".into() };
+        let config = Config { product_ids: vec!["p.*".into()], name: "t0".into(), ..Config::default() };
         let mut bench = Self { supplier: Supplier::new(config), now: Instant::now() };
         bench.connect(dialect);
         bench
@@ -78,6 +80,7 @@ impl Bench {
                     assert_eq!(product_ids, ["p.*"]);
                     Sent::Hello
                 }
+                SupplierRequest::Medium(medium) => Sent::Medium(medium),
                 SupplierRequest::Ready { credit } => Sent::Ready(credit),
                 SupplierRequest::Done { order_id, success } => Sent::Done(order_id.to_owned(), success),
                 SupplierRequest::Dones { done, failed, returned } => {
@@ -121,6 +124,21 @@ fn leases_are_worked_on_in_order_and_reported() {
         sent.contains(&Sent::Dones { done: vec![1], failed: vec![(2, "boom".into())], returned: vec![] }),
         "{sent:?}"
     );
+}
+
+#[test]
+fn a_supplier_says_what_it_can_write_to_before_it_says_hello() {
+    let medium = MediumProfile { kind: MediumKind::Shm, host: 7, slot_size: 64 };
+    let config = Config { product_ids: vec!["p.*".into()], medium, ..Config::default() };
+    let mut bench = Bench { supplier: Supplier::new(config), now: Instant::now() };
+    for _ in 0..2 {
+        bench.supplier.handle_connected(bench.now, Dialect::Native);
+        assert_eq!(bench.sent()[..2], [Sent::Medium(medium), Sent::Hello]);
+        bench.supplier.handle_disconnected();
+        bench.supplier.handle_connected(bench.now, Dialect::Softs);
+        assert_eq!(bench.sent()[0], Sent::Hello, "softs has no such message");
+        bench.supplier.handle_disconnected();
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use softs_proto::limits::{MAX_ANNOUNCED, MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES, MAX_PATTERNS};
 use softs_proto::wire::{
-    AnnouncedLane, ClientRequest, EndCode, Message, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
+    AnnouncedLane, ClientRequest, EndCode, MediumKind, MediumProfile, Message, Reply, Stats, SupplierRequest,
+    ToClient, ToSupplier,
 };
 
 fn client(command: &[u8], payload: &[u8]) -> String {
@@ -348,6 +349,18 @@ fn replies_may_have_fields_that_we_do_not_know() {
 }
 
 #[test]
+fn mediums_have_a_shape_and_later_kinds() {
+    assert_eq!(client(b"MEDIUM", b"\x92\x01\x02"), "MEDIUM: payload: need 3 elements, have 2");
+    assert_eq!(
+        supplier(b"MEDIUM", b"\x93\x01\xa0\x02"),
+        "MEDIUM: host: need a non-negative integer, have a str"
+    );
+    let later = SupplierRequest::decode(&[b"MEDIUM", b"\x93\x09\x02\x03"]).unwrap();
+    let profile = MediumProfile { kind: MediumKind::Unknown, host: 2, slot_size: 3 };
+    assert_eq!(later, SupplierRequest::Medium(profile));
+}
+
+#[test]
 fn replies_are_checked() {
     assert_eq!(to_client(&[b"\x80"]), "reply: missing \"ok\"");
     assert_eq!(to_client(&[b"\x81\xa2ok\x01"]), "reply: ok: need a bool, have an integer");
@@ -361,7 +374,7 @@ fn replies_are_checked() {
     );
     assert_eq!(
         to_client(&[b"\x82\xa2ok\xc3\xa9diagnosis\x81\xa6queued\x01"]),
-        "reply: missing \"matching_suppliers\", \"busy_suppliers\", \"busiest_s\""
+        "reply: missing \"matching_suppliers\", \"busy_suppliers\", \"busiest_s\", \"unable_suppliers\", \"unable\""
     );
     assert_eq!(
         to_client(&[b"\x82\xa2ok\xc3\xadcancelled_ids\x92\x01\xa1a"]),

@@ -3,8 +3,8 @@
 use softs_proto::Dialect;
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
-    LeaseRef, Message, NO_LANE, ProductDetail, Reply, Stats, SupplierDetail, SupplierRequest, Supply,
-    ToClient, ToSupplier, WireError, WorkGroup,
+    LeaseRef, MediumKind, MediumProfile, Message, NO_LANE, ProductDetail, Reply, Stats, SupplierDetail,
+    SupplierRequest, Supply, ToClient, ToSupplier, WireError, WorkGroup,
 };
 
 /// Encodes, compares, decodes, compares.
@@ -146,6 +146,16 @@ golden!(
     &[b"UNATTACHED", b"\x91\x94\xa1m\xcd\x01,\x03\x07"]
 );
 golden!(attached, SupplierRequest::Attached(vec![LANE]), &[b"ATTACHED", b"\x91\x94\xa1m\xcd\x01,\x03\x07"]);
+golden!(
+    medium_of_a_client,
+    ClientRequest::Medium(MediumProfile { kind: MediumKind::Shm, host: 300, slot_size: 65536 }),
+    &[b"MEDIUM", b"\x93\x01\xcd\x01,\xce\x00\x01\x00\x00"]
+);
+golden!(
+    medium_of_a_supplier,
+    SupplierRequest::Medium(MediumProfile { kind: MediumKind::Tickets, host: 1, slot_size: 7 }),
+    &[b"MEDIUM", b"\x93\x04\x01\x07"]
+);
 golden!(goodbye, SupplierRequest::Goodbye, &[b"GOODBYE", b"\x80"]);
 
 golden!(fulfilled, ToClient::Fulfilled { order_id: "o1" }, &[b"FULFILLED", b"\x81\xa8order_id\xa2o1"]);
@@ -265,13 +275,21 @@ golden!(
             total_completed: 5,
             product_ids: vec![],
         }),
-        diagnosis: Some(Diagnosis { matching_suppliers: 1, busy_suppliers: 1, busiest_s: 2.5, queued: 3 }),
+        diagnosis: Some(Box::new(Diagnosis {
+            matching_suppliers: 1,
+            busy_suppliers: 1,
+            busiest_s: 2.5,
+            queued: 3,
+            unable_suppliers: 2,
+            unable: "x".into()
+        })),
         ..Reply::ok()
     }),
     &[b"\x8a\xa2ok\xc3\xa5error\xc0\xaarequest_id\x09\xaepending_orders\x01\xb3available_suppliers\x02\
         \xb1connected_clients\x03\xb3connected_suppliers\x04\xaftotal_completed\x05\xabproduct_ids\x90\
-        \xa9diagnosis\x84\xb2matching_suppliers\x01\xaebusy_suppliers\x01\
-        \xa9busiest_s\xcb@\x04\x00\x00\x00\x00\x00\x00\xa6queued\x03"]
+        \xa9diagnosis\x86\xb2matching_suppliers\x01\xaebusy_suppliers\x01\
+        \xa9busiest_s\xcb@\x04\x00\x00\x00\x00\x00\x00\xa6queued\x03\
+        \xb0unable_suppliers\x02\xa6unable\xa1x"]
 );
 
 golden!(

@@ -164,7 +164,7 @@ proptest! {
             pending_orders: numbers[0], available_suppliers: numbers[1], connected_clients: numbers[2],
             connected_suppliers: numbers[3], total_completed: numbers[4], product_ids,
         };
-        let diagnosis = Diagnosis { matching_suppliers: numbers[0], busy_suppliers: numbers[1], busiest_s: seconds, queued: numbers[2] };
+        let diagnosis = Diagnosis { matching_suppliers: numbers[0], busy_suppliers: numbers[1], busiest_s: seconds, queued: numbers[2], unable_suppliers: numbers[0] / 2, unable: "x".repeat(numbers[1] as usize % 9) };
         let cancelled: Option<Vec<_>> = cancelled.as_ref().map(|ids| ids.iter().map(String::as_str).collect());
         let reply = Reply {
             ok,
@@ -176,7 +176,7 @@ proptest! {
             cancelled_orders: if cancelled.is_some() { None } else { cancelled_orders },
             cancelled,
             stats: has_stats.then_some(stats),
-            diagnosis: has_diagnosis.then_some(diagnosis),
+            diagnosis: has_diagnosis.then_some(Box::new(diagnosis)),
         };
         round_trip!(ToClient, ToClient::Reply(reply.clone()));
         round_trip!(ToSupplier, ToSupplier::Reply(reply));

@@ -81,7 +81,7 @@ pub use lane::{
 };
 pub use process::ProcessToken;
 #[cfg(not(loom))]
-pub use process::{Identity, Liveness, ProcessWatch, is_process_alive, start_of};
+pub use process::{Identity, Liveness, ProcessWatch, host_id, is_process_alive, start_of};
 pub use segment::{
     AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, N_LANES, Names, Rows, Segment, SlotView,
     sweep,

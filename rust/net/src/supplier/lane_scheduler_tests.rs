@@ -57,7 +57,8 @@ impl Drop for Student {
 }
 
 fn machine() -> Machine {
-    let mut machine = Machine::new(Config { product_ids: vec!["p".into()], name: "t".into() });
+    let mut machine =
+        Machine::new(Config { product_ids: vec!["p".into()], name: "t".into(), ..Config::default() });
     machine.handle_connected(Instant::now(), softs_proto::Dialect::Native);
     machine
 }

@@ -38,6 +38,7 @@ impl Broker {
             (SupplierRequest::Dones { done, failed, returned }, Dialect::Native) => {
                 self.done_many(now, key, &done, &failed, &returned)
             }
+            (SupplierRequest::Medium(medium), Dialect::Native) => self.suppliers[key].medium = medium,
             (SupplierRequest::Unattached(names), Dialect::Native) => self.refuse_lanes(key, &names),
             (SupplierRequest::Attached(names), Dialect::Native) => self.accept_lanes(key, &names),
             (SupplierRequest::Goodbye, _) => self.goodbye(now, key),
@@ -45,6 +46,7 @@ impl Broker {
                 SupplierRequest::Ready { .. }
                 | SupplierRequest::Done { .. }
                 | SupplierRequest::Dones { .. }
+                | SupplierRequest::Medium(_)
                 | SupplierRequest::Unattached(_)
                 | SupplierRequest::Attached(_),
                 dialect,
@@ -79,7 +81,7 @@ impl Broker {
     }
 
     fn hello_supplier(&mut self, now: Instant, key: SupplierKey, product_ids: &[&str], name: Option<&str>) {
-        let set = match self.index.join(product_ids) {
+        let set = match self.index.join(product_ids, self.suppliers[key].medium) {
             Ok(set) => set,
             Err(error) => return self.refuse_supplier(now, key, error),
         };

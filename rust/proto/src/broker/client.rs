@@ -10,6 +10,7 @@ use super::orders::OrderId;
 use super::outbox::{Outcome, PeerOut};
 use super::slab::Slab;
 use crate::Dialect;
+use crate::wire::MediumProfile;
 
 /// All clients.
 pub(super) type ClientTable = Slab<ClientTag, Client>;
@@ -21,6 +22,8 @@ pub(super) struct Client {
     pub(super) number: Option<u64>,
     /// Whether it sent HELLO or ordered.
     pub(super) active: bool,
+    /// Its medium, which suppliers must be able to write to.
+    pub(super) medium: MediumProfile,
     /// Native only.
     pub(super) nonce: Option<u64>,
     /// Whether the client has reconnected on another connection.
@@ -42,6 +45,7 @@ impl Client {
             peer,
             number: None,
             active: false,
+            medium: MediumProfile::default(),
             nonce: None,
             replaced: false,
             announcement: Announcement::default(),

@@ -54,6 +54,7 @@ impl Broker {
                     self.tell_late(nonce);
                 }
             }
+            (ClientRequest::Medium(medium), Dialect::Native) => self.clients[key].medium = medium,
             (ClientRequest::Lanes { address, segment_id, lanes }, Dialect::Native) => {
                 self.activate(key);
                 self.announce(key, address, segment_id, &lanes);
@@ -64,7 +65,7 @@ impl Broker {
                 self.answer_client(key, Answer::Stats(Box::new(answer)));
             }
             (ClientRequest::Stats { request_id, product_id, detail }, Dialect::Native) => {
-                let diagnosis = product_id.map(|id| self.diagnose(now, id));
+                let diagnosis = product_id.map(|id| self.diagnose(now, key, id));
                 let (stats, detail) = if detail { self.stats_in_detail(now) } else { (self.stats(), None) };
                 let answer = StatsAnswer { request_id, stats, diagnosis, detail };
                 self.answer_client(key, Answer::Stats(Box::new(answer)));
@@ -89,6 +90,7 @@ impl Broker {
                 | ClientRequest::Discard
                 | ClientRequest::Orders { .. }
                 | ClientRequest::Cancels { .. }
+                | ClientRequest::Medium(_)
                 | ClientRequest::Lanes { .. },
                 dialect,
             ) => {
@@ -168,7 +170,7 @@ impl Broker {
         if client.len() >= MAX_ORDERS_PER_CLIENT {
             return self.answer_client(key, Answer::Error(TOO_MANY_ORDERS.into()));
         }
-        let medium = self.open_medium(product_id, address, (0, 0));
+        let medium = self.open_medium(key, product_id, address, (0, 0));
         let waiting = self.index.product(medium.product).unleased_softs() as usize;
         if waiting < self.config.max_queue_per_product
             || self.can_lease(medium.product, medium.address, offset)
@@ -191,7 +193,7 @@ impl Broker {
         orders: &[(u64, u64, u64)],
     ) {
         self.activate(key);
-        let medium = self.open_medium(product_id, address, (segment_id, slot_size));
+        let medium = self.open_medium(key, product_id, address, (segment_id, slot_size));
         for &(number, offset, sequence) in orders {
             let client = &self.clients[key];
             let wrong = if client.find_number(number).is_some() {
@@ -295,12 +297,13 @@ impl Broker {
     /// Holds product and address while orders for them are accepted.
     fn open_medium(
         &mut self,
+        key: ClientKey,
         product_id: &str,
         address: &str,
         (segment_id, slot_size): (u64, u64),
     ) -> Medium {
         Medium {
-            product: self.index.acquire(product_id),
+            product: self.index.acquire(product_id, self.clients[key].medium),
             address: self.addresses.acquire(address),
             segment_id,
             slot_size,

@@ -32,7 +32,7 @@ impl Broker {
         let medium = self.addresses.acquire(address);
         let mut entries: Vec<Entry> = Vec::with_capacity(announced.len());
         for &AnnouncedLane { product_id, lane, generation } in announced {
-            let product = self.index.acquire(product_id);
+            let product = self.index.acquire(product_id, self.clients[key].medium);
             if entries.iter().any(|entry| entry.product == product) {
                 self.index.release(product);
                 continue;

@@ -216,6 +216,7 @@ impl Answer {
             }
             Self::Stats(answer) => {
                 let StatsAnswer { request_id, stats, diagnosis, detail } = *answer;
+                let diagnosis = diagnosis.map(Box::new);
                 Reply { request_id, stats: Some(stats), diagnosis, detail, ..ok }.encode(out);
             }
         }

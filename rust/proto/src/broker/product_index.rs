@@ -1,6 +1,9 @@
 //! Which suppliers match which products: products, pattern lists, and between them one *interest* for each pair that
 //! matches.
 //!
+//! A product is what clients of one kind of medium order under one name, and a list of patterns is that of suppliers
+//! for one kind: those that cannot serve each other do not match, whatever the names are.
+//!
 //! Suppliers with equal pattern lists share a [`PatternSet`]. A product is matched against the sets once, when it is
 //! first ordered, and remembers the result; from then on orders and suppliers find each other through lists, whatever
 //! else there is:
@@ -22,6 +25,7 @@ use super::ids::{SetKey, SetTag, SupplierKey, SupplierTag};
 use super::orders::{OrderId, OrderTable};
 use super::slab::{Linked, Links, List, Slab};
 use crate::patterns::{self, Patterns};
+use crate::wire::MediumProfile;
 
 /// Products without orders that stay in the table, so that ordering one at a time does not match each of them again.
 const MAX_IDLE_PRODUCTS: usize = 16_384;
@@ -29,6 +33,8 @@ const MAX_IDLE_PRODUCTS: usize = 16_384;
 /// A product that has orders or is announced, or was a moment ago.
 pub(super) struct Product {
     pub(super) id: Arc<str>,
+    /// The medium of its clients.
+    medium: MediumProfile,
     /// Orders that name it, leased ones too, and clients that announce it.
     holders: u32,
     /// Whether a client announces it; its sets know then.
@@ -72,6 +78,8 @@ impl Linked<InterestTag> for Interest {
 /// The suppliers that registered one list of patterns.
 pub(super) struct PatternSet {
     pub(super) patterns: Arc<[Box<str>]>,
+    /// What they can write to.
+    medium: MediumProfile,
     /// Those patterns that are more than a name.
     regexes: Option<Patterns>,
     pub(super) suppliers: u32,
@@ -88,12 +96,13 @@ pub(super) struct PatternSet {
 /// All products, sets and interests.
 pub(super) struct ProductIndex {
     products: Slab<ProductTag, Product>,
-    by_id: FxHashMap<Arc<str>, ProductKey>,
+    /// The products of one name differ in their mediums.
+    by_id: FxHashMap<Arc<str>, Vec<ProductKey>>,
     idle: usize,
     queues: ClientQueues,
     interests: Slab<InterestTag, Interest>,
     pub(super) sets: Slab<SetTag, PatternSet>,
-    by_patterns: FxHashMap<Arc<[Box<str>]>, SetKey>,
+    by_patterns: FxHashMap<Arc<[Box<str>]>, Vec<SetKey>>,
     /// Each pattern taken literally: softs 0.1.0 registers plain ids, and a name needs no engine.
     by_literal: FxHashMap<Box<str>, Vec<SetKey>>,
     with_regexes: Vec<SetKey>,
@@ -139,13 +148,14 @@ impl ProductIndex {
         self.products.iter().filter(|(_, product)| product.holders > 0)
     }
 
-    pub(super) fn find(&self, id: &str) -> Option<&Product> {
-        self.by_id.get(id).map(|&key| &self.products[key])
+    /// The product of this name for clients with this medium.
+    pub(super) fn find(&self, id: &str, medium: MediumProfile) -> Option<ProductKey> {
+        self.by_id.get(id)?.iter().copied().find(|&key| self.products[key].medium == medium)
     }
 
     /// One more order, or client, names the product.
-    pub(super) fn acquire(&mut self, id: &str) -> ProductKey {
-        if let Some(&key) = self.by_id.get(id) {
+    pub(super) fn acquire(&mut self, id: &str, medium: MediumProfile) -> ProductKey {
+        if let Some(key) = self.find(id, medium) {
             let product = &mut self.products[key];
             if product.holders == 0 {
                 self.idle -= 1;
@@ -153,10 +163,12 @@ impl ProductIndex {
             product.holders += 1;
             return key;
         }
-        let matching = self.matching(id);
+        let mut matching = self.matching(id);
+        matching.retain(|&set| self.sets[set].medium.can_serve(&medium));
         let id: Arc<str> = id.into();
         let key = self.products.insert(Product {
             id: Arc::clone(&id),
+            medium,
             holders: 1,
             announced: false,
             unleased: 0,
@@ -164,7 +176,7 @@ impl ProductIndex {
             queue: ProductQueue::new(),
             interests: Vec::new(),
         });
-        self.by_id.insert(id, key);
+        self.by_id.entry(id).or_default().push(key);
         for set in matching {
             self.add_interest(key, set);
         }
@@ -197,7 +209,12 @@ impl ProductIndex {
             self.products.iter().filter(|(_, product)| product.holders == 0).map(|(key, _)| key).collect();
         for key in idle {
             if let Some(product) = self.products.remove(key) {
-                self.by_id.remove(&product.id);
+                if let Some(of_name) = self.by_id.get_mut(&product.id) {
+                    of_name.retain(|&other| other != key);
+                    if of_name.is_empty() {
+                        self.by_id.remove(&product.id);
+                    }
+                }
                 for interest in product.interests {
                     self.interests.remove(interest);
                 }
@@ -331,9 +348,10 @@ impl ProductIndex {
     ///
     /// # Errors
     /// The text for the supplier.
-    pub(super) fn join(&mut self, product_ids: &[&str]) -> Result<SetKey, String> {
+    pub(super) fn join(&mut self, product_ids: &[&str], medium: MediumProfile) -> Result<SetKey, String> {
         let list = patterns::normalized(product_ids);
-        if let Some(&key) = self.by_patterns.get(list.as_slice()) {
+        let mut equal = self.by_patterns.get(list.as_slice()).into_iter().flatten().copied();
+        if let Some(key) = equal.find(|&key| self.sets[key].medium == medium) {
             self.sets[key].suppliers += 1;
             return Ok(key);
         }
@@ -341,6 +359,7 @@ impl ProductIndex {
         let list: Arc<[Box<str>]> = list.into();
         let key = self.sets.insert(PatternSet {
             patterns: Arc::clone(&list),
+            medium,
             regexes,
             suppliers: 1,
             natives: FxHashSet::default(),
@@ -348,10 +367,10 @@ impl ProductIndex {
             ready: [List::new(), List::new()],
             waiting: List::new(),
         });
-        self.by_patterns.insert(Arc::clone(&list), key);
+        self.by_patterns.entry(Arc::clone(&list)).or_default().push(key);
         for pattern in list.iter() {
             self.by_literal.entry(pattern.clone()).or_default().push(key);
-            if let Some(&product) = self.by_id.get(&**pattern) {
+            for product in self.of_name(pattern) {
                 self.add_interest(product, key);
             }
         }
@@ -380,7 +399,12 @@ impl ProductIndex {
         let Some(set) = self.sets.remove(key) else {
             return;
         };
-        self.by_patterns.remove(&set.patterns);
+        if let Some(equal) = self.by_patterns.get_mut(&set.patterns) {
+            equal.retain(|&other| other != key);
+            if equal.is_empty() {
+                self.by_patterns.remove(&set.patterns);
+            }
+        }
         for pattern in set.patterns.iter() {
             if let Some(sets) = self.by_literal.get_mut(pattern) {
                 sets.retain(|&other| other != key);
@@ -388,7 +412,7 @@ impl ProductIndex {
                     self.by_literal.remove(pattern);
                 }
             }
-            if let Some(&product) = self.by_id.get(&**pattern) {
+            for product in self.of_name(pattern) {
                 self.drop_interest(product, key);
             }
         }
@@ -401,7 +425,11 @@ impl ProductIndex {
         }
     }
 
-    /// The sets that match a product, which need not be in the table.
+    fn of_name(&self, id: &str) -> Vec<ProductKey> {
+        self.by_id.get(id).cloned().unwrap_or_default()
+    }
+
+    /// The sets with a pattern that matches a name, for whatever medium.
     pub(super) fn matching(&self, id: &str) -> Vec<SetKey> {
         let mut matching = self.by_literal.get(id).cloned().unwrap_or_default();
         for &set in &self.with_regexes {
@@ -417,9 +445,12 @@ impl ProductIndex {
         self.sets[set].regexes.as_ref().is_some_and(|regexes| regexes.is_match(id))
     }
 
-    /// Connects the two, unless they are already.
+    /// Connects the two, unless they are already, or the suppliers cannot serve the clients.
     fn add_interest(&mut self, key: ProductKey, set: SetKey) {
         let product = &mut self.products[key];
+        if !self.sets[set].medium.can_serve(&product.medium) {
+            return;
+        }
         if product.interests.iter().any(|&other| self.interests[other].set == set) {
             return;
         }

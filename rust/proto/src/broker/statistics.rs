@@ -56,15 +56,21 @@ impl Broker {
     }
 
     /// Why a product may be late.
-    pub(super) fn diagnose(&self, now: Instant, product_id: &str) -> Diagnosis {
+    pub(super) fn diagnose(&self, now: Instant, client: ClientKey, product_id: &str) -> Diagnosis {
         let matching = self.index.matching(product_id);
-        let product = self.index.find(product_id);
+        let medium = self.clients[client].medium;
+        let product = self.index.find(product_id, medium).map(|key| self.index.product(key));
         let mut diagnosis = Diagnosis {
             queued: product.map_or(0, |product| u64::from(product.unleased())),
             ..Diagnosis::default()
         };
         for (_, supplier) in self.suppliers.iter() {
             if !supplier.set.is_some_and(|set| matching.contains(&set)) {
+                continue;
+            }
+            if let Some(why) = supplier.medium.why_not(&medium) {
+                diagnosis.unable_suppliers += 1;
+                diagnosis.unable = format!("{}: {why}", supplier.label());
                 continue;
             }
             diagnosis.matching_suppliers += 1;

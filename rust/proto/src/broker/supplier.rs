@@ -10,6 +10,7 @@ use super::lane_directory::Attachments;
 use super::outbox::{PeerOut, Work};
 use super::slab::{Linked, Links, Slab};
 use crate::Dialect;
+use crate::wire::MediumProfile;
 
 /// All suppliers.
 pub(super) type SupplierTable = Slab<SupplierTag, Supplier>;
@@ -21,6 +22,8 @@ pub(super) struct Supplier {
     /// Its number, once it sent HELLO.
     pub(super) number: Option<u64>,
     pub(super) name: Option<Box<str>>,
+    /// Which clients it can serve; counts from its next HELLO on.
+    pub(super) medium: MediumProfile,
     /// Its patterns, between HELLO and GOODBYE.
     pub(super) set: Option<SetKey>,
     /// Native: leases it wants to hold. Softs: 1 from READY until it is given a lease.
@@ -59,6 +62,7 @@ impl Supplier {
             dialect,
             number: None,
             name: None,
+            medium: MediumProfile::default(),
             set: None,
             window: 0,
             leases: FxHashMap::default(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::open_orders::OpenOrders;
 use super::sequence::Share;
+use crate::wire::MediumProfile;
 
 /// What a client is made of.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct Config {
     pub n_slots: u32,
     /// Which segment lies at `address`; 0 for a medium that is none.
     pub segment_id: u64,
+    /// What the broker chooses suppliers by.
+    pub medium: MediumProfile,
     /// Random; the broker knows the client by it from one connection to the next.
     pub nonce: u64,
     /// Whether samples of a product are handed out strictly in the order of their sequence numbers.
@@ -42,6 +45,7 @@ impl Default for Config {
             slot_stride: 0,
             n_slots: 0,
             segment_id: 0,
+            medium: MediumProfile::default(),
             nonce: 0,
             ordered: false,
             prefetch: None,

@@ -7,7 +7,7 @@ use super::products::Supplied;
 use super::requests::Pending;
 use super::state::Client;
 use crate::Dialect;
-use crate::wire::{EndCode, Message, Reply, Supply, ToClient};
+use crate::wire::{ClientRequest, EndCode, MediumProfile, Message, Reply, Supply, ToClient};
 
 impl<L: Lanes> Client<L> {
     /// A connection to a broker is up: sends HELLO, announces the lanes, and orders everything again that was on order
@@ -19,6 +19,7 @@ impl<L: Lanes> Client<L> {
         self.dialect = Some(dialect);
         self.peer_id = None;
         self.requests.say_hello();
+        self.medium_due = dialect == Dialect::Native && self.config.medium != MediumProfile::default();
         self.announce_due = !self.announced.is_empty();
         self.supply_due = None;
         self.offer_all();
@@ -149,6 +150,11 @@ impl<L: Lanes> Client<L> {
         }
         if !self.owed.is_empty() {
             self.place_owed();
+        }
+        if std::mem::take(&mut self.medium_due) {
+            // Before HELLO: from there on the broker counts the suppliers that can serve this client.
+            ClientRequest::Medium(self.config.medium).encode(out);
+            return true;
         }
         if self.requests.poll_transmit(dialect, self.peer_id, self.config.nonce, out) {
             return true;

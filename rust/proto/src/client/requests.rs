@@ -135,7 +135,9 @@ impl Requests {
                     Some(stats) if reply.ok && *detail => {
                         Outcome::Detail(stats.clone(), reply.detail.clone())
                     }
-                    Some(stats) if reply.ok => Outcome::Stats(stats.clone(), reply.diagnosis.clone()),
+                    Some(stats) if reply.ok => {
+                        Outcome::Stats(stats.clone(), reply.diagnosis.as_deref().cloned())
+                    }
                     _ => Outcome::Refused(reply.error.unwrap_or("no reason given").to_owned()),
                 };
                 self.settle(*request, outcome);

@@ -72,6 +72,8 @@ pub struct Client<L: Lanes = NoLanes> {
     pub(super) unwanted: Vec<OrderNumber>,
     pub(super) announced: Vec<ProductKey>,
     pub(super) announce_due: bool,
+    /// MEDIUM is due, before HELLO.
+    pub(super) medium_due: bool,
     /// Until then orders wait for the broker to report the suppliers of what was announced.
     pub(super) supply_due: Option<Instant>,
     pub(super) quarantine: Quarantine,
@@ -120,6 +122,7 @@ impl<L: Lanes> Client<L> {
             unwanted: Vec::new(),
             announced: Vec::new(),
             announce_due: false,
+            medium_due: false,
             supply_due: None,
             quarantine: Quarantine::default(),
             owed: VecDeque::new(),

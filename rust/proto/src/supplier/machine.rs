@@ -12,7 +12,7 @@ use super::work::{Lease, Work};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::{Level, LogRecord};
-use crate::wire::{LeaseRef, Message, SupplierRequest, ToSupplier};
+use crate::wire::{LeaseRef, MediumProfile, Message, SupplierRequest, ToSupplier};
 
 /// Results wait at most this long for others to join their message, as long as there is other work to do.
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
@@ -42,6 +42,8 @@ pub struct Supplier {
     softs_done: Option<(String, bool)>,
     /// The hello to send, or the time of the next one under a softs broker.
     hello_due: bool,
+    /// Native dialect: MEDIUM is due, before HELLO.
+    medium_due: bool,
     next_softs_hello: Option<Instant>,
     ready_due: bool,
     goodbye_due: bool,
@@ -84,6 +86,7 @@ impl Supplier {
             oldest_result_at: None,
             softs_done: None,
             hello_due: false,
+            medium_due: false,
             next_softs_hello: None,
             ready_due: false,
             goodbye_due: false,
@@ -272,6 +275,7 @@ impl Supplier {
         self.connection += 1;
         self.hello = None;
         self.hello_due = true;
+        self.medium_due = dialect == Dialect::Native && self.config.medium != MediumProfile::default();
         self.ready_due = true;
         self.next_softs_hello = (dialect == Dialect::Softs).then(|| now + SOFTS_HELLO_EVERY);
     }
@@ -398,6 +402,10 @@ impl Supplier {
         let n_returned = self.returned.len();
         self.returned.extend(self.postponed.take_due(now));
         self.ready_due |= self.returned.len() > n_returned;
+        if std::mem::take(&mut self.medium_due) {
+            SupplierRequest::Medium(self.config.medium).encode(out);
+            return true;
+        }
         if self.hello_due {
             self.hello_due = false;
             self.next_softs_hello = (dialect == Dialect::Softs).then(|| now + SOFTS_HELLO_EVERY);

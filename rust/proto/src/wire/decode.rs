@@ -5,6 +5,7 @@ use super::envelope::{any_map, split, unknown_command};
 use super::error::WireError;
 use super::lanes;
 use super::lists::{flat_triples, leases, list, uints};
+use super::medium_profile;
 use super::pushes::{EndCode, ToClient, ToSupplier, WorkGroup};
 use super::reader::Reader;
 use super::reply::Reply;
@@ -20,6 +21,7 @@ impl<'a> ClientRequest<'a> {
         let (command, payload) = split(frames)?;
         match command {
             b"ORDERS" => orders(payload),
+            b"MEDIUM" => medium_profile::decode(payload).map(Self::Medium),
             b"ORDER" => {
                 let order = work("ORDER", payload)?;
                 let (product_id, address) = (order.product_id, order.address);
@@ -48,6 +50,7 @@ impl<'a> SupplierRequest<'a> {
             b"DONE" => done(payload),
             b"READY" => ready(payload),
             b"HELLO" => supplier_hello(payload),
+            b"MEDIUM" => medium_profile::decode(payload).map(Self::Medium),
             b"UNATTACHED" => lanes::unattached(payload),
             b"ATTACHED" => lanes::attached(payload),
             b"GOODBYE" => any_map("GOODBYE", payload).map(|()| Self::Goodbye),

@@ -2,6 +2,7 @@
 
 use super::envelope::{empty_map, two_frames};
 use super::lanes;
+use super::medium_profile;
 use super::message::Message;
 use super::pushes::{ToClient, ToSupplier};
 use super::reader::cut;
@@ -54,6 +55,9 @@ impl ClientRequest<'_> {
                 writer::uint(out, *request_id);
                 writer::uints(out, orders);
             }),
+            Self::Medium(profile) => {
+                two_frames(out, b"MEDIUM", |out| medium_profile::encode(out, *profile));
+            }
             Self::Lanes { address, segment_id, lanes } => two_frames(out, b"LANES", |out| {
                 lanes::encode_announced(out, address, *segment_id, lanes);
             }),
@@ -99,6 +103,9 @@ impl SupplierRequest<'_> {
                 writer::uints(out, returned);
             }),
             Self::Goodbye => two_frames(out, b"GOODBYE", empty_map),
+            Self::Medium(profile) => {
+                two_frames(out, b"MEDIUM", |out| medium_profile::encode(out, *profile));
+            }
             Self::Unattached(names) => two_frames(out, b"UNATTACHED", |out| lanes::encode_names(out, names)),
             Self::Attached(names) => two_frames(out, b"ATTACHED", |out| lanes::encode_names(out, names)),
         }

@@ -14,6 +14,7 @@ mod lane_types;
 mod lanes;
 mod lease;
 mod lists;
+mod medium_profile;
 mod message;
 mod pushes;
 mod reader;
@@ -28,6 +29,7 @@ pub use detail::{ClientDetail, Detail, LaneDetail, ProductDetail, SupplierDetail
 pub use error::WireError;
 pub use lane_types::{AnnouncedLane, LaneName, LaneOffer, NO_LANE, Supply};
 pub use lease::LeaseRef;
+pub use medium_profile::{MediumKind, MediumProfile};
 pub use message::Message;
 pub use pushes::{EndCode, REFUSED, ToClient, ToSupplier, WorkGroup};
 pub use reply::{Diagnosis, Reply, Stats};

@@ -27,7 +27,7 @@ pub struct Reply<'a> {
     /// In answer to STATS.
     pub stats: Option<Stats>,
     /// In answer to STATS with a product id (native).
-    pub diagnosis: Option<Diagnosis>,
+    pub diagnosis: Option<Box<Diagnosis>>,
     /// In answer to STATS that asks which peers are connected (native).
     pub detail: Option<Box<Detail>>,
 }
@@ -52,7 +52,7 @@ pub struct Stats {
 /// Why a product may be late.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Diagnosis {
-    /// Suppliers with a pattern that matches the product.
+    /// Suppliers with a pattern that matches the product, and which can serve this client.
     pub matching_suppliers: u64,
     /// How many of them hold leases.
     pub busy_suppliers: u64,
@@ -60,6 +60,10 @@ pub struct Diagnosis {
     pub busiest_s: f64,
     /// Orders of this product that wait for a supplier.
     pub queued: u64,
+    /// Suppliers with a pattern that matches the product, but which cannot serve this client.
+    pub unable_suppliers: u64,
+    /// Why not, of one of them; empty if there is none.
+    pub unable: String,
 }
 
 impl<'a> Reply<'a> {
@@ -134,7 +138,7 @@ impl<'a> Reply<'a> {
                     cancelled.counted = true;
                 }
                 b"cancelled_ids" => cancelled.read(reader)?,
-                b"diagnosis" => reply.diagnosis = Some(decode_diagnosis(reader)?),
+                b"diagnosis" => reply.diagnosis = Some(Box::new(decode_diagnosis(reader)?)),
                 b"detail" => reply.detail = Some(Box::new(Detail::decode(reader)?)),
                 _ => stats.read(reader, key)?,
             }
@@ -264,7 +268,7 @@ fn encode_stats(out: &mut Vec<u8>, stats: &Stats) {
 
 fn encode_diagnosis(out: &mut Vec<u8>, diagnosis: &Diagnosis) {
     writer::str(out, "diagnosis");
-    writer::map(out, 4);
+    writer::map(out, 6);
     writer::str(out, "matching_suppliers");
     writer::uint(out, diagnosis.matching_suppliers);
     writer::str(out, "busy_suppliers");
@@ -273,11 +277,15 @@ fn encode_diagnosis(out: &mut Vec<u8>, diagnosis: &Diagnosis) {
     writer::float(out, diagnosis.busiest_s);
     writer::str(out, "queued");
     writer::uint(out, diagnosis.queued);
+    writer::str(out, "unable_suppliers");
+    writer::uint(out, diagnosis.unable_suppliers);
+    writer::str(out, "unable");
+    writer::str(out, cut(&diagnosis.unable));
 }
 
 fn decode_diagnosis(reader: &mut Reader<'_>) -> Result<Diagnosis, WireError> {
     let mut diagnosis = Diagnosis::default();
-    let mut seen = [false; 4];
+    let mut seen = [false; 6];
     reader.map("diagnosis", |reader, key| {
         match key {
             b"matching_suppliers" => {
@@ -286,12 +294,17 @@ fn decode_diagnosis(reader: &mut Reader<'_>) -> Result<Diagnosis, WireError> {
             b"busy_suppliers" => (diagnosis.busy_suppliers, seen[1]) = (reader.uint("busy_suppliers")?, true),
             b"busiest_s" => (diagnosis.busiest_s, seen[2]) = (reader.number("busiest_s")?, true),
             b"queued" => (diagnosis.queued, seen[3]) = (reader.uint("queued")?, true),
+            b"unable_suppliers" => {
+                (diagnosis.unable_suppliers, seen[4]) = (reader.uint("unable_suppliers")?, true)
+            }
+            b"unable" => (diagnosis.unable, seen[5]) = (reader.text("unable")?.to_owned(), true),
             _ => reader.skip(key)?,
         }
         Ok(())
     })?;
-    if seen != [true; 4] {
-        let names = ["matching_suppliers", "busy_suppliers", "busiest_s", "queued"];
+    if seen != [true; 6] {
+        let names =
+            ["matching_suppliers", "busy_suppliers", "busiest_s", "queued", "unable_suppliers", "unable"];
         let fields: Vec<_> = names.into_iter().zip(seen).collect();
         return Err(reader.missing(&fields));
     }

@@ -1,6 +1,7 @@
 //! Messages from clients and suppliers to a broker.
 
 use super::lane_types::{AnnouncedLane, LaneName};
+use super::medium_profile::MediumProfile;
 
 /// A message from a client to a broker.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +58,8 @@ pub enum ClientRequest<'a> {
         /// Order numbers.
         orders: Vec<u64>,
     },
+    /// `MEDIUM`, native dialect, before HELLO: where its samples go.
+    Medium(MediumProfile),
     /// `LANES`, native dialect: replaces what this client announced before.
     Lanes {
         /// The client's medium.
@@ -99,6 +102,8 @@ pub enum SupplierRequest<'a> {
         /// Leases given back unstarted.
         returned: Vec<u64>,
     },
+    /// `MEDIUM`, native dialect, before HELLO: where it can write samples.
+    Medium(MediumProfile),
     /// `GOODBYE`, both dialects.
     Goodbye,
     /// `UNATTACHED`, native dialect: lanes that it cannot serve.

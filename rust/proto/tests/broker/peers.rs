@@ -7,8 +7,8 @@ use softs_proto::Dialect;
 use softs_proto::broker::{Broker, Config, PeerId, Side};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::{
-    AnnouncedLane, ClientRequest, Detail, Diagnosis, EndCode, LaneName, LeaseRef, Message, NO_LANE, Reply,
-    Stats, SupplierRequest, ToClient, ToSupplier,
+    AnnouncedLane, ClientRequest, Detail, Diagnosis, EndCode, LaneName, LeaseRef, MediumProfile, Message,
+    NO_LANE, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
 };
 
 /// A message from the broker, owned.
@@ -101,6 +101,15 @@ impl Net {
         let peer = self.connect(Side::Backend, dialect);
         self.tell(peer, SupplierRequest::Hello { product_ids: product_ids.to_vec(), name: None });
         assert!(matches!(self.take(peer)[..], [Got::Hello(_)]));
+        peer
+    }
+
+    /// A native supplier that has said what it can write to, and HELLO.
+    pub(crate) fn supplier_for(&mut self, medium: MediumProfile, product_id: &str) -> PeerId {
+        let peer = self.connect(Side::Backend, Dialect::Native);
+        self.tell(peer, SupplierRequest::Medium(medium));
+        self.tell(peer, SupplierRequest::Hello { product_ids: vec![product_id], name: None });
+        assert!(matches!(self.take(peer)[0], Got::Hello(_)));
         peer
     }
 
@@ -249,7 +258,9 @@ fn of_reply(reply: Reply<'_>) -> Got {
         Reply { peer_id: Some(peer_id), max_order_attempts: Some(n), .. } => Got::NativeHello(peer_id, n),
         Reply { peer_id: Some(peer_id), .. } => Got::Hello(peer_id),
         Reply { detail: Some(detail), stats: Some(_), .. } => Got::Detail(*detail),
-        Reply { stats: Some(stats), request_id, diagnosis, .. } => Got::Stats(request_id, stats, diagnosis),
+        Reply { stats: Some(stats), request_id, diagnosis, .. } => {
+            Got::Stats(request_id, stats, diagnosis.map(|diagnosis| *diagnosis))
+        }
         Reply { cancelled: Some(ids), .. } => Got::Discarded(ids.iter().map(|&id| id.into()).collect()),
         Reply { cancelled_orders: Some(orders), request_id, .. } => {
             Got::Cancelled(request_id.unwrap(), orders)

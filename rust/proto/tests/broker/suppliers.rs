@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use softs_proto::Dialect::{Native, Softs};
 use softs_proto::broker::{Config, Side};
-use softs_proto::wire::SupplierRequest;
+use softs_proto::wire::{ClientRequest, MediumKind, MediumProfile, SupplierRequest};
 
 use crate::peers::{Got, Net};
+
+const SHM: MediumProfile = MediumProfile { kind: MediumKind::Shm, host: 7, slot_size: 64 };
 
 #[test]
 fn a_softs_supplier_gets_one_order_for_each_ready() {
@@ -87,6 +89,73 @@ fn leases_go_round() {
         let n = net.leases(supplier).len();
         assert!((8..=12).contains(&n), "{n} of 40 for one of 4");
     }
+}
+
+#[test]
+fn orders_go_only_to_suppliers_that_can_serve_their_client() {
+    // One list of patterns, and one list for each.
+    for patterns in [["p"; 7], ["p", "p.?", "p.*", "p+", "p?", "p{1}", "[p]"]] {
+        let mut net = Net::with_queue(100);
+        let (client, other, unknown_client) = (net.client(Native), net.client(Native), net.client(Softs));
+        net.ask(client, ClientRequest::Medium(SHM));
+        net.ask(other, ClientRequest::Medium(MediumProfile { slot_size: 65, ..SHM }));
+        let unable: Vec<_> = [
+            MediumProfile { host: 8, ..SHM },
+            MediumProfile { slot_size: 65, ..SHM },
+            MediumProfile { kind: MediumKind::Tcp, ..SHM },
+            MediumProfile { slot_size: 66, ..SHM },
+            MediumProfile { kind: MediumKind::File, ..SHM },
+        ]
+        .into_iter()
+        .zip(patterns)
+        .map(|(medium, pattern)| net.supplier_for(medium, pattern))
+        .collect();
+        for &supplier in &unable {
+            net.credit(supplier, 4);
+        }
+        net.orders(client, "p", &[(1, 0), (2, 64)]);
+        assert!(unable.iter().all(|&supplier| net.leases(supplier).is_empty()), "none can make them");
+        // They block none of others.
+        net.orders(other, "p", &[(1, 1000)]);
+        assert_eq!(net.leases(unable[1]).len(), 1);
+        net.order(unknown_client, "o", "p", 2000);
+        let n_taken: usize = unable.iter().map(|&supplier| net.leases(supplier).len()).sum();
+        assert_eq!(n_taken, 1, "what a softs client has is not known: all may try");
+        let good = net.supplier_for(SHM, patterns[5]);
+        let unknown = net.supplier(Native, &[patterns[6]]);
+        net.credit(good, 1);
+        assert_eq!(net.leases(good).len(), 1);
+        net.credit(unknown, 1);
+        assert_eq!(net.leases(unknown).len(), 1, "what it has is not known");
+        for supplier in unable.into_iter().chain([good, unknown, client, other, unknown_client]) {
+            net.kill(supplier);
+        }
+        assert!(net.broker.is_empty());
+    }
+}
+
+#[test]
+fn suppliers_that_cannot_serve_a_client_are_not_asked_to_its_lane_and_are_diagnosed() {
+    let mut net = Net::with_queue(100);
+    let client = net.client(Native);
+    net.ask(client, ClientRequest::Medium(SHM));
+    let unable = net.supplier_for(MediumProfile { slot_size: 65, ..SHM }, "p");
+    net.announce(client, &[("p", Some(0))]);
+    assert_eq!(net.take(unable), []);
+    let supply = |lane| Got::Supply(vec![("p".into(), lane, 0, 0)]);
+    assert_eq!(net.take(client), [supply(0)]);
+    let diagnosis = |net: &mut Net| {
+        net.ask(client, ClientRequest::Stats { request_id: Some(1), product_id: Some("p"), detail: false });
+        let Got::Stats(_, _, Some(diagnosis)) = net.one(client) else { panic!() };
+        diagnosis
+    };
+    let found = diagnosis(&mut net);
+    assert_eq!((found.matching_suppliers, found.unable_suppliers), (0, 1));
+    assert!(found.unable.contains("this supplier has 65, the client 64"), "{}", found.unable);
+    net.supplier_for(SHM, "p.*");
+    assert_eq!(net.take(client), [supply(1)]);
+    let found = diagnosis(&mut net);
+    assert_eq!((found.matching_suppliers, found.unable_suppliers), (1, 1));
 }
 
 #[test]

@@ -1,13 +1,34 @@
 //! Slots and orders through the broker.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use softs_proto::Dialect;
-use softs_proto::client::{Outcome, ReleaseError};
+use softs_proto::client::{Client, Config, NoLanes, Outcome, ReleaseError};
 use softs_proto::limits::MAX_ORDERS_PER_CLIENT;
-use softs_proto::wire::{EndCode, Reply, Stats, ToClient};
+use softs_proto::wire::{ClientRequest, EndCode, MediumKind, MediumProfile, Message, Reply, Stats, ToClient};
 
 use crate::harness::{Harness, SLOT_SIZE};
+
+#[test]
+fn a_client_says_which_medium_it_has_before_it_says_hello() {
+    let medium = MediumProfile { kind: MediumKind::Shm, host: 7, slot_size: 64 };
+    let mut client = Client::new(Config { n_slots: 1, medium, ..Config::default() }, NoLanes);
+    for dialect in [Dialect::Native, Dialect::Softs, Dialect::Native] {
+        client.handle_connected(dialect);
+        let mut sent = Vec::new();
+        let mut message = Message::new();
+        while client.poll_transmit(Instant::now(), &mut message) {
+            let frames: Vec<_> = message.frames().collect();
+            sent.push(match ClientRequest::decode(&frames).unwrap() {
+                ClientRequest::Medium(said) => Some(said),
+                _ => None,
+            });
+        }
+        let expected = [Some(medium), None];
+        assert_eq!(sent, expected[usize::from(dialect == Dialect::Softs)..], "{dialect:?}");
+        client.handle_disconnected();
+    }
+}
 
 #[test]
 fn request_sample_keeps_every_free_slot_on_order() {

@@ -5,8 +5,8 @@ use softs_proto::Dialect;
 use softs_proto::limits::{MAX_COMMAND_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES};
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, ControlReply, ControlRequest, Detail, Diagnosis, EndCode,
-    LaneDetail, LaneName, LaneOffer, LeaseRef, Message, ModelRef, ProductDetail, Publication, Reply, Stats,
-    SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WorkGroup,
+    LaneDetail, LaneName, LaneOffer, LeaseRef, MediumKind, MediumProfile, Message, ModelRef, ProductDetail,
+    Publication, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WorkGroup,
 };
 use softs_proto::zmtp::{Codec, Event, Role, ZmtpError};
 
@@ -397,7 +397,12 @@ fn corpus() -> Vec<FrameList> {
         Reply { cancelled: Some(vec!["o1", "o2"]), ..Reply::ok() },
         Reply { cancelled: Some(vec![]), ..Reply::ok() },
         Reply { cancelled_orders: Some(numbers.clone()), ..reply.clone() },
-        Reply { stats: Some(stats), diagnosis: Some(diagnosis), detail: Some(Box::new(detail)), ..reply },
+        Reply {
+            stats: Some(stats),
+            diagnosis: Some(Box::new(diagnosis)),
+            detail: Some(Box::new(detail)),
+            ..reply
+        },
     ];
     let client = [
         ClientRequest::Hello { nonce: Some(1 << 50) },
@@ -414,6 +419,7 @@ fn corpus() -> Vec<FrameList> {
         },
         ClientRequest::Cancels { request_id: 7, orders: numbers.clone() },
         ClientRequest::Lanes { address, segment_id: 1 << 60, lanes: vec![lane; 3] },
+        ClientRequest::Medium(MediumProfile { kind: MediumKind::Shm, host: u64::MAX, slot_size: 9 }),
     ];
     let supplier = [
         SupplierRequest::Hello { product_ids: vec!["a.*", "b"], name: Some("t0") },
@@ -423,6 +429,7 @@ fn corpus() -> Vec<FrameList> {
         SupplierRequest::Goodbye,
         SupplierRequest::Unattached(vec![name; 3]),
         SupplierRequest::Attached(vec![name; 3]),
+        SupplierRequest::Medium(MediumProfile { kind: MediumKind::Tcp, host: u64::MAX, slot_size: 9 }),
     ];
     let to_client = [
         ToClient::Fulfilled { order_id },

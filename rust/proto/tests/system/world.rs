@@ -186,7 +186,11 @@ impl World {
 
     fn start_supplier(&mut self) {
         self.serial += 1;
-        let config = SupplierConfig { product_ids: vec!["[abc]".into()], name: format!("t{}", self.serial) };
+        let config = SupplierConfig {
+            product_ids: vec!["[abc]".into()],
+            name: format!("t{}", self.serial),
+            ..SupplierConfig::default()
+        };
         self.suppliers.push(SupplierProcess {
             id: self.serial,
             machine: Supplier::new(config),

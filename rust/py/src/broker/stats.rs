@@ -21,6 +21,8 @@ pub(crate) fn diagnosis_to_python<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("matching_suppliers", diagnosis.matching_suppliers)?;
+    dict.set_item("unable_suppliers", diagnosis.unable_suppliers)?;
+    dict.set_item("unable", diagnosis.unable.as_str())?;
     dict.set_item("busy_suppliers", diagnosis.busy_suppliers)?;
     dict.set_item("busiest_s", diagnosis.busiest_s)?;
     dict.set_item("queued", diagnosis.queued)?;

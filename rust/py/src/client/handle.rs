@@ -16,6 +16,7 @@ use super::targets::to_targets;
 use crate::broker;
 use crate::errors::{closed, gather_error, net_error, raise, release_error, segment_error};
 use crate::log::{Record, to_python};
+use crate::mediums::profile::medium_profile;
 use crate::mediums::segment::Segment;
 use crate::mediums::tcp_medium::TcpMediumServer;
 use crate::memory::buffer::{Buffer, Helper, Lease};
@@ -42,7 +43,7 @@ pub(crate) struct Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (endpoint, address, slot_size, n_slots, *, segment=None, server=None, ordered=false, prefetch=None, block=1, share=(0, 1), scribble=false, spin_us=20.0))]
+    #[pyo3(signature = (endpoint, address, slot_size, n_slots, *, segment=None, server=None, medium=None, ordered=false, prefetch=None, block=1, share=(0, 1), scribble=false, spin_us=20.0))]
     #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn new(
         py: Python<'_>,
@@ -52,6 +53,7 @@ impl Client {
         n_slots: u32,
         segment: Option<&Segment>,
         server: Option<&TcpMediumServer>,
+        medium: Option<&str>,
         ordered: bool,
         prefetch: Option<u32>,
         block: u32,
@@ -78,6 +80,7 @@ impl Client {
             slot_stride: segment.as_ref().map_or(0, |segment| segment.slot_stride()),
             n_slots,
             segment_id: segment.as_ref().map_or(0, |segment| segment.segment_id()),
+            medium: medium_profile(py, medium, slot_size)?,
             nonce: nonce().map_err(|e| net_error(py, &e))?,
             ordered,
             prefetch,

@@ -9,12 +9,14 @@ use softs_net::Endpoint;
 use softs_net::client::Waited;
 use softs_net::supplier::{Batch, LanePolicy, Options, Supplier as NetSupplier, Task};
 use softs_proto::supplier::{Config, Weights};
+use softs_proto::wire::MediumKind;
 use softs_shm::AttachPolicy;
 
 use super::lane_calls::LaneCalls;
 use super::maker::Maker;
 use crate::errors::{net_error, raise, sendable};
 use crate::log::{Record, to_python};
+use crate::mediums::profile::medium_profile;
 use crate::process::{Owned, blocking};
 
 /// A supplier of one broker: orders in, samples out.
@@ -36,30 +38,26 @@ impl Supplier {
         product_ids: Vec<String>,
         name: String,
         slot_size: usize,
-        lanes: Option<&str>,
+        medium: Option<&str>,
         file_dirs: Vec<PathBuf>,
         weights: Vec<(String, u32)>,
         spin_us: f64,
     ) -> PyResult<Self> {
         let config_error = |text: String| raise(py, "ConfigError", text);
         let endpoint = endpoint.parse::<Endpoint>().map_err(|e| net_error(py, &e))?;
-        let lanes = match lanes {
-            None => LanePolicy::None,
-            Some("shm") => LanePolicy::Shm,
-            Some("tickets") => LanePolicy::Tickets,
-            Some("file") => LanePolicy::File(AttachPolicy::Dirs(file_dirs)),
-            Some(other) => {
-                return Err(config_error(format!(
-                    "lanes must be shm, tickets, file or None, have {other:?}"
-                )));
-            }
+        let medium = medium_profile(py, medium, slot_size as u64)?;
+        let lanes = match medium.kind {
+            MediumKind::Unknown | MediumKind::Tcp => LanePolicy::None,
+            MediumKind::Shm => LanePolicy::Shm,
+            MediumKind::Tickets => LanePolicy::Tickets,
+            MediumKind::File => LanePolicy::File(AttachPolicy::Dirs(file_dirs)),
         };
         let weights = weights.iter().map(|(pattern, weight)| (pattern.as_str(), *weight));
         let weights = Weights::new(weights).map_err(|why| config_error(format!("weights: {why}")))?;
         let spin = Duration::try_from_secs_f64(spin_us / 1e6)
             .map_err(|_| config_error(format!("spin_us must be a number of microseconds, have {spin_us}")))?;
         let options = Options { lanes, slot_size: slot_size as u64, weights, spin };
-        let supplier = NetSupplier::new(endpoint, Config { product_ids, name }, options)
+        let supplier = NetSupplier::new(endpoint, Config { product_ids, name, medium }, options)
             .map_err(|e| net_error(py, &e))?;
         Ok(Self {
             supplier: Owned::new(supplier),

@@ -2,6 +2,8 @@
 
 mod fork_guard;
 #[cfg(not(loom))]
+mod host;
+#[cfg(not(loom))]
 mod identity;
 #[cfg(not(loom))]
 mod liveness;
@@ -10,6 +12,8 @@ mod stat;
 mod token;
 
 pub(crate) use fork_guard::OneWriter;
+#[cfg(not(loom))]
+pub use host::host_id;
 #[cfg(not(loom))]
 pub use identity::Identity;
 #[cfg(not(loom))]

@@ -40,6 +40,8 @@ pub use layout::BLOCK_LEN;
 #[cfg(not(loom))]
 pub(crate) use map::Map;
 pub use names::Names;
+#[cfg(not(loom))]
+pub(crate) use names::SHM_DIR;
 pub use open::AttachPolicy;
 pub use sweep::sweep;
 pub use view::SlotView;
