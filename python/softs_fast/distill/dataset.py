@@ -10,6 +10,7 @@ from ..errors import ConfigError
 from ..loader.arguments import check_at_least
 from ..loader.endless import EndlessDataset, checked_positions
 from ..loader.endless_loader import EndlessDataLoader
+from ..loader.stream_options import StreamOptions
 from ..market import Client, ShmMedium
 from ..market import Medium as MarketMedium
 from ..market.protocol import EndpointConfig
@@ -89,17 +90,19 @@ class DistillIterableDataset(EndlessDataset):
             frontend_endpoint,
             batch_config,
             medium_cls,
-            num_slots=slot_count,
-            retry_delay=retry_delay,
-            request_timeout=request_timeout,
-            zero_copy=zero_copy,
-            ordered=ordered,
-            prefetch=prefetch,
-            debug=debug,
-            rank=rank,
-            world_size=world_size,
-            max_failures=max_retries,
-            first_wait_ms=1,
+            StreamOptions(
+                num_slots=slot_count,
+                retry_delay=retry_delay,
+                request_timeout=request_timeout,
+                zero_copy=zero_copy,
+                ordered=ordered,
+                prefetch=prefetch,
+                debug=debug,
+                rank=rank,
+                world_size=world_size,
+                max_failures=max_retries,
+                first_wait_ms=1,
+            ),
         )
 
     @property

@@ -19,7 +19,6 @@ from .. import _core
 from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..market import Client, Medium
-from .arguments import check_at_least
 from .plan import SINGLE_SAMPLES, IterationPlan
 from .product.source import ProductSource
 from .product.subscription import MAX_PRODUCTS, Stride, Subscription
@@ -29,7 +28,8 @@ from .readers.device import check_on_device, is_on_device
 from .readers.views import check_zero_copy
 from .sample_iterator import Reader, SampleIterator, Stream
 from .stream_lock import StreamLock
-from .wait_policy import WAIT_MS, WaitPolicy
+from .stream_options import StreamOptions
+from .wait_policy import WaitPolicy
 
 __all__ = ["EndlessDataset", "checked_positions"]
 
@@ -39,10 +39,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     Args:
         source: names the product to order, in any process.
-        max_failures: orders that may fail in a row before iteration raises, after a second at least; None: any
-            number.
-        first_wait_ms: how soon a wait checks whether the product has changed, see `WaitPolicy`.
-        medium_cls, ...: as for `SoftIterableDataset`.
+        endpoint, batch_config, medium_cls: as for `SoftIterableDataset`.
+        options: how the samples are taken.
 
     Raises:
         ConfigError: as for `SoftIterableDataset`.
@@ -54,18 +52,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         endpoint: str,
         batch_config: BatchConfig,
         medium_cls: Callable[..., Medium],
-        *,
-        num_slots: int,
-        retry_delay: float,
-        request_timeout: float | None,
-        zero_copy: bool,
-        ordered: bool,
-        prefetch: int | None,
-        debug: bool,
-        rank: int | None,
-        world_size: int | None,
-        max_failures: int | None = None,
-        first_wait_ms: int = WAIT_MS,
+        options: StreamOptions,
     ) -> None:
         self._open: _OpenClient | None = None
         # Samples of an unordered stream begin after so many numbers of this rank: earlier clients have used those.
@@ -79,32 +66,26 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._has_begun = False
         self._home_pid = os.getpid()
         _sweep_at_exit()
-        check_at_least("num_slots", num_slots, 1)
-        check_at_least("retry_delay", retry_delay, 0)
-        if request_timeout is not None:
-            check_at_least("request_timeout", request_timeout, 0)
-        if prefetch is not None:
-            check_at_least("prefetch", prefetch, 1)
-        self._given_ranks = checked_ranks(rank, world_size)
+        self._given_ranks = checked_ranks(options.rank, options.world_size)
         # In a worker that was not forked: those of its trainer.
         self._trainers_ranks: Ranks | None = None
         self.source = source
         self.endpoint = endpoint
-        self.num_slots = num_slots
+        self.num_slots = options.num_slots
         self.batch_config = batch_config
         self.medium_cls = medium_cls
-        self.retry_delay = retry_delay
-        self.request_timeout = request_timeout
-        self.zero_copy = zero_copy
-        self.ordered = ordered
-        self.prefetch = prefetch
-        self.debug = debug
-        self._max_failures = max_failures
-        self._first_wait_ms = first_wait_ms
+        self.retry_delay = options.retry_delay
+        self.request_timeout = options.request_timeout
+        self.zero_copy = options.zero_copy
+        self.ordered = options.ordered
+        self.prefetch = options.prefetch
+        self.debug = options.debug
+        self._max_failures = options.max_failures
+        self._first_wait_ms = options.first_wait_ms
         self.is_on_device = is_on_device(medium_cls)
         if self.is_on_device:
-            check_on_device(batch_config, zero_copy=zero_copy)
-        elif zero_copy:
+            check_on_device(batch_config, zero_copy=options.zero_copy)
+        elif options.zero_copy:
             check_zero_copy(batch_config, medium_cls)
         #: Samples that belong together: workers of a DataLoader of torch take so many in turns. A loader over this
         #: dataset sets it.

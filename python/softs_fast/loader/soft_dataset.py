@@ -7,6 +7,7 @@ from ..market import Medium
 from .arguments import accepts_0_1_0
 from .endless import EndlessDataset
 from .product.shared_id import SharedModelId
+from .stream_options import StreamOptions
 
 __all__ = ["SoftIterableDataset"]
 
@@ -75,15 +76,17 @@ class SoftIterableDataset(EndlessDataset):
             endpoint,
             batch_config,
             medium_cls,
-            num_slots=num_slots,
-            retry_delay=retry_delay,
-            request_timeout=request_timeout,
-            zero_copy=zero_copy,
-            ordered=ordered,
-            prefetch=prefetch,
-            debug=debug,
-            rank=rank,
-            world_size=world_size,
+            StreamOptions(
+                num_slots=num_slots,
+                retry_delay=retry_delay,
+                request_timeout=request_timeout,
+                zero_copy=zero_copy,
+                ordered=ordered,
+                prefetch=prefetch,
+                debug=debug,
+                rank=rank,
+                world_size=world_size,
+            ),
         )
         self.max_retries = max_retries
 
