@@ -311,19 +311,7 @@ impl Supplier {
                 None => self.warn("the broker answered a request that was never made".to_owned()),
             },
             Ok(ToSupplier::Work { order_id, product_id, address, offset }) => {
-                let lease = Lease::Softs(order_id.to_owned());
-                self.enqueue(Work {
-                    product_id: Arc::from(product_id),
-                    address: Arc::from(address),
-                    segment_id: 0,
-                    offset,
-                    slot_size: 0,
-                    sequence: 0,
-                    order: 0,
-                    lease,
-                    connection: self.connection,
-                    leased_at: now,
-                });
+                self.enqueue(Work::of_softs(order_id, (product_id, address, offset), self.connection, now));
             }
             Ok(ToSupplier::Works(groups)) => {
                 for group in groups {

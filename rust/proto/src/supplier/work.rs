@@ -25,6 +25,29 @@ pub struct Work {
     pub(super) leased_at: Instant,
 }
 
+impl Work {
+    /// A lease of a softs broker, which sends the name of the order, the product, and the address and offset of the slot.
+    pub(super) fn of_softs(
+        order_id: &str,
+        (product_id, address, offset): (&str, &str, u64),
+        connection: u64,
+        leased_at: Instant,
+    ) -> Self {
+        Self {
+            product_id: product_id.into(),
+            address: address.into(),
+            segment_id: 0,
+            offset,
+            slot_size: 0,
+            sequence: 0,
+            order: 0,
+            lease: Lease::Softs(order_id.to_owned()),
+            connection,
+            leased_at,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lease {
     Native(u64),
