@@ -192,7 +192,7 @@ class Client:
         ordered: bool = False,
         prefetch: int | None = None,
         block: int = 1,
-        share: tuple[int, int] = (0, 1),
+        share: tuple[int, int] = ...,
         scribble: bool = False,
         spin_us: float = 20.0,
     ) -> Client: ...

@@ -20,6 +20,7 @@ const MAX_SEGMENTS: usize = 128;
 const TURN: Duration = Duration::from_micros(50);
 /// Samples of a turn at weight 1, unless a batch has more.
 const MAX_TURN: u64 = 64;
+
 /// What is to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
