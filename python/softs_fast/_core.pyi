@@ -513,7 +513,7 @@ class Supplier:
         product_ids: list[str],
         name: str,
         slot_size: int,
-        medium: Literal["shm", "file", "tcp", "tickets"] | None,
+        medium: Literal["shm", "file", "shm or file", "tcp", "tickets"] | None,
         file_dirs: list[str],
         weights: list[tuple[str, int]],
         spin_us: float,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from shell import Command
 
+from softs_fast.cli import bench
 from softs_fast.cli.bench import render
 
 
@@ -135,3 +137,19 @@ def roles(pid: int) -> dict[str, int]:
             if b"softs_fast.cli.bench_peer" in words:
                 found[words[words.index(b"softs_fast.cli.bench_peer") + 1].decode()] = int(child)
     return found
+
+
+def test_a_signal_while_a_process_starts_ends_that_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt), bench._running(["-S", "-c", bench._ECHO]):
+        pytest.fail("the signal was lost")
+    (process,) = started
+    assert process.returncode is not None

@@ -10,7 +10,6 @@ import stamp
 import softs_fast
 from role import say, wait_for_end
 from softs_fast import _core
-from softs_fast.market import supplier as supplier_module
 
 
 def die() -> None:
@@ -67,7 +66,7 @@ def run_supplier(options: dict[str, Any]) -> None:
 
 def run_stopper(options: dict[str, Any]) -> None:
     """Serves orders of the broker only, and stops itself between the question whether it may write and the first write."""
-    supplier_module._kind_of = lambda medium_cls: None
+    softs_fast.Supplier._writes_to = lambda self: None
     maker = stamp.Maker(options["slot_size"])
     supplier = softs_fast.Supplier(
         maker.make, ["p.*"], options["endpoint"], softs_fast.ShmMedium, options["slot_size"]

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,7 +57,7 @@ def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
     rows: dict[int, dict[str, Any]] = {size: {"bytes": size, "loader_samples_s": None} for size in sizes}
     with _market(sizes) as frontend:
         options = {"frontend": frontend, "sizes": sizes, "seconds": each_s, "with_torch": with_torch}
-        with _Peer("client", options) as client:
+        with _peer("client", options) as client:
             for _ in range(len(sizes) * (2 + with_torch)):
                 _note(rows, client.event())
     for size in sizes:
@@ -136,20 +137,29 @@ def _market(sizes: list[int]) -> Iterator[str]:
     """Start a broker and a supplier in a private folder; yield the frontend."""
     with tempfile.TemporaryDirectory(prefix="softs-") as folder:
         frontend, backend = f"ipc://{folder}/f", f"ipc://{folder}/b"
-        with _Peer("broker", {"frontend": frontend, "backend": backend}) as broker:
+        with _peer("broker", {"frontend": frontend, "backend": backend}) as broker:
             broker.event()
-            with _Peer("supplier", {"backend": backend, "sizes": sizes}) as supplier:
+            with _peer("supplier", {"backend": backend, "sizes": sizes}) as supplier:
                 supplier.event()
                 yield frontend
 
 
-class _Peer:
-    """A process of the bench, in a session of its own: Ctrl-C ends it only by closing its input."""
+@contextlib.contextmanager
+def _peer(role: str, options: dict[str, Any]) -> Iterator[_Peer]:
+    """Run a process of the bench, in a session of its own: Ctrl-C ends it only by closing its input."""
+    with _running(["-m", f"{__package__}.bench_peer", role, json.dumps(options)]) as process:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `event` reports it
+            process.stdin.write(b"\n")
+        yield _Peer(role, process)
 
-    def __init__(self, role: str, options: dict[str, Any]) -> None:
+
+class _Peer:
+    """A process of the bench."""
+
+    def __init__(self, role: str, process: subprocess.Popen[bytes]) -> None:
         self._role = role
-        program = ["-m", f"{__package__}.bench_peer", role, json.dumps(options)]
-        self._process = _start(program)
+        self._process = process
 
     def event(self) -> dict[str, Any]:
         """Wait for its next JSON object.
@@ -164,25 +174,42 @@ class _Peer:
         event: dict[str, Any] = json.loads(line)
         return event
 
-    def __enter__(self) -> _Peer:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `event` reports it
-            self._process.stdin.write(b"\n")
-        return self
 
-    def __exit__(self, *args: object) -> None:
-        _end(self._process)
+@contextlib.contextmanager
+def _running(program: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run Python with these arguments, and end it."""
+    process = None
+    try:
+        with _signals_deferred():
+            # -P: nothing is imported from the current folder.
+            process = subprocess.Popen(
+                [sys.executable, "-P", *program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        yield process
+    finally:
+        if process is not None:
+            _end(process)
 
 
-def _start(program: list[str]) -> subprocess.Popen[bytes]:
-    # -P: nothing is imported from the current folder.
-    return subprocess.Popen(
-        [sys.executable, "-P", *program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-        start_new_session=True,
-    )
+@contextlib.contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Handle signals at the end of the block: an exception in it would lose a process that was just started."""
+    arrived: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: arrived.append(number))
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for arrived_number in arrived:
+            signal.raise_signal(arrived_number)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -218,8 +245,7 @@ def _copies(size: int, seconds: float) -> float:
 
 def _pipe_round_trips(seconds: float) -> list[float]:
     """Return median and 99th percentile of the time of one byte to another process and back, in seconds."""
-    echo = _start(["-S", "-c", _ECHO])
-    try:
+    with _running(["-S", "-c", _ECHO]) as echo:
         assert echo.stdin is not None
         assert echo.stdout is not None
         there, back = echo.stdin.fileno(), echo.stdout.fileno()
@@ -237,8 +263,6 @@ def _pipe_round_trips(seconds: float) -> list[float]:
             else:
                 taken.append(last_s - before_s)
         return percentiles(taken)
-    finally:
-        _end(echo)
 
 
 def _time(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ..configs import BatchConfig
 from ..errors import ConfigError
@@ -203,6 +203,10 @@ class _WorkerSupplier(Supplier):
         if address.startswith("/") and issubclass(self._medium_cls, ShmMedium):
             return FilesystemMedium.attach_limited(address, file_dirs=self._file_dirs)
         return super()._open(address)
+
+    def _writes_to(self) -> Literal["shm", "file", "shm or file", "tcp", "tickets"] | None:
+        kind = super()._writes_to()
+        return "shm or file" if kind == "shm" else kind
 
     def _explain(self, product_id: str, problem: object) -> str:
         if isinstance(problem, OrderRefused):

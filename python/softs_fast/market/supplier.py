@@ -131,7 +131,7 @@ class Supplier:
             list(product_ids),
             self._name,
             self._slot_bytes,
-            _kind_of(medium_cls),
+            self._writes_to(),
             [os.fspath(directory) for directory in file_dirs],
             list(weights.items()),
             float(spin_us),
@@ -223,6 +223,16 @@ class Supplier:
             self._writers.clear()
             if self._output is not None:
                 self._output.close()
+
+    def _writes_to(self) -> Literal["shm", "file", "shm or file", "tcp", "tickets"] | None:
+        """Return the kind of its medium, for the native side; None if a subclass overrides how it writes."""
+        if _writes_as(self._medium_cls, CudaIpcMedium):
+            return "tickets"
+        if _writes_as(self._medium_cls, ShmMedium):
+            return "shm"
+        if _writes_as(self._medium_cls, FilesystemMedium):
+            return "file"
+        return "tcp" if _writes_as(self._medium_cls, TCPMedium) else None
 
     def _check_not_stopped(self) -> None:
         if self._is_stopped:
@@ -426,17 +436,6 @@ def _is_segment(writer: Medium, segment_id: int) -> bool:
 def _has_write_if(medium_cls: type[Medium]) -> bool:
     """Return whether the class does not override `write`, so that `write_if` may be used."""
     return _is_same(medium_cls, SegmentMedium, "write") or _is_same(medium_cls, CudaIpcMedium, "write")
-
-
-def _kind_of(medium_cls: type[Medium]) -> Literal["shm", "file", "tcp", "tickets"] | None:
-    """Return the kind of this medium, for the native side; None if a subclass overrides how it writes."""
-    if _writes_as(medium_cls, CudaIpcMedium):
-        return "tickets"
-    if _writes_as(medium_cls, ShmMedium):
-        return "shm"
-    if _writes_as(medium_cls, FilesystemMedium):
-        return "file"
-    return "tcp" if _writes_as(medium_cls, TCPMedium) else None
 
 
 def _writes_as(medium_cls: type[Medium], base: type[Medium]) -> bool:

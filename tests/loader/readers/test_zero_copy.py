@@ -62,17 +62,16 @@ def sample(number: int) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def endpoint(frontend: str, backend: str) -> Iterator[str]:
-    """A frontend behind which a supplier numbers its samples."""
+    """A frontend behind which a supplier for each kind of medium numbers its samples."""
     numbers = itertools.count()
+
+    def generate(product_id: str) -> bytes:
+        return CONFIG.encode(**sample(next(numbers)))
+
     with (
         Broker(EndpointConfig(frontend, backend)),
-        Supplier(
-            lambda product_id: CONFIG.encode(**sample(next(numbers))),
-            ["m"],
-            backend,
-            ShmMedium,
-            CONFIG.nbytes(),
-        ),
+        Supplier(generate, ["m"], backend, ShmMedium, CONFIG.nbytes()),
+        Supplier(generate, ["m"], backend, FilesystemMedium, CONFIG.nbytes()),
     ):
         yield frontend
 
@@ -111,16 +110,12 @@ def n_held(loader: SoftDataLoader) -> int:
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-def test_batches_lie_on_the_slots(
-    new: Callable[..., SoftDataLoader], in_file: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_lie_on_the_slots(new: Callable[..., SoftDataLoader], in_file: bool, tmp_path: Any) -> None:
     class Here(FilesystemMedium):
         def __init__(self, address: str | None, **arguments: Any) -> None:
             super().__init__(address or str(tmp_path / "slots"), **arguments)
 
     loader = new(Here if in_file else ShmMedium)
-    if in_file:
-        monkeypatch.setattr(ShmMedium, "attach_limited", FilesystemMedium.attach_limited)
     batches = iter(loader)
     seen: set[int] = set()
     places = set()

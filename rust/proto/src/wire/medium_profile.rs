@@ -19,6 +19,18 @@ pub enum MediumKind {
     Tcp = 3,
     /// Memory of a device, by tickets in shared memory.
     Tickets = 4,
+    /// Shared memory or a file, of suppliers that write to both.
+    ShmOrFile = 5,
+}
+
+impl MediumKind {
+    /// Whether a supplier that writes to this kind can write to that one, as far as is known.
+    fn reaches(self, client: Self) -> bool {
+        match (self, client) {
+            (Self::Unknown, _) | (_, Self::Unknown) | (Self::ShmOrFile, Self::Shm | Self::File) => true,
+            (mine, theirs) => mine == theirs,
+        }
+    }
 }
 
 impl std::fmt::Display for MediumKind {
@@ -29,6 +41,7 @@ impl std::fmt::Display for MediumKind {
             Self::File => "a file",
             Self::Tcp => "a TCP medium",
             Self::Tickets => "a CudaIpcMedium",
+            Self::ShmOrFile => "shared memory or a file",
         })
     }
 }
@@ -75,12 +88,12 @@ impl MediumProfile {
     fn obstacle(&self, client: &Self) -> Option<Obstacle> {
         let differs = |mine: u64, theirs: u64| mine != 0 && theirs != 0 && mine != theirs;
         let needs_host = matches!(client.kind, MediumKind::Shm | MediumKind::Tickets);
-        if differs(self.kind as u64, client.kind as u64) {
+        if !self.kind.reaches(client.kind) {
             Some(Obstacle::Kind)
         } else if differs(self.slot_size, client.slot_size) {
             Some(Obstacle::SlotSize)
         } else {
-            (needs_host && self.kind == client.kind && differs(self.host, client.host))
+            (needs_host && self.kind != MediumKind::Unknown && differs(self.host, client.host))
                 .then_some(Obstacle::Host)
         }
     }
@@ -94,6 +107,7 @@ pub(super) fn decode(payload: &[u8]) -> Result<MediumProfile, WireError> {
         2 => MediumKind::File,
         3 => MediumKind::Tcp,
         4 => MediumKind::Tickets,
+        5 => MediumKind::ShmOrFile,
         // A kind of a later version.
         _ => MediumKind::Unknown,
     };
@@ -133,5 +147,14 @@ mod tests {
             assert!(profile(kind, 7, 64).can_serve(&profile(kind, 8, 64)), "{kind:?} reaches other hosts");
         }
         assert!(MediumProfile::default().can_serve(&shm));
+        let both = profile(MediumKind::ShmOrFile, 7, 64);
+        for (client, can) in [
+            (shm, true),
+            (profile(MediumKind::Shm, 8, 64), false),
+            (profile(MediumKind::File, 8, 64), true),
+            (profile(MediumKind::Tcp, 7, 64), false),
+        ] {
+            assert_eq!(both.can_serve(&client), can, "{client:?}");
+        }
     }
 }

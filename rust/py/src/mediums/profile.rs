@@ -14,8 +14,9 @@ pub(crate) fn medium_profile(py: Python<'_>, kind: Option<&str>, slot_size: u64)
         Some("file") => MediumKind::File,
         Some("tcp") => MediumKind::Tcp,
         Some("tickets") => MediumKind::Tickets,
+        Some("shm or file") => MediumKind::ShmOrFile,
         Some(other) => {
-            let text = format!("medium must be shm, file, tcp, tickets or None, have {other:?}");
+            let text = format!("medium must be shm, file, shm or file, tcp, tickets or None, have {other:?}");
             return Err(raise(py, "ConfigError", text));
         }
     };

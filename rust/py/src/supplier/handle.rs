@@ -48,7 +48,8 @@ impl Supplier {
         let medium = medium_profile(py, medium, slot_size as u64)?;
         let lanes = match medium.kind {
             MediumKind::Unknown | MediumKind::Tcp => LanePolicy::None,
-            MediumKind::Shm => LanePolicy::Shm,
+            // Files are those that users name: they go by the wire.
+            MediumKind::Shm | MediumKind::ShmOrFile => LanePolicy::Shm,
             MediumKind::Tickets => LanePolicy::Tickets,
             MediumKind::File => LanePolicy::File(AttachPolicy::Dirs(file_dirs)),
         };
