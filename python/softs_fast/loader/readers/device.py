@@ -238,9 +238,8 @@ class _Slots:
             As `DeviceReader.fill`.
         """
         try:
-            if not self._medium.await_written(slot_id, timeout_ms / 1000):
+            if not self._medium.settle_within(slot_id, timeout_ms / 1000):
                 return None
-            self._medium.settle(slot_id)
         except PeerLost:
             if self._client.is_ordered:
                 raise

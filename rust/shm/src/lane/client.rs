@@ -242,9 +242,9 @@ impl LaneClient {
         peers::note_reached(&self.area, supplier);
     }
 
-    /// Reclaims the orders of a supplier after its process has ended, or has closed the segment: they are lost. Its entry in the table is free
-    /// then. Does nothing when the supplier left the table before it ended; then it held no orders. `supplier` is the
-    /// entry as it was read first: what the table contains by now does not count.
+    /// Reclaims the orders of a supplier after its process has ended, or has closed the segment: they are lost. Its entry
+    /// in the table is free then. Does nothing when the supplier left the table before it ended; then it held no orders.
+    /// `supplier` is the entry as it was read first: what the table contains by now does not count.
     ///
     /// It may have been woken for an order that it did not claim: call [`Self::wake_list`] for all lanes.
     pub fn supplier_ended(&mut self, supplier: &Supplier) {

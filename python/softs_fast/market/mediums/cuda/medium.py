@@ -190,22 +190,17 @@ class CudaIpcMedium(SegmentMedium):
         Raises:
             As `read`.
         """
-        while not self.await_written(slot_id, _WARN_AFTER_S):
+        while not self.settle_within(slot_id, _WARN_AFTER_S):
             logger.warning(
                 "medium %r: the device has not written the sample in slot %d for %.0f s, and its writer lives",
                 self.address,
                 slot_id,
                 _WARN_AFTER_S,
             )
-        receipt = self._receipt(slot_id)
-        if self._arena is None:
-            return None
-        if receipt.place == Place.IN_SEGMENT:
-            self._copy_to_device(self._arena, slot_id)
-        return self._arena.address(slot_id)
+        return None if self._arena is None else self._arena.address(slot_id)
 
-    def await_written(self, slot_id: int, timeout_s: float) -> bool:
-        """As the owner, wait until the writer's device has written the sample of a finished slot.
+    def settle_within(self, slot_id: int, timeout_s: float) -> bool:
+        """As `settle`, waiting for the writer's device at most so long.
 
         Returns:
             False: not within `timeout_s`. The slot may be released all the same: the next writer waits for the device.
@@ -214,17 +209,20 @@ class CudaIpcMedium(SegmentMedium):
             As `read`.
         """
         receipt = self._receipt(slot_id)
-        writer = receipt.device_writer
-        if self._arena is None or writer is None:
+        arena, writer = self._arena, receipt.device_writer
+        if arena is None:
             return True
-        what = f"the sample in slot {slot_id} is lost"
         try:
-            return await_event(self._arena.filled[slot_id], writer, what, timeout_s)
+            what = f"the sample in slot {slot_id} is lost"
+            if writer is not None and not await_event(arena.filled[slot_id], writer, what, timeout_s):
+                return False
         except PeerLost:
+            # In the segment there is a later sample, and nothing writes over it on the device any more.
             if receipt.place == Place.AFTER_EVENT:
                 raise
-            # An earlier sample is lost; nothing writes over this one.
-            return True
+        if receipt.place == Place.IN_SEGMENT:
+            self._copy_to_device(arena, slot_id)
+        return True
 
     def _receipt(self, slot_id: int) -> Receipt:
         """Return the receipt of a finished slot; raises as `read`."""

@@ -190,7 +190,10 @@ class DeviceSlot:
                 self.filled, self._drained = local.filled[ticket.slot_id], local.drained[ticket.slot_id]
 
     def await_free(self) -> None:
-        """Wait until the client has read the last sample, and no device writes it any more.
+        """Wait until the client has read the last sample, and no device writes it any more; then name this process.
+
+        The name is in the receipt before any event is recorded: of a process that is killed in between, no event is ever
+        done, and the next writer must find out which process recorded it.
 
         A client may release a slot before its sample is there, because another product is wanted. So the next writer
         waits: it alone knows that it writes.
@@ -206,9 +209,13 @@ class DeviceSlot:
             is_written = last is None or await_event(self.filled, last, what, _TIMEOUT_S)
         except PeerLost:
             # The work of a process ends with it.
-            return
+            is_written = True
         if last is not None and not is_written:
             raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {last.pid} lives")
+        me = this_process()
+        head: Any = self._head
+        begun = Receipt(self.ticket.generation, Place.NOWHERE, me.pid, me.start)
+        memoryview(head)[RECEIPT_AT : RECEIPT_AT + RECEIPT_BYTES] = begun.encode()
 
     def last_device_writer(self) -> Process | None:
         """Return the process for which a device may still write to the slot."""
