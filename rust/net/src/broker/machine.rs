@@ -43,6 +43,12 @@ impl ServerMachine for Broker {
     fn handle_message(&mut self, now: Instant, id: PeerId, frames: &[&[u8]]) {
         Broker::handle_message(self, now, id, frames);
     }
+    fn handle_timeout(&mut self, now: Instant) {
+        Broker::handle_timeout(self, now);
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        Broker::poll_timeout(self)
+    }
     fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
         Broker::poll_transmit(self, out)
     }

@@ -53,6 +53,11 @@ impl ClaimedBatch {
         self.lane.as_ref().map(|(attached, ..)| attached)
     }
 
+    /// The lane that the orders are of.
+    pub(super) fn lane(&self) -> Option<(&Arc<AttachedSegment>, LaneRef)> {
+        self.lane.as_ref().map(|(attached, lane, _)| (attached, *lane))
+    }
+
     /// Claims orders of a lane until it holds `max`; how many it holds.
     pub(super) fn claim(
         &mut self,

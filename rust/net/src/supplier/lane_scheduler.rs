@@ -18,6 +18,9 @@ use crate::transport::spin::Spin;
 const MAX_SEGMENTS: usize = 128;
 /// A turn at weight 1 is worth as much, or one batch, or one sample.
 const TURN: Duration = Duration::from_micros(50);
+/// Failed calls in a row after which a lane is left to others for a while. Such calls take less time than good ones, so
+/// this supplier would claim most orders, and use up their attempts.
+const MAX_FAILURES: u32 = 3;
 /// Samples of a turn at weight 1, unless a batch has more.
 const MAX_TURN: u64 = 64;
 
@@ -47,6 +50,8 @@ pub(super) struct LaneScheduler {
     /// Moving average of the time of one sample, nanoseconds.
     mean_ns: u64,
     pub(super) batch: ClaimedBatch,
+    /// Whether a call for a lane has ever failed.
+    has_failed: bool,
     /// No lane is taken on any more.
     is_closed: bool,
     /// When the clock was read last.
@@ -67,12 +72,19 @@ struct Lane {
     credit: i64,
     /// It has had no turn yet.
     is_new: bool,
+    /// Failed calls in a row.
+    failures: u32,
 }
 
 impl Lane {
     /// Where its orders go on in the stream; `None`: there are none.
     fn next_sequence(&self) -> Option<u64> {
         self.attached.lanes.next_sequence(self.lane)
+    }
+
+    /// Whether its orders are left to the other suppliers that serve it.
+    fn is_backed_off(&self) -> bool {
+        self.failures >= MAX_FAILURES && self.attached.lanes.n_attached(self.lane) > 1
     }
 }
 
@@ -96,6 +108,7 @@ impl LaneScheduler {
             wire_waits: false,
             mean_ns: 0,
             batch: ClaimedBatch::default(),
+            has_failed: false,
             is_closed: false,
             now,
             turned_at: None,
@@ -119,9 +132,12 @@ impl LaneScheduler {
 
 /// Which lanes are served.
 impl LaneScheduler {
-    /// Attaches and detaches lanes as the broker requested, and tries those again for which there was no room. `refused`
-    /// is called with the reason for each segment that is not served.
+    /// Attaches and detaches lanes as the broker requested, leaves those that it fails, and tries those again that it left
+    /// or for which there was no room. `refused` is called with the reason for each segment that is not served.
     pub(super) fn follow(&mut self, machine: &mut Machine, mut refused: impl FnMut(&LaneId, &str)) {
+        if self.has_failed {
+            self.back_off(machine, &mut refused);
+        }
         let mut last: Option<LaneId> = None;
         while let Some(change) = machine.poll_lane(self.now) {
             match change {
@@ -146,6 +162,23 @@ impl LaneScheduler {
                 LaneChange::Detach(id) => self.remove(|lane| lane.id == id, |_| {}),
             }
         }
+    }
+
+    fn back_off(&mut self, machine: &mut Machine, mut refused: impl FnMut(&LaneId, &str)) {
+        if !machine.is_native() {
+            // No broker would offer it the lanes again.
+            self.lanes.iter_mut().for_each(|lane| lane.failures = 0);
+            return;
+        }
+        let now = self.now;
+        self.remove(Lane::is_backed_off, |lane| {
+            machine.postpone_lane(now, &lane.id, Arc::clone(&lane.product_id));
+            let why = format!(
+                "{} calls for {:?} have failed in a row, and others serve it",
+                lane.failures, lane.product_id
+            );
+            refused(&lane.id, &why);
+        });
     }
 
     /// Leaves lanes if their client has ended or uses them for something else. There may be no broker to report that.
@@ -183,7 +216,10 @@ impl LaneScheduler {
             let credit = i64::from(weight) * self.quantum(1);
             let place = self.turn.min(self.lanes.len());
             let id = id.clone();
-            self.lanes.insert(place, Lane { id, lane, product_id, attached, weight, credit, is_new: true });
+            self.lanes.insert(
+                place,
+                Lane { id, lane, product_id, attached, weight, credit, is_new: true, failures: 0 },
+            );
             self.turn = place;
             Ok(())
         } else {
@@ -250,7 +286,7 @@ impl LaneScheduler {
         for _ in 0..self.lanes.len() + 2 {
             self.begin_with_earliest();
             match self.lanes.get_mut(self.turn) {
-                Some(lane) if lane.credit > 0 => {
+                Some(lane) if lane.credit > 0 && !lane.is_backed_off() => {
                     lane.is_new = false;
                     let n = self.batch.claim(&lane.attached, lane.lane, &lane.product_id, max);
                     if n > 0 {
@@ -262,7 +298,7 @@ impl LaneScheduler {
                 }
                 None if self.wire_credit > 0 && self.wire_waits => return Turn::Wire,
                 None => self.wire_credit = 0,
-                Some(_) => {}
+                Some(lane) => lane.credit = lane.credit.min(0),
             }
             self.turn = if self.turn >= self.lanes.len() { 0 } else { self.turn + 1 };
             match self.lanes.get_mut(self.turn) {
@@ -313,10 +349,22 @@ impl LaneScheduler {
     /// Ends the claimed orders, if they were not given back meanwhile.
     pub(super) fn end(&mut self, outcome: Result<(), &str>) {
         self.now = Instant::now();
+        if self.has_failed || outcome.is_err() {
+            self.count_failures(outcome.is_ok());
+        }
         if let Some(one) = self.batch.end(self.now, outcome) {
             // One very long call must not weigh on the average for long.
             let one_ns = one.min(100 * TURN).as_nanos() as u64;
             self.mean_ns = self.mean_ns - self.mean_ns / 8 + one_ns / 8;
+        }
+    }
+
+    fn count_failures(&mut self, is_ok: bool) {
+        self.has_failed = true;
+        let Some((attached, lane)) = self.batch.lane() else { return };
+        let is_it = |known: &&mut Lane| known.lane == lane && Arc::ptr_eq(&known.attached, attached);
+        if let Some(lane) = self.lanes.iter_mut().find(is_it) {
+            lane.failures = if is_ok { 0 } else { lane.failures + 1 };
         }
     }
 

@@ -390,3 +390,67 @@ fn of_lanes_that_begin_one_stream_together_the_earliest_place_comes_first() {
         assert_eq!(made, [32, 64, 700], "attached as {order:?}");
     }
 }
+
+/// Fails `n` calls of one order each, or fewer if there are no more orders.
+fn fail(scheduler: &mut LaneScheduler, n: usize) -> usize {
+    (0..n)
+        .take_while(|_| {
+            let is_lane = scheduler.take(1) == Turn::Lane;
+            if is_lane {
+                scheduler.begin().unwrap();
+                scheduler.end(Err("broken"));
+            }
+            is_lane
+        })
+        .count()
+}
+
+#[test]
+fn a_supplier_that_fails_a_lane_leaves_it_to_others_for_a_while() {
+    let mut student = Student::new();
+    let (lane, other) = (student.lane(), student.lane());
+    let (id, other_id) = (student.id(lane), student.id(other));
+    let (mut bad, mut good) = (scheduler(&[]), scheduler(&[]));
+    let (mut bad_machine, mut good_machine) = (machine(), machine());
+    offer(&mut bad, &mut bad_machine, &[(&id, "p"), (&other_id, "q")]);
+    offer(&mut good, &mut good_machine, &[(&id, "p")]);
+    student.order(lane, 0..100);
+    assert_eq!(fail(&mut bad, 2), 2);
+    share(&mut bad, 1, 1);
+    assert_eq!(fail(&mut bad, 100), 3, "what it has served begins a new row");
+    let mut texts = Vec::new();
+    bad.follow(&mut bad_machine, |_, why| texts.push(why.to_owned()));
+    assert_eq!(texts, ["3 calls for \"p\" have failed in a row, and others serve it"]);
+    assert_eq!(student.n_attached(lane), 1);
+    student.order(other, 100..101);
+    assert_eq!(share(&mut bad, 100, 1), [(Some("q".into()), 1)], "it serves what it can");
+    assert_eq!(share(&mut good, 10, 1), [(Some("p".into()), 10)]);
+    let due = bad_machine.lanes_due().unwrap();
+    bad.now = due - Duration::from_millis(1);
+    bad.follow(&mut bad_machine, |_, _| {});
+    assert_eq!(student.n_attached(lane), 1);
+    bad.now = due;
+    bad.follow(&mut bad_machine, |_, _| {});
+    assert_eq!((student.n_attached(lane), fail(&mut bad, 100)), (2, 3));
+}
+
+#[test]
+fn a_supplier_that_fails_a_lane_alone_or_without_a_broker_goes_on() {
+    let mut student = Student::new();
+    let lane = student.lane();
+    let id = student.id(lane);
+    let (mut bad, mut good) = (scheduler(&[]), scheduler(&[]));
+    let (mut bad_machine, mut good_machine) = (machine(), machine());
+    offer(&mut bad, &mut bad_machine, &[(&id, "p")]);
+    student.order(lane, 0..100);
+    assert_eq!(fail(&mut bad, 10), 10);
+    bad.follow(&mut bad_machine, |_, _| panic!("it is alone"));
+    offer(&mut good, &mut good_machine, &[(&id, "p")]);
+    assert_eq!(fail(&mut bad, 10), 0);
+    bad_machine.handle_disconnected();
+    bad.follow(&mut bad_machine, |_, _| panic!("nothing would bring it back"));
+    assert_eq!((student.n_attached(lane), fail(&mut bad, 10)), (2, 3));
+    // The others are gone before it has left.
+    good.close();
+    assert_eq!(fail(&mut bad, 10), 10);
+}

@@ -78,6 +78,7 @@ impl Broker {
         }
         self.settle(now);
         self.suppliers.remove(key);
+        self.drop_unused_products();
     }
 
     fn hello_supplier(&mut self, now: Instant, key: SupplierKey, product_ids: &[&str], name: Option<&str>) {
@@ -187,6 +188,7 @@ impl Broker {
     }
 
     fn leave_set(&mut self, key: SupplierKey) -> bool {
+        self.forget_failures(key);
         self.leave_ring(key);
         let Some(set) = self.suppliers[key].set.take() else {
             return false;

@@ -1,6 +1,7 @@
 //! From waiting orders to leases, and from ended leases to results.
 //!
-//! Between two events no order waits in a queue while a supplier of a matching set has credit. So an order that arrives
+//! Between two events no order waits in a queue while a supplier of a matching set has credit, unless that one is backed
+//! off. So an order that arrives
 //! looks only at the ready suppliers of its product, and a supplier that gets credit only at the waiting products of
 //! its set.
 
@@ -9,7 +10,7 @@ use std::time::Instant;
 use super::cost;
 use super::ids::{AddressKey, LaneKey, OrderKey, ProductKey, SupplierKey};
 use super::journal::Kind;
-use super::orders::{Order, OrderId, Place};
+use super::orders::{FailedBy, Order, OrderId, Place};
 use super::outbox::{ENTRY_BYTES, Item, NUMBER_BYTES, Outcome, Party, Work};
 use super::slab::List;
 use super::slot_guards::MAX_WAITERS_PER_SLOT;
@@ -23,6 +24,9 @@ use crate::wire::{EndCode, REFUSED};
 
 /// Lost suppliers that one order survives, in multiples of the attempts that it has.
 const LOSSES_PER_ATTEMPT: u32 = 3;
+/// Failures that one order survives, in multiples of the attempts that it has: a supplier that fails it again uses up no
+/// attempt while others that have not tried are busy. They may be busy for ever.
+const FAILURES_PER_ATTEMPT: u32 = 100;
 
 /// How a lease ends.
 pub(super) enum Ending<'a> {
@@ -40,16 +44,16 @@ impl Broker {
     /// Whether an order that arrived now would be leased at once.
     pub(super) fn can_lease(&self, product: ProductKey, address: AddressKey, offset: u64) -> bool {
         self.index.front(product).is_none()
-            && self.choose(product, None, None).is_some()
+            && self.choose(product, FailedBy::default(), None).is_some()
             && !self.guards.holds(address, offset)
     }
 
     /// Hands out the queued orders of one product while suppliers have credit.
     pub(super) fn dispatch_product(&mut self, now: Instant, product: ProductKey) {
         while let Some(order) = self.index.front(product) {
-            let Order { client, avoid, .. } = self.orders[order];
+            let Order { client, failed_by, .. } = self.orders[order];
             let lane = self.lane_of_order(client, product);
-            let Some(supplier) = self.choose(product, avoid, lane) else {
+            let Some(supplier) = self.choose(product, failed_by, lane) else {
                 return;
             };
             self.lease(now, order, supplier);
@@ -58,44 +62,50 @@ impl Broker {
 
     /// Gives one supplier orders while it has credit, in turn from all products that wait for it.
     pub(super) fn dispatch_supplier(&mut self, now: Instant, key: SupplierKey) {
+        // Products in a row for which it is backed off; one more is one of them again.
+        let mut passed = 0;
         while let Some(set) = self.suppliers[key].set
             && self.suppliers[key].has_credit()
             && let Some(order) = self.index.next_for(set)
         {
-            self.lease(now, order, key);
+            if !self.is_backed_off(key, self.orders[order].product) {
+                self.lease(now, order, key);
+                passed = 0;
+            } else if passed == self.suppliers[key].failing.len() {
+                return;
+            } else {
+                passed += 1;
+            }
         }
     }
 
     /// Of the suppliers that are next in their rings the one with the fewest leases, of these the one with the oldest
-    /// last lease; one to avoid only if there is no other. One that serves the client's lane for the product only if
-    /// all do: it finds orders there, the others are why this one came by wire.
-    fn choose(
-        &self,
-        product: ProductKey,
-        avoid: Option<SupplierKey>,
-        lane: Option<LaneKey>,
-    ) -> Option<SupplierKey> {
+    /// last lease; one that has failed the order only if there is no other, and none that is backed off. One that serves
+    /// the client's lane for the product only if all do: it finds orders there, the others are why this one came by wire.
+    fn choose(&self, product: ProductKey, failed_by: FailedBy, lane: Option<LaneKey>) -> Option<SupplierKey> {
         let mut best = None;
-        let mut fallback = None;
+        let may_back_off = self.may_back_off(product);
         for ring in self.index.sets_of(product).flat_map(|set| &set.ready) {
-            let Some(mut key) = ring.front() else {
-                continue;
-            };
-            if avoid == Some(key) {
-                fallback = avoid;
-                match List::after(key, &self.suppliers) {
-                    Some(next) => key = next,
-                    None => continue,
+            let mut next = ring.front();
+            // Only suppliers that have failed are passed over.
+            while let Some(key) = next {
+                let supplier = &self.suppliers[key];
+                next = List::after(key, &self.suppliers);
+                if may_back_off && supplier.is_backed_off(product) {
+                    continue;
+                }
+                let has_failed = failed_by.contains(key);
+                let attached = lane.is_some_and(|lane| self.is_attached(key, lane));
+                let rank = (has_failed, attached, supplier.leases.len(), supplier.last_lease);
+                if best.is_none_or(|(lowest, _)| rank < lowest) {
+                    best = Some((rank, key));
+                }
+                if !has_failed {
+                    break;
                 }
             }
-            let supplier = &self.suppliers[key];
-            let attached = lane.is_some_and(|lane| self.is_attached(key, lane));
-            let rank = (attached, supplier.leases.len(), supplier.last_lease);
-            if best.is_none_or(|(lowest, _)| rank < lowest) {
-                best = Some((rank, key));
-            }
         }
-        best.map(|(_, supplier)| supplier).or(fallback)
+        best.map(|(_, supplier)| supplier)
     }
 
     /// Takes a queued order to a supplier with credit; or, while another lease on its slot is open, to those that wait
@@ -145,15 +155,33 @@ impl Broker {
         let Some(Lease { order: key, .. }) = self.suppliers[supplier].leases.remove(&lease) else {
             return;
         };
+        let product = self.orders[key].product;
+        let mut n_suppliers = 0;
+        match ending {
+            Ending::Done => self.note_served(supplier, product),
+            Ending::Failed(reason) => {
+                if !reason.starts_with(REFUSED) {
+                    self.note_failed(now, supplier, product);
+                }
+                n_suppliers = self.index.n_suppliers(product) as usize;
+            }
+            Ending::Returned | Ending::Lost => {}
+        }
         let order = &mut self.orders[key];
         let mut waiters = self.guards.open(order.address, order.offset);
         let give_up = match ending {
             Ending::Done => None,
             Ending::Returned => Some(false),
             Ending::Failed(reason) => {
-                order.attempts += 1;
-                order.avoid = Some(supplier);
-                Some(order.attempts >= self.config.max_order_attempts || reason.starts_with(REFUSED))
+                let is_another = order.failed_by.add(supplier);
+                order.attempts += u32::from(is_another || order.failed_by.len() >= n_suppliers);
+                order.failures += 1;
+                let max = self.config.max_order_attempts;
+                Some(
+                    order.attempts >= max
+                        || order.failures >= max.saturating_mul(FAILURES_PER_ATTEMPT)
+                        || reason.starts_with(REFUSED),
+                )
             }
             Ending::Lost => {
                 order.lost += 1;

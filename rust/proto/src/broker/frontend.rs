@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::client::Orders;
 use super::ids::{AddressKey, ClientKey, ProductKey};
 use super::journal::Kind;
-use super::orders::{Order, OrderId, Place};
+use super::orders::{FailedBy, Order, OrderId, Place};
 use super::outbox::{Answer, ENTRY_BYTES, Item, MAX_CONTENT_BYTES, Party, StatsAnswer};
 use super::slab::Links;
 use super::state::Broker;
@@ -223,13 +223,14 @@ impl Broker {
             lost_client: None,
             product,
             address,
-            avoid: None,
+            failed_by: FailedBy::default(),
             offset,
             segment_id,
             slot_size,
             sequence,
             links: Links::new(),
             attempts: 0,
+            failures: 0,
             lost: 0,
             place: Place::Queued,
         });

@@ -12,6 +12,7 @@ pub(super) enum Kind {
     PeerLeft,
     BadRequest,
     AttemptFailed,
+    BackedOff,
     OrderLost,
     Refused,
     GivenUp,

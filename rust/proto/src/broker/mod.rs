@@ -7,15 +7,16 @@
 //! event  := handle_connected(p)  once, before anything else of p
 //!         | handle_message(p)    any number of times
 //!         | handle_disconnected(p)  once; nothing of p after it
+//!         | handle_timeout       when poll_timeout wants it
 //! drain  := poll_transmit until None, poll_log until None
 //! ```
 //!
-//! Everything that an event causes has happened when its call returns; only messages wait to be fetched. There is
-//! nothing to do when time passes: a lease ends when its supplier answers or its connection ends, never by a clock
-//! (W1).
+//! Everything that an event causes has happened when its call returns; only messages wait to be fetched. Time ends
+//! nothing but the back-off of a supplier that fails: a lease ends when its supplier answers or its connection ends,
+//! never by a clock (W1).
 //!
 //! Read on in `product_index` (which suppliers match which products), `client_queues` (in what order orders are
-//! served), `dispatch` (leases), `lane_matching` (suppliers and lanes), `reconnects` (clients that lost a connection),
+//! served), `dispatch` (leases), `backoff` (suppliers that fail), `lane_matching` (suppliers and lanes), `reconnects` (clients that lost a connection),
 //! `frontend` and `backend` (the messages of peers).
 
 // Records.
@@ -24,6 +25,7 @@ mod client;
 mod client_queues;
 mod config;
 mod cost;
+mod failing;
 mod ids;
 mod journal;
 mod lane_directory;
@@ -37,6 +39,7 @@ mod supplier;
 
 // Decisions.
 mod backend;
+mod backoff;
 mod credit;
 mod dispatch;
 mod events;

@@ -50,6 +50,30 @@ pub(super) fn parse_for_softs(text: &str) -> Option<(u64, u64)> {
     (*again == *text).then_some(parsed)
 }
 
+/// The suppliers that have failed an order; of more than are kept, the last ones.
+#[derive(Clone, Copy, Default)]
+pub(super) struct FailedBy([Option<SupplierKey>; 4]);
+
+impl FailedBy {
+    pub(super) fn len(self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
+    pub(super) fn contains(self, supplier: SupplierKey) -> bool {
+        self.0.contains(&Some(supplier))
+    }
+
+    /// Adds a supplier; whether it is another one.
+    pub(super) fn add(&mut self, supplier: SupplierKey) -> bool {
+        let is_another = !self.contains(supplier);
+        if is_another {
+            self.0.rotate_right(1);
+            self.0[0] = Some(supplier);
+        }
+        is_another
+    }
+}
+
 /// Where an order is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
@@ -72,8 +96,8 @@ pub(super) struct Order {
     pub(super) lost_client: Option<LostClientKey>,
     pub(super) product: ProductKey,
     pub(super) address: AddressKey,
-    /// The supplier that failed last: another one should try, if there is one.
-    pub(super) avoid: Option<SupplierKey>,
+    /// Others should try it, if there are any.
+    pub(super) failed_by: FailedBy,
     pub(super) offset: u64,
     /// Which segment must lie at the address, for the supplier; 0 if it is not known.
     pub(super) segment_id: u64,
@@ -81,7 +105,9 @@ pub(super) struct Order {
     /// The number of the sample in its client's stream, for the supplier.
     pub(super) sequence: u64,
     pub(super) links: Links<OrderTag>,
+    /// Failures, but no repeated ones of a supplier while another one has not tried.
     pub(super) attempts: u32,
+    pub(super) failures: u32,
     /// How often a supplier was lost while this was its oldest lease.
     pub(super) lost: u32,
     pub(super) place: Place,
@@ -105,6 +131,6 @@ mod tests {
 
     #[test]
     fn an_order_is_small() {
-        assert!(size_of::<Order>() <= 88, "{} bytes", size_of::<Order>());
+        assert!(size_of::<Order>() <= 104, "{} bytes", size_of::<Order>());
     }
 }

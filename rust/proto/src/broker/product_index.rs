@@ -43,6 +43,8 @@ pub(super) struct Product {
     unleased: u32,
     /// Those of them that are of softs clients.
     unleased_softs: u32,
+    /// Suppliers that are backed off.
+    pub(super) backed_off: u32,
     queue: ProductQueue,
     interests: Vec<InterestKey>,
 }
@@ -143,6 +145,10 @@ impl ProductIndex {
         &self.products[key]
     }
 
+    pub(super) fn product_mut(&mut self, key: ProductKey) -> &mut Product {
+        &mut self.products[key]
+    }
+
     /// Those that have orders or are announced.
     pub(super) fn in_use(&self) -> impl Iterator<Item = (ProductKey, &Product)> {
         self.products.iter().filter(|(_, product)| product.holders > 0)
@@ -173,6 +179,7 @@ impl ProductIndex {
             announced: false,
             unleased: 0,
             unleased_softs: 0,
+            backed_off: 0,
             queue: ProductQueue::new(),
             interests: Vec::new(),
         });
@@ -329,6 +336,11 @@ impl ProductIndex {
             cost::step();
             &self.sets[self.interests[interest].set]
         })
+    }
+
+    /// How many suppliers match a product of the table.
+    pub(super) fn n_suppliers(&self, key: ProductKey) -> u32 {
+        self.sets_of(key).map(|set| set.suppliers).sum()
     }
 
     /// The order that a supplier of this set should get next. Its product goes to the end of the ring, so that no

@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use super::addresses::Addresses;
 use super::client::ClientTable;
 use super::config::Config;
+use super::failing::BackoffEnds;
 use super::ids::{ClientKey, PeerId, ProductKey};
 use super::journal::Journal;
 use super::lane_directory::LaneDirectory;
@@ -31,11 +32,13 @@ pub struct Broker {
     pub(super) guards: SlotGuards,
     pub(super) outbox: Outbox,
     pub(super) journal: Journal,
+    pub(super) backoff_ends: BackoffEnds,
     /// Products with orders that were returned to their queue during this event.
     pub(super) touched: Vec<ProductKey>,
     pub(super) last_client: u64,
     pub(super) last_supplier: u64,
     pub(super) last_lease: u64,
+    pub(super) last_backoff: u64,
     pub(super) active_clients: u64,
     pub(super) registered_suppliers: u64,
     pub(super) total_completed: u64,
@@ -61,10 +64,12 @@ impl Broker {
             guards: SlotGuards::new(),
             outbox: Outbox::new(),
             journal: Journal::new(),
+            backoff_ends: BackoffEnds::new(),
             touched: Vec::new(),
             last_client: 0,
             last_supplier: 0,
             last_lease: 0,
+            last_backoff: 0,
             active_clients: 0,
             registered_suppliers: 0,
             total_completed: 0,
@@ -85,5 +90,6 @@ impl Broker {
             && self.guards.is_empty()
             && self.lost_clients.is_quiet()
             && self.touched.is_empty()
+            && self.backoff_ends.is_empty()
     }
 }

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::ids::{OrderKey, PeerId, SetKey, SupplierTag};
+use super::failing::Failing;
+use super::ids::{OrderKey, PeerId, ProductKey, SetKey, SupplierTag};
 use super::lane_directory::Attachments;
 use super::outbox::{PeerOut, Work};
 use super::slab::{Linked, Links, Slab};
@@ -34,6 +35,8 @@ pub(super) struct Supplier {
     /// Softs: what the order of its lease is called.
     pub(super) work_id: Arc<str>,
     pub(super) attachments: Attachments,
+    /// What it has failed, the oldest first.
+    pub(super) failing: Vec<Failing>,
     /// Which of its set's two rings of suppliers with free credit it is in.
     pub(super) ring: Option<usize>,
     links: Links<SupplierTag>,
@@ -69,6 +72,7 @@ impl Supplier {
             last_lease: 0,
             work_id: Arc::from(""),
             attachments: Attachments::default(),
+            failing: Vec::new(),
             ring: None,
             links: Links::new(),
             out: PeerOut::new(),
@@ -112,6 +116,11 @@ impl Supplier {
                 Dialect::Native => open < self.window as usize,
                 Dialect::Softs => self.window > 0 && open == 0,
             }
+    }
+
+    /// Whether it is to get no orders of a product while others can serve it.
+    pub(super) fn is_backed_off(&self, product: ProductKey) -> bool {
+        self.failing.iter().any(|failing| failing.product == product && failing.until.is_some())
     }
 
     /// The ring for suppliers of its kind: a softs one serves no lane.

@@ -6,11 +6,14 @@ use super::ids::{OrderNumber, ProductKey, SlotId};
 use super::lane_port::{Ending, LaneEvent, Lanes};
 use super::slots::{Slot, State};
 use super::state::Client;
+use crate::Dialect;
 use crate::log::{Level, LogRecord};
 use crate::wire::REFUSED;
 
 /// How long a refused order waits before it is sent again, unless a result arrives earlier.
 const RETRY_REFUSED: Duration = Duration::from_millis(10);
+/// Failed attempts in a lane after which an order goes by wire, if the lane has several suppliers.
+const MAX_LANE_FAILURES: u64 = 2;
 
 impl<L: Lanes> Client<L> {
     // -- in lanes ---------------------------------------------------------------------------------
@@ -73,7 +76,18 @@ impl<L: Lanes> Client<L> {
             return;
         }
         self.counters.retried += u64::from(failed.is_some());
-        self.place_again(slot);
+        let key = self.block(slot).product;
+        let has_others = self.products.get(key).lane.is_some_and(|lane| self.lanes.n_attached(lane) > 1);
+        if failed.is_some()
+            && attempts >= MAX_LANE_FAILURES
+            && has_others
+            && self.dialect == Some(Dialect::Native)
+        {
+            // In the lane the supplier that fails may be first again; the broker knows which one has failed it.
+            self.await_wire(slot, key);
+        } else {
+            self.place_again(slot);
+        }
     }
 
     // -- on the wire ------------------------------------------------------------------------------

@@ -5,7 +5,8 @@
 //! ([`super::Supplier::refuse_lane`]) because its client is gone or uses it for something else.
 //!
 //! A lane for which there is no room now, such as a place in the table of its segment or a file descriptor, is
-//! *postponed*: refused, and tried again every second. Once it is served, the broker is told (ATTACHED).
+//! *postponed*: refused, and tried again after a second. So is one that this supplier fails while others serve it. Once
+//! it is served, the broker is told (ATTACHED).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ pub(super) struct Lanes {
     served: FxHashSet<LaneId>,
     changes: VecDeque<LaneChange>,
     refused: Vec<LaneId>,
-    /// Refused for want of room; the one that is due first comes first.
+    /// Refused for a while; the one that is due first comes first.
     postponed: VecDeque<Postponed>,
     /// Tried again, and not refused again yet: the broker does not know that they are served.
     on_trial: FxHashSet<LaneId>,

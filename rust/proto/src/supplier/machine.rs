@@ -236,22 +236,28 @@ impl Supplier {
         }
     }
 
+    /// Whether it is connected to a broker that knows of lanes.
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        self.dialect == Some(Dialect::Native)
+    }
+
     /// Serves a lane no longer, or does not begin to: its segment cannot be opened or is another one, it has no room
     /// for one more supplier, its client is gone, or the lane is used for something else now. The broker sends this
     /// supplier the orders that it might have found there. Whether that is news: false for one that was postponed.
     pub fn refuse_lane(&mut self, id: &LaneId) -> bool {
-        self.lanes.refuse(id, self.dialect == Some(Dialect::Native))
+        self.lanes.refuse(id, self.is_native())
     }
 
-    /// As [`Supplier::refuse_lane`], where there is no room for the lane now: [`Supplier::poll_lane`] names it again at
+    /// As [`Supplier::refuse_lane`], where there is no room for the lane now, or others should serve it: [`Supplier::poll_lane`] names it again at
     /// [`Supplier::lanes_due`].
     pub fn postpone_lane(&mut self, now: Instant, id: &LaneId, product_id: Arc<str>) -> bool {
-        self.lanes.postpone(now, id, product_id, self.dialect == Some(Dialect::Native))
+        self.lanes.postpone(now, id, product_id, self.is_native())
     }
 
     /// Serves a lane that [`Supplier::poll_lane`] named.
     pub fn accept_lane(&mut self, id: &LaneId) {
-        self.lanes.accept(id, self.dialect == Some(Dialect::Native));
+        self.lanes.accept(id, self.is_native());
     }
 
     /// Sends GOODBYE; leases not begun are returned.

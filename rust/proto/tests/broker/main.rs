@@ -1,6 +1,7 @@
 //! The broker machine from outside: peers of both dialects that speak encoded frames, in virtual time.
 #![allow(clippy::unwrap_used)] // In a test, also in its helpers, a surprise should be a panic.
 
+mod backoff;
 mod fairness;
 mod lanes;
 mod late;

@@ -82,6 +82,9 @@ impl Net {
 
     pub(crate) fn advance(&mut self, by: Duration) {
         self.now += by;
+        if self.broker.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.broker.handle_timeout(self.now);
+        }
     }
 
     pub(crate) fn connect(&mut self, side: Side, dialect: Dialect) -> PeerId {

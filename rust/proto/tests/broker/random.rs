@@ -4,6 +4,7 @@ mod checks;
 mod lanes;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use softs_proto::Dialect::{self, Native, Softs};
 use softs_proto::broker::{Config, PeerId, Side};
@@ -58,9 +59,15 @@ struct Supplier {
     window: usize,
     held: BTreeMap<String, Work>,
     attachments: lanes::Attachments,
+    /// Failures in a row, at least, by product.
+    failures: BTreeMap<String, u32>,
 }
 
 impl Supplier {
+    fn may_be_backed_off(&self, product: &str) -> bool {
+        self.failures.get(product).is_some_and(|&failures| failures >= 3)
+    }
+
     fn free(&self) -> bool {
         self.registered
             && match self.dialect {
@@ -132,6 +139,7 @@ impl Life {
                     window: 0,
                     held: BTreeMap::new(),
                     attachments: lanes::Attachments::default(),
+                    failures: BTreeMap::new(),
                 };
                 self.suppliers.insert(peer, supplier);
                 self.hello(peer);
@@ -325,14 +333,21 @@ impl Life {
         let supplier = self.suppliers.get_mut(&peer).unwrap();
         let (mut done, mut failed, mut returned) = (vec![], vec![], vec![]);
         let names: Vec<String> = supplier.held.keys().cloned().collect();
+        let mut failed_products = vec![];
         for name in names {
             let fate = self.rng.below(10);
             if fate == 9 {
                 continue;
             }
             let work = supplier.held.remove(&name).unwrap();
+            let product = work.product_id.clone();
             let key = (work.product_id, (work.address, work.offset));
             let success = fate < 6;
+            if (6..8).contains(&fate) || (!success && supplier.dialect == Softs) {
+                failed_products.push(product);
+            } else if success {
+                supplier.failures.remove(&product);
+            }
             if success {
                 *self.written.entry(key).or_default() += 1;
             }
@@ -347,9 +362,14 @@ impl Life {
                 _ => returned.push(lease),
             }
         }
+        // The broker takes those that are done first.
+        for product in failed_products {
+            *supplier.failures.entry(product).or_default() += 1;
+        }
         if supplier.dialect == Native {
             self.net.dones(peer, &done, &failed, &returned);
         }
+        self.net.advance(Duration::from_millis(self.rng.below(20)));
     }
 
     /// A supplier answers for leases that it does not have.
@@ -395,6 +415,7 @@ impl Life {
             window: 1000,
             held: BTreeMap::new(),
             attachments: lanes::Attachments::default(),
+            failures: BTreeMap::new(),
         };
         self.suppliers.insert(helper, supplier);
         let mut turns = 0;
@@ -402,7 +423,11 @@ impl Life {
             self.receive();
             self.check();
             if self.suppliers.values().all(|supplier| supplier.held.is_empty()) {
-                break;
+                if self.net.broker.poll_timeout().is_none() {
+                    break;
+                }
+                self.net.advance(Duration::from_secs(1));
+                continue;
             }
             self.answer();
             turns += 1;

@@ -228,6 +228,35 @@ fn an_order_that_fails_without_a_text_fails_for_the_last_known_reason() {
 }
 
 #[test]
+fn an_order_that_failed_twice_in_a_lane_of_several_suppliers_goes_by_wire() {
+    let (mut harness, lanes) = attached(config(1));
+    assert!(lanes.attach(2, lanes.lane_of("p").unwrap()));
+    let fail = |harness: &mut Harness<ModelLanes>| {
+        let claim = lanes.claim(1).unwrap();
+        lanes.publish(&claim, Err("boom"));
+        harness.client.handle_lanes(harness.now);
+    };
+    assert_eq!(harness.request("p"), None);
+    for _ in 0..2 {
+        assert_eq!(harness.placed(), []);
+        fail(&mut harness);
+    }
+    assert!(lanes.open_orders().is_empty());
+    let placed = harness.placed();
+    assert_eq!(placed.len(), 1);
+    harness.done(&placed);
+    assert_eq!(harness.request("p"), Some(0));
+    // Without a broker there is the lane only.
+    harness.client.handle_disconnected();
+    harness.client.release_slot(0).unwrap();
+    assert_eq!(harness.request("p"), None);
+    for _ in 0..4 {
+        fail(&mut harness);
+    }
+    assert_eq!(lanes.open_orders().len(), 1);
+}
+
+#[test]
 fn a_failed_slot_of_a_block_goes_through_the_lane_again() {
     let lanes = ModelLanes::new(1, 64);
     let mut harness = Harness::with(Config { block: 2, ordered: true, ..config(2) }, lanes.clone());

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::area::Area;
-use super::atomics;
 use super::counters::Counters;
 use super::lane_ref::LaneRef;
 use super::peers::Supplier;
@@ -377,8 +376,7 @@ impl LaneClient {
     }
 
     fn attached(&self, lane: LaneRef) -> u64 {
-        let header = &self.area.lanes()[lane.index as usize];
-        header.membership.attached.load(atomics::Ordering::Relaxed)
+        self.area.ring(lane.index).attached()
     }
 
     fn poll_lane(&mut self, lane: u32) -> Option<Finished> {

@@ -212,6 +212,11 @@ impl Ring<'_> {
         false
     }
 
+    /// The suppliers that are attached, as bits.
+    pub(crate) fn attached(self) -> u64 {
+        self.header.membership.attached.load(Ordering::Relaxed)
+    }
+
     /// Detaches a supplier.
     pub(crate) fn leave(self, supplier: u32) {
         self.header.membership.attached.fetch_and(!(1 << supplier), Ordering::Relaxed);

@@ -161,6 +161,12 @@ impl LaneSupplier {
         Some(Claim { lane, held })
     }
 
+    /// How many suppliers are attached to a lane.
+    #[must_use]
+    pub fn n_attached(&self, lane: LaneRef) -> u32 {
+        self.ring(lane).map_or(0, |ring| ring.attached().count_ones())
+    }
+
     /// Whether an order waits in a lane.
     #[must_use]
     pub fn has_orders(&self, lane: LaneRef) -> bool {

@@ -158,7 +158,10 @@ impl Life {
                 if *mine > 0 {
                     *mine -= 1;
                 } else if !guarded.contains(&(address.as_str(), *offset)) {
-                    let free = self.suppliers.iter().find(|(_, s)| s.free() && s.makes(product));
+                    let free = self
+                        .suppliers
+                        .iter()
+                        .find(|(_, s)| s.free() && s.makes(product) && !s.may_be_backed_off(product));
                     assert!(free.is_none(), "{:?} is ready, and {product} waits", free.unwrap().0);
                 }
             }
