@@ -486,6 +486,20 @@ class Codec:
             WireError: a buffer has content that no encoder writes.
         """
 
+def copy_rows(rows: Any, outs: list[memoryview], offset: int) -> None:
+    """Copy each row of `rows` to one of `outs`, from byte `offset` of it on.
+
+    Slots are written with the stores that their client advises, other memory with ordinary ones.
+
+    Args:
+        rows: contiguous bytes, as many rows of one size as there are `outs`.
+        outs: writable bytes, contiguous.
+        offset: where a row begins in each.
+
+    Raises:
+        ConfigError: a row does not fit, or the rows are not as many.
+    """
+
 @final
 class Lease:
     """Slots as writable bytes, through the buffer protocol; released with the last reference to it."""

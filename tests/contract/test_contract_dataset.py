@@ -99,14 +99,14 @@ def test_loader_with_workers(served: Any, config: Any, lib: ModuleType) -> None:
         assert batch["x"].shape == (4, 2, 2)
         assert value_of(batch) == {1}
     loader.set_model("b")
-    # What the workers have fetched ahead, and the batch that each is at, may still hold a.
+    # What the workers have fetched ahead, and the batch that each is at, may still hold a; one may be later than the
+    # other.
+    in_a_row = 0
     for _ in range(200):
-        values = set(next(batches)["y"].tolist())
-        if values == {2}:
+        in_a_row = in_a_row + 1 if set(next(batches)["y"].tolist()) == {2} else 0
+        if in_a_row == 10:
             break
-    assert values == {2}
-    for _ in range(10):
-        assert value_of(next(batches)) == {2}
+    assert in_a_row == 10
 
 
 def test_model_ids_over_256_bytes(config: Any, lib: ModuleType, expect: Expect) -> None:

@@ -26,6 +26,11 @@ def owner_of(path: Path) -> int | None:
     return owner
 
 
+def is_of_softs(path: Path) -> bool:
+    """Whether a named segment is one of softs: ours are complete before they have a name."""
+    return path.stat().st_size < BLOCK_BYTES or owner_of(path) is None
+
+
 def made_by(pids: set[int]) -> list[str]:
     """The names of the segments that these processes have made and not removed."""
     found = []

@@ -90,9 +90,7 @@ def write(
     if not len(values):
         return
     if native is None:
-        flat, n_bytes = memoryview(values), len(values) // len(outs)
-        for i, out in enumerate(outs):
-            out[offset : offset + n_bytes] = flat[i * n_bytes : (i + 1) * n_bytes]
+        _core.copy_rows(values, list(outs), offset)
         return
     try:
         native.encode(values, list(outs), offset)

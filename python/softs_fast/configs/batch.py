@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .._core import copy_rows
 from ..codecs.encodings import decode
 from ..errors import ConfigError
 from ..tensors.dtypes import (
     STAND_INS,
     array_dtype,
+    contiguous_bytes,
     copy_into,
     import_numpy,
     import_torch,
@@ -25,6 +27,7 @@ from ..tensors.dtypes import (
 from .spec import TensorSpec, array_at, check_length
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     Buffer = bytes | bytearray | memoryview
@@ -133,7 +136,7 @@ class BatchConfig:
         memory = self._writable(out)
         for name, (spec, offset) in self._layout.items():
             if spec.codec is None:
-                copy_into(array_at(spec, memory, offset), spec._checked(sample[name]))
+                _store(spec, spec._checked(sample[name]), [memory], offset, ())
             else:
                 spec._encode_into(sample[name], (), [memory], offset)
 
@@ -154,9 +157,8 @@ class BatchConfig:
         plain = {name: at for name, at in self._layout.items() if at[0].codec is None}
         values = {name: spec._checked(batch[name], rows=(n,)) for name, (spec, _) in plain.items()}
         if n_bytes > _STAGED_BYTES:
-            for i, memory in enumerate(memories):
-                for name, (spec, offset) in plain.items():
-                    copy_into(array_at(spec, memory, offset), values[name][i, ...])
+            for name, (spec, offset) in plain.items():
+                _store(spec, values[name], memories, offset, (n,))
         elif plain:
             # A call of numpy costs more than copying a small tensor, so there is one for all rows.
             np = import_numpy()
@@ -330,6 +332,22 @@ def make_xy_config(
     return BatchConfig([TensorSpec("x", x_shape, x_dtype), TensorSpec("y", y_shape, y_dtype)])
 
 
+def _store(
+    spec: TensorSpec,
+    value: np.ndarray[Any, Any] | Tensor,
+    memories: list[memoryview],
+    offset: int,
+    rows: tuple[int, ...],
+) -> None:
+    """Copy a tensor without a codec, [*rows, *spec.shape], into each sample."""
+    flat = contiguous_bytes(value) if spec.nbytes >= _STAGED_BYTES else None
+    if flat is not None:
+        copy_rows(flat, memories, offset)
+        return
+    for i, memory in enumerate(memories):
+        copy_into(array_at(spec, memory, offset), value[i, ...] if rows else value)
+
+
 def _to_spec(spec: Any) -> TensorSpec:
     if isinstance(spec, TensorSpec):
         return spec
@@ -338,5 +356,6 @@ def _to_spec(spec: Any) -> TensorSpec:
     return TensorSpec(**{key: value for key, value in spec.items() if not str(key).startswith("_")})
 
 
-#: Up to this many bytes per sample, the rows of a batch are laid out side by side before they are written.
+#: Up to this many bytes per sample, the rows of a batch are laid out side by side before they are written. Larger tensors
+#: are copied by native code, which knows how their slots are best written.
 _STAGED_BYTES = 16384

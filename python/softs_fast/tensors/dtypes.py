@@ -25,6 +25,7 @@ __all__ = [
     "STAND_INS",
     "array_dtype",
     "checked_value",
+    "contiguous_bytes",
     "copy_into",
     "import_numpy",
     "import_torch",
@@ -105,6 +106,22 @@ def copy_into(target: Array, value: Array | Tensor) -> None:
         import_torch().from_numpy(target).copy_(value)
     else:
         import_numpy().copyto(target, value)
+
+
+def contiguous_bytes(value: Array | Tensor) -> Array | None:
+    """Return the bytes of an array or a tensor, uint8 [n]; None if they are not contiguous, or not on the host.
+
+    Args:
+        value: of a dtype of numpy.
+    """
+    if is_tensor(value):
+        if value.device.type != "cpu" or not value.is_contiguous():
+            return None
+        value = on_host(value)
+    if not value.flags.c_contiguous:
+        return None
+    flat: Array = value.reshape(-1).view(import_numpy().uint8)
+    return flat
 
 
 def array_dtype(dtype: str) -> str:

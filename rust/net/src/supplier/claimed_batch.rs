@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softs_shm::{Claim, ForeignBytes, LaneRef, SegmentError, SlotView};
+use softs_shm::{CachePolicy, Claim, ForeignBytes, LaneRef, SegmentError, SlotView};
 
 use crate::lanes::counters::supplier as counter;
 use crate::lanes::supplier::AttachedSegment;
@@ -95,12 +95,12 @@ impl ClaimedBatch {
     }
 
     /// The memory of the slots, for a generator that writes into them.
-    pub(super) fn show(&mut self) -> Result<Vec<SlotView>, SegmentError> {
-        let Some((attached, ..)) = &self.lane else { return Ok(Vec::new()) };
+    pub(super) fn show(&mut self) -> Result<(Vec<SlotView>, CachePolicy), SegmentError> {
+        let Some((attached, ..)) = &self.lane else { return Ok((Vec::new(), CachePolicy::Cached)) };
         let views = self.claims.iter().map(|claim| attached.lanes.slot_bytes(claim));
         let views = views.collect::<Result<Vec<_>, _>>()?;
         self.is_shown = true;
-        Ok(views)
+        Ok((views, attached.lanes.cache_policy()))
     }
 
     /// Writes samples into the slots, one each.

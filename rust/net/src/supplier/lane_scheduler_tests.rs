@@ -5,7 +5,7 @@ use super::*;
 use softs_proto::supplier::Config;
 use softs_proto::wire::{LaneName, LaneOffer};
 use softs_proto::wire::{Message, SupplierRequest, ToSupplier};
-use softs_shm::{Ending, LaneClient, Segment, SegmentError};
+use softs_shm::{CachePolicy, Ending, LaneClient, Segment, SegmentError};
 
 use super::super::claimed_batch::{Sample, cut};
 
@@ -298,6 +298,7 @@ fn a_lane_that_is_used_for_something_else_is_given_up_without_a_broker() {
 fn closing_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
     for is_shown in [false, true] {
         let (mut scheduler, mut machine, mut student) = (scheduler(&[]), machine(), Student::new());
+        student.owner.advise(CachePolicy::Streaming);
         let lane = student.lane();
         let id = student.id(lane);
         offer(&mut scheduler, &mut machine, &[(&id, "p")]);
@@ -306,7 +307,8 @@ fn closing_leaves_the_lanes_and_keeps_only_what_may_be_being_written() {
         assert_eq!(scheduler.take(1), Turn::Lane);
         scheduler.begin().unwrap();
         if is_shown {
-            assert_eq!(scheduler.batch.show().unwrap().len(), 1);
+            let (views, policy) = scheduler.batch.show().unwrap();
+            assert_eq!((views.len(), policy), (1, CachePolicy::Streaming), "as the client advises");
         }
         student.owner.await_ended(1);
         scheduler.close();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use softs_proto::log::LogRecord;
-use softs_shm::{SegmentError, SlotView};
+use softs_shm::{CachePolicy, SegmentError, SlotView};
 
 use super::claimed_batch::{LaneTask, Sample};
 use super::driver::Supplier;
@@ -147,11 +147,12 @@ impl Supplier {
         self.scheduler().batch.sequences()
     }
 
-    /// The memory of the claimed slots, to be written to until they are published or given back.
+    /// The memory of the claimed slots, to be written to until they are published or given back, and how to store large
+    /// samples there.
     ///
     /// # Errors
     /// [`SegmentError::Gone`] where the segment was replaced.
-    pub fn slots(&self) -> Result<Vec<SlotView>, SegmentError> {
+    pub fn slots(&self) -> Result<(Vec<SlotView>, CachePolicy), SegmentError> {
         self.scheduler().batch.show()
     }
 

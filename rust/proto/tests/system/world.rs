@@ -265,6 +265,7 @@ impl World {
 
     pub(crate) fn step(&mut self, kills: bool) {
         self.now += Duration::from_millis(1);
+        self.broker.handle_timeout(self.now);
         match self.random.below(if kills { 1040 } else { 1000 }) {
             0..380 => self.deliver(),
             380..620 => self.use_client(),

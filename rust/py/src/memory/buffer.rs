@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use softs_codec::{Codec, CodecError, Scratch, TopK};
 use softs_net::client::{OwnedRows, PipelineBatch};
-use softs_shm::{Decode, ForeignBytes, ProcessToken, SlotView};
+use softs_shm::{CachePolicy, Decode, ForeignBytes, ProcessToken, SlotView};
 
 use crate::errors::raise;
 use crate::errors::segment_error;
@@ -208,6 +208,8 @@ impl<T> Drop for Background<T> {
 pub(crate) struct Lease {
     view: SlotView,
     first_slot: u32,
+    /// How to store large samples there.
+    policy: CachePolicy,
     /// What is to be done when the slots are not used any more.
     give_back: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -218,7 +220,16 @@ impl Lease {
         first_slot: u32,
         give_back: Option<Box<dyn Fn() + Send + Sync>>,
     ) -> Self {
-        Self { view, first_slot, give_back }
+        Self { view, first_slot, policy: CachePolicy::Cached, give_back }
+    }
+
+    pub(crate) fn with_policy(mut self, policy: CachePolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    pub(crate) fn policy(&self) -> CachePolicy {
+        self.policy
     }
 }
 

@@ -1,5 +1,6 @@
-//! Memory of Python: buffers, leases of slots, encodings, and threads that wait for a change.
+//! Memory of Python: buffers, leases of slots, rows, encodings, and threads that wait for a change.
 
 pub(crate) mod buffer;
 pub(crate) mod codec;
 pub(crate) mod futex;
+pub(crate) mod rows;

@@ -170,8 +170,8 @@ impl LaneCalls {
         make: impl FnOnce(&Bound<'py, PyTuple>) -> PyResult<()>,
     ) -> PyResult<()> {
         let py = product.py();
-        let views = match supplier.slots() {
-            Ok(views) => views,
+        let (views, policy) = match supplier.slots() {
+            Ok(slots) => slots,
             Err(error) => {
                 supplier.publish(Err(&error.to_string()));
                 return Ok(());
@@ -181,9 +181,8 @@ impl LaneCalls {
         let share = Arc::new(());
         let slots = views.into_iter().map(|view| {
             let share = Arc::clone(&share);
-            let lease =
-                Bound::new(py, Lease::new(view, 0, Some(Box::new(move || drop(Arc::clone(&share))))))?;
-            PyMemoryView::from(lease.as_any())
+            let lease = Lease::new(view, 0, Some(Box::new(move || drop(Arc::clone(&share)))));
+            PyMemoryView::from(Bound::new(py, lease.with_policy(policy))?.as_any())
         });
         let slots = PyTuple::new(py, slots.collect::<PyResult<Vec<_>>>()?)?;
         let failed = match make(&slots) {

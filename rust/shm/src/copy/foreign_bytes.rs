@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
+use super::cache_policy::CachePolicy;
+use super::raw_copy::copy;
+
 /// Bytes that their owner or another thread may write to at any time: they are copied, never accessed through a
 /// reference.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +80,13 @@ impl<'a> ForeignBytes<'a> {
         // SAFETY: M6: valid for writes of its length, and no Rust reference to it exists, so `bytes` does not overlap
         // it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), len) };
+    }
+
+    /// Overwrites the first bytes with those of `source`, or all with its first ones.
+    pub fn copy_from(self, source: ForeignBytes<'_>, policy: CachePolicy) {
+        let len = source.len().min(self.len());
+        // SAFETY: M6: valid for reads and writes of their lengths; both may be written to concurrently, and may overlap.
+        unsafe { copy(source.as_ptr(), self.as_ptr(), len, policy.for_sample(len)) };
     }
 
     /// Waits while the first four bytes are `word`, until [`Self::wake`] is called on the same memory in any process,

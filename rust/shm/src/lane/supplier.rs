@@ -100,6 +100,12 @@ impl LaneSupplier {
         self.client
     }
 
+    /// How to store samples, by the advice of the client.
+    #[must_use]
+    pub fn cache_policy(&self) -> CachePolicy {
+        self.policy
+    }
+
     /// Whether the file still holds the segment that was attached. If not, this value has no further use.
     #[must_use]
     pub fn is_current(&self) -> bool {
