@@ -1,6 +1,7 @@
 //! Copies: raw bytes in and out of memory that others may write to, and decoding of encoded rows.
 
 mod cache_policy;
+mod caches;
 mod decode;
 mod foreign_bytes;
 mod raw_copy;

@@ -208,7 +208,7 @@ impl Segment {
 
     /// The number of slots in use is not known here, so all of them count.
     fn cache_policy(&self) -> CachePolicy {
-        CachePolicy::for_slots(self.slots_len, false)
+        CachePolicy::for_slots(self.slots_len)
     }
 
     /// As [`Self::write`], without a check of the file.
