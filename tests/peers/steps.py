@@ -82,7 +82,7 @@ def entries() -> set[Path]:
 
 
 def is_owned(path: Path) -> bool:
-    """Whether a live process holds the segment, or it has gone meanwhile, or is one of softs, whose tests may run too."""
+    """Whether a live process holds the segment, or it has gone meanwhile, or is of softs: tests of that may run too."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
