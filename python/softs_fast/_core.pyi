@@ -24,6 +24,7 @@ __all__ = [
     "TopK",
     "Viewer",
     "__version__",
+    "copy_rows",
     "count_change",
     "is_alive",
     "lane_stats",
