@@ -82,7 +82,7 @@ def test_loader_in_this_process(served: Any, config: Any, lib: ModuleType) -> No
 
 # A spawned worker, because this process has threads; it needs some seconds to import torch.
 @pytest.mark.timeout(180)
-def test_loader_with_workers(served: Any, config: Any, lib: ModuleType) -> None:
+def test_loader_with_workers(served: Any, config: Any, lib: ModuleType, expect: Expect) -> None:
     loader = lib.SoftDataLoader(
         model_id="a",
         endpoint=served.endpoints.frontend,
@@ -99,11 +99,17 @@ def test_loader_with_workers(served: Any, config: Any, lib: ModuleType) -> None:
         assert batch["x"].shape == (4, 2, 2)
         assert value_of(batch) == {1}
     loader.set_model("b")
-    # What the workers have fetched ahead, and the batch that each is at, may still hold a; one may be later than the
-    # other.
+    # What the workers have fetched ahead, and the batch that each is at, may still hold a; of softs one worker may be
+    # later than the other.
     in_a_row = 0
     for _ in range(200):
-        in_a_row = in_a_row + 1 if set(next(batches)["y"].tolist()) == {2} else 0
+        batch = next(batches)
+        if set(batch["y"].tolist()) == {2}:
+            assert value_of(batch) == {2}
+            in_a_row += 1
+        else:
+            assert in_a_row == 0 or expect(softs=True, softs_fast=False), "the old model came again"
+            in_a_row = 0
         if in_a_row == 10:
             break
     assert in_a_row == 10

@@ -42,5 +42,5 @@ def test_a_stream_goes_on_beside_a_supplier_that_fails(
         assert [int(sample["y"]) for sample, _ in zip(data, range(60), strict=False)] == list(range(60))
         data.close()
     assert "given up" not in caplog.text
-    # Two of three calls fail where nothing keeps it back: thousands.
-    assert 1 <= len(calls) < 300
+    # By lane it was called 4,330 times while nothing kept it back; the number grows with the time that this takes.
+    assert 1 <= len(calls) < 1000

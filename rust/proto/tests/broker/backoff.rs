@@ -174,3 +174,22 @@ fn a_supplier_that_fails_many_products_keeps_some_of_them() {
     }
     assert!(net.broker.is_empty());
 }
+
+#[test]
+fn an_order_does_not_wait_for_ever_for_a_supplier_that_never_ends_its_calls() {
+    let mut net = Net::with_queue(100);
+    let client = net.client(Native);
+    let (bad, stopped) = (net.supplier(Native, &["p"]), net.supplier(Native, &["p"]));
+    net.credit(stopped, 1);
+    net.orders(client, "p", &[(1, 0), (2, 64)]);
+    assert_eq!(net.leases(stopped).len(), 1);
+    net.credit(bad, 1);
+    let mut n_failed = 0;
+    for _ in 0..600 {
+        n_failed += fail_all(&mut net, bad);
+        net.advance(LONG);
+    }
+    assert_eq!(n_failed, 500, "100 times its five attempts");
+    let Got::Results(done, ended) = net.one(client) else { panic!() };
+    assert_eq!((done.len(), ended[0].0, ended[0].1), (0, 2, EndCode::Failed));
+}
