@@ -60,6 +60,7 @@ impl Broker {
                     self.forget_failing(key, 0);
                 }
                 self.index.hold(product);
+                self.index.product_mut(product).failing += 1;
                 let failing = &mut self.suppliers[key].failing;
                 failing.push(Failing { product, failures: 0, until: None });
                 failing.len() - 1
@@ -114,6 +115,7 @@ impl Broker {
         let product = self.suppliers[key].failing[at].product;
         self.end_backoff(key, product);
         self.suppliers[key].failing.remove(at);
+        self.index.product_mut(product).failing -= 1;
         self.index.release(product);
     }
 

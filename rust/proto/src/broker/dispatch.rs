@@ -1,9 +1,8 @@
 //! From waiting orders to leases, and from ended leases to results.
 //!
 //! Between two events no order waits in a queue while a supplier of a matching set has credit, unless that one is backed
-//! off. So an order that arrives
-//! looks only at the ready suppliers of its product, and a supplier that gets credit only at the waiting products of
-//! its set.
+//! off. So an order that arrives looks only at the ready suppliers of its product, and a supplier that gets credit only
+//! at the waiting products of its set.
 
 use std::time::Instant;
 

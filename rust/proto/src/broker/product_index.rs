@@ -35,8 +35,10 @@ pub(super) struct Product {
     pub(super) id: Arc<str>,
     /// The medium of its clients.
     medium: MediumProfile,
-    /// Orders that name it, leased ones too, and clients that announce it.
+    /// Orders that name it, leased ones too, clients that announce it, and suppliers that fail it.
     holders: u32,
+    /// The last of these.
+    pub(super) failing: u32,
     /// Whether a client announces it; its sets know then.
     announced: bool,
     /// Orders that no supplier has: those in the queue, and those that wait for their slot.
@@ -151,7 +153,7 @@ impl ProductIndex {
 
     /// Those that have orders or are announced.
     pub(super) fn in_use(&self) -> impl Iterator<Item = (ProductKey, &Product)> {
-        self.products.iter().filter(|(_, product)| product.holders > 0)
+        self.products.iter().filter(|(_, product)| product.holders > product.failing)
     }
 
     /// The product of this name for clients with this medium.
@@ -176,6 +178,7 @@ impl ProductIndex {
             id: Arc::clone(&id),
             medium,
             holders: 1,
+            failing: 0,
             announced: false,
             unleased: 0,
             unleased_softs: 0,

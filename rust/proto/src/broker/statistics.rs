@@ -132,7 +132,7 @@ impl Broker {
             product_id: product.id.as_ref().to_owned(),
             queued: product.unleased().into(),
             leased: leased.products.get(&key).copied().unwrap_or_default(),
-            suppliers: self.index.sets_of(key).map(|set| u64::from(set.suppliers)).sum(),
+            suppliers: self.index.n_suppliers(key).into(),
         }
     }
 

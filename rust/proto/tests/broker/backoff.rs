@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use softs_proto::Dialect::Native;
 use softs_proto::broker::{Config, PeerId};
-use softs_proto::wire::EndCode;
+use softs_proto::wire::{ClientRequest, EndCode};
 
 use crate::peers::{Got, Net};
 
@@ -169,6 +169,10 @@ fn a_supplier_that_fails_many_products_keeps_some_of_them() {
     net.credit(good, 100);
     net.advance(LONG);
     while serve_all(&mut net, good) + fail_all(&mut net, bad) > 0 {}
+    net.take(client);
+    net.ask(client, ClientRequest::Stats { request_id: None, product_id: None, detail: true });
+    let Got::Detail(detail) = net.one(client) else { panic!() };
+    assert_eq!(detail.products, [], "no order, no announcement");
     for peer in [bad, good, client] {
         net.kill(peer);
     }
