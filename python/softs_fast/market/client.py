@@ -45,7 +45,8 @@ class Client:
         send_timeout_ms: how long a request waits for the broker, milliseconds.
         ordered: hand samples of a product out strictly by their sequence numbers, 0, 1, 2, ...: with a generator
             that depends on that number only, the stream is the same for any number of suppliers.
-        prefetch: samples on order or finished ahead of requests at most; default: all slots.
+        prefetch: samples on order or finished ahead of requests at most; default: all slots. Where copies limit a
+            stream, the client goes on with so few that caches keep them.
         spin_us: how long a wait polls for a result before it blocks, microseconds.
         block: slots that are handed out together, by `lease` only; slots that do not fill a block are not used.
         share: (i, n): the samples have the sequence numbers i, i + n, i + 2n, ..., so that n clients with i from 0 to

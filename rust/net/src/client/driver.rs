@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use softs_proto::client::{Config, Failure};
 use softs_proto::log::LogRecord;
 
-use super::slots::{Slots, stores};
+use super::slots::Slots;
 use super::state::{ClientState, Machine, SLICE};
 use crate::error::NetError;
 use crate::lanes::client::{ClientLanes, LaneSleep};
@@ -34,14 +34,11 @@ impl Client {
     #[must_use]
     pub fn new(endpoint: Endpoint, config: Config, slots: Slots, spin: Duration) -> Self {
         let now = Instant::now();
-        let n_blocks = config.n_slots / config.block.max(1);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         slots.lanes.show_start(u64::try_from(since_1970.as_nanos()).unwrap_or(0));
-        slots.lanes.advise(stores(&config));
         let mut link = BrokerLink::new(Machine::new(config, slots.lanes), endpoint, now, spin);
         link.set_fence(slots.fence);
-        let bunch = (n_blocks / 4).max(1) as usize;
-        Self { inner: Mutex::new(ClientState::new(link, bunch, now)), closed: AtomicBool::new(false) }
+        Self { inner: Mutex::new(ClientState::new(link, now)), closed: AtomicBool::new(false) }
     }
 
     /// The last failure of `product` that no success followed.

@@ -7,6 +7,7 @@ use softs_proto::client::Client as StateMachine;
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
 
+use super::slots::stores;
 use crate::lanes::client::ClientLanes;
 use crate::transport::broker_link::{BrokerLink, PeerMachine};
 
@@ -46,8 +47,6 @@ impl PeerMachine for Machine {
 #[derive(Debug)]
 pub(super) struct ClientState {
     pub(super) link: BrokerLink<Machine>,
-    /// Orders worth a wake-up while there are finished samples.
-    bunch: usize,
     maintenance_at: Instant,
     counters_at: Instant,
     remind_at: Instant,
@@ -55,8 +54,10 @@ pub(super) struct ClientState {
 }
 
 impl ClientState {
-    pub(super) fn new(link: BrokerLink<Machine>, bunch: usize, now: Instant) -> Self {
-        Self { link, bunch, maintenance_at: now, counters_at: now, remind_at: now, n_sleeping: 0 }
+    pub(super) fn new(link: BrokerLink<Machine>, now: Instant) -> Self {
+        let state = Self { link, maintenance_at: now, counters_at: now, remind_at: now, n_sleeping: 0 };
+        state.advise();
+        state
     }
 
     /// After something was done: writes what is due, wakes suppliers that have something to do.
@@ -68,11 +69,18 @@ impl ClientState {
         }
         let machine = &mut self.link.machine;
         let is_waited_for = waits || machine.n_finished() == 0;
-        machine.lanes_mut().ring(is_waited_for, self.bunch);
+        let bunch = machine.bunch();
+        machine.lanes_mut().ring(is_waited_for, bunch);
         if waits && now >= self.remind_at {
             self.remind_at = now + SLICE;
             machine.lanes_mut().remind();
         }
+    }
+
+    /// Tells suppliers how to write the slots.
+    fn advise(&self) {
+        let machine = &self.link.machine;
+        machine.lanes().advise(stores(machine));
     }
 
     /// Reads what the broker sent, and which suppliers came or ended.
@@ -86,10 +94,18 @@ impl ClientState {
             machine.lanes_mut().remove_closed();
         }
         machine.handle_lanes(now);
+        if machine.adapt_window(now) {
+            self.advise();
+        }
         if is_due {
             self.counters_at = now + COUNTERS_INTERVAL;
+            let machine = &self.link.machine;
             let (done, held) = (machine.counters(), machine.n_held());
             machine.lanes().show(done, held, || machine.slot_counts());
         }
     }
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

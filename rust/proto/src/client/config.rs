@@ -27,6 +27,8 @@ pub struct Config {
     pub ordered: bool,
     /// Slots on order or finished ahead of requests at most; all if not given.
     pub prefetch: Option<u32>,
+    /// Slots that the caches keep; the client goes on with so few where that is faster. 0: it never does.
+    pub cached_slots: u32,
     /// Slots of one block. With more than 1, only whole blocks are handed out (`Client::request_block`); slots that
     /// are left over are not used.
     pub block: u32,
@@ -49,6 +51,7 @@ impl Default for Config {
             nonce: 0,
             ordered: false,
             prefetch: None,
+            cached_slots: 0,
             block: 1,
             share: Share::default(),
             open_orders: Arc::default(),

@@ -26,6 +26,7 @@ mod requests;
 mod sequence;
 mod slots;
 mod state;
+mod window;
 
 // What is decided.
 mod blocks;

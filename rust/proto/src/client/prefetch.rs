@@ -18,8 +18,7 @@ impl<L: Lanes> Client<L> {
 
     /// Puts free blocks on order for `key`; `starved` when the caller goes away without a sample.
     pub(super) fn prefetch(&mut self, now: Instant, key: ProductKey, starved: bool) {
-        let n_blocks = self.blocks.len();
-        self.recent.touch(key, n_blocks as u64);
+        self.recent.touch(key, self.blocks.len() as u64);
         if !self.owed.is_empty() {
             self.place_owed();
         }
@@ -28,9 +27,8 @@ impl<L: Lanes> Client<L> {
         }
         let n_free = self.free.len() + self.free_tainted.len();
         if !starved {
-            // Ordering in bunches saves messages; a quarter of the slots keeps the suppliers busy meanwhile. A lane
-            // needs no messages.
-            let bunch = if self.has_lane_suppliers(key) { 1 } else { (n_blocks / 4).max(1) };
+            // Ordering in bunches saves messages. A lane needs none.
+            let bunch = if self.has_lane_suppliers(key) { 1 } else { self.bunch() };
             if n_free == 0 || (self.n_finished > 0 && n_free < bunch) {
                 return;
             }
@@ -38,7 +36,7 @@ impl<L: Lanes> Client<L> {
         if self.failures.is_paused(now, &self.products.get(key).name) {
             return;
         }
-        let most = self.prefetch_limit();
+        let most = self.window.len();
         // Of one product, the usual case, all that is free.
         let share = (most / self.recent.products.len()).max(1);
         self.order_up_to(key, share, most);
@@ -65,11 +63,23 @@ impl<L: Lanes> Client<L> {
         {}
     }
 
-    /// Blocks that may be on order or finished ahead.
-    fn prefetch_limit(&self) -> usize {
-        let n_blocks = self.blocks.len();
-        let limit = self.config.prefetch.map(|slots| (slots / self.config.block).max(1) as usize);
-        limit.map_or(n_blocks, |limit| limit.min(n_blocks))
+    /// Slots that may be on order or finished ahead of requests.
+    #[must_use]
+    pub fn window(&self) -> u32 {
+        self.window.len() as u32 * self.config.block
+    }
+
+    /// Orders that are worth a message or a wake-up while there are finished samples, in blocks: a quarter of the window
+    /// keeps the suppliers busy meanwhile.
+    #[must_use]
+    pub fn bunch(&self) -> usize {
+        (self.window.len() / 4).max(1)
+    }
+
+    /// Measures how fast samples are handed out, and adapts the window to it; whether it is another one then. To be
+    /// called every few milliseconds while samples are handed out.
+    pub fn adapt_window(&mut self, now: Instant) -> bool {
+        self.window.observe(now, self.counters.delivered)
     }
 
     fn order_one_ahead(&mut self, key: ProductKey) -> bool {
@@ -87,7 +97,7 @@ impl<L: Lanes> Client<L> {
     /// An ordered stream waits for a sample that has lost its slot, and all others hold later ones: the last of those
     /// makes room. Only one that is at rest: its slot is of use at once.
     fn make_room_for_gap(&mut self, key: ProductKey) {
-        let is_full = self.free.is_empty() || self.n_live >= self.prefetch_limit();
+        let is_full = self.free.is_empty() || self.n_live >= self.window.len();
         let Some(gap) = self.products.get(key).stream.first_gap().filter(|_| self.config.ordered && is_full)
         else {
             return;

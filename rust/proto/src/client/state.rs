@@ -14,6 +14,7 @@ use super::products::Products;
 use super::quarantine::{Owed, Quarantine};
 use super::requests::Requests;
 use super::slots::{Block, Slot};
+use super::window::Window;
 use crate::Dialect;
 use crate::log::{Level, LogRecord};
 
@@ -49,8 +50,9 @@ pub struct Client<L: Lanes = NoLanes> {
     pub(super) finished: VecDeque<BlockId>,
     pub(super) n_finished: usize,
     pub(super) n_blocks_held: usize,
-    /// Blocks on order or finished.
+    /// Blocks on order or finished, and how many there may be.
     pub(super) n_live: usize,
+    pub(super) window: Window,
     pub(super) products: Products,
     pub(super) subscription: Subscription,
     pub(super) recent: Recent,
@@ -96,6 +98,10 @@ impl<L: Lanes> Client<L> {
         config.block = config.block.max(1);
         let n_blocks = config.n_slots / config.block;
         let unit = u64::from(config.block);
+        let most = config.prefetch.unwrap_or(config.n_slots);
+        let most = (most / config.block).max(1).min(n_blocks) as usize;
+        let few = (config.cached_slots / config.block) as usize;
+        let window = Window::new(most, few, config.block, config.slot_size);
         Self {
             lanes,
             slots: vec![Slot::default(); (n_blocks * config.block) as usize],
@@ -107,6 +113,7 @@ impl<L: Lanes> Client<L> {
             n_finished: 0,
             n_blocks_held: 0,
             n_live: 0,
+            window,
             products: Products::new(unit),
             subscription: Subscription::Any,
             recent: Recent::default(),
@@ -134,6 +141,12 @@ impl<L: Lanes> Client<L> {
             log: VecDeque::new(),
             config,
         }
+    }
+
+    /// What it was made of.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The lanes that it was made with.

@@ -10,3 +10,4 @@ mod lost_broker;
 mod random;
 mod slots;
 mod streams;
+mod window;

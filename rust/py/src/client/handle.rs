@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use softs_net::Endpoint;
 use softs_net::client::{Batch, Client as NetClient, Slots, Waited, nonce};
 use softs_proto::client::{Config, OpenOrders, Outcome, Plan, Share};
-use softs_shm::{self as shm, Decode, Rows};
+use softs_shm::{self as shm, CachePolicy, Decode, Rows};
 
 use super::ahead::Ahead;
 use super::pipeline::GatherPipeline;
@@ -84,6 +84,7 @@ impl Client {
             nonce: nonce().map_err(|e| net_error(py, &e))?,
             ordered,
             prefetch,
+            cached_slots: segment.as_ref().map_or(0, |_| CachePolicy::n_cached(slot_size)),
             block,
             share: Share { index: share.0, of: share.1 },
             open_orders,

@@ -23,8 +23,6 @@ pub struct LaneSupplier {
     /// Its entry in the table.
     entry: Supplier,
     client: (Identity, u32),
-    /// The advice of the client.
-    pub(super) policy: CachePolicy,
     /// The generation of each lane that it has joined, or 0.
     joined: Mutex<[u32; N_LANES as usize]>,
     n_claims: AtomicUsize,
@@ -78,8 +76,7 @@ impl LaneSupplier {
             let name = segment.address().to_owned();
             return Err(SegmentError::Crowded { name, n: MAX_SUPPLIERS });
         };
-        let policy = area.header().client.cache_policy();
-        Ok(Self { area, entry, client, policy, joined: Mutex::default(), n_claims: AtomicUsize::new(0) })
+        Ok(Self { area, entry, client, joined: Mutex::default(), n_claims: AtomicUsize::new(0) })
     }
 
     /// The segment.
@@ -100,10 +97,10 @@ impl LaneSupplier {
         self.client
     }
 
-    /// How to store samples, by the advice of the client.
+    /// How to store samples, by the advice of the client at this time.
     #[must_use]
     pub fn cache_policy(&self) -> CachePolicy {
-        self.policy
+        self.area.header().client.cache_policy()
     }
 
     /// Whether the file still holds the segment that was attached. If not, this value has no further use.
@@ -222,7 +219,7 @@ impl LaneSupplier {
     /// or this is a fork of the process that attached to it.
     pub fn write(&self, claim: &Claim, data: &[u8]) -> Result<(), SegmentError> {
         let offset = self.check(claim, data.len() as u64)?;
-        self.segment().write_without_stat(offset, data, self.policy)
+        self.segment().write_without_stat(offset, data, self.cache_policy())
     }
 
     /// As [`Self::write`], from memory that may be written to concurrently.
@@ -231,7 +228,7 @@ impl LaneSupplier {
     /// As [`Self::write`].
     pub fn write_from(&self, claim: &Claim, data: ForeignBytes<'_>) -> Result<(), SegmentError> {
         let offset = self.check(claim, data.len() as u64)?;
-        self.segment().write_from_without_stat(offset, data, self.policy)
+        self.segment().write_from_without_stat(offset, data, self.cache_policy())
     }
 
     /// The memory of the slot, which may be written to until the order ends.

@@ -61,10 +61,10 @@ fn dies(client: &mut Client, supplier: LaneSupplier) {
 fn suppliers_write_as_the_client_advises() {
     let mut client = Client::new(1);
     let lane = client.lanes.open_lane().unwrap();
-    assert_eq!(client.supplier().policy, CachePolicy::Cached);
-    client.lanes.advise(CachePolicy::Streaming);
     let supplier = client.supplier();
-    assert_eq!(supplier.policy, CachePolicy::Streaming);
+    assert_eq!(supplier.cache_policy(), CachePolicy::Cached);
+    client.lanes.advise(CachePolicy::Streaming);
+    assert_eq!(supplier.cache_policy(), CachePolicy::Streaming, "as soon as it is advised");
     assert!(supplier.join(lane) && client.lanes.place(lane, 0, 0));
     let claim = supplier.claim(lane).unwrap();
     supplier.write(&claim, &[7; 64]).unwrap();
