@@ -27,6 +27,9 @@ from benches.scenarios import PRODUCT_QUEUE, Size
 
 MODELS_PER_CLIENT = 1_000_000_000
 MODELS_PER_MEASUREMENT = 1_000_000
+# The label of a sample, unless its product has a number.
+LABEL = 7
+MOST_ROWS = 64
 
 Measure = Callable[[float], dict[str, Any]]
 
@@ -65,7 +68,7 @@ def broker(spec: dict[str, Any], stack: ExitStack) -> None:
 
 
 def supplier(spec: dict[str, Any], stack: ExitStack) -> None:
-    """Serve constant bytes until the end; with `call_s`, bytes with the product's number, in calls of that duration."""
+    """Serve a constant sample until the end; with `call_s`, one with the product's number, in calls of that duration."""
     package = importlib.import_module(spec["package"])
     size, call_s = _size(spec), spec.get("call_s", 0.0)
     data = payload(size)
@@ -75,14 +78,31 @@ def supplier(spec: dict[str, Any], stack: ExitStack) -> None:
         time.sleep(call_s)
         return payload(size, int(product_id.rpartition("-")[2]))
 
-    make: Callable[[str], bytes] = make_slowly if call_s else lambda _: data
-    generate: Callable[[str], bytes] | None = make
+    generate: Callable[[str], bytes] | None = make_slowly if call_s else lambda _: data
     more: dict[str, Any] = {}
     if spec.get("batch_generator"):
-        generate, more = None, {"batch_generator_fn": lambda product_id, n: [make(product_id)] * n}
+        generate, more = None, _batch_generator(package, size, call_s)
     stack.enter_context(
         package.Supplier(generate, patterns, spec["backend"], package.ShmMedium, size.nbytes, **more)
     )
+
+
+def _batch_generator(package: Any, size: Size, call_s: float) -> dict[str, Any]:
+    # Tensors, as a model makes them: the rows of a call are different memory.
+    import torch
+
+    sample = np.frombuffer(payload(size)[:-8], np.float32).reshape(size.x_shape)
+    xs = torch.from_numpy(np.stack([sample] * MOST_ROWS))
+
+    def generate(product_id: str, n: int) -> dict[str, torch.Tensor]:
+        label = LABEL
+        if call_s:
+            time.sleep(call_s)
+            label = int(product_id.rpartition("-")[2])
+        return {"x": xs[:n], "y": torch.full((n, 1), label)}
+
+    config = batch_config(package, size)
+    return {"batch_generator_fn": generate, "batch_config": config, "max_batch": MOST_ROWS}
 
 
 def opponent(spec: dict[str, Any], stack: ExitStack) -> Measure:
@@ -157,7 +177,7 @@ def batch_config(package: Any, size: Size) -> Any:
     return package.make_xy_config(size.x_shape, "float32", (1,), "int64")
 
 
-def payload(size: Size, label: int = 7) -> bytes:
+def payload(size: Size, label: int = LABEL) -> bytes:
     """Return one encoded sample of a size, without importing torch."""
     x = np.arange(size.nbytes // 4 - 2, dtype=np.float32)
     return x.tobytes() + np.int64(label).tobytes()

@@ -60,7 +60,7 @@ class Side:
         supplier: module that provides `Supplier`.
         client: module that provides `Client` and `SoftDataLoader`.
         opponent: key in `benches.opponents.OPPONENTS`; there is no broker and no supplier then.
-        batch_generator: suppliers make many samples per call.
+        batch_generator: suppliers make many samples per call, as tensors.
         zero_copy: batches of the loader are views of the slots.
         prefetch: samples on order or finished at most; default: all slots.
     """
