@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benches import broker_alone, growth, lane_alone, recovery, switching
+from benches import broker_alone, growth, lane_alone, recovery, slots, switching
 from benches.machine import REPOSITORY, describe_commit, describe_machine
 from benches.report import write_report
 from benches.rounds import compare
@@ -20,6 +20,7 @@ from benches.scenarios import SCENARIOS, Scenario
 
 RESULTS = REPOSITORY / "benches" / "results"
 PARTS: dict[str, Any] = {
+    "slots": slots,
     "growth": growth,
     "lane_alone": lane_alone,
     "broker_alone": broker_alone,

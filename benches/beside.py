@@ -83,6 +83,20 @@ def switching(result: Record) -> str:
     return section(title, heads, rows, note)
 
 
+def slots(result: Record) -> str:
+    """Batches of the loader by the number of slots, beside the bare copies."""
+    record = result.get("slots", {})
+    if "cases" not in record:
+        return ""
+    rows = []
+    for name, rates in record["cases"].items():
+        figures = [f"{rate:,.0f}" for rate in rates.values()]
+        rows.append([name, *figures, f"{min(rates.values()) / max(rates.values()):.2f}"])
+    heads = ["600 KB, samples/s", *(f"{n} slots" for n in record["n_slots"]), "least to most"]
+    note = f"Bare copies, 32 slots: {record['bare_copies']:,.0f} samples/s."
+    return section("The number of slots: loader, batches of 32", heads, rows, note)
+
+
 def growth(result: Record) -> str:
     """Cost of a sample beside more suppliers and clients, and the memory of each process."""
     record = result.get("growth", {})

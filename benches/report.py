@@ -81,6 +81,7 @@ def tables(result: Record, source: str) -> str:
         beside.training(result),
         _lost_slots(result),
         _idle(result),
+        beside.slots(result),
         beside.growth(result),
         beside.lane_alone(result),
         _broker_alone(result),

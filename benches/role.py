@@ -76,7 +76,7 @@ def supplier(spec: dict[str, Any], stack: ExitStack) -> None:
 
     def make_slowly(product_id: str) -> bytes:
         time.sleep(call_s)
-        return payload(size, int(product_id.rpartition("-")[2]))
+        return payload(size, _label(product_id))
 
     generate: Callable[[str], bytes] | None = make_slowly if call_s else lambda _: data
     more: dict[str, Any] = {}
@@ -95,14 +95,17 @@ def _batch_generator(package: Any, size: Size, call_s: float) -> dict[str, Any]:
     xs = torch.from_numpy(np.stack([sample] * MOST_ROWS))
 
     def generate(product_id: str, n: int) -> dict[str, torch.Tensor]:
-        label = LABEL
         if call_s:
             time.sleep(call_s)
-            label = int(product_id.rpartition("-")[2])
-        return {"x": xs[:n], "y": torch.full((n, 1), label)}
+        return {"x": xs[:n], "y": torch.full((n, 1), _label(product_id))}
 
     config = batch_config(package, size)
     return {"batch_generator_fn": generate, "batch_config": config, "max_batch": MOST_ROWS}
+
+
+def _label(product_id: str) -> int:
+    number = product_id.rpartition("-")[2]
+    return int(number) if number.isdigit() else LABEL
 
 
 def opponent(spec: dict[str, Any], stack: ExitStack) -> Measure:

@@ -27,3 +27,15 @@ def test_switches_of_loaders_have_a_table() -> None:
     assert "| no workers | 45.2 | 60.5 | 61.0 | 3 | 0 |" in table
     assert "the limit is 61.2 ms; 200 switches each" in table
     assert beside.switching({"switching": {"error": "none"}}) == beside.switching({}) == ""
+
+
+def test_rates_by_the_number_of_slots_have_a_table() -> None:
+    record = {
+        "n_slots": [64, 256],
+        "cases": {"bytes": {"64": 20_000.4, "256": 19_000.0}},
+        "bare_copies": 30_000.0,
+    }
+    table = beside.slots({"slots": record})
+    assert "| bytes | 20,000 | 19,000 | 0.95 |" in table
+    assert "Bare copies, 32 slots: 30,000 samples/s." in table
+    assert beside.slots({"slots": {"error": "none"}}) == beside.slots({}) == ""
