@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 /// Slower streams, in bytes per second, are not limited by copies; they have all slots.
-const LEAST_RATE: f64 = 1e9;
+const LEAST_RATE: f64 = 2e9;
 /// A measurement takes this long at least, so that a pause of the system for some milliseconds does not decide it.
 const LEAST_TIME: Duration = Duration::from_millis(20);
 /// No phase takes longer than this, however slow the stream is.
@@ -18,7 +18,7 @@ const MOST_TIME: Duration = Duration::from_millis(100);
 const GAIN: f64 = 1.1;
 /// Measurements until the other width is tried again: first, and after it has lost again and again.
 const LEAST_HOLD: u32 = 4;
-const MOST_HOLD: u32 = 256;
+const MOST_HOLD: u32 = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
@@ -118,11 +118,13 @@ impl Window {
     }
 
     fn decide(&mut self, rate: f64) {
-        if rate * (self.sample_len as f64) < LEAST_RATE {
-            (self.width, self.is_trial, self.hold, self.n_left) = (Width::All, false, LEAST_HOLD, 1);
-            return;
-        }
         if !self.is_trial {
+            if rate * (self.sample_len as f64) < LEAST_RATE {
+                if self.width == Width::Few {
+                    (self.width, self.hold, self.n_left) = (Width::All, LEAST_HOLD, LEAST_HOLD);
+                }
+                return;
+            }
             self.rate = rate;
             self.n_left -= 1;
             if self.n_left == 0 {
@@ -176,7 +178,7 @@ mod tests {
         }
 
         /// Goes on for a time; the share of it in which few slots were used, and how often the width changed.
-        fn run(&mut self, time: Duration, rate: impl Fn(usize) -> f64) -> (f64, usize) {
+        fn run(&mut self, time: Duration, mut rate: impl FnMut(usize) -> f64) -> (f64, usize) {
             let step = Duration::from_millis(2);
             let n_steps = time.as_millis() / step.as_millis();
             let (mut n_few, mut n_changes) = (0, 0);
@@ -193,7 +195,7 @@ mod tests {
         }
     }
 
-    const SECONDS: Duration = Duration::from_secs(20);
+    const SECONDS: Duration = Duration::from_secs(30);
 
     #[test]
     fn few_slots_are_used_where_they_are_faster() {
@@ -204,7 +206,7 @@ mod tests {
 
     #[test]
     fn all_slots_are_used_where_few_are_not_faster() {
-        for gain in [0.2, 1.0, 1.05] {
+        for gain in [0.01, 0.2, 1.0, 1.05] {
             let mut stream = Stream::new(ALL, FEW, 1);
             let (share, _) = stream.run(SECONDS, |len| if len == FEW { 20e3 * gain } else { 20e3 });
             assert!(share > 0.0 && share < 0.03, "{gain}: {share}");
@@ -212,14 +214,26 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_make_what_is_on_order_are_seldom_disturbed() {
+        let mut stream = Stream::new(ALL, FEW, 1);
+        let mut n = 0;
+        // The rate of every third measurement of 20 ms is too small for a trial.
+        let (share, _) = stream.run(SECONDS, |len| {
+            n += 1;
+            if len == FEW { 700.0 } else { [4e3, 4e3, 1e3][n / 10 % 3] }
+        });
+        assert!(share < 0.03, "{share}");
+    }
+
+    #[test]
     fn it_follows_a_stream_that_changes() {
         let mut stream = Stream::new(ALL, FEW, 1);
         for _ in 0..2 {
-            // A change is noticed with the next trial: at most 256 measurements of 20 ms later.
+            // A change is noticed with the next trial: at most 1,024 measurements of 20 ms later.
             stream.run(SECONDS, |len| if len == FEW { 40e3 } else { 20e3 });
             assert_eq!(stream.window.len(), FEW);
             let (share, _) = stream.run(SECONDS, |len| if len == FEW { 10e3 } else { 40e3 });
-            assert!(share < 0.4, "{share}");
+            assert!(share < 0.8, "{share}");
             assert_eq!(stream.window.len(), ALL);
         }
     }
