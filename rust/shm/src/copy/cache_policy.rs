@@ -5,9 +5,6 @@ use super::caches::largest_cache;
 /// Smaller samples are not worth the fence.
 const STREAMED_SAMPLE: usize = 64 << 10;
 
-/// A supplier writes one slot, the client reads another, and a third one is between them.
-const LEAST_CACHED: u32 = 3;
-
 /// Where a copy leaves its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachePolicy {
@@ -26,12 +23,12 @@ impl CachePolicy {
         Self::streaming_if(in_use > largest_cache() / 4 * 3)
     }
 
-    /// How many slots of `len` bytes the caches keep while suppliers write them and a client copies them to other
-    /// memory, which is in the caches as well.
+    /// How many slots of `len` bytes the caches keep beside the one that the client reads, while copies go from and to
+    /// other memory that is in the caches as well; 1 at least.
     #[must_use]
     pub fn n_cached(len: u64) -> u32 {
         let n_slots = largest_cache() / 4 / len.max(1);
-        u32::try_from(n_slots).unwrap_or(u32::MAX).max(LEAST_CACHED)
+        u32::try_from(n_slots.saturating_sub(1)).unwrap_or(u32::MAX).max(1)
     }
 
     /// For one sample of `len` bytes in such a slot.
@@ -64,6 +61,8 @@ mod tests {
         assert_eq!([most, most + 1].map(CachePolicy::for_batch), [Cached, Streaming]);
         assert_eq!([64 << 10, (64 << 10) - 1].map(|len| Streaming.for_sample(len)), [Streaming, Cached]);
         assert_eq!(Cached.for_sample(1 << 30), Cached);
-        assert_eq!([0, largest / 40, largest / 4, largest].map(CachePolicy::n_cached)[1..], [10, 3, 3]);
+        let kept = [largest / 40, largest / 8, largest / 4, largest].map(CachePolicy::n_cached);
+        assert_eq!(kept, [9, 1, 1, 1]);
+        assert_eq!(CachePolicy::n_cached(0), u32::try_from(largest / 4 - 1).unwrap());
     }
 }
