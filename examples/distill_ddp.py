@@ -146,7 +146,6 @@ def make_worker(folder: str, seed: int) -> sf.Worker:
     """Return a worker that was not started."""
     return sf.Worker(
         batch_generator_fn=Teachers(seed),
-        slot_size=SAMPLE.nbytes(),
         batch_config=SAMPLE,
         **endpoints(folder, "backend", "control_pub"),
     )

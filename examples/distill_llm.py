@@ -42,7 +42,6 @@ from llm_student import Batch, Trainer, device_of_rank
 from llm_teacher import Layout, Teacher, find_model, read_layout
 from llm_text import load_corpus
 from processes import running
-from softs_fast.distill import switch_model
 
 #: Longer than a worker takes to load its teacher.
 SUPPLY_TIMEOUT_S = 120.0
@@ -120,7 +119,6 @@ def make_worker(cfg: DictConfig) -> sf.Worker:
     sample = layout.sample()
     return sf.Worker(
         batch_generator_fn=Teacher(name, layout, device, load_corpus()),
-        slot_size=sample.nbytes(),
         batch_config=sample,
         max_batch=cfg.worker.max_batch,
         **endpoints(cfg, "backend", "control_pub"),
@@ -140,7 +138,7 @@ def run_student(cfg: DictConfig) -> None:
         def switch(layer: int, first: int) -> None:
             held_out = cfg.train.held_out_batches * cfg.train.batch_size
             model_cfg = {"layer": layer, "first": first, "held_out": held_out, "seed": cfg.seed}
-            switch_model(client, f"layer_{layer}", model_cfg)
+            sf.switch_model(client, f"layer_{layer}", model_cfg)
 
         trainer = Trainer(
             cfg.train,

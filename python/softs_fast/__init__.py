@@ -1,7 +1,8 @@
 """Training data from teachers to a student at memory speed; a drop-in replacement for `softs`.
 
 Importing this package does not import torch. The names that need torch (`SoftDataLoader`, `SoftIterableDataset`,
-`Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`) are loaded on first access.
+`Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`, `ModelIOCatcher`, `switch_model`) are loaded
+on first access.
 """
 
 import logging
@@ -42,8 +43,9 @@ from .market import (
 )
 
 if TYPE_CHECKING:
+    from .catcher import ModelIOCatcher
     from .dataset import Batch, SoftDataLoader, SoftIterableDataset, make_collate_fn
-    from .distill import DistillDataLoader, DistillIterableDataset
+    from .distill import DistillDataLoader, DistillIterableDataset, switch_model
 
 __all__ = [
     "Batch",
@@ -62,6 +64,7 @@ __all__ = [
     "ForkedError",
     "GeneratorFailed",
     "HelloError",
+    "ModelIOCatcher",
     "NoBroker",
     "NoModel",
     "NoSupplier",
@@ -86,15 +89,18 @@ __all__ = [
     "make_collate_fn",
     "make_xy_config",
     "setup_logging",
+    "switch_model",
 ]
 
 _NEED_TORCH = {
     "Batch": "dataset",
     "DistillDataLoader": "distill.dataset",
     "DistillIterableDataset": "distill.dataset",
+    "ModelIOCatcher": "catcher",
     "SoftDataLoader": "dataset",
     "SoftIterableDataset": "dataset",
     "make_collate_fn": "dataset",
+    "switch_model": "distill",
 }
 
 

@@ -35,6 +35,75 @@ def test_quickstart_runs(tmp_path: Path) -> None:
     assert done.stdout == shown
 
 
+# What the other snippets take for granted, and what shows that they did something.
+RANK = """
+import torch, torch.distributed as dist
+rank, size = 0, 1
+world_size = size
+dist.init_process_group("gloo", store=dist.HashStore(), rank=rank, world_size=size)
+process_group = dist.group.WORLD
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+tensor = torch.ones(3)
+model(torch.ones(1, 2)).sum().backward()
+"""
+BATCH = """
+with sf.Broker(endpoints), supplier:
+    batch = next(iter(loader))
+    assert batch["y"].sum(dim=1).allclose(torch.ones(32)), batch
+"""
+STEP = """
+model.zero_grad()
+model(torch.ones(1, 2)).sum().backward()
+assert model.module.weight.grad.tolist() == [[1.0, 1.0]], model.module.weight.grad
+"""
+SNIPPETS = {
+    ("README.md", "def generate_many"): ("README.md", "def generate(", BATCH),
+    ("README.md", "register_comm_hook"): ("", RANK, STEP),
+    ("docs/collectives.md", "register_comm_hook"): ("", RANK, STEP),
+    ("docs/cli.md", "MetricsServer"): (
+        "",
+        "import softs_fast as sf\nbroker = sf.Broker()\nbroker.start()\n",
+        "",
+    ),
+}
+
+
+def snippet(page: str, text: str) -> str:
+    """The program in a page that contains a text."""
+    programs = re.findall(r"```python\n(.*?)```", (REPOSITORY / page).read_text(), flags=re.DOTALL)
+    (found,) = [program for program in programs if text in program]
+    return str(found)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("page", "text"), SNIPPETS)
+def test_snippets_run(short_path: Path, page: str, text: str) -> None:
+    before_page, before, after = SNIPPETS[page, text]
+    if before_page:
+        before = snippet(before_page, before).partition("with ")[0]
+    program = before + snippet(page, text) + after
+    script = short_path / "snippet.py"
+    # Its own sockets, and any free port.
+    here = f'"ipc://{short_path}/'
+    program = program.replace('"ipc:///tmp/', here).replace(":9464", ":0")
+    program = program.replace("sf.Broker()", f'sf.Broker({here}softs_frontend.sock", {here}b")')
+    script.write_text(program)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_snippet_of_the_readme_runs() -> None:
+    programs = re.findall(
+        r"^```python.*?\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    others = [
+        program
+        for program in programs
+        if not any(text in program for page, text in SNIPPETS if page == "README.md")
+    ]
+    assert len(others) == 1, "the quickstart"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_links_lead_to_files(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())

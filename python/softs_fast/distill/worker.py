@@ -80,7 +80,6 @@ class Worker:
         if worker_id is not None and (not isinstance(worker_id, int) or isinstance(worker_id, bool)):
             raise ConfigError(f"worker_id must be a whole number or None, got {worker_id!r}")
         self.worker_id = os.getpid() if worker_id is None else worker_id
-        self.slot_size = batch_config.nbytes() if slot_size == 0 and batch_config is not None else slot_size
         self.backend_endpoint = backend_endpoint
         self.control_pub_endpoint = control_pub_endpoint
         self._current = CurrentModel()
@@ -90,7 +89,7 @@ class Worker:
             [PATTERN],
             backend_endpoint,
             medium_cls,
-            self.slot_size,
+            slot_size,
             send_timeout_ms,
             batch_generator_fn=_by_product(self._current, batch_generator_fn, 1),
             fill_fn=_by_product(self._current, fill_fn, 1),
@@ -102,6 +101,7 @@ class Worker:
             allow_remote=allow_remote,
             name=f"{os.uname().nodename}:{self.worker_id}",
         )
+        self.slot_size = self._supplier.slot_size
 
     @property
     def generation(self) -> int:

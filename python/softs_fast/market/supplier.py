@@ -47,7 +47,7 @@ class Supplier:
             linear-time engine (no look-around, no back-references). Text without special characters matches itself.
         endpoint: the broker's backend.
         medium_cls: class of the clients' medium; ``medium_cls.attach(address)`` opens it.
-        slot_size: bytes of one sample.
+        slot_size: bytes of one sample; default: that of batch_config.
         send_timeout_ms: how long `start` waits for the broker, milliseconds.
         batch_generator_fn: ``batch_generator_fn(product_id, n)`` returns n samples: a list of bytes, or all n end to
             end; with a batch_config also a mapping {name: dtype [n, *shape]}.
@@ -89,8 +89,10 @@ class Supplier:
         allow_remote: bool = False,
         name: str | None = None,
     ) -> None:
+        if slot_size == 0 and batch_config is not None:
+            slot_size = batch_config.nbytes()
         if slot_size < 1:
-            raise ConfigError(f"slot_size must be at least 1, have {slot_size}")
+            raise ConfigError(f"slot_size must be at least 1, have {slot_size}; or give a batch_config")
         if not 0 <= max_wait_ms <= _MAX_WAIT_MS:
             raise ConfigError(f"max_wait_ms must be from 0 to {_MAX_WAIT_MS}, have {max_wait_ms}")
         if not 0 <= spin_us <= _MAX_SPIN_US:

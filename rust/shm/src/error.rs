@@ -27,7 +27,10 @@ pub enum SegmentError {
         name: String,
     },
     /// No room for the segment.
-    #[error("{dir} full: need {need} bytes, {free} free; use fewer or smaller slots, or make it larger")]
+    #[error(
+        "{dir} full: need {need} bytes, {free} free; use fewer or smaller slots, or make it larger (a container has 64 \
+         MiB unless it is started with --shm-size or --ipc=host)"
+    )]
     Full {
         /// Directory on the full file system.
         dir: String,

@@ -165,7 +165,7 @@ mod tests {
     const ALL: usize = 256;
     const FEW: usize = 8;
 
-    /// A stream whose rate depends on the window, observed every two milliseconds.
+    /// A stream with a rate that depends on the window, observed every two milliseconds.
     struct Stream {
         window: Window,
         now: Instant,

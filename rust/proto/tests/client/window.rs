@@ -80,7 +80,7 @@ fn a_window_that_the_user_limits_is_never_wider() {
 }
 
 #[test]
-fn a_client_whose_caches_keep_nothing_has_all_slots_on_order() {
+fn without_room_in_caches_all_slots_are_on_order() {
     let mut stream = Stream::new(|config| config.cached_slots = 0);
     assert_eq!(stream.run(20_000, |_| FAST), (ALL, ALL));
 }
