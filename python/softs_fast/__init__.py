@@ -15,6 +15,7 @@ from .errors import (
     BrokerTimeout,
     ConfigError,
     EndpointInUse,
+    FleetError,
     ForkedError,
     GeneratorFailed,
     HelloError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .catcher import ModelIOCatcher
     from .dataset import Batch, SoftDataLoader, SoftIterableDataset, make_collate_fn
     from .distill import DistillDataLoader, DistillIterableDataset, switch_model
+    from .fleet import Fleet
 
 __all__ = [
     "Batch",
@@ -61,6 +63,8 @@ __all__ = [
     "EndpointConfig",
     "EndpointInUse",
     "FilesystemMedium",
+    "Fleet",
+    "FleetError",
     "ForkedError",
     "GeneratorFailed",
     "HelloError",
@@ -119,6 +123,10 @@ def setup_logging(level: int | str = logging.INFO) -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Fleet":
+        from .fleet import Fleet
+
+        return Fleet
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -26,6 +26,7 @@ __all__ = [
     "__version__",
     "copy_rows",
     "count_change",
+    "end_after",
     "is_alive",
     "lane_stats",
     "sweep",
@@ -56,6 +57,16 @@ def is_alive(pid: int, start: int, pid_namespace: int) -> bool:
     """Whether the process of that number and start runs. A zombie does not.
 
     What cannot be determined counts as alive, as does a process of another namespace. 0 stands for the own one.
+    """
+
+def end_after(pid: int, start: int, pid_namespace: int, grace_s: float) -> None:
+    """Kill this process `grace_s` seconds after the process of that number and start has ended, without the GIL.
+
+    The segments of dead owners are removed before.
+
+    Raises:
+        ConfigError: `grace_s` is negative.
+        PeerLost: the kernel gives no descriptor of that process.
     """
 
 def count_change(memory: Any) -> None:

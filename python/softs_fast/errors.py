@@ -65,6 +65,10 @@ class ForkedError(SoftsError, RuntimeError):
     """A native handle was used after a fork; open it in the process that uses it."""
 
 
+class FleetError(SoftsError, RuntimeError):
+    """A worker of a `Fleet` failed; the text ends with its traceback or its last lines of output."""
+
+
 class HelloError(SoftsError, RuntimeError):
     """The broker refused a HELLO, or did not answer it."""
 

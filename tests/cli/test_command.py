@@ -13,7 +13,7 @@ from shell import WATCHDOG_S, Command
 import softs_fast
 from softs_fast.cli import main
 
-COMMANDS = ["broker", "stats", "top", "bench"]
+COMMANDS = ["broker", "worker", "run", "stats", "top", "bench"]
 
 
 def test_version_and_help(command: Command) -> None:
@@ -44,6 +44,11 @@ def test_each_command_explains_itself_by_examples(command: Command, name: str) -
         (["bench", "--size", "64k"], "invalid whole number value: '64k'"),
         (["broker", "--max-queue-per-product", "-1"], "-1 is not between"),
         (["broker", "--log-level", "loud"], "invalid choice: 'loud'"),
+        (["worker"], "required: MODULE:FUNCTION"),
+        (["worker", "a:b", "--count", "0"], "0 is not between 1 and 1024"),
+        (["worker", "a:b", "--gpus", "0,x"], "invalid list of devices value: '0,x'"),
+        (["worker", "a:b", "--gpus", "0,-1"], "0,-1 has a number below 0"),
+        (["run", "--", "true"], "required: --worker"),
     ],
 )
 def test_wrong_arguments(command: Command, arguments: list[str], text: str) -> None:

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 import softs_fast
 from softs_fast import mediums
+from softs_fast.market.endpoints import EndpointName, variable_of
 
 WATCHDOG_S = 50.0
 PACKAGES = ["softs_fast", "softs"]
@@ -38,13 +39,18 @@ class Programs:
         process = subprocess.Popen(
             [sys.executable, *dropin, str(script)],
             cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **self._endpoints()},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         self._running.append(process)
         return process
+
+    def _endpoints(self) -> dict[str, str]:
+        # Where the page's default paths are in this folder.
+        names: tuple[EndpointName, ...] = ("frontend", "backend", "control", "control_pub")
+        return {variable_of(name): f"ipc://{self.folder}/softs_{name}.sock" for name in names}
 
     def end(self, process: "subprocess.Popen[str]", how: int | None) -> str:
         """Wait for the end of a program, after a signal if one is given; what it wrote."""

@@ -17,6 +17,8 @@ _ENDPOINT = f"the broker's frontend, for example {_FRONTEND} or tcp://127.0.0.1:
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 #: Bytes of one sample in a bench at most.
 _MAX_SIZE = 1 << 30
+#: As in `softs_fast.fleet`, which is loaded when it is needed.
+_MAX_WORKERS = 1024
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -38,6 +40,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"softs-fast {__version__}")
     add_parser = parser.add_subparsers(metavar="COMMAND", required=True).add_parser
     _add_broker(add_parser)
+    _add_worker(add_parser)
+    _add_run(add_parser)
     _add_stats(add_parser)
     _add_top(add_parser)
     _add_bench(add_parser)
@@ -101,6 +105,61 @@ examples:
         backend=EndpointConfig.backend,
         run=_loaded("broker"),
         is_endless=lambda arguments: True,
+    )
+
+
+def _add_worker(add_parser: _AddParser) -> None:
+    parser = _command(
+        add_parser,
+        "worker",
+        "run workers of a broker until SIGINT or SIGTERM, or until the leader stops them",
+        """\
+examples:
+  softs-fast worker teachers:make_worker
+  softs-fast worker my.package.teachers:make_worker --count 4 --gpus 0,1
+
+The function is called in each process and returns a Worker or a Supplier. Without endpoints of its own, and without
+options, it connects to the broker that SOFTS_FAST_BACKEND and SOFTS_FAST_CONTROL_PUB name.""",
+    )
+    parser.add_argument("factory", metavar="MODULE:FUNCTION", help="returns a worker that is not started")
+    _add_count_and_gpus(parser)
+    parser.add_argument("--backend", metavar="ENDPOINT", help="the broker's endpoint for suppliers")
+    parser.add_argument("--control-pub", metavar="ENDPOINT", help="where the broker announces models")
+    parser.set_defaults(run=_loaded("worker"), is_endless=lambda arguments: True)
+
+
+def _add_run(add_parser: _AddParser) -> None:
+    parser = _command(
+        add_parser,
+        "run",
+        "run a command beside a broker and workers of its own",
+        """\
+examples:
+  softs-fast run --worker teachers:make_worker --count 4 -- python train.py
+  softs-fast run --worker teachers:make_worker --gpus 0,1 -- torchrun --nproc-per-node 2 train.py
+
+The command starts when all workers serve, and finds the broker by SOFTS_FAST_FRONTEND, SOFTS_FAST_CONTROL and
+SOFTS_FAST_CONTROL_PUB: the defaults of StudentClient and DistillIterableDataset. Its exit status is that of this one.""",
+    )
+    parser.add_argument(
+        "--worker", required=True, metavar="MODULE:FUNCTION", help="returns a worker that is not started"
+    )
+    _add_count_and_gpus(parser)
+    parser.add_argument(
+        "script", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command to run"
+    )
+    parser.set_defaults(run=_loaded("run"), is_endless=lambda arguments: False)
+
+
+def _add_count_and_gpus(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--count", type=_workers, default=1, metavar="N", help="worker processes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--gpus", type=_devices, metavar="I,J", help="devices, of which worker i sees only one, in turn"
+    )
+    parser.add_argument(
+        "--log-level", choices=_LOG_LEVELS, default="warning", help="what to log (default: %(default)s)"
     )
 
 
@@ -217,6 +276,17 @@ def _count(text: str) -> int:
     return _whole_number(text, 0xFFFF_FFFF)
 
 
+def _workers(text: str) -> int:
+    return _whole_number(text, _MAX_WORKERS)
+
+
+def _devices(text: str) -> list[int]:
+    devices = [int(part) for part in text.split(",")]
+    if min(devices) < 0:
+        raise argparse.ArgumentTypeError(f"{text} has a number below 0")
+    return devices
+
+
 def _size(text: str) -> int:
     return _whole_number(text, _MAX_SIZE)
 
@@ -230,4 +300,5 @@ def _whole_number(text: str, most: int) -> int:
 
 # argparse names the type of an argument that is no number at all.
 _seconds.__name__ = "number of seconds"
-_count.__name__ = _size.__name__ = "whole number"
+_count.__name__ = _size.__name__ = _workers.__name__ = "whole number"
+_devices.__name__ = "list of devices"

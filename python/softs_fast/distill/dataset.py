@@ -13,7 +13,7 @@ from ..loader.endless_loader import EndlessDataLoader
 from ..loader.stream_options import StreamOptions
 from ..market import Client, ShmMedium
 from ..market import Medium as MarketMedium
-from ..market.protocol import EndpointConfig
+from ..market.endpoints import default_endpoint
 from ..mediums import Medium, market_medium
 from .model import check_rank
 from .orders import StudentOrders
@@ -60,7 +60,7 @@ class DistillIterableDataset(EndlessDataset):
         generation_value: Any,
         slot_count: int,
         batch_config: BatchConfig,
-        frontend_endpoint: str = EndpointConfig.frontend,
+        frontend_endpoint: str | None = None,
         max_retries: int = 10,
         retry_delay: float = 0.01,
         *,
@@ -87,7 +87,7 @@ class DistillIterableDataset(EndlessDataset):
         self._product = product
         super().__init__(
             product,
-            frontend_endpoint,
+            frontend_endpoint or default_endpoint("frontend"),
             batch_config,
             medium_cls,
             StreamOptions(

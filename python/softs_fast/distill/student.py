@@ -15,7 +15,7 @@ from ..errors import BrokerTimeout, HelloError, SampleTimeout
 from ..loader.fork_locks import renewed_in_forks
 from ..market import Medium as MarketMedium
 from ..market import ShmMedium
-from ..market.protocol import ControlEndpoints, EndpointConfig
+from ..market.endpoints import default_endpoint
 from ..mediums import Medium, market_medium
 from .model import NO_MODEL, Model, check_model_id, check_rank, encode_model_cfg, product_of
 from .model_listener import ModelListener, model_of
@@ -82,7 +82,8 @@ class StudentClient:
         student_rank: 0 is the leader. Each rank can be taken by one live student.
         slot_count: samples that can be on order, finished, or in use at a time.
         batch_config: layout of a sample.
-        frontend_endpoint: the broker's frontend.
+        frontend_endpoint: the broker's frontend; default, as for the next two: that of the environment (of a process that
+            `Fleet` or ``softs-fast run`` has started), or else a path in /tmp.
         control_endpoint: the broker's endpoint for students, by which the leader sets the model.
         control_pub_endpoint: where the broker announces the model, for `start_sub_listener`.
         medium: memory for samples, one of `softs_fast.mediums` or your own, with slot_count slots of
@@ -103,9 +104,9 @@ class StudentClient:
         student_rank: int,
         slot_count: int,
         batch_config: BatchConfig,
-        frontend_endpoint: str = EndpointConfig.frontend,
-        control_endpoint: str = ControlEndpoints.control,
-        control_pub_endpoint: str = ControlEndpoints.control_pub,
+        frontend_endpoint: str | None = None,
+        control_endpoint: str | None = None,
+        control_pub_endpoint: str | None = None,
         *,
         medium: Medium | None = None,
         medium_cls: type[MarketMedium] = ShmMedium,
@@ -115,8 +116,8 @@ class StudentClient:
     ) -> None:
         self.student_rank = check_rank(student_rank)
         self.batch_config = batch_config
-        self.control_endpoint = control_endpoint
-        self.control_pub_endpoint = control_pub_endpoint
+        self.control_endpoint = control_endpoint or default_endpoint("control")
+        self.control_pub_endpoint = control_pub_endpoint or default_endpoint("control_pub")
         self.send_timeout_ms = send_timeout_ms
         self._generation_value = new_generation_value()
         self._changed = Condition()
@@ -135,7 +136,7 @@ class StudentClient:
         self._reader: Any = None
         n_bytes = batch_config.nbytes()
         self._client = StudentOrders(
-            frontend_endpoint,
+            frontend_endpoint or default_endpoint("frontend"),
             medium_cls if medium is None else _factory(market_medium(medium, slot_count, n_bytes)),
             n_bytes,
             slot_count,

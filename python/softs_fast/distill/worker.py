@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..market import FilesystemMedium, Medium, ShmMedium, Supplier
-from ..market.protocol import ControlEndpoints, EndpointConfig
+from ..market.endpoints import default_endpoint
 from .generator_adapters import CurrentModel, OrderRefused, by_product
 from .model import PATTERN, Model
 from .model_listener import ModelListener
@@ -37,8 +37,9 @@ class Worker:
             exactly slot_size; with a batch_config also a mapping {name: dtype [*shape]} of tensors or arrays.
             `model_cfg` is one dict for all calls, or None.
         slot_size: bytes of one sample; default: that of batch_config.
-        backend_endpoint: the broker's backend.
-        control_pub_endpoint: where the broker announces models.
+        backend_endpoint: the broker's backend; default: that of the fleet which this process belongs to, or else a path
+            in /tmp.
+        control_pub_endpoint: where the broker announces models; default: as for backend_endpoint.
         worker_id: a number for logs and errors; default: the process number.
         batch_generator_fn: ``batch_generator_fn(model_id, model_cfg, n)`` returns n samples for one student: a list of
             bytes, or all n end to end; with a batch_config also a mapping {name: dtype [n, *shape]}.
@@ -62,8 +63,8 @@ class Worker:
         self,
         generator_fn: Callable[..., Any] | None = None,
         slot_size: int = 0,
-        backend_endpoint: str = EndpointConfig.backend,
-        control_pub_endpoint: str = ControlEndpoints.control_pub,
+        backend_endpoint: str | None = None,
+        control_pub_endpoint: str | None = None,
         worker_id: int | None = None,
         *,
         batch_generator_fn: Callable[..., Any] | None = None,
@@ -80,14 +81,14 @@ class Worker:
         if worker_id is not None and (not isinstance(worker_id, int) or isinstance(worker_id, bool)):
             raise ConfigError(f"worker_id must be a whole number or None, got {worker_id!r}")
         self.worker_id = os.getpid() if worker_id is None else worker_id
-        self.backend_endpoint = backend_endpoint
-        self.control_pub_endpoint = control_pub_endpoint
+        self.backend_endpoint = backend_endpoint or default_endpoint("backend")
+        self.control_pub_endpoint = control_pub_endpoint or default_endpoint("control_pub")
         self._current = CurrentModel()
         self._listener: ModelListener | None = None
         self._supplier = _WorkerSupplier(
             _by_product(self._current, generator_fn, 0),
             [PATTERN],
-            backend_endpoint,
+            self.backend_endpoint,
             medium_cls,
             slot_size,
             send_timeout_ms,
@@ -159,9 +160,13 @@ class Worker:
         """
         self.start()
         try:
-            self._supplier.wait()
+            self.wait()
         finally:
             self.stop()
+
+    def wait(self) -> None:
+        """Block until the worker has stopped; return at once if it is not running."""
+        self._supplier.wait()
 
     def stop(self) -> None:
         """Disconnect from the broker, waiting up to 2 s for a running call of the generator. Idempotent.

@@ -12,6 +12,7 @@ from .. import _core
 from ..configs import BatchConfig
 from ..errors import ConfigError, HelloError
 from .device_output import DeviceOutput
+from .endpoints import variable_of
 from .generators import Generator, make_generator
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums.segment import SegmentMedium
@@ -45,7 +46,7 @@ class Supplier:
             may be assigned while the supplier runs.
         product_ids: patterns of the products it can make: regular expressions matched with the whole product id, by a
             linear-time engine (no look-around, no back-references). Text without special characters matches itself.
-        endpoint: the broker's backend.
+        endpoint: the broker's backend; it may be left out in a process of a `Fleet`, which SOFTS_FAST_BACKEND tells it.
         medium_cls: class of the clients' medium; ``medium_cls.attach(address)`` opens it.
         slot_size: bytes of one sample; default: that of batch_config.
         send_timeout_ms: how long `start` waits for the broker, milliseconds.
@@ -103,6 +104,7 @@ class Supplier:
                 raise ConfigError(
                     f"the weight of {pattern!r} must be from 1 to {_MAX_WEIGHT}, have {weight!r}"
                 )
+        endpoint = endpoint or os.environ.get(variable_of("backend"), "")
         self._output = _device_output(medium_cls, batch_config, slot_size)
         self._generator = make_generator(
             generator_fn,

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use softs_shm::{Identity, ProcessToken, is_process_alive, start_of};
@@ -22,6 +23,21 @@ pub(crate) fn this_process(py: Python<'_>) -> PyResult<(u32, u64, u64)> {
 #[pyfunction]
 pub(crate) fn is_alive(pid: u32, start: u64, pid_namespace: u64) -> bool {
     is_process_alive(pid, start, pid_namespace)
+}
+
+#[pyfunction]
+pub(crate) fn end_after(
+    py: Python<'_>,
+    pid: u32,
+    start: u64,
+    pid_namespace: u64,
+    grace_s: f64,
+) -> PyResult<()> {
+    let process = Identity { pid, start: start as u32, pid_ns: pid_namespace };
+    let grace = Duration::try_from_secs_f64(grace_s)
+        .map_err(|_| raise(py, "ConfigError", format!("grace_s must be at least 0, have {grace_s}")))?;
+    softs_net::end_after(&process, grace)
+        .map_err(|error| raise(py, "PeerLost", format!("cannot wait for the end of process {pid}: {error}")))
 }
 
 /// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to

@@ -1,6 +1,7 @@
 //! Threads that serve many connections: their event loop, their tables, their log.
 
 pub(crate) mod connection_table;
+mod end_after;
 pub(crate) mod event_loop;
 pub(crate) mod log_queue;
 pub(crate) mod mutex;
@@ -8,3 +9,5 @@ mod peer;
 pub(crate) mod server_machine;
 pub(crate) mod server_state;
 pub(crate) mod server_thread;
+
+pub use end_after::end_after;

@@ -1,0 +1,247 @@
+"""The fleet: a broker and its workers in one `with` block."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..configs import BatchConfig
+from ..distill import StudentClient, Worker
+from ..errors import ConfigError, FleetError
+from ..market import Broker, BrokerStats, EndpointConfig, ShmMedium, Supplier
+from ..market.endpoints import EndpointName, variable_of
+from .restarts import RestartPolicy
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from ..loader.soft_loader import SoftDataLoader
+
+__all__ = ["Fleet", "FleetEndpoints"]
+
+_MAX_WORKERS = 1024
+
+
+@dataclass(frozen=True)
+class FleetEndpoints:
+    """The endpoints of a fleet's broker; `StudentClient` and `Worker` take them by these names plus ``_endpoint``."""
+
+    frontend: str
+    backend: str
+    control: str
+    control_pub: str
+
+    def as_environment(self) -> dict[str, str]:
+        """Return the variables by which other processes find the broker."""
+        names: tuple[EndpointName, ...] = ("frontend", "backend", "control", "control_pub")
+        return {variable_of(name): getattr(self, name) for name in names}
+
+
+class Fleet:
+    """A broker in a private folder and worker processes that serve it, for the time of a ``with`` block.
+
+        def make_worker():
+            return sf.Worker(batch_generator_fn=generate, batch_config=config)
+
+        if __name__ == "__main__":
+            with sf.Fleet(make_worker, count=4) as fleet:
+                student = fleet.student(slot_count=64, batch_config=config)
+
+    The block begins when all workers serve. What a worker prints appears on standard error after its name. A worker
+    that fails later is started again, after a pause that doubles from 0.5 s to 30 s; one that has failed `max_restarts`
+    times in a row is given up, and the block raises that at its end. A worker that the leader stops is not started
+    again.
+
+    The broker, the workers and their segments end with the block, and with this process, even if it is killed: within
+    about a second then.
+
+    Args:
+        make_worker: called in each process without arguments; returns a `Worker` or a `Supplier` that is not started.
+            Without endpoints of its own it connects to this fleet. It must be importable there: a function of a module,
+            or of a script that calls `Fleet` under ``if __name__ == "__main__":``, or a `functools.partial` of one.
+        count: how many workers, 1 to 1024.
+        gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``, by CUDA_VISIBLE_DEVICES.
+        start_timeout_s: how long the start of the block waits for the workers.
+        max_restarts: failures in a row after which a worker is given up.
+
+    Raises:
+        ConfigError: an argument is out of range, or `make_worker` cannot be imported by another process.
+    """
+
+    def __init__(
+        self,
+        make_worker: Callable[[], Worker | Supplier],
+        count: int = 1,
+        *,
+        gpus: Sequence[int] | None = None,
+        start_timeout_s: float = 120.0,
+        max_restarts: int = 5,
+    ) -> None:
+        _check_count(count)
+        if not callable(make_worker):
+            raise ConfigError(f"make_worker must be a function, got {type(make_worker).__name__}")
+        try:
+            pickle.dumps(make_worker)
+        except Exception as error:
+            raise ConfigError(
+                f"make_worker cannot be imported by another process; make it a function of a module: {error}"
+            ) from error
+        if gpus is not None and (not gpus or not all(_is_number(gpu) for gpu in gpus)):
+            raise ConfigError(f"gpus must be numbers of devices, at least one, got {list(gpus)!r}")
+        if max_restarts < 0:
+            raise ConfigError(f"max_restarts must be at least 0, got {max_restarts}")
+        if start_timeout_s <= 0:
+            raise ConfigError(f"start_timeout_s must be more than 0, got {start_timeout_s}")
+        self.count = count
+        self._make_workers = functools.partial(
+            Workers,
+            make_worker,
+            gpus=gpus,
+            policy=RestartPolicy(max_restarts=max_restarts),
+            start_timeout_s=start_timeout_s,
+        )
+        self._parts: _Parts | None = None
+
+    def start(self) -> None:
+        """Start the broker and the workers, and wait until all serve; ``with`` calls it.
+
+        Raises:
+            FleetError: a worker failed before it served, with its traceback, or they took too long; or this fleet was
+                closed.
+        """
+        if self._parts is not None:
+            self._started()
+            return
+        self._parts = _Parts.start(self._make_workers)
+        # Also if the block is never left, or there is none.
+        self._end = weakref.finalize(self, self._parts.close)
+        try:
+            self.scale(self.count)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers and the broker; idempotent, and the end of the ``with`` block. It cannot start again."""
+        if self._parts is not None:
+            self._end()
+
+    def scale(self, count: int) -> None:
+        """Have so many workers from now on, and wait until all serve. Those with the largest numbers end first.
+
+        Raises:
+            ConfigError: `count` is out of range.
+            FleetError: a worker failed before it served, or the fleet was not started.
+        """
+        _check_count(count)
+        self._started().workers.scale(count)
+        self.count = count
+
+    @property
+    def endpoints(self) -> FleetEndpoints:
+        """Where the broker is.
+
+        Raises:
+            FleetError: the fleet was not started.
+        """
+        return self._started().endpoints
+
+    def wait(self) -> None:
+        """Block until no worker runs or will start again, for example because the leader has stopped them."""
+        self._started().workers.wait()
+
+    def stats(self) -> BrokerStats:
+        """What the broker counts; see `Broker.stats`."""
+        return self._started().broker.stats
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each worker by its name: starting, serving, pausing, ended or given up."""
+        return self._started().workers.states()
+
+    def loader(self, product_id: str, batch_config: BatchConfig, **arguments: Any) -> SoftDataLoader:
+        """Return a `SoftDataLoader` of a product of this fleet; for suppliers. `arguments` are those of that class."""
+        from ..loader.soft_loader import SoftDataLoader
+
+        arguments = {"medium_cls": ShmMedium, **arguments}
+        return SoftDataLoader(product_id, self.endpoints.frontend, batch_config, **arguments)
+
+    def student(
+        self, slot_count: int, batch_config: BatchConfig, rank: int = 0, **arguments: Any
+    ) -> StudentClient:
+        """Return a `StudentClient` of this fleet; `arguments` are those of that class."""
+        places = {
+            f"{name}_endpoint": getattr(self.endpoints, name)
+            for name in ("frontend", "control", "control_pub")
+        }
+        return StudentClient(rank, slot_count, batch_config, **{**places, **arguments})
+
+    def __enter__(self) -> Fleet:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lost = None if self._parts is None else self._parts.workers.error()
+        self.close()
+        if lost is not None and kind is None:
+            raise FleetError(lost)
+
+    def _started(self) -> _Parts:
+        if self._parts is None or not self._end.alive:
+            raise FleetError("the fleet is not running: use it within its with block; it cannot start again")
+        return self._parts
+
+
+@dataclass
+class _Parts:
+    """What runs while a fleet runs."""
+
+    folder: Path
+    endpoints: FleetEndpoints
+    broker: Broker
+    workers: Workers
+    #: The process that started it.
+    pid: int
+
+    @classmethod
+    def start(cls, make_workers: Callable[[Mapping[str, str]], Workers]) -> _Parts:
+        folder = Path(tempfile.mkdtemp(prefix="softs-"))
+        places = (f"ipc://{folder}/{name}" for name in ("frontend", "backend", "control", "control_pub"))
+        endpoints = FleetEndpoints(*places)
+        broker = Broker(
+            EndpointConfig(endpoints.frontend, endpoints.backend),
+            control_endpoint=endpoints.control,
+            control_pub_endpoint=endpoints.control_pub,
+        )
+        try:
+            broker.start()
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+        return cls(folder, endpoints, broker, make_workers(endpoints.as_environment()), os.getpid())
+
+    def close(self) -> None:
+        if os.getpid() != self.pid:
+            return  # a fork: the fleet is that of the parent
+        self.workers.close()
+        self.broker.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _check_count(count: int) -> None:
+    if not _is_number(count) or not 1 <= count <= _MAX_WORKERS:
+        raise ConfigError(f"count must be a number from 1 to {_MAX_WORKERS}, got {count!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

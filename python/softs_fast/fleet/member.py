@@ -1,0 +1,158 @@
+"""One worker of a fleet, as the fleet sees it: its process, its pipes, and how its last run ended."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from .. import _core
+from .restarts import Restarts
+from .worker_process import END, FAILED, SERVES, serve
+
+__all__ = ["Member", "State"]
+
+State = Literal["starting", "serving", "pausing", "ended", "given up"]
+#: Lines of output that an error shows where there is no traceback.
+_N_LAST_LINES = 20
+_READ_BYTES = 1 << 16
+#: Why a process may end before it could say why.
+_SILENT = (
+    ", before it called make_worker; its own message is above. A script that is imported by its workers must start "
+    'the fleet under if __name__ == "__main__":'
+)
+
+
+class Member:
+    """A worker process. Only the thread of the supervisor uses it, but for its state, which others may read.
+
+    Args:
+        name: precedes each line that it prints.
+        make_worker: called in the process.
+        environment: variables that are set there.
+        restarts: decides whether it starts again.
+    """
+
+    def __init__(
+        self, name: str, make_worker: Callable[[], Any], environment: Mapping[str, str], restarts: Restarts
+    ) -> None:
+        self.name = name
+        self.state: State = "starting"
+        #: How the last run failed.
+        self.error = ""
+        self.restarts = restarts
+        self.has_served = False
+        #: Whether it was told to end.
+        self.is_ending = False
+        #: When it was started, when it began to serve, when it is to start again, or when it is to be killed:
+        #: `time.monotonic()`.
+        self.since = 0.0
+        self._arguments = (make_worker, dict(environment))
+        self._last_lines: deque[str] = deque(maxlen=_N_LAST_LINES)
+        self._unfinished = b""
+        #: As `multiprocessing.Process`; None while it does not run.
+        self.process: Any = None
+        self.pipe: Connection | None = None
+        self.output: Connection | None = None
+
+    def start(self, now: float) -> None:
+        """Start the process. Raises what `multiprocessing` raises, for example OSError where there is no memory."""
+        context = multiprocessing.get_context("spawn")
+        arguments = (*self._arguments, _core.this_process())
+        self.pipe, pipe = context.Pipe()
+        self.output, output = context.Pipe(duplex=False)
+        self._last_lines.clear()
+        self.state, self.error, self.since = "starting", "", now
+        process = context.Process(
+            target=serve, args=(*arguments, pipe, output), name=f"softs-{self.name}", daemon=True
+        )
+        try:
+            process.start()
+        finally:
+            pipe.close()
+            output.close()
+        self.process = process
+
+    @property
+    def sources(self) -> list[Any]:
+        """What to wait for: its messages, its output, its end."""
+        ended = [] if self.process is None else [self.process.sentinel]
+        return [one for one in (self.pipe, self.output) if one is not None] + ended
+
+    def read_message(self, now: float) -> None:
+        """Read what the process has sent: that it serves, or why it does not."""
+        if self.pipe is None:
+            return
+        try:
+            message = self.pipe.recv_bytes()
+        except (EOFError, OSError):
+            self._close("pipe")
+            return
+        if message == SERVES:
+            self.state, self.has_served, self.since = "serving", True, now
+        elif message.startswith(FAILED):
+            self.error = message.removeprefix(FAILED).decode()
+
+    def read_output(self) -> None:
+        """Print what the process has printed, line by line, with its name."""
+        if self.output is None:
+            return
+        try:
+            data = os.read(self.output.fileno(), _READ_BYTES)
+        except OSError:
+            data = b""
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        if not data:
+            self._close("output")
+            lines, self._unfinished = [self._unfinished] if self._unfinished else [], b""
+        for line in lines:
+            text = line.decode(errors="backslashreplace")
+            self._last_lines.append(text)
+            print(f"[{self.name}] {text}", file=sys.stderr, flush=True)
+
+    def reap(self, now: float) -> bool:
+        """Note that the process has ended; whether it has ended by itself after it had served, without an error."""
+        process = self.process
+        if process is None:
+            return True
+        process.join()
+        while self.output is not None and self.output.poll():
+            self.read_output()
+        while self.pipe is not None and self.pipe.poll():
+            self.read_message(now)
+        self._close("pipe")
+        self._close("output")
+        status = process.exitcode or 0
+        process.close()
+        self.process = None
+        if status == 0 and self.state == "serving":
+            return True
+        if not self.error:
+            why = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            where = "" if self._last_lines or self.state == "serving" else _SILENT
+            self.error = "\n".join([f"its process ended: {why}{where}", *self._last_lines])
+        return False
+
+    def end(self) -> None:
+        """Tell the process to end."""
+        if self.pipe is not None:
+            with contextlib.suppress(OSError):  # it has ended already
+                self.pipe.send_bytes(END)
+        self._close("pipe")
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self.process is not None:
+            self.process.kill()
+
+    def _close(self, which: Literal["pipe", "output"]) -> None:
+        connection: Connection | None = getattr(self, which)
+        if connection is not None:
+            connection.close()
+            setattr(self, which, None)

@@ -1,0 +1,209 @@
+"""Starts the workers of a fleet, watches them, starts again those that fail, and ends them: one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing import connection
+from typing import Any
+
+from ..errors import FleetError
+from .member import Member
+from .restarts import RestartPolicy, Restarts
+
+__all__ = ["Supervisor"]
+
+logger = logging.getLogger(__name__)
+
+#: A worker that was told to end is killed after this time, seconds. Its own limit is shorter.
+_END_S = 3.0
+
+
+class Supervisor:
+    """The workers of a fleet, numbered from 0.
+
+    Args:
+        make_worker: called in each process.
+        environment_of: variables of worker i.
+        policy: when a worker that has failed starts again. One that fails before it has ever served does not.
+    """
+
+    def __init__(
+        self,
+        make_worker: Callable[[], Any],
+        environment_of: Callable[[int], Mapping[str, str]],
+        policy: RestartPolicy,
+    ) -> None:
+        self._make_worker = make_worker
+        self._environment_of = environment_of
+        self._policy = policy
+        self._changed = threading.Condition()
+        self._wanted = 0
+        self._is_closing = False
+        #: By number; those beyond the wanted ones are ending.
+        self._members: dict[int, Member] = {}
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="softs-fleet", daemon=True)
+        self._thread.start()
+
+    def scale(self, n_workers: int, timeout_s: float, progress: Callable[[int], None]) -> None:
+        """Have so many workers, and wait until all of them serve.
+
+        Args:
+            n_workers: how many.
+            timeout_s: for the wait.
+            progress: called about every second with the number of those that serve.
+
+        Raises:
+            FleetError: one failed before it served, or some took too long.
+        """
+        with self._changed:
+            self._wanted = n_workers
+        self._wake()
+        give_up = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                if self._is_closing:
+                    raise FleetError("the fleet has ended")
+                present = [self._members.get(number) for number in range(n_workers)]
+                members = [member for member in present if member is not None]
+                failed = next((member for member in members if member.state == "given up"), None)
+                if failed is not None:
+                    raise FleetError(f"{failed.name} failed: {failed.error}")
+                n_serving = sum(member.state in ("serving", "ended") for member in members)
+                if n_serving == n_workers and len(self._members) == n_workers:
+                    return
+                if time.monotonic() >= give_up:
+                    raise FleetError(f"{n_serving} of {n_workers} workers serve after {timeout_s:g} s")
+                progress(n_serving)
+                self._changed.wait(1.0)
+
+    def states(self) -> dict[str, str]:
+        """The state of each worker, by its name."""
+        with self._changed:
+            return {member.name: member.state for _, member in sorted(self._members.items())}
+
+    def wait(self) -> None:
+        """Block until no worker runs or will start again."""
+        with self._changed:
+            while not self._is_closing and not all(
+                member.state in ("ended", "given up") for member in self._members.values()
+            ):
+                # In slices, so that signals are handled.
+                self._changed.wait(1.0)
+
+    def error(self) -> str | None:
+        """Why a worker was given up; None: none was."""
+        with self._changed:
+            lost = [one for one in self._members.values() if one.state == "given up"]
+            return f"{lost[0].name} failed: {lost[0].error}" if lost else None
+
+    def close(self) -> None:
+        """End all workers and wait until their processes have ended. Idempotent."""
+        with self._changed:
+            self._is_closing = True
+        self._wake()
+        self._thread.join()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # the thread has ended
+            os.write(self._wake_write, b"x")
+
+    # -- in the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._step():
+                pass
+        finally:
+            with self._changed:
+                self._is_closing = True
+                for member in self._members.values():
+                    member.end()
+                    member.kill()
+                self._changed.notify_all()
+            read, write = self._wake_read, self._wake_write
+            self._wake_read = self._wake_write = -1
+            os.close(read)
+            os.close(write)
+
+    def _step(self) -> bool:
+        """Do what is due, then wait for the next event; whether all is over."""
+        now = time.monotonic()
+        with self._changed:
+            self._start_and_end(now)
+            self._changed.notify_all()
+            if self._is_closing and not self._members:
+                return True
+            sources = {source: member for member in self._members.values() for source in member.sources}
+            members = self._members.values()
+            deadlines = [one.since for one in members if one.state == "pausing" or one.is_ending]
+        timeout_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        ready = connection.wait([self._wake_read, *sources], timeout_s)
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+        with self._changed:
+            for source in ready:
+                member = sources.get(source)
+                if member is not None:
+                    self._handle(member, source)
+        return False
+
+    def _handle(self, member: Member, source: Any) -> None:
+        if source is member.output:
+            member.read_output()
+        elif source is member.pipe:
+            member.read_message(time.monotonic())
+        elif member.process is not None and source == member.process.sentinel:
+            self._ended(member)
+
+    def _ended(self, member: Member) -> None:
+        now = time.monotonic()
+        has_ended_well = member.reap(now)
+        if member.is_ending:
+            return
+        if has_ended_well:
+            member.state = "ended"
+            logger.info("%s has ended", member.name)
+            return
+        served_s = now - member.since if member.state == "serving" else 0.0
+        pause_s = member.restarts.pause_after(served_s) if member.has_served else None
+        if pause_s is None:
+            member.state = "given up"
+            logger.error("%s failed and is not started again: %s", member.name, member.error)
+            return
+        member.state, member.since = "pausing", now + pause_s
+        logger.warning("%s failed and starts again in %.1f s: %s", member.name, pause_s, member.error)
+
+    def _start_and_end(self, now: float) -> None:
+        wanted = 0 if self._is_closing else self._wanted
+        for number, member in list(self._members.items()):
+            if number >= wanted and not member.is_ending:
+                member.is_ending, member.since = True, now + _END_S
+                member.end()
+            if not member.is_ending:
+                if member.state == "pausing" and now >= member.since:
+                    self._start(member, now)
+            elif member.process is None:
+                del self._members[number]
+            elif now >= member.since:
+                member.since = now + _END_S
+                member.kill()
+        for number in range(wanted):
+            if number not in self._members:
+                environment = self._environment_of(number)
+                member = Member(f"worker {number}", self._make_worker, environment, Restarts(self._policy))
+                self._members[number] = member
+                self._start(member, now)
+
+    def _start(self, member: Member, now: float) -> None:
+        try:
+            member.start(now)
+        except Exception as error:
+            # No memory, no descriptor, or a function that cannot be sent to another process.
+            member.state, member.error = "given up", f"its process cannot start: {error}"
+            logger.exception("%s cannot start", member.name)

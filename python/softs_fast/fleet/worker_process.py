@@ -1,0 +1,101 @@
+"""What a process of a fleet runs: it makes its worker, reports that it serves, and ends with its fleet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+from .. import _core
+from ..distill import Worker
+from ..errors import ConfigError
+from ..market import Supplier
+
+__all__ = ["END", "FAILED", "SERVES", "serve"]
+
+#: What is sent to the fleet: that the worker serves, or this and a traceback; and what the fleet sends.
+SERVES, FAILED, END = b"serves", b"failed\n", b"end"
+#: So long after its fleet was killed a process may still run, seconds.
+_GRACE_S = 1.0
+
+
+class _Service(Protocol):
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def wait(self) -> None: ...
+
+
+def serve(
+    make_worker: Callable[[], Worker | Supplier],
+    environment: Mapping[str, str],
+    fleet: tuple[int, int, int],
+    pipe: Connection,
+    output: Connection,
+) -> None:
+    """Serve until the worker stops by itself or the fleet ends, whichever comes first.
+
+    Args:
+        make_worker: returns the worker, not started.
+        environment: variables that are set before it is called.
+        fleet: the process of the fleet, as `_core.this_process` names it.
+        pipe: between the fleet and this process.
+        output: receives what is printed.
+    """
+    # Ctrl-C in a terminal is sent to this process too; the fleet ends it in good order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(environment)
+    for standard in (1, 2):
+        os.dup2(output.fileno(), standard)
+    output.close()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    _core.end_after(*fleet, _GRACE_S)
+    try:
+        worker: _Service = _made_by(make_worker)
+        worker.start()
+    except BaseException:
+        _report(pipe, FAILED + traceback.format_exc().encode(errors="backslashreplace"))
+        sys.exit(1)
+    _report(pipe, SERVES)
+    is_orphan = threading.Event()
+    arguments = (worker, pipe, is_orphan)
+    threading.Thread(target=_stop_with_the_fleet, args=arguments, name="softs-fleet", daemon=True).start()
+    worker.wait()
+    worker.stop()
+    if is_orphan.is_set():
+        _sweep_after(fleet)
+
+
+def _report(pipe: Connection, message: bytes) -> None:
+    with contextlib.suppress(OSError):  # the fleet has ended
+        pipe.send_bytes(message)
+
+
+def _made_by(make_worker: Callable[[], Worker | Supplier]) -> Worker | Supplier:
+    worker = make_worker()
+    if not isinstance(worker, Worker | Supplier):
+        name = getattr(make_worker, "__qualname__", str(make_worker))
+        raise ConfigError(f"{name}() returned {type(worker).__name__}; it must return a Worker or a Supplier")
+    return worker
+
+
+def _stop_with_the_fleet(worker: _Service, pipe: Connection, is_orphan: threading.Event) -> None:
+    try:
+        pipe.recv_bytes()
+    except (EOFError, OSError):
+        is_orphan.set()
+    worker.stop()
+
+
+def _sweep_after(fleet: tuple[int, int, int]) -> None:
+    """Remove the segments of the fleet's process, which was killed; its last descriptor may not be closed yet."""
+    while _core.is_alive(*fleet):
+        time.sleep(0.01)
+    _core.sweep()

@@ -1,0 +1,86 @@
+"""The worker processes of a broker that runs elsewhere, or of a fleet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .restarts import RestartPolicy
+from .supervisor import Supervisor
+
+__all__ = ["Workers"]
+
+#: A start that takes longer shows its progress.
+_QUIET_S = 2.0
+
+
+class Workers:
+    """Worker processes, for the time of a ``with`` block; `Fleet` has a broker besides.
+
+    Args:
+        make_worker: called in each process; returns a `Worker` or a `Supplier` that is not started.
+        environment: variables that are set in each process before.
+        gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``.
+        policy: when a worker that has failed is started again.
+        start_timeout_s: how long `scale` waits.
+    """
+
+    def __init__(
+        self,
+        make_worker: Callable[[], Any],
+        environment: Mapping[str, str],
+        gpus: Sequence[int] | None = None,
+        policy: RestartPolicy | None = None,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        self._environment = dict(environment)
+        self._gpus = None if gpus is None else list(gpus)
+        self._start_timeout_s = start_timeout_s
+        self._supervisor = Supervisor(make_worker, self._environment_of, policy or RestartPolicy())
+
+    def scale(self, count: int) -> None:
+        """Have so many workers from now on, and wait until all serve.
+
+        Raises:
+            FleetError: a worker failed before it served, or they took too long.
+        """
+        began = shown = time.monotonic()
+
+        def progress(n_serving: int) -> None:
+            nonlocal shown
+            now = time.monotonic()
+            if now - began >= _QUIET_S and now - shown >= 1:
+                shown = now
+                text = f"{n_serving} of {count} workers serve after {now - began:.0f} s"
+                print(text, file=sys.stderr, flush=True)
+
+        self._supervisor.scale(count, self._start_timeout_s, progress)
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each worker by its name: starting, serving, pausing, ended or given up."""
+        return self._supervisor.states()
+
+    def error(self) -> str | None:
+        """Return why a worker was given up; None: none was."""
+        return self._supervisor.error()
+
+    def wait(self) -> None:
+        """Block until no worker runs or will start again."""
+        self._supervisor.wait()
+
+    def close(self) -> None:
+        """End the processes, and wait for their end; at most about 3 s. Idempotent."""
+        self._supervisor.close()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+    def _environment_of(self, number: int) -> dict[str, str]:
+        gpus = self._gpus
+        gpu = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": str(gpus[number % len(gpus)])}
+        return self._environment | gpu

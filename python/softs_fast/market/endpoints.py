@@ -1,0 +1,29 @@
+"""Where a broker is if no argument names it: the environment, then softs' paths in /tmp."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from .protocol import ControlEndpoints, EndpointConfig
+
+__all__ = ["EndpointName", "default_endpoint", "variable_of"]
+
+EndpointName = Literal["frontend", "backend", "control", "control_pub"]
+
+_DEFAULTS: dict[EndpointName, str] = {
+    "frontend": EndpointConfig.frontend,
+    "backend": EndpointConfig.backend,
+    "control": ControlEndpoints.control,
+    "control_pub": ControlEndpoints.control_pub,
+}
+
+
+def variable_of(name: EndpointName) -> str:
+    """Return the environment variable of an endpoint, such as SOFTS_FAST_FRONTEND."""
+    return f"SOFTS_FAST_{name.upper()}"
+
+
+def default_endpoint(name: EndpointName) -> str:
+    """Return the endpoint that the environment names, or softs' default."""
+    return os.environ.get(variable_of(name)) or _DEFAULTS[name]

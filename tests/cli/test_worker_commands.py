@@ -1,0 +1,137 @@
+"""``softs-fast worker`` and ``softs-fast run``."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import factories
+import pytest
+from segments import made_by
+from shell import Command
+
+import softs_fast as sf
+from softs_fast.fleet.factory import NamedFactory
+
+FOLDER = str(Path(factories.__file__).parent)
+# The command finds modules of its folder; tests are run elsewhere.
+PATH = {"PYTHONPATH": os.pathsep.join([FOLDER, os.environ.get("PYTHONPATH", "")])}
+TRAIN = """
+import os, signal, sys
+import factories
+import softs_fast as sf
+
+if __name__ == "__main__":
+    with sf.StudentClient(0, 4, factories.CONFIG) as student:
+        student.hello()
+        student.set_model("m")
+        sample = student.request_sample(timeout_ms=20_000)
+        print("sample of", sample.tensors()["pid"].item(), flush=True)
+        student.release_slot(sample.slot_id)
+        if sys.argv[1] == "waits":
+            print("of", os.getpid(), flush=True)
+            signal.pause()
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+def script(folder: Path) -> str:
+    path = folder / "train.py"
+    path.write_text(TRAIN)
+    return str(path)
+
+
+def test_workers_serve_a_broker_until_the_leader_stops_them(
+    command: Command, frontend: str, backend: str
+) -> None:
+    ends = sf.EndpointConfig(frontend, backend)
+    control, control_pub = f"{frontend}c", f"{frontend}p"
+    with (
+        sf.Broker(ends, control_endpoint=control, control_pub_endpoint=control_pub),
+        sf.StudentClient(0, 2, factories.CONFIG, frontend, control, control_pub) as student,
+    ):
+        named = ["--backend", backend, "--control-pub", control_pub, "--count", "2"]
+        workers = command.start("worker", "factories:make_worker", *named, **PATH)
+        assert workers.stdout is not None
+        assert workers.stdout.readline() == "2 workers serve\n"
+        student.hello()
+        student.set_model("m")
+        sample = student.request_sample(timeout_ms=20_000)
+        assert sample.tensors()["pid"].item() != workers.pid
+        student.release_slot(sample.slot_id)
+        student.stop_workers()
+        out, errors = workers.communicate(timeout=40)
+        assert (workers.returncode, out, errors) == (0, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_end_with_a_signal(command: Command, frontend: str, backend: str, number: int) -> None:
+    with sf.Broker(sf.EndpointConfig(frontend, backend)) as broker:
+        # The environment names the broker.
+        workers = command.start("worker", "factories:make_supplier", SOFTS_FAST_BACKEND=backend, **PATH)
+        assert workers.stdout is not None
+        assert workers.stdout.readline() == "1 worker serves\n"
+        assert broker.stats.connected_suppliers == 1
+        status, _, errors = command.end(workers, number)
+        assert status == 0, errors
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_command_runs_beside_a_fleet_and_gives_its_status(
+    command: Command, tmp_path: Path, status: int
+) -> None:
+    arguments = ["run", "--worker", "factories:make_worker", "--count", "2"]
+    ended = command.run(*arguments, "--", sys.executable, script(tmp_path), str(status), **PATH)
+    assert ended[0] == status, ended
+    assert re.fullmatch(r"sample of \d+\n", ended[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_run(
+    command: Command, tmp_path: Path, eventually: Callable[..., None], number: int
+) -> None:
+    run = ["run", "--worker", "factories:make_worker", "--", sys.executable, script(tmp_path), "waits"]
+    process = command.start(*run, **PATH)
+    assert process.stdout is not None
+    pids = {int(process.stdout.readline().split()[-1]) for _ in range(2)}
+    os.kill(process.pid, number)
+    if number == signal.SIGKILL:
+        # The command goes on, as a training would.
+        eventually(lambda: sum(Path(f"/proc/{pid}").exists() for pid in pids) == 1, "the worker has ended")
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=40)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all processes have ended")
+    sf._core.sweep()
+    assert made_by(pids) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["worker", "factories"], "'factories' is not of the form package.module:function"),
+        (["worker", "no_such_module:f"], "cannot import 'no_such_module': No module named 'no_such_module'"),
+        (["worker", "factories:f"], "'factories' has no 'f'"),
+        (["worker", "factories:CONFIG"], "'factories:CONFIG' is a BatchConfig; it must be a function"),
+        (["run", "--worker", "factories:make_worker"], "there is no command to run"),
+        (["run", "--worker", "factories:make_worker", "--", "/no/such"], "cannot run '/no/such'"),
+        (["run", "--worker", "factories:make_a_list", "--", "true"], "factories:make_a_list() returned list"),
+        (
+            ["run", "--worker", "factories:raise_an_error", "--", "true"],
+            "RuntimeError: no weights in /models",
+        ),
+    ],
+)
+def test_what_cannot_run_says_why(command: Command, arguments: list[str], error: str) -> None:
+    status, out, errors = command.run(*arguments, **PATH)
+    assert (status, out) == (1, "")
+    assert error in errors
+
+
+def test_a_factory_of_a_class_is_found() -> None:
+    assert NamedFactory("softs_fast:BatchConfig.from_dict").load() == sf.BatchConfig.from_dict
+    assert str(NamedFactory("a:b")) == "a:b"

@@ -1,0 +1,69 @@
+"""What fleets of the tests run: functions that their worker processes can import."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import softs_fast as sf
+
+CONFIG = sf.BatchConfig([sf.TensorSpec("pid", (), "int64"), sf.TensorSpec("gpu", (), "int64")])
+
+
+def sample() -> dict[str, np.ndarray]:
+    gpu = int(os.environ.get("CUDA_VISIBLE_DEVICES", "-1"))
+    return {"pid": np.array(os.getpid()), "gpu": np.array(gpu)}
+
+
+def make_supplier() -> sf.Supplier:
+    print("one line", flush=True)
+    print("and \udcff another", file=sys.stderr)
+    return sf.Supplier(generator_fn=lambda product_id: sample(), product_ids=[".*"], batch_config=CONFIG)
+
+
+def make_worker() -> sf.Worker:
+    return sf.Worker(generator_fn=lambda model_id, model_cfg: sample(), batch_config=CONFIG)
+
+
+def make_slow_starter() -> sf.Supplier:
+    time.sleep(3)
+    return make_supplier()
+
+
+def raise_an_error() -> sf.Supplier:
+    raise RuntimeError("no weights in /models")
+
+
+def make_a_list() -> list[int]:
+    return []
+
+
+def end_at_once() -> sf.Supplier:
+    print("this is the last line")
+    os._exit(3)
+
+
+def make_mortal() -> sf.Supplier:
+    """A supplier that dies in each call."""
+
+    def generate(product_id: str) -> bytes:
+        print("a call begins", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return b""
+
+    return sf.Supplier(generator_fn=generate, product_ids=[".*"], batch_config=CONFIG)
+
+
+def make_stuck() -> sf.Supplier:
+    """A supplier that holds the GIL in each call, for ever."""
+
+    def generate(product_id: str) -> bytes:
+        print("a call begins", flush=True)
+        import ctypes
+
+        while True:
+            ctypes.PyDLL(None).sleep(3600)
+
+    return sf.Supplier(generator_fn=generate, product_ids=[".*"], batch_config=CONFIG)

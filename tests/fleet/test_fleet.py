@@ -1,0 +1,198 @@
+"""A fleet serves, says why it does not, replaces workers that die, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import factories
+import pytest
+
+import softs_fast as sf
+from softs_fast import ConfigError, Fleet, FleetError
+
+pytestmark = pytest.mark.timeout(50)
+
+
+def loader_of(fleet: Fleet, **arguments: Any) -> sf.SoftDataLoader:
+    return fleet.loader("p", factories.CONFIG, num_slots=4, batch_size=2, **arguments)
+
+
+def pids_of(loader: sf.SoftDataLoader, n_batches: int = 4) -> set[int]:
+    """The processes that have made the next samples."""
+    return {pid for _, batch in zip(range(n_batches), loader, strict=False) for pid in batch["pid"].tolist()}
+
+
+def test_it_serves_shows_what_workers_print_and_leaves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with Fleet(factories.make_supplier, count=2) as fleet:
+        assert fleet.states() == {"worker 0": "serving", "worker 1": "serving"}
+        assert fleet.stats().connected_suppliers == 2
+        loader = loader_of(fleet)
+        pids = pids_of(loader, 20)
+        loader.soft_dataset.close()
+        folder = fleet.endpoints.frontend.removeprefix("ipc://").rpartition("/")[0]
+        assert os.stat(folder).st_mode & 0o777 == 0o700
+    assert os.getpid() not in pids
+    assert not os.path.exists(folder)
+    printed = capfd.readouterr().err
+    for line in ("[worker 0] one line\n", "[worker 1] one line\n", "[worker 1] and \\udcff another\n"):
+        assert line in printed
+
+
+def test_students_and_workers_find_each_other_and_a_leader_ends_the_workers(
+    eventually: Callable[..., None],
+) -> None:
+    with Fleet(factories.make_worker) as fleet, fleet.student(4, factories.CONFIG) as student:
+        student.hello()
+        student.set_model("m")
+        sample = student.request_sample(timeout_ms=20_000)
+        assert sample.tensors()["pid"].item() != os.getpid()
+        student.release_slot(sample.slot_id)
+        student.stop_workers()
+        eventually(lambda: fleet.states() == {"worker 0": "ended"}, "the worker has ended, and stays so")
+
+
+def test_each_worker_sees_one_device() -> None:
+    with Fleet(factories.make_supplier, count=3, gpus=[5, 7]) as fleet:
+        loader = loader_of(fleet)
+        seen = {gpu for _, batch in zip(range(200), loader, strict=False) for gpu in batch["gpu"].tolist()}
+        loader.soft_dataset.close()
+    assert seen
+    assert seen <= {5, 7}
+
+
+def test_the_number_of_workers_changes() -> None:
+    with Fleet(factories.make_supplier) as fleet:
+        for count in (3, 1, 2):
+            fleet.scale(count)
+            assert fleet.states() == {f"worker {number}": "serving" for number in range(count)}
+            assert (fleet.count, fleet.stats().connected_suppliers) == (count, count)
+        with pytest.raises(ConfigError, match="count must be a number from 1 to 1024, got 0"):
+            fleet.scale(0)
+
+
+def test_a_worker_that_is_killed_is_replaced(eventually: Callable[..., None]) -> None:
+    with Fleet(factories.make_supplier) as fleet:
+        loader = loader_of(fleet)
+        (first,) = pids_of(loader)
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: pids_of(loader) - {first}, "samples of another process")
+        loader.soft_dataset.close()
+        assert fleet.states() == {"worker 0": "serving"}
+
+
+def test_a_worker_that_fails_again_and_again_is_given_up(eventually: Callable[..., None]) -> None:
+    def run() -> None:
+        with Fleet(factories.make_mortal, max_restarts=1) as fleet:
+            loader = loader_of(fleet, request_timeout=0.5)
+
+            def is_given_up() -> bool:
+                with pytest.raises(sf.SampleTimeout):
+                    next(iter(loader))
+                return fleet.states() == {"worker 0": "given up"}
+
+            eventually(is_given_up, "the worker is given up")
+            loader.soft_dataset.close()
+
+    with pytest.raises(
+        FleetError, match=r"(?s)worker 0 failed: its process ended: signal SIGKILL.*a call begins"
+    ):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("make_worker", "reason"),
+    [
+        (factories.raise_an_error, r"(?s)worker \d failed: Traceback.*RuntimeError: no weights in /models"),
+        (factories.make_a_list, r"make_a_list\(\) returned list; it must return a Worker or a Supplier"),
+        (factories.end_at_once, r"(?s)its process ended: exit status 3.*this is the last line"),
+    ],
+)
+def test_a_worker_that_does_not_start_says_why(make_worker: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(FleetError, match=reason), Fleet(make_worker, count=2):
+        pytest.fail("it began")
+
+
+def test_a_start_that_takes_too_long_ends(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(FleetError, match=r"0 of 1 workers serve after 0.1 s"):
+        Fleet(factories.make_slow_starter, start_timeout_s=0.1).start()
+    with Fleet(factories.make_slow_starter) as fleet:
+        fleet.scale(1)
+    assert "0 of 1 workers serve after " in capfd.readouterr().err
+
+
+def test_a_worker_that_holds_the_gil_for_ever_ends_with_its_fleet(capfd: pytest.CaptureFixture[str]) -> None:
+    with Fleet(factories.make_stuck) as fleet:
+        loader = loader_of(fleet, request_timeout=0.5)
+        with pytest.raises(sf.SampleTimeout):
+            next(iter(loader))
+        loader.soft_dataset.close()
+    assert "a call begins" in capfd.readouterr().err
+
+
+def test_two_fleets_do_not_meet() -> None:
+    with Fleet(factories.make_supplier) as one, Fleet(factories.make_supplier) as other:
+        loaders = [loader_of(fleet) for fleet in (one, other)]
+        first, second = (pids_of(loader) for loader in loaders)
+        for loader in loaders:
+            loader.soft_dataset.close()
+        assert first.isdisjoint(second)
+        assert one.stats().connected_suppliers == other.stats().connected_suppliers == 1
+
+
+def test_a_fleet_may_be_started_and_used_in_any_thread() -> None:
+    fleet = Fleet(factories.make_supplier)
+    starter = threading.Thread(target=fleet.start)
+    starter.start()
+    starter.join()
+    loader = loader_of(fleet)
+    assert pids_of(loader)
+    loader.soft_dataset.close()
+    fleet.close()
+    fleet.close()
+    with pytest.raises(FleetError, match="it cannot start again"):
+        fleet.start()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_leaves_the_fleet_of_its_parent_alone() -> None:
+    with Fleet(factories.make_supplier) as fleet:
+        child = multiprocessing.get_context("fork").Process(target=fleet.close)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        child.close()
+        loader = loader_of(fleet)
+        assert pids_of(loader)
+        loader.soft_dataset.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"make_worker": lambda: None}, "make_worker cannot be imported by another process"),
+        ({"make_worker": "module:name"}, "make_worker must be a function, got str"),
+        ({"count": 0}, "count must be a number from 1 to 1024, got 0"),
+        ({"count": 10_000}, "count must be a number from 1 to 1024, got 10000"),
+        ({"count": 1.5}, "count must be a number from 1 to 1024, got 1.5"),
+        ({"gpus": []}, "gpus must be numbers of devices, at least one"),
+        ({"gpus": ["a"]}, "gpus must be numbers of devices, at least one"),
+        ({"max_restarts": -1}, "max_restarts must be at least 0"),
+        ({"start_timeout_s": 0}, "start_timeout_s must be more than 0"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Fleet(**{"make_worker": factories.make_supplier, **arguments})
+
+
+def test_a_fleet_that_is_not_running_says_so() -> None:
+    fleet = Fleet(factories.make_supplier)
+    fleet.close()
+    for use in (lambda: fleet.endpoints, fleet.stats, fleet.states, lambda: fleet.scale(2)):
+        with pytest.raises(FleetError, match="the fleet is not running"):
+            use()

@@ -1,0 +1,102 @@
+"""However the process of a fleet ends, no process and no segment of it is left."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from segments import made_by
+
+SCRIPT = """
+import multiprocessing, os, sys, time
+sys.path.insert(0, {folder!r})
+import factories
+import softs_fast as sf
+
+
+def train(fleet, how):
+    global batches
+    batches = iter(fleet.loader("p", factories.CONFIG, num_slots=4, batch_size=2))
+    next(batches)
+    print(os.getpid(), *(child.pid for child in multiprocessing.active_children()), flush=True)
+    if how == "exception":
+        raise ValueError("the training failed")
+    if how == "waits":
+        time.sleep(60)
+    sys.exit(3)
+
+
+if __name__ == "__main__":
+    fleet = sf.Fleet(factories.make_supplier, count=2)
+    if sys.argv[1] == "without block":
+        fleet.start()
+        train(fleet, sys.argv[1])
+    with fleet:
+        train(fleet, sys.argv[1])
+"""
+UNGUARDED = """
+import sys
+sys.path.insert(0, {folder!r})
+import softs_fast as sf
+
+
+def make_worker():
+    return sf.Supplier(generator_fn=lambda product_id: b"x", product_ids=["p"], slot_size=1)
+
+
+with sf.Fleet(make_worker):
+    print("it began")
+"""
+
+
+def written(text: str, folder: Path) -> Path:
+    script = folder / "script.py"
+    script.write_text(text.format(folder=str(Path(__file__).parent)))
+    return script
+
+
+@pytest.mark.parametrize(
+    ("how", "signals"),
+    [
+        ("exception", []),
+        ("without block", []),
+        ("exit", []),
+        ("waits", [signal.SIGKILL]),
+        ("waits", [signal.SIGTERM]),
+        ("waits", [signal.SIGINT]),
+        ("waits", [signal.SIGINT, signal.SIGINT]),
+    ],
+)
+def test_nothing_is_left(
+    tmp_path: Path, eventually: Callable[..., None], how: str, signals: list[signal.Signals]
+) -> None:
+    script = subprocess.Popen(
+        [sys.executable, "-W", "ignore", written(SCRIPT, tmp_path), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert script.stdout is not None
+    line = script.stdout.readline()
+    pids = {int(pid) for pid in line.split()}
+    for number in signals:
+        script.send_signal(number)
+    _, errors = script.communicate(timeout=40)
+    assert len(pids) == 3, errors
+    assert script.returncode != 0
+    assert ("the training failed" in errors) == (how == "exception")
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all processes have ended")
+    eventually(lambda: made_by(pids) == [], "no segment is left")
+
+
+def test_a_script_without_a_guard_is_told_about_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, written(UNGUARDED, tmp_path)], capture_output=True, text=True, timeout=40
+    )
+    assert done.returncode == 1
+    assert "it began" not in done.stdout
+    assert 'under if __name__ == "__main__":' in done.stderr
