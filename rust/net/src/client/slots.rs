@@ -1,10 +1,9 @@
-//! What a client's slots lie in, and how suppliers should write them.
+//! What a client's slots lie in.
 
 use std::sync::Arc;
 
-use softs_shm::{CachePolicy, Segment};
+use softs_shm::Segment;
 
-use super::state::Machine;
 use crate::error::NetError;
 use crate::lanes::client::ClientLanes;
 use crate::transport::broker_link::Fence;
@@ -47,30 +46,5 @@ impl Slots {
     #[must_use]
     pub fn with_fence(fence: impl FnMut() -> Result<(), NetError> + Send + 'static) -> Self {
         Self { lanes: ClientLanes::default(), fence: Some(Fence(Box::new(fence))) }
-    }
-}
-
-/// How suppliers should write the slots: for as many as are on order, finished or held by the caller.
-pub(super) fn stores(machine: &Machine) -> CachePolicy {
-    let config = machine.config();
-    let in_use = machine.window().saturating_add(config.block).min(config.n_slots);
-    CachePolicy::for_slots(u64::from(in_use) * config.slot_size)
-}
-
-#[cfg(test)]
-mod tests {
-    use softs_proto::client::Config;
-
-    use super::*;
-
-    #[test]
-    fn slots_are_streamed_if_so_many_are_in_use_that_caches_forget_them() {
-        let machine = |n_slots, prefetch| {
-            let config = Config { slot_size: 1 << 20, n_slots, prefetch, ..Config::default() };
-            Machine::new(config, ClientLanes::default())
-        };
-        // No machine has a cache of so many bytes.
-        assert_eq!(stores(&machine(1 << 20, None)), CachePolicy::Streaming);
-        assert_eq!(stores(&machine(1 << 20, Some(1))), CachePolicy::Cached, "the others are not in use");
     }
 }

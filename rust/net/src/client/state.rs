@@ -6,8 +6,8 @@ use softs_proto::Dialect;
 use softs_proto::client::Client as StateMachine;
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
+use softs_shm::CachePolicy;
 
-use super::slots::stores;
 use crate::lanes::client::ClientLanes;
 use crate::transport::broker_link::{BrokerLink, PeerMachine};
 
@@ -104,6 +104,13 @@ impl ClientState {
             machine.lanes().show(done, held, || machine.slot_counts());
         }
     }
+}
+
+/// How suppliers should write the slots: for as many as are on order, finished or held by the caller.
+fn stores(machine: &Machine) -> CachePolicy {
+    let config = machine.config();
+    let in_use = machine.window().saturating_add(config.block).min(config.n_slots);
+    CachePolicy::for_slots(u64::from(in_use) * config.slot_size)
 }
 
 #[cfg(test)]

@@ -41,3 +41,14 @@ fn suppliers_learn_how_to_write_when_the_window_changes() {
     assert_eq!(seen.last(), Some(&CachePolicy::Cached));
     assert_eq!(seen[0], CachePolicy::for_slots(n_slots * slot_size));
 }
+
+#[test]
+fn slots_are_streamed_if_more_are_in_use_than_caches_hold() {
+    let machine = |n_slots, prefetch| {
+        let config = Config { slot_size: 1 << 20, n_slots, prefetch, ..Config::default() };
+        Machine::new(config, ClientLanes::default())
+    };
+    // No machine has a cache of so many bytes.
+    assert_eq!(stores(&machine(1 << 20, None)), CachePolicy::Streaming);
+    assert_eq!(stores(&machine(1 << 20, Some(1))), CachePolicy::Cached, "the others are not in use");
+}
