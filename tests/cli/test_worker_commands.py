@@ -21,7 +21,7 @@ FOLDER = str(Path(factories.__file__).parent)
 # The command finds modules of its folder; tests are run elsewhere.
 PATH = {"PYTHONPATH": os.pathsep.join([FOLDER, os.environ.get("PYTHONPATH", "")])}
 TRAIN = """
-import os, signal, sys
+import os, signal, sys, time
 import factories
 import softs_fast as sf
 
@@ -34,7 +34,12 @@ if __name__ == "__main__":
         student.release_slot(sample.slot_id)
         if sys.argv[1] == "waits":
             print("of", os.getpid(), flush=True)
-            signal.pause()
+            try:
+                signal.pause()
+            except KeyboardInterrupt:
+                time.sleep(0.5)
+                print("saved", flush=True)
+                sys.exit(1)
     sys.exit(int(sys.argv[1]))
 """
 
@@ -80,14 +85,21 @@ def test_workers_end_with_a_signal(command: Command, frontend: str, backend: str
         assert status == 0, errors
 
 
-@pytest.mark.parametrize("status", [0, 7])
-def test_a_command_runs_beside_a_fleet_and_gives_its_status(
-    command: Command, tmp_path: Path, status: int
-) -> None:
+def test_a_command_runs_beside_a_fleet_and_gives_its_status(command: Command, tmp_path: Path) -> None:
     arguments = ["run", "--worker", "factories:make_worker", "--count", "2"]
-    ended = command.run(*arguments, "--", sys.executable, script(tmp_path), str(status), **PATH)
-    assert ended[0] == status, ended
+    ended = command.run(*arguments, "--", sys.executable, script(tmp_path), "7", **PATH)
+    assert ended[0] == 7, ended
     assert re.fullmatch(r"sample of \d+\n", ended[1])
+
+
+def test_a_command_may_save_its_work_at_ctrl_c(command: Command, tmp_path: Path) -> None:
+    run = ["run", "--worker", "factories:make_worker", "--", sys.executable, script(tmp_path), "waits"]
+    process = command.start(*run, **PATH)
+    assert process.stdout is not None
+    for _ in range(2):
+        process.stdout.readline()
+    status, out, errors = command.end(process, signal.SIGINT)
+    assert (status, out) == (130, "saved\n"), errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -1,11 +1,10 @@
 """A script that ends with iterators that live leaves no segment, however it ends and whichever processes it has."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from market import Market, eventually
+from script import started
 from segments import made_by
 
 import softs_fast
@@ -71,15 +70,7 @@ def test_a_script_leaves_no_segment(market: Market, kind: str, end: str) -> None
     market.slot_size = CONFIG.nbytes()
     market.broker()
     market.supplier()
-    script = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, market.frontend, kind, end],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert script.stdout is not None
-    line = script.stdout.readline()
-    pids = {int(pid) for pid in line.split()}
+    script, pids = started("-c", SCRIPT, market.frontend, kind, end)
     _, errors = script.communicate(timeout=50)
     assert len(pids) == (1 if kind == "native" else 3), errors
     assert script.returncode == {"exception": 1, "exit": 3, "end": 0}[end], errors

@@ -1,5 +1,6 @@
 """What fleets of the tests run: functions that their worker processes can import."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -28,7 +29,26 @@ def make_worker() -> sf.Worker:
 
 
 def make_slow_starter() -> sf.Supplier:
-    time.sleep(3)
+    time.sleep(3600)
+    return make_supplier()
+
+
+def make_once(path: str) -> sf.Supplier:
+    """A supplier in the first process that makes a file, an error in the others."""
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    return make_supplier()
+
+
+def make_parent() -> sf.Supplier:
+    """A supplier beside a process of its own, as a teacher has for its DataLoader."""
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3600,), daemon=True)
+    child.start()
+    return make_supplier()
+
+
+def make_printer() -> sf.Supplier:
+    print("1 %\r50 %\r100 %\r\ndone", end="", flush=True)
+    print("x" * 200_000, end="", flush=True)
     return make_supplier()
 
 

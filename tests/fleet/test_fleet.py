@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import factories
@@ -14,6 +18,7 @@ import pytest
 
 import softs_fast as sf
 from softs_fast import ConfigError, Fleet, FleetError
+from softs_fast.fleet import supervisor
 
 pytestmark = pytest.mark.timeout(50)
 
@@ -82,7 +87,8 @@ def test_a_worker_that_is_killed_is_replaced(eventually: Callable[..., None]) ->
         os.kill(first, signal.SIGKILL)
         eventually(lambda: pids_of(loader) - {first}, "samples of another process")
         loader.soft_dataset.close()
-        assert fleet.states() == {"worker 0": "serving"}
+        # It answers orders a moment before it has told the fleet.
+        eventually(lambda: fleet.states() == {"worker 0": "serving"}, "the fleet knows it")
 
 
 def test_a_worker_that_fails_again_and_again_is_given_up(eventually: Callable[..., None]) -> None:
@@ -117,15 +123,59 @@ def test_a_worker_that_does_not_start_says_why(make_worker: Callable[[], Any], r
         pytest.fail("it began")
 
 
-def test_a_start_that_takes_too_long_ends(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(FleetError, match=r"0 of 1 workers serve after 0.1 s"):
-        Fleet(factories.make_slow_starter, start_timeout_s=0.1).start()
-    with Fleet(factories.make_slow_starter) as fleet:
-        fleet.scale(1)
-    assert "0 of 1 workers serve after " in capfd.readouterr().err
+def test_a_start_that_takes_too_long_ends_and_shows_how_far_it_is(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(FleetError, match=r"0 of 2 workers serve after 3.5 s"):
+        Fleet(factories.make_slow_starter, count=2, start_timeout_s=3.5).start()
+    assert "0 of 2 workers serve after 3 s\n" in capfd.readouterr().err
 
 
-def test_a_worker_that_holds_the_gil_for_ever_ends_with_its_fleet(capfd: pytest.CaptureFixture[str]) -> None:
+def test_workers_that_cannot_be_added_leave_the_others_at_work(
+    tmp_path: Path, eventually: Callable[..., None]
+) -> None:
+    with Fleet(functools.partial(factories.make_once, str(tmp_path / "made"))) as fleet:
+        with pytest.raises(FleetError, match=r"(?s)worker 1 failed: .*FileExistsError"):
+            fleet.scale(2)
+        eventually(lambda: fleet.states() == {"worker 0": "serving"}, "the other one is gone")
+        assert fleet.count == 1
+        loader = loader_of(fleet)
+        assert pids_of(loader)
+        loader.soft_dataset.close()
+
+
+def test_workers_may_have_processes_of_their_own() -> None:
+    with Fleet(factories.make_parent) as fleet:
+        loader = loader_of(fleet)
+        assert pids_of(loader)
+        loader.soft_dataset.close()
+
+
+def test_what_workers_print_appears_line_by_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with Fleet(factories.make_printer):
+        pass
+    lines = capfd.readouterr().err.splitlines()
+    assert "[worker 0] 100 %" in lines, "the last state of a progress bar"
+    assert "".join(line.removeprefix("[worker 0] ") for line in lines).count("x") == 200_000
+    assert max(map(len, lines)) < 150_000, "an endless line is cut"
+
+
+def test_workers_go_on_when_nothing_reads_what_they_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    with Fleet(factories.make_supplier) as fleet:
+        loader = loader_of(fleet)
+        assert pids_of(loader)
+        loader.soft_dataset.close()
+
+
+def test_a_worker_that_holds_the_gil_for_ever_ends_with_its_fleet(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_END_S", 0.3)
     with Fleet(factories.make_stuck) as fleet:
         loader = loader_of(fleet, request_timeout=0.5)
         with pytest.raises(sf.SampleTimeout):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from script import started
 from segments import made_by
 
 SCRIPT = """
@@ -74,15 +75,7 @@ def written(text: str, folder: Path) -> Path:
 def test_nothing_is_left(
     tmp_path: Path, eventually: Callable[..., None], how: str, signals: list[signal.Signals]
 ) -> None:
-    script = subprocess.Popen(
-        [sys.executable, "-W", "ignore", written(SCRIPT, tmp_path), how],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert script.stdout is not None
-    line = script.stdout.readline()
-    pids = {int(pid) for pid in line.split()}
+    script, pids = started(str(written(SCRIPT, tmp_path)), how)
     for number in signals:
         script.send_signal(number)
     _, errors = script.communicate(timeout=40)

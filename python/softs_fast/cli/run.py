@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -49,15 +50,25 @@ def _status_of(command: list[str], environment: dict[str, str]) -> int:
         script = subprocess.Popen(command, env=environment)
     except OSError as error:
         raise ConfigError(f"cannot run {command[0]!r}: {error.strerror}") from error
-    with script:
-        try:
-            status = script.wait()
-        except BaseException:
-            # A signal for this process; a terminal has sent Ctrl-C to the script too.
-            script.terminate()
-            try:
-                script.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                script.kill()
-            raise
+    try:
+        status = script.wait()
+    except KeyboardInterrupt:
+        # A terminal has sent it to the command too, which may save its work now.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            script.wait(_END_S)
+        raise
+    finally:
+        _end(script)
     return status if status >= 0 else 128 - status
+
+
+def _end(script: subprocess.Popen[bytes]) -> None:
+    if script.poll() is not None:
+        return
+    script.terminate()
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            script.wait(_END_S)
+    finally:
+        script.kill()
+        script.wait()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
+import multiprocessing.util
 import pickle
 import shutil
 import tempfile
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,8 +120,8 @@ class Fleet:
             self._started()
             return
         self._parts = _Parts.start(self._make_workers)
-        # Also if the block is never left, or there is none.
-        self._end = weakref.finalize(self, self._parts.close)
+        # Also if the block is never left, or there is none: before multiprocessing waits for the workers. Not in a fork.
+        self._end = multiprocessing.util.Finalize(self, self._parts.close, exitpriority=10)
         try:
             self.scale(self.count)
         except BaseException:
@@ -196,7 +195,7 @@ class Fleet:
             raise FleetError(lost)
 
     def _started(self) -> _Parts:
-        if self._parts is None or not self._end.alive:
+        if self._parts is None or not self._end.still_active():
             raise FleetError("the fleet is not running: use it within its with block; it cannot start again")
         return self._parts
 
@@ -209,8 +208,6 @@ class _Parts:
     endpoints: FleetEndpoints
     broker: Broker
     workers: Workers
-    #: The process that started it.
-    pid: int
 
     @classmethod
     def start(cls, make_workers: Callable[[Mapping[str, str]], Workers]) -> _Parts:
@@ -228,11 +225,9 @@ class _Parts:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-        return cls(folder, endpoints, broker, make_workers(endpoints.as_environment()), os.getpid())
+        return cls(folder, endpoints, broker, make_workers(endpoints.as_environment()))
 
     def close(self) -> None:
-        if os.getpid() != self.pid:
-            return  # a fork: the fleet is that of the parent
         self.workers.close()
         self.broker.stop()
         shutil.rmtree(self.folder, ignore_errors=True)

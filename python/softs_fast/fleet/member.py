@@ -69,9 +69,8 @@ class Member:
         self.output, output = context.Pipe(duplex=False)
         self._last_lines.clear()
         self.state, self.error, self.since = "starting", "", now
-        process = context.Process(
-            target=serve, args=(*arguments, pipe, output), name=f"softs-{self.name}", daemon=True
-        )
+        # Not a daemon: a teacher may have processes of its own, such as those of a DataLoader.
+        process = context.Process(target=serve, args=(*arguments, pipe, output), name=f"softs-{self.name}")
         try:
             process.start()
         finally:
@@ -110,11 +109,15 @@ class Member:
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
         if not data:
             self._close("output")
-            lines, self._unfinished = [self._unfinished] if self._unfinished else [], b""
+        if self._unfinished and (not data or len(self._unfinished) >= _READ_BYTES):
+            lines, self._unfinished = [*lines, self._unfinished], b""
         for line in lines:
-            text = line.decode(errors="backslashreplace")
+            # Of a line that was written again and again, as progress is, the last state.
+            text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="backslashreplace")
             self._last_lines.append(text)
-            print(f"[{self.name}] {text}", file=sys.stderr, flush=True)
+            # Workers go on where standard error is closed, or its reader has ended.
+            with contextlib.suppress(OSError, ValueError):
+                print(f"[{self.name}] {text}", file=sys.stderr, flush=True)
 
     def reap(self, now: float) -> bool:
         """Note that the process has ended; whether it has ended by itself after it had served, without an error."""
@@ -140,7 +143,9 @@ class Member:
         return False
 
     def end(self) -> None:
-        """Tell the process to end."""
+        """Tell the process to end; one that makes its worker yet has nothing to end in good order."""
+        if self.state == "starting":
+            self.kill()
         if self.pipe is not None:
             with contextlib.suppress(OSError):  # it has ended already
                 self.pipe.send_bytes(END)

@@ -59,11 +59,22 @@ class Supervisor:
             progress: called about every second with the number of those that serve.
 
         Raises:
-            FleetError: one failed before it served, or some took too long.
+            FleetError: one failed before it served, or some took too long. There are as many as before then, if those
+                were fewer.
         """
         with self._changed:
-            self._wanted = n_workers
+            before, self._wanted = self._wanted, n_workers
         self._wake()
+        try:
+            self._wait_until_serving(n_workers, timeout_s, progress)
+        except BaseException:
+            # Those that serve go on.
+            with self._changed:
+                self._wanted = min(before, n_workers)
+            self._wake()
+            raise
+
+    def _wait_until_serving(self, n_workers: int, timeout_s: float, progress: Callable[[int], None]) -> None:
         give_up = time.monotonic() + timeout_s
         with self._changed:
             while True:

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Signal, getpid, kill_process};
 use softs_shm::{Identity, Liveness, ProcessWatch};
 
@@ -21,8 +21,9 @@ pub fn end_after(process: &Identity, grace: Duration) -> io::Result<()> {
         Liveness::Unknown(errno) => return Err(errno.into()),
     };
     let end = move || {
-        if let Some(watch) = watch {
-            wait_for(&watch);
+        if watch.is_some_and(|watch| wait_for(&watch).is_err()) {
+            // What cannot be determined counts as alive.
+            return;
         }
         thread::sleep(grace);
         softs_shm::sweep();
@@ -33,7 +34,7 @@ pub fn end_after(process: &Identity, grace: Duration) -> io::Result<()> {
     Ok(())
 }
 
-fn wait_for(watch: &ProcessWatch) {
+fn wait_for(watch: &ProcessWatch) -> Result<(), Errno> {
     let mut fds = [PollFd::new(watch, PollFlags::IN)];
-    while poll(&mut fds, None) == Err(Errno::INTR) {}
+    retry_on_intr(|| poll(&mut fds, None)).map(|_| ())
 }
