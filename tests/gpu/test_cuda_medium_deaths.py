@@ -60,7 +60,7 @@ def test_killed_before_it_said_so(cuda_market: CudaMarket) -> None:
 @pytest.mark.parametrize("zero_copy", [False, True])
 def test_killed_after_it_said_so_ordered(cuda_market: CudaMarket, zero_copy: bool) -> None:
     """The sample never comes: the student is told, and may go on with the same sample."""
-    mortal = cuda_market.teacher(serve("large"), point="published", environment=STALLED)
+    mortal = cuda_market.teacher(serve("large"), point="published", n_before=2 * B, environment=STALLED)
     loader = new_loader(cuda_market, zero_copy=zero_copy)
     with pytest.raises(PeerLost, match=f"is lost: process {mortal.pid} has ended"):
         next(iter(loader))
@@ -76,7 +76,7 @@ def test_killed_after_it_said_so_ordered(cuda_market: CudaMarket, zero_copy: boo
 @pytest.mark.parametrize("zero_copy", [False, True])
 def test_killed_after_it_said_so(cuda_market: CudaMarket, zero_copy: bool) -> None:
     """The lost sample is left out, and its slot is used again."""
-    mortal = cuda_market.teacher(serve("large"), point="published", environment=STALLED)
+    mortal = cuda_market.teacher(serve("large"), point="published", n_before=2 * B, environment=STALLED)
     batches = batches_of(cuda_market, ordered=False, zero_copy=zero_copy)
     # The others come when there is no other teacher.
     helper = cuda_market.helper_after(mortal, serve("large"))
@@ -143,7 +143,7 @@ def test_a_slot_is_not_written_while_a_device_still_writes_an_earlier_sample(
 
 @needs_standin
 def test_bytes_of_a_lost_sample(cuda_market: CudaMarket) -> None:
-    mortal = cuda_market.teacher(serve("large"), point="published", environment=STALLED)
+    mortal = cuda_market.teacher(serve("large"), point="published", n_before=2, environment=STALLED)
 
     def read_five() -> None:
         # The first may come by the broker, and is there then.
