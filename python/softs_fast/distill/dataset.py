@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..loader.arguments import check_at_least
@@ -181,13 +183,22 @@ class DistillDataLoader(EndlessDataLoader):
 
     Args:
         dataset: where samples come from.
+        device: where batches are handed out, see `EndlessDataLoader`.
+        steps_per_epoch: batches after which an iterator ends, see `EndlessDataLoader`.
         **dataloader_kwargs: of DataLoader. With `zero_copy` there must be slots for two batches.
 
     Raises:
-        ConfigError: `dataset` is something else, or has too few slots.
+        ConfigError: `dataset` is something else, or has too few slots; or as for `EndlessDataLoader`.
     """
 
-    def __init__(self, dataset: DistillIterableDataset, **dataloader_kwargs: Any) -> None:
+    def __init__(
+        self,
+        dataset: DistillIterableDataset,
+        *,
+        device: torch.device | str | int | None = None,
+        steps_per_epoch: int | None = None,
+        **dataloader_kwargs: Any,
+    ) -> None:
         if not isinstance(dataset, DistillIterableDataset):
             raise ConfigError(f"dataset must be a DistillIterableDataset, got {type(dataset).__name__}")
-        super().__init__(dataset, **dataloader_kwargs)
+        super().__init__(dataset, device=device, steps_per_epoch=steps_per_epoch, **dataloader_kwargs)

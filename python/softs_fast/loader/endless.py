@@ -195,8 +195,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         with self._lock():
             opened = self._open_client(plan)
             # Iterators share a reader that takes samples ahead: in an ordered stream it has their next samples, and the
-            # threads of a loader gather for all of its iterators.
-            shares = self.ordered or plan.n_threads > 0
+            # threads of a loader gather for all of its iterators; an epoch goes on with what the one before has begun.
+            shares = self.ordered or plan.keeps_reader
             reader: Reader | None = opened.reader(plan) if shares else None
             if reader is None:
                 reader = make_reader(self, opened.client, plan, opened.block)
@@ -338,27 +338,26 @@ class _OpenClient:
         self.subscription = subscription
         self.pid = os.getpid()
         self.lock = StreamLock()
-        # A reader with threads that gather ahead lives as long as the client, so that iterators lose nothing of
-        # what it has.
-        self._gathering: tuple[IterationPlan, Reader] | None = None
+        # This reader lives as long as the client, so that iterators lose nothing of what it has.
+        self._kept: tuple[IterationPlan, Reader] | None = None
 
     def reader(self, plan: IterationPlan) -> Reader | None:
         """Return the reader that was kept for a plan."""
-        if self._gathering is not None and self._gathering[0] is plan:
-            return self._gathering[1]
+        if self._kept is not None and self._kept[0] is plan:
+            return self._kept[1]
         return self.lock.readers.get(plan)
 
     def keep_reader(self, plan: IterationPlan, reader: Reader) -> None:
         """Keep a reader for the next iterators of the same plan."""
-        if plan.n_threads > 0:
-            self._gathering = (plan, reader)
+        if plan.keeps_reader:
+            self._kept = (plan, reader)
         else:
             self.lock.readers[plan] = reader
 
     def forget_readers(self) -> None:
         """Keep no reader any longer."""
         self.lock.readers.clear()
-        self._gathering = None
+        self._kept = None
 
     def close(self) -> None:
         """Close the client, then end the thread that follows the product."""

@@ -5,15 +5,20 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
 
 from ..errors import ConfigError
+from .arguments import check_at_least
+from .batch_iterator import BatchIterator
 from .endless import NO_WORKERS, EndlessDataset
 from .plan import IterationPlan
 from .readers.copying import has_rows
+from .readers.transfer import Transfer, checked_device
+from .stats import LoaderStats, StatsRecorder
 from .workers import BatchesOfWorkers, WorkerOptions
 
 __all__ = ["EndlessDataLoader"]
@@ -36,15 +41,33 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
 
     Args:
         dataset: where samples come from; the attribute `soft_dataset`.
+        device: where batches are handed out: anything that `torch.device` takes. On a CUDA device they are gathered in
+            pinned memory, by one native thread at least, and each is copied while the caller works with the one before
+            it; no step waits for the copy on the host. With worker processes the copy begins when the batch is handed
+            out. None and "cpu" change nothing.
+        steps_per_epoch: batches after which an iterator ends; it is the length of the loader. The next iterator goes on
+            where the stream is. None: the loader is endless and has no length.
         **dataloader_kwargs: of DataLoader. `in_order` is False unless it is given, so that a slow worker holds up no
             batch of another one; batches of an ordered dataset come in order in any case.
 
     Raises:
-        ConfigError: `zero_copy`, and too few slots for two batches; or `CudaIpcMedium` with worker processes or
-            `pin_memory`.
+        ConfigError: `zero_copy`, and too few slots for two batches; `CudaIpcMedium` with worker processes, `pin_memory`
+            or `device`; a device that torch does not see; or `steps_per_epoch` below 1.
     """
 
-    def __init__(self, dataset: EndlessDataset, **dataloader_kwargs: Any) -> None:
+    def __init__(
+        self,
+        dataset: EndlessDataset,
+        *,
+        device: torch.device | str | int | None = None,
+        steps_per_epoch: int | None = None,
+        **dataloader_kwargs: Any,
+    ) -> None:
+        self.device = checked_device(device)
+        if steps_per_epoch is not None:
+            check_at_least("steps_per_epoch", steps_per_epoch, 1)
+        self.steps_per_epoch = steps_per_epoch
+        self._stats = StatsRecorder()
         self.soft_dataset = dataset
         self._workers: BatchesOfWorkers | weakref.ref[BatchesOfWorkers] | None = None
         batch_size = dataloader_kwargs.get("batch_size", 1)
@@ -70,20 +93,25 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
             super().__init__(dataset, **dataloader_kwargs)
         if dataset.is_on_device and self._uses_processes:
             raise ConfigError(NO_WORKERS)
-        if dataset.is_on_device and self.pin_memory:
+        if dataset.is_on_device and (self.pin_memory or device is not None):
             raise ConfigError(
-                "CudaIpcMedium hands out tensors that are on the device already; leave out pin_memory"
+                "CudaIpcMedium hands out tensors that are on the device already; leave out pin_memory and device"
             )
         if self.batch_size is not None:
             dataset.check_batch_size(self.batch_size)
             dataset.batch_size = self.batch_size
         n_threads = 0 if self._uses_processes or self.batch_size is None else self.num_workers
+        is_to_cuda = self.device is not None and self.device.type == "cuda"
+        if is_to_cuda and self.batch_size is not None and own_collate_fn is None:
+            n_threads = max(1, n_threads)
         self._plan = IterationPlan(
             batch_size=self.batch_size,
             make_batch=own_collate_fn,
             n_threads=n_threads,
-            n_ahead=n_threads * (self.prefetch_factor or 0),
-            pins=self.pin_memory and torch.cuda.is_available(),
+            n_ahead=n_threads * (self.prefetch_factor or _PREFETCH_FACTOR),
+            pins=(self.pin_memory or is_to_cuda) and torch.cuda.is_available(),
+            device=self.device,
+            keeps_reader=n_threads > 0 or steps_per_epoch is not None,
         )
 
     def __iter__(self) -> Any:
@@ -92,13 +120,48 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         Raises (the iterator):
             as that of `SoftIterableDataset`.
         """
+        n_rows = self.batch_size or 1
         if self._uses_processes:
-            return iter(self._running_workers())
+            move = None if self.device is None else Transfer(self.device)
+            workers = iter(self._running_workers())
+            return BatchIterator(workers, n_rows, self.steps_per_epoch, self._stats, move)
         if self.pin_memory and not self._plan.pins:
             warnings.warn("pin_memory=True has no effect: there is no CUDA device", stacklevel=2)
         # torch's own iterator draws one number, too.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        return self.soft_dataset.iterate(self._plan)
+        batches = self.soft_dataset.iterate(self._plan)
+        return BatchIterator(batches, n_rows, self.steps_per_epoch, self._stats)
+
+    def __len__(self) -> int:
+        """Return `steps_per_epoch`.
+
+        Raises:
+            TypeError: there is none.
+        """
+        if self.steps_per_epoch is None:
+            raise TypeError("the loader is endless and has no length; give steps_per_epoch")
+        return self.steps_per_epoch
+
+    @property
+    def stats(self) -> LoaderStats:
+        """What the iterators of this loader have handed out in this process, and how long the caller waited."""
+        return self._stats.read()
+
+    def close(self) -> None:
+        """Close this process's client; the next iterator opens a new one. The end of a ``with`` block.
+
+        Live iterators raise SegmentError. Worker processes end with the last iterator that uses them.
+        """
+        self._workers = None
+        self.soft_dataset.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far the stream has come; see `SoftIterableDataset.state_dict`."""
@@ -129,7 +192,8 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
                 in_order=self.in_order or self.soft_dataset.ordered,
             )
             running = BatchesOfWorkers(self.soft_dataset, self._plan, options)
-            self._workers = running if self.persistent_workers else weakref.ref(running)
+            lives_on = self.persistent_workers or self.steps_per_epoch is not None
+            self._workers = running if lives_on else weakref.ref(running)
         return running
 
 

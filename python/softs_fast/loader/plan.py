@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 __all__ = ["SINGLE_SAMPLES", "IterationPlan"]
 
 
@@ -21,6 +23,8 @@ class IterationPlan:
         n_threads: native threads that gather batches ahead of the caller.
         n_ahead: batches that they gather ahead.
         pins: hand out tensors in pinned memory.
+        device: where tensors are copied ahead of the caller; None: they stay on the host.
+        keeps_reader: later iterators go on with what the reader of this one has begun.
     """
 
     batch_size: int | None = None
@@ -28,6 +32,8 @@ class IterationPlan:
     n_threads: int = 0
     n_ahead: int = 0
     pins: bool = False
+    device: torch.device | None = None
+    keeps_reader: bool = False
 
 
 #: Of iterators over a dataset itself.

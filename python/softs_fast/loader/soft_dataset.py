@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..configs import BatchConfig
-from ..market import Medium
+from ..market import Medium, ShmMedium
+from ..market.endpoints import default_endpoint
 from .arguments import accepts_0_1_0
 from .endless import EndlessDataset
 from .product.shared_id import SharedModelId
@@ -20,8 +21,9 @@ class SoftIterableDataset(EndlessDataset):
 
     Args:
         model_id: product to order; at most 256 bytes of UTF-8. `set_model` changes it for all workers.
-        endpoint: frontend of the broker.
-        batch_config: what one sample holds.
+        endpoint: frontend of the broker; default: that of the environment (of a process that `Fleet` or
+            ``softs-fast run`` has started), or else a path in /tmp.
+        batch_config: what one sample holds; required.
         medium_cls: how samples get here. With `CudaIpcMedium` they are tensors on its device.
         num_slots: samples on order or finished, per worker.
         retry_delay: seconds, the shortest time between two requests that got nothing.
@@ -55,9 +57,9 @@ class SoftIterableDataset(EndlessDataset):
     def __init__(
         self,
         model_id: str,
-        endpoint: str,
-        batch_config: BatchConfig,
-        medium_cls: type[Medium],
+        endpoint: str | None = None,
+        batch_config: BatchConfig | None = None,
+        medium_cls: type[Medium] = ShmMedium,
         num_slots: int = 8,
         retry_delay: float = 0.01,
         request_timeout: float | None = 60.0,
@@ -70,10 +72,12 @@ class SoftIterableDataset(EndlessDataset):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
+        if batch_config is None:
+            raise TypeError("missing the argument batch_config")
         self._shared_model_id = SharedModelId(model_id)
         super().__init__(
             self._shared_model_id,
-            endpoint,
+            endpoint or default_endpoint("frontend"),
             batch_config,
             medium_cls,
             StreamOptions(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ..configs import BatchConfig
-from ..market import Medium
+from ..market import Medium, ShmMedium
 from .arguments import accepts_0_1_0
 from .endless_loader import EndlessDataLoader
 from .soft_dataset import SoftIterableDataset
@@ -16,11 +18,11 @@ __all__ = ["SoftDataLoader"]
 class SoftDataLoader(EndlessDataLoader):
     """DataLoader over a `SoftIterableDataset`, which is its attribute `soft_dataset`.
 
-    Takes the arguments of `SoftIterableDataset` and then, by name, those of DataLoader:
+    Takes the arguments of `SoftIterableDataset` and then, by name, those of `EndlessDataLoader` and DataLoader:
 
-        loader = SoftDataLoader("teacher", endpoints.frontend, config, ShmMedium, batch_size=32)
-        for batch in loader:
-            train(batch["x"], batch["y"])
+        with SoftDataLoader("teacher", batch_config=config, batch_size=32, device="cuda") as loader:
+            for batch in loader:
+                train(batch["x"], batch["y"])
 
     With the default `collate_fn` no process is started; `num_workers=N` then means N times `num_slots` and N native
     threads that gather batches ahead, see `EndlessDataLoader`. After `set_model`, no batch of another product is handed
@@ -42,9 +44,9 @@ class SoftDataLoader(EndlessDataLoader):
         self,
         /,
         model_id: str,
-        endpoint: str,
-        batch_config: BatchConfig,
-        medium_cls: type[Medium],
+        endpoint: str | None = None,
+        batch_config: BatchConfig | None = None,
+        medium_cls: type[Medium] = ShmMedium,
         num_slots: int = 8,
         retry_delay: float = 0.01,
         request_timeout: float | None = 60.0,
@@ -56,6 +58,8 @@ class SoftDataLoader(EndlessDataLoader):
         debug: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
+        device: torch.device | str | int | None = None,
+        steps_per_epoch: int | None = None,
         **dataloader_kwargs: Any,
     ) -> None:
         dataset = SoftIterableDataset(
@@ -74,7 +78,7 @@ class SoftDataLoader(EndlessDataLoader):
             rank=rank,
             world_size=world_size,
         )
-        super().__init__(dataset, **dataloader_kwargs)
+        super().__init__(dataset, device=device, steps_per_epoch=steps_per_epoch, **dataloader_kwargs)
         self.soft_dataset: SoftIterableDataset = dataset
 
     @property

@@ -13,6 +13,7 @@ from .copying import SampleRows, batch_reader
 from .device import DeviceBlockReader, DeviceReader
 from .mapped import MappedReader
 from .pinning import pinned
+from .transfer import Transfer, TransferReader
 from .views import BlockReader
 
 __all__ = ["Layout", "make_reader"]
@@ -37,7 +38,9 @@ def make_reader(data: Layout, client: Client, plan: IterationPlan, block: int) -
     """
     reader = _reader(data, client, plan, block)
     is_gathered = plan.batch_size is not None and plan.make_batch is None and not data.zero_copy
-    return MappedReader(reader, pinned) if plan.pins and not is_gathered else reader
+    if plan.pins and not is_gathered:
+        reader = MappedReader(reader, pinned)
+    return reader if plan.device is None else TransferReader(reader, Transfer(plan.device))
 
 
 def _reader(data: Layout, client: Client, plan: IterationPlan, block: int) -> Reader:

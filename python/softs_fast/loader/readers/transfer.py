@@ -1,0 +1,153 @@
+"""Batches on a device: each is copied there while the caller works with the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from ...errors import ConfigError
+from ..sample_iterator import Reader
+
+__all__ = ["Transfer", "TransferReader", "checked_device"]
+
+
+class _Moved(NamedTuple):
+    item: Any
+    #: Recorded after the copies; None where there is no stream.
+    event: torch.cuda.Event | None
+
+
+class Transfer:
+    """Copies items to a device, on a CUDA device in a stream of its own.
+
+    Args:
+        device: where to.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def begin(self, item: Any) -> _Moved:
+        """Begin to copy an item; its tensors should be in pinned memory, which torch does not use again before it was read."""
+        if self._stream is None:
+            return _Moved(_moved(item, self._device), None)
+        with torch.cuda.stream(self._stream):
+            return _Moved(_moved(item, self._device), self._stream.record_event())
+
+    def finish(self, moved: _Moved) -> Any:
+        """Return the copy, for use in torch's current stream, which waits for it; this thread does not."""
+        if moved.event is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(moved.event)
+            for tensor in _tensors(moved.item):
+                # Its memory belongs to the stream of the copy, which must not use it again before this one is done.
+                tensor.record_stream(stream)
+        return moved.item
+
+    def __call__(self, item: Any) -> Any:
+        """Copy an item."""
+        return self.finish(self.begin(item))
+
+
+class TransferReader:
+    """Hands out the items of another reader on a device, and copies the next one there while the caller is busy.
+
+    Args:
+        reader: makes the items; owned by this one.
+        transfer: copies them.
+    """
+
+    def __init__(self, reader: Reader, transfer: Transfer) -> None:
+        self.n_rows = reader.n_rows
+        self._reader = reader
+        self._transfer = transfer
+        self._done = 0
+        self._moved: _Moved | None = None
+        self._error: Exception | None = None
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether nothing can come because the user holds all slots."""
+        return self._reader.is_starved
+
+    def begin(self, product_id: str) -> None:
+        """Begin to copy the next item if it is there."""
+        self._reader.begin(product_id)
+        try:
+            self._fetch(product_id, 0)
+        except Exception as error:
+            # That of the next item; the caller gets another one now.
+            self._error = error
+
+    def forget(self) -> None:
+        """Drop the item that was not handed out."""
+        self._moved = self._error = None
+        self._done = 0
+        self._reader.forget()
+
+    def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
+        """Have the next item on its way, waiting up to timeout_ms for samples; see the other reader."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._fetch(product_id, timeout_ms)
+
+    def take(self) -> Any:
+        """Hand out the item."""
+        moved, self._moved = self._moved, None
+        assert moved is not None
+        return self._transfer.finish(moved)
+
+    def _fetch(self, product_id: str, timeout_ms: int) -> int:
+        if self._moved is None:
+            self._done = self._reader.fill(product_id, self._done, timeout_ms)
+            if self._done != self.n_rows:
+                return self._done
+            self._done = 0
+            self._moved = self._transfer.begin(self._reader.take())
+        return self.n_rows
+
+
+def checked_device(device: Any) -> torch.device | None:
+    """Return the device to which batches are copied; None for that of the host.
+
+    Raises:
+        ConfigError: torch knows no such device, or has none.
+    """
+    if device is None:
+        return None
+    try:
+        checked = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device must be one of torch, got {device!r}: {error}") from error
+    if checked.type == "cuda" and (checked.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {str(checked)!r}: torch sees {torch.cuda.device_count()} CUDA devices")
+    return None if checked.type == "cpu" else checked
+
+
+def _moved(item: Any, device: torch.device) -> Any:
+    """Return an item with all tensors copied to a device; a method `to` is called."""
+    if hasattr(item, "to"):
+        return item.to(device, non_blocking=True)
+    if isinstance(item, Mapping):
+        return {name: _moved(value, device) for name, value in item.items()}
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*(_moved(value, device) for value in item))
+    if isinstance(item, list | tuple):
+        return type(item)(_moved(value, device) for value in item)
+    return item
+
+
+def _tensors(item: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an item."""
+    if isinstance(item, torch.Tensor):
+        yield item
+    elif isinstance(item, Mapping):
+        for value in item.values():
+            yield from _tensors(value)
+    elif isinstance(item, list | tuple):
+        for value in item:
+            yield from _tensors(value)
