@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from softs_fast.loader.stats import LoaderStats
+
 SOFT, HARD, TEACHER, SUPPLY = "#1f5fbf", "#d9682b", "#555555", "#2c8c6b"
 STYLE: dict[str, Any] = {
     "font.size": 10,
@@ -22,24 +24,11 @@ STYLE: dict[str, Any] = {
 
 @dataclass
 class Window:
-    """Some steps in a row: losses summed over the steps, time split into waiting for data and training."""
+    """Some steps in a row: losses summed over the steps."""
 
     steps: int = 0
-    samples: int = 0
     loss_soft: float = 0.0
     loss_hard: float = 0.0
-    waiting_s: float = 0.0
-    training_s: float = 0.0
-
-    @property
-    def starvation(self) -> float:
-        """The share of the time that was spent waiting for data."""
-        return self.waiting_s / (self.waiting_s + self.training_s)
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples trained on, per second of waiting and training."""
-        return self.samples / (self.waiting_s + self.training_s)
 
 
 @dataclass
@@ -48,7 +37,7 @@ class History:
 
     n_test: int
     batch: dict[str, Tensor]
-    total: Window = field(default_factory=Window)
+    total: LoaderStats = field(default_factory=LoaderStats)
     steps: list[int] = field(default_factory=list)
     accuracy_soft: list[float] = field(default_factory=list)
     accuracy_hard: list[float] = field(default_factory=list)
@@ -57,17 +46,18 @@ class History:
     starvation: list[float] = field(default_factory=list)
     samples_per_s: list[float] = field(default_factory=list)
 
-    def add(self, step: int, window: Window, accuracy_soft: float, accuracy_hard: float) -> None:
-        """Append the window that ends at `step`."""
+    def add(
+        self, step: int, window: Window, supply: LoaderStats, accuracy_soft: float, accuracy_hard: float
+    ) -> None:
+        """Append the window that ends at `step`; `supply` counts from the first step on."""
+        in_window, self.total = supply.since(self.total), supply
         self.steps.append(step)
         self.accuracy_soft.append(accuracy_soft)
         self.accuracy_hard.append(accuracy_hard)
         self.loss_soft.append(window.loss_soft / window.steps)
         self.loss_hard.append(window.loss_hard / window.steps)
-        self.starvation.append(window.starvation)
-        self.samples_per_s.append(window.samples_per_s)
-        for name in vars(window):
-            setattr(self.total, name, getattr(self.total, name) + getattr(window, name))
+        self.starvation.append(in_window.waiting_share)
+        self.samples_per_s.append(in_window.samples_per_s)
 
 
 def table(history: History, teacher_accuracy: float, teacher_weights: int, student_weights: int) -> str:
@@ -79,14 +69,14 @@ def table(history: History, teacher_accuracy: float, teacher_weights: int, stude
         ("student, hard labels", f"{student_weights:,}", f"{history.accuracy_hard[-1]:.1%}"),
     ]
     total = history.total
-    seconds = total.waiting_s + total.training_s
+    seconds = total.waiting_s + total.working_s
     return "\n".join(
         [
             "",
             *(f"{name:22}{weights:>9}{accuracy:>34}" for name, weights, accuracy in rows),
             "",
-            f"{total.samples:,} samples in {seconds:.1f} s: {total.samples_per_s:,.0f} samples/s",
-            f"starvation: the students waited for data for {total.starvation:.1%} of that time",
+            f"{total.n_samples:,} samples in {seconds:.1f} s: {total.samples_per_s:,.0f} samples/s",
+            f"starvation: the students waited for data for {total.waiting_share:.1%} of that time",
         ]
     )
 
@@ -172,7 +162,9 @@ def _draw_loss(axes: Any, history: History) -> None:
 def _draw_supply(axes: Any, history: History) -> None:
     axes.fill_between(history.steps, history.starvation, color=SUPPLY, alpha=0.25, linewidth=0)
     axes.plot(history.steps, history.starvation, color=SUPPLY)
-    axes.set(title=f"Starvation: {history.total.starvation:.0%} of the time", xlabel="step", ylim=(0, 1.005))
+    axes.set(
+        title=f"Starvation: {history.total.waiting_share:.0%} of the time", xlabel="step", ylim=(0, 1.005)
+    )
     axes.yaxis.set_major_formatter(_percent)
     speed = axes.twinx()
     speed.plot(history.steps, history.samples_per_s, color=TEACHER, linestyle=":")

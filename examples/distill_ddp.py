@@ -5,18 +5,17 @@
 Each rank has slots of its own, and the workers make other samples for each of them. The first rank chooses the
 teacher; `switch_model` lets all ranks begin with it at the same step. Samples depend on nothing but teacher, rank and
 place in the stream, and streams are ordered, so a second run ends with the same digest, for any number of workers.
-The ranks communicate through gloo, or NCCL if each has a GPU. The first rank also starts broker and workers, so that
-one command is enough.
+The ranks communicate through gloo, or NCCL if each has a GPU. The first rank also starts the fleet, so that one command
+is enough.
 """
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import os
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
 
 if __name__ == "__main__":
     # The imports below take seconds; until main() listens, Ctrl-C ends the process without a traceback.
@@ -31,7 +30,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import softs_fast as sf
-from processes import running
 from softs_fast.distill import switch_model
 
 TEACHERS = ("narrow", "wide")
@@ -66,21 +64,16 @@ def run(options: argparse.Namespace) -> None:
     rank = dist.get_rank()
     with contextlib.ExitStack() as stack:
         stack.callback(dist.destroy_process_group)
-        own = tempfile.TemporaryDirectory(prefix="softs-fast-") if rank == 0 else contextlib.nullcontext("")
-        folder = share_folder(stack.enter_context(own), device)
+        environment: list[dict[str, str]] = [{}]
         if rank == 0:
-            stack.enter_context(
-                sf.Broker(**endpoints(folder, "frontend", "backend", "control", "control_pub"))
-            )
-            stack.enter_context(running(make_worker, *[(folder, options.seed)] * options.workers))
-        client = stack.enter_context(
-            sf.StudentClient(
-                student_rank=rank,
-                slot_count=1,  # samples arrive in the slots of the dataset
-                batch_config=SAMPLE,
-                **endpoints(folder, "frontend", "control", "control_pub"),
-            )
-        )
+            make_worker_of_seed = functools.partial(make_worker, options.seed)
+            fleet = stack.enter_context(sf.Fleet(make_worker_of_seed, count=options.workers))
+            environment = [fleet.endpoints.as_environment()]
+        dist.broadcast_object_list(environment, src=0, device=device)
+        # The endpoints of the first rank's fleet are the defaults from here on.
+        os.environ.update(environment[0])
+        # Its samples arrive in the slots of the dataset.
+        client = stack.enter_context(sf.StudentClient(student_rank=rank, slot_count=1, batch_config=SAMPLE))
         client.hello()
         if rank != 0:
             client.start_sub_listener()
@@ -90,10 +83,10 @@ def run(options: argparse.Namespace) -> None:
             slot_count=4 * BATCH_SIZE,
             batch_config=SAMPLE,
             ordered=True,
-            **endpoints(folder, "frontend"),
         )
-        stack.callback(dataset.close)
-        batches = iter(sf.DistillDataLoader(dataset, batch_size=BATCH_SIZE))
+        loader = stack.enter_context(
+            sf.DistillDataLoader(dataset, batch_size=BATCH_SIZE, device=device, steps_per_epoch=options.steps)
+        )
 
         torch.manual_seed(options.seed)
         student = nn.Sequential(nn.Linear(N_INPUTS, 64), nn.ReLU(), nn.Linear(64, N_OUTPUTS)).to(device)
@@ -102,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
         digest = hashlib.sha256()
         for teacher in TEACHERS:
             generation = switch_model(client, teacher, {"width": WIDTHS[teacher]})
-            losses, inputs = train(model, optimizer, batches, options.steps, device)
+            losses, inputs = train(model, optimizer, loader)
             total = mean_over_ranks(losses)
             n_distinct, n_samples = count_distinct(inputs)
             digest.update(total.numpy().tobytes())
@@ -120,17 +113,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def train(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batches: Iterator[dict[str, Tensor]],
-    steps: int,
-    device: torch.device,
+    model: nn.Module, optimizer: torch.optim.Optimizer, loader: sf.DistillDataLoader
 ) -> tuple[Tensor, Tensor]:
-    """Take `steps` steps; return this rank's losses, float64 [steps], and all of its x, float32 [n, N_INPUTS]."""
+    """Train for one epoch; return this rank's losses, float64 [steps], and all of its x, float32 [n, N_INPUTS]."""
     losses, inputs = [], []
-    for _ in range(steps):
-        batch = next(batches)
-        loss = F.mse_loss(model(batch["x"].to(device)), batch["y"].to(device))
+    for batch in loader:
+        loss = F.mse_loss(model(batch["x"]), batch["y"])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -142,13 +130,9 @@ def train(
 # --- The workers' side ---
 
 
-def make_worker(folder: str, seed: int) -> sf.Worker:
+def make_worker(seed: int) -> sf.Worker:
     """Return a worker that was not started."""
-    return sf.Worker(
-        batch_generator_fn=Teachers(seed),
-        batch_config=SAMPLE,
-        **endpoints(folder, "backend", "control_pub"),
-    )
+    return sf.Worker(batch_generator_fn=Teachers(seed), batch_config=SAMPLE)
 
 
 class Teachers:
@@ -186,15 +170,6 @@ def join_ranks() -> torch.device:
     return device
 
 
-def share_folder(folder: str, device: torch.device) -> str:
-    """Return the first rank's folder, on every rank."""
-    text = torch.zeros(256, dtype=torch.uint8, device=device)
-    encoded = os.fsencode(folder)
-    text[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
-    dist.broadcast(text, src=0)
-    return os.fsdecode(bytes(text.tolist()).rstrip(b"\0"))
-
-
 def mean_over_ranks(values: Tensor) -> Tensor:
     """Return the mean of each value over the ranks, on every rank; float64 [n]."""
     return torch.stack(gather(values)).mean(dim=0)
@@ -212,11 +187,6 @@ def gather(tensor: Tensor) -> list[Tensor]:
     gathered = [torch.empty_like(tensor, device=device) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, tensor.to(device))
     return [part.cpu() for part in gathered]
-
-
-def endpoints(folder: str, *names: str) -> dict[str, str]:
-    """Return endpoints of the broker as arguments."""
-    return {f"{name}_endpoint": f"ipc://{folder}/{name}.sock" for name in names}
 
 
 def parse_options() -> argparse.Namespace:

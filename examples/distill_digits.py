@@ -8,14 +8,11 @@ showed before it was distorted (hard labels). Broker and students run in this pr
 """
 
 import argparse
-import contextlib
+import functools
 import io
 import signal
 import sys
-import tempfile
-import time
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -28,7 +25,6 @@ from torch import Tensor, nn
 
 import softs_fast as sf
 from digits_report import History, Window, draw, table
-from processes import started
 
 PRODUCT = "digits"
 DISTORTION = 0.85
@@ -61,43 +57,30 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train the teacher, start the market, train both students, report."""
+    """Train the teacher, start its suppliers, train both students, report."""
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # every process of the demo is one core's worth of work
-    with contextlib.ExitStack() as stack:
-        folder = options.endpoint_dir or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="softs-fast-"))
-        )
-        folder.mkdir(parents=True, exist_ok=True)
-        endpoints = sf.EndpointConfig(f"ipc://{folder}/frontend.sock", f"ipc://{folder}/backend.sock")
-        stack.enter_context(sf.Broker(endpoints))
-        # Started first: they import torch while the teacher learns.
-        suppliers = stack.enter_context(
-            started(supply, *((options.seed + 1 + i, endpoints.backend) for i in range(options.suppliers)))
-        )
+    scans = load_scans(options.seed)
+    print(f"teacher: {TEACHER_STEPS} steps on {len(scans.train_x):,} scans ...", flush=True)
+    teacher = train_teacher(scans)
+    message = io.BytesIO()
+    torch.save({"teacher": teacher.state_dict(), "x": scans.train_x, "digit": scans.train_digit}, message)
 
-        scans = load_scans(options.seed)
-        print(f"teacher: {TEACHER_STEPS} steps on {len(scans.train_x):,} scans ...", flush=True)
-        teacher = train_teacher(scans)
-        message = io.BytesIO()
-        torch.save({"teacher": teacher.state_dict(), "x": scans.train_x, "digit": scans.train_digit}, message)
-        for pipe in suppliers:
-            pipe.send_bytes(message.getbuffer())
-
-        print(f"students: {options.steps:,} steps of {options.batch_size} fresh images", flush=True)
-        student_soft = make_student()
-        student_hard = make_student()
-        student_hard.load_state_dict(student_soft.state_dict())
-        loader = sf.SoftDataLoader(
-            model_id=PRODUCT,
-            endpoint=endpoints.frontend,
-            batch_config=SAMPLE,
-            medium_cls=sf.ShmMedium,
+    print(f"students: {options.steps:,} steps of {options.batch_size} fresh images", flush=True)
+    student_soft = make_student()
+    student_hard = make_student()
+    student_hard.load_state_dict(student_soft.state_dict())
+    make_supplier_of_teacher = functools.partial(make_supplier, message.getvalue(), options.seed)
+    with (
+        sf.Fleet(make_supplier_of_teacher, count=options.suppliers) as fleet,
+        fleet.loader(
+            PRODUCT,
+            SAMPLE,
             num_slots=4 * options.batch_size,
             request_timeout=SUPPLY_TIMEOUT_S,
             batch_size=options.batch_size,
-        )
-        stack.callback(loader.soft_dataset.close)
+        ) as loader,
+    ):
         history = train_students(student_soft, student_hard, loader, scans, options.steps)
 
     teacher_accuracy = accuracy(teacher, scans.test_x, scans.test_digit)
@@ -110,46 +93,22 @@ def run(options: argparse.Namespace) -> None:
 # --- The supplier's side ---
 
 
-def supply(seed: int, backend: str, pipe: Connection) -> None:
-    """Run a supplier process: receive the teacher, serve samples until the pipe closes."""
+def make_supplier(message: bytes, seed: int) -> sf.Supplier:
+    """Return a supplier that distorts scans and labels them with the teacher, both in `message`."""
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    with contextlib.suppress(EOFError):
-        message = torch.load(io.BytesIO(pipe.recv_bytes()), weights_only=True)
-        teacher = make_teacher()
-        teacher.load_state_dict(message["teacher"])
-        with sf.Supplier(
-            generator_fn=LabelledScans(teacher, message["x"], message["digit"]),
-            product_ids=[PRODUCT],
-            endpoint=backend,
-            medium_cls=sf.ShmMedium,
-            slot_size=SAMPLE.nbytes(),
-        ):
-            pipe.recv_bytes()  # blocks until the other end closes
+    taught = torch.load(io.BytesIO(message), weights_only=True)
+    teacher = make_teacher()
+    teacher.load_state_dict(taught["teacher"])
 
+    def label(product_id: str, n: int, sequences: tuple[int, ...]) -> dict[str, Tensor]:
+        # Each number goes to one supplier, so no image comes twice.
+        torch.manual_seed(seed + 1 + sequences[0])
+        choice = torch.randint(len(taught["x"]), (n,))
+        x = distort(taught["x"][choice], DISTORTION)
+        with torch.inference_mode():
+            return {"x": x, "y": teacher(x).softmax(dim=1), "digit": taught["digit"][choice]}
 
-class LabelledScans:
-    """The generator: distorts and labels `chunk` scans in one go, then hands them out one at a time."""
-
-    def __init__(self, teacher: nn.Module, x: Tensor, digit: Tensor, chunk: int = 64) -> None:
-        self.teacher = teacher
-        self.x = x
-        self.digit = digit
-        self.chunk = chunk
-        self._ready: list[bytes] = []
-
-    def __call__(self, product_id: str) -> bytes:
-        """Returns one encoded sample of SAMPLE."""
-        if not self._ready:
-            choice = torch.randint(len(self.x), (self.chunk,))
-            x = distort(self.x[choice], DISTORTION)
-            with torch.inference_mode():
-                y = self.teacher(x).softmax(dim=1)
-            self._ready = [
-                SAMPLE.encode(x=x_i, y=y_i, digit=digit_i)
-                for x_i, y_i, digit_i in zip(x, y, self.digit[choice], strict=True)
-            ]
-        return self._ready.pop()
+    return sf.Supplier(batch_generator_fn=label, product_ids=[PRODUCT], batch_config=SAMPLE)
 
 
 # --- The student's side ---
@@ -158,44 +117,36 @@ class LabelledScans:
 def train_students(
     student_soft: nn.Module, student_hard: nn.Module, loader: sf.SoftDataLoader, scans: "Scans", steps: int
 ) -> History:
-    """Train both students on the same batches; measures how long they wait for data."""
+    """Train both students on the same batches."""
     from tqdm import tqdm
 
     optimizers = [torch.optim.Adam(student.parameters()) for student in (student_soft, student_hard)]
     batches = iter(loader)
-    batch = next(batches)  # not timed: it waits for the suppliers' start
-    history = History(n_test=len(scans.test_x), batch=batch)
+    history = History(n_test=len(scans.test_x), batch=next(batches))
+    first = loader.stats  # it waited for the suppliers' start, and is not trained on
     ends_of_windows = {round(steps * k / 30) for k in range(1, 31)}
     window = Window()
 
     # A terminal gets a bar that is updated often, a log file a line every few seconds.
     bar = tqdm(total=steps, unit="step", ncols=110, mininterval=0.2 if sys.stderr.isatty() else 5.0)
-    clock = time.perf_counter()
-    for step in range(1, steps + 1):
+    for step, batch in zip(range(1, steps + 1), batches, strict=False):
         for optimizer in optimizers:
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / (steps + 1))
         window.loss_soft += train_step(student_soft, optimizers[0], batch["x"], batch["y"])
         window.loss_hard += train_step(student_hard, optimizers[1], batch["x"], batch["digit"])
         window.steps += 1
-        window.samples += len(batch["x"])
-        trained = time.perf_counter()
-        batch = next(batches)
-        fetched = time.perf_counter()
-        window.training_s += trained - clock
-        window.waiting_s += fetched - trained
         bar.update()
 
         if step in ends_of_windows:
             soft = accuracy(student_soft, scans.test_x, scans.test_digit)
             hard = accuracy(student_hard, scans.test_x, scans.test_digit)
-            history.add(step, window, soft, hard)
+            history.add(step, window, loader.stats.since(first), soft, hard)
             bar.set_postfix_str(
-                f"{window.samples_per_s:,.0f} samples/s, starved {window.starvation:.0%}, "
+                f"{history.samples_per_s[-1]:,.0f} samples/s, starved {history.starvation[-1]:.0%}, "
                 f"accuracy {soft:.1%} soft, {hard:.1%} hard",
                 refresh=False,
             )
             window = Window()
-        clock = time.perf_counter()
     bar.close()
     return history
 
@@ -318,9 +269,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of weights, split and distortions (%(default)s)")
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output/distill_digits.png"), help="picture (%(default)s)"
-    )
-    parser.add_argument(
-        "--endpoint-dir", type=Path, help="folder for the broker's sockets (default: a temporary one)"
     )
     return parser.parse_args()
 

@@ -22,11 +22,11 @@ def picture(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(launch: Callable[..., Demo], tmp_path: Path, picture: Path) -> Callable[..., Demo]:
+def start(launch: Callable[..., Demo], picture: Path) -> Callable[..., Demo]:
     """Starts the demo."""
 
     def start(*arguments: str) -> Demo:
-        return launch(sys.executable, "-u", DEMO, "--output", picture, "--endpoint-dir", tmp_path, *arguments)
+        return launch(sys.executable, "-u", DEMO, "--output", picture, *arguments)
 
     return start
 
@@ -65,8 +65,8 @@ def test_interrupt_while_training_leaves_nothing(start: Callable[..., Demo], tar
 
 def test_interrupt_while_suppliers_start_leaves_nothing(start: Callable[..., Demo]) -> None:
     demo = start("--steps", "6000")
-    # The suppliers have been started by now, and are busy importing.
-    demo.wait_for("teacher:")
+    # The suppliers are started now, and busy importing.
+    demo.wait_for("fresh images")
     interrupt(demo, "group")
     check_gone(demo, set())
 
