@@ -22,15 +22,16 @@ def test_quickstart_runs(tmp_path: Path) -> None:
     readme = (REPOSITORY / "README.md").read_text()
     section = readme.split("\n## Quickstart\n")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
-    assert "/tmp/" in code
+    # The first hour of a user begins with few lines.
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
     script = tmp_path / "quickstart.py"
-    # Its own sockets: another quickstart may be running on this machine.
-    script.write_text(code.replace("/tmp/", f"{tmp_path}/"))
+    script.write_text(code)
 
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
 
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # Under load it may take a while.
+    assert re.sub(r"\d of 2 workers serve after \d+ s\n", "", done.stderr) == ""
     (shown,) = re.findall(r"```text\n(.*?)```", section, flags=re.DOTALL)
     assert done.stdout == shown
 
@@ -47,9 +48,7 @@ tensor = torch.ones(3)
 model(torch.ones(1, 2)).sum().backward()
 """
 BATCH = """
-with sf.Broker(endpoints), supplier:
-    batch = next(iter(loader))
-    assert batch["y"].sum(dim=1).allclose(torch.ones(32)), batch
+assert batch["y"].sum(dim=1).allclose(torch.ones(32)), batch
 """
 STEP = """
 model.zero_grad()
@@ -57,11 +56,10 @@ model(torch.ones(1, 2)).sum().backward()
 assert model.module.weight.grad.tolist() == [[1.0, 1.0]], model.module.weight.grad
 """
 SNIPPETS = {
-    ("README.md", "def generate_many"): ("README.md", "def generate(", BATCH),
-    ("README.md", "register_comm_hook"): ("", RANK, STEP),
-    ("docs/collectives.md", "register_comm_hook"): ("", RANK, STEP),
+    ("README.md", "def generate_one"): ("", BATCH),
+    ("README.md", "register_comm_hook"): (RANK, STEP),
+    ("docs/collectives.md", "register_comm_hook"): (RANK, STEP),
     ("docs/cli.md", "MetricsServer"): (
-        "",
         "import softs_fast as sf\nbroker = sf.Broker()\nbroker.start()\n",
         "",
     ),
@@ -78,9 +76,7 @@ def snippet(page: str, text: str) -> str:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("page", "text"), SNIPPETS)
 def test_snippets_run(short_path: Path, page: str, text: str) -> None:
-    before_page, before, after = SNIPPETS[page, text]
-    if before_page:
-        before = snippet(before_page, before).partition("with ")[0]
+    before, after = SNIPPETS[page, text]
     program = before + snippet(page, text) + after
     script = short_path / "snippet.py"
     # Its own sockets, and any free port.
