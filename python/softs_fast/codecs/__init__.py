@@ -15,6 +15,7 @@ Importing this module does not import torch.
 """
 
 from .encodings import Cast, Codec, Int8, TopK, as_codec
-from .logits import TopKLogits, topk_kl, topk_logits
+from .logits import TopKLogits, topk_logits
+from .loss import topk_kl
 
 __all__ = ["Cast", "Codec", "Int8", "TopK", "TopKLogits", "as_codec", "topk_kl", "topk_logits"]
