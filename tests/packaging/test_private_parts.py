@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from torch._utils import ExceptionWrapper
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from softs_fast import ConfigError
 
@@ -89,6 +90,25 @@ def test_an_exception_is_sent_and_raised_again() -> None:
         error = ExceptionWrapper(where="in a worker")
     with pytest.raises(ConfigError, match=r"(?s)in a worker.*boom"):
         pickle.loads(pickle.dumps(error)).reraise()
+
+
+class Names(TorchDispatchMode):
+    """Notes the names of operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_sees_each_operator() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with Names() as names:
+        x.exp().sum().backward()
+    assert {"exp", "sum", "mul"} <= set(names.seen), "also those of the backward pass"
 
 
 class Probe:

@@ -8,13 +8,28 @@
 | `Cast("bfloat16")`, `"cast:bfloat16"` | 2 or 1 | the nearest number that the other dtype has |
 | `Int8(128)`, `"int8:128"` | 1, and 4 per block | at most half a step off; a step is 1/127 of the largest value |
 | `TopK(64)`, `"topk:64"` | for each row of logits `k * (item + 2 or 4) + 4` | `TopKLogits`, for the loss `topk_kl` |
+| a `CustomCodec`, `"NAME:PARAMETERS"` | what its `nbytes` says | what its `decode` makes |
 
 Formulas, error bounds and what becomes of NaN and infinities: docs/numerics.md.
 
 Importing this module does not import torch.
 """
 
-from .encodings import Cast, Codec, Int8, TopK, as_codec
-from .logits import TopKLogits, topk_kl, topk_logits
+from .custom import CustomCodec, register_codec
+from .encodings import Cast, Codec, Int8, TopK
+from .logits import TopKLogits, topk_logits
+from .loss import topk_kl
+from .texts import as_codec
 
-__all__ = ["Cast", "Codec", "Int8", "TopK", "TopKLogits", "as_codec", "topk_kl", "topk_logits"]
+__all__ = [
+    "Cast",
+    "Codec",
+    "CustomCodec",
+    "Int8",
+    "TopK",
+    "TopKLogits",
+    "as_codec",
+    "register_codec",
+    "topk_kl",
+    "topk_logits",
+]

@@ -1,4 +1,4 @@
-"""The encodings: their names, their sizes in bytes, and the tensors that they accept."""
+"""The encodings: their sizes in bytes, and the tensors that they accept."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from .. import _core
 from ..errors import ConfigError
 from ..tensors.dtypes import is_tensor, torch_dtype
+from .custom import CustomCodec
 from .logits import TopKLogits
 from .parts import Field, Part, host_bytes, read, write
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Cast", "Codec", "Int8", "TopK", "as_codec", "decode", "encode", "parts_of"]
+__all__ = ["Cast", "Codec", "Int8", "TopK", "assemble", "decode", "encode", "parts_of"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,7 @@ class Cast:
             field, native = field._replace(dtype=self.dtype), None
         write(field.name, native, host_bytes(field, value, rows), outs, offset)
 
-    def assemble(self, tensors: Sequence[Tensor]) -> Any:
-        """Return what a user gets of the decoded parts: the tensor."""
+    def _assemble(self, field: Field, tensors: Sequence[Tensor]) -> Any:
         return tensors[0]
 
 
@@ -101,8 +101,7 @@ class Int8:
         native = parts_of(self, field)[0].native
         write(field.name, native, host_bytes(field, value, rows), outs, offset)
 
-    def assemble(self, tensors: Sequence[Tensor]) -> Any:
-        """Return what a user gets of the decoded parts: the tensor."""
+    def _assemble(self, field: Field, tensors: Sequence[Tensor]) -> Any:
         return tensors[0]
 
 
@@ -154,29 +153,11 @@ class TopK:
             inner = Field(f"{field.name}.{key}", part.shape, part.dtype)
             write(inner.name, part.native, host_bytes(inner, of, rows), outs, offset + part.offset)
 
-    def assemble(self, tensors: Sequence[Tensor]) -> Any:
-        """Return what a user gets of the decoded parts: `TopKLogits`."""
+    def _assemble(self, field: Field, tensors: Sequence[Tensor]) -> Any:
         return TopKLogits(*tensors)
 
 
-Codec: TypeAlias = Cast | Int8 | TopK
-
-
-def as_codec(codec: object) -> Codec | None:
-    """Return a codec, or None where there is nothing to encode.
-
-    Args:
-        codec: a codec, None, or a text: `"exact"`, `"cast:DTYPE"`, `"int8"`, `"int8:BLOCK"`, `"int8:BLOCK:SCALE"`,
-            `"topk:K"`.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    if codec is None or isinstance(codec, Cast | Int8 | TopK):
-        return codec
-    if isinstance(codec, str):
-        return _parsed(codec)
-    raise _unknown(codec)
+Codec: TypeAlias = Cast | Int8 | TopK | CustomCodec
 
 
 @functools.lru_cache(256)
@@ -218,7 +199,7 @@ def encode(
 
 
 def decode(codec: Codec, field: Field, sources: Sequence[Any], offset: int, rows: tuple[int, ...]) -> Any:
-    """Return the tensors of as many samples as there are rows, stacked, as `codec.assemble` returns them.
+    """Return the tensors of as many samples as there are rows, stacked; see `assemble`.
 
     Args:
         codec: the encoding.
@@ -229,46 +210,30 @@ def decode(codec: Codec, field: Field, sources: Sequence[Any], offset: int, rows
 
     Raises:
         WireError: a sample has what no encoder writes.
+        ConfigError: a codec of the user's made another shape or dtype.
         ImportError: torch is not installed.
     """
-    return codec.assemble(read(field.name, parts_of(codec, field), sources, offset, rows))
+    return assemble(codec, field, read(field.name, parts_of(codec, field), sources, offset, rows))
 
 
-@functools.lru_cache(256)
-def _parsed(text: str) -> Codec | None:
-    kind, *fields = text.split(":")
-    match kind, fields:
-        case "exact", []:
-            return None
-        case "cast", [dtype]:
-            return Cast(dtype)
-        case "int8", []:
-            return Int8()
-        case "int8", [block]:
-            return Int8(_number(text, block))
-        case "int8", [block, scale]:
-            return Int8(_number(text, block), scale)
-        case "topk", [k]:
-            return TopK(_number(text, k))
-    raise _unknown(text)
+def assemble(codec: Codec, field: Field, tensors: Sequence[Tensor]) -> Any:
+    """Return what a user gets of the decoded parts: the tensor, or `TopKLogits`.
 
+    Args:
+        codec: the encoding.
+        field: the tensor of one sample.
+        tensors: those of its parts, dtype [*rows, *shape] each.
 
-def _unknown(codec: object) -> ConfigError:
-    return ConfigError(
-        f"unknown codec {codec!r}; need one such as exact, cast:bfloat16, int8:128, int8:128:float16 or topk:64"
-    )
+    Raises:
+        ConfigError: a codec of the user's made another shape or dtype.
+        WireError: a sample has what a codec of the user's does not write.
+    """
+    return codec._assemble(field, tensors)
 
 
 @functools.lru_cache(256)
 def _topk(dtype: str, row_len: int, k: int) -> _core.TopK:
     return _core.TopK(dtype, row_len, k)
-
-
-def _number(codec: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"codec {codec!r}: {text!r} is no whole number") from None
 
 
 def _whole(what: str, value: object, least: int, most: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..codecs import Codec, as_codec
-from ..codecs.encodings import decode, encode, parts_of
+from ..codecs.encodings import assemble, decode, encode, parts_of
 from ..codecs.parts import Field, Part
 from ..errors import ConfigError
 from ..tensors.dtypes import (
@@ -67,8 +67,8 @@ class TensorSpec:
         shape: sizes without a batch dimension; any sequence of whole numbers, kept as a tuple.
         dtype: one of float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16,
             int8, uint8, bool.
-        codec: how the tensor is encoded in a sample: a text such as "topk:64", or a codec of `softs_fast.codecs`,
-            kept as its text. None, or "exact": its elements are stored as they are.
+        codec: how the tensor is encoded in a sample: a text such as "topk:64", or a codec of `softs_fast.codecs` or
+            a registered one of the user's, kept as its text. None, or "exact": its elements are stored as they are.
 
     Raises:
         ConfigError: an empty name, a dimension that is negative or not a whole number, an unknown dtype or codec, or a
@@ -160,7 +160,7 @@ class TensorSpec:
 
     def _assemble(self, tensors: Sequence[Tensor]) -> Any:
         """Return the batch's value for this tensor, given the tensors of its `_parts`."""
-        return tensors[0] if self.codec is None else self._coder.assemble(tensors)
+        return tensors[0] if self.codec is None else assemble(self._coder, self._field, tensors)
 
     def _encode_into(
         self, value: Any, rows: tuple[int, ...], outs: Sequence[memoryview], offset: int

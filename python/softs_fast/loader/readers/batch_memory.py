@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...codecs import CustomCodec, as_codec
 from ...codecs.parts import Part
 from ...configs import BatchConfig
 from ...tensors.dtypes import array_dtype, tensor_over, torch_dtype
-from .pinning import empty_pinned
+from .pinning import empty_pinned, pinned
 
 __all__ = ["BatchMemory"]
 
@@ -42,6 +43,8 @@ class BatchMemory:
         ]
         #: How many tensors each spec becomes; None: one each.
         self._n_parts = [len(spec._parts()) for spec in self._specs] if config.has_codecs else None
+        #: Whether decoding ends in memory of a user's codec, which is not pinned.
+        self._pins_again = pins and any(isinstance(as_codec(spec.codec), CustomCodec) for spec in self._specs)
         self._targets: list[tuple[Any, ...]] = []
         self._lent: list[tuple[torch.Tensor, Array]] | None = None
 
@@ -73,10 +76,11 @@ class BatchMemory:
         if self._n_parts is None:
             return {name: tensor for name, (tensor, _) in zip(self._names, lent, strict=True)}
         rest = (tensor for tensor, _ in lent)
-        return {
+        batch = {
             spec.name: spec._assemble(list(islice(rest, n)))
             for spec, n in zip(self._specs, self._n_parts, strict=True)
         }
+        return pinned(batch) if self._pins_again else batch
 
 
 class _Field:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ... import _core
+from ...codecs import CustomCodec, as_codec
 from ...configs import BatchConfig, TensorSpec
 from ...errors import ConfigError
 from ...market import Client, Medium
@@ -37,8 +38,8 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
     """Check that tensors can lie on the slots of such a medium.
 
     Raises:
-        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, the medium is not in memory
-            that the process shares, or a tensor would be unaligned; the text says what to do.
+        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec of this package, the medium is
+            not in memory that the process shares, or a tensor would be unaligned; the text says what to do.
     """
     if not has_rows(config):
         raise ConfigError(
@@ -53,6 +54,8 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
         )
     n_bytes, stride = config.nbytes(), slot_stride(medium_cls, config.nbytes())
     for spec in config.specs:
+        if isinstance(as_codec(spec.codec), CustomCodec):
+            continue
         if spec.codec is not None:
             raise ConfigError(
                 f'zero_copy hands out what is in the slots, but tensor "{spec.name}" is stored as {spec.codec} and must '
@@ -85,6 +88,7 @@ class BlockReader(Blocks):
         assert isinstance(client.medium, SegmentMedium)
         self._stride = client.medium.slot_stride
         self._fields = [self._field(spec, config.get_offset(spec.name)) for spec in config.specs]
+        self._coded = [spec for spec in config.specs if spec.codec is not None]
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
         """Take a block, waiting up to timeout_ms for it.
@@ -101,7 +105,7 @@ class BlockReader(Blocks):
         return self.n_rows
 
     def _views(self, lease: _core.Lease) -> Tensors:
-        return {
+        batch = {
             field.name: torch.frombuffer(
                 lease, dtype=field.dtype, offset=field.offset, count=field.n_items
             ).as_strided_(field.shape, field.strides)
@@ -109,16 +113,21 @@ class BlockReader(Blocks):
             else torch.empty(field.shape, dtype=field.dtype)
             for field in self._fields
         }
+        for spec in self._coded:
+            batch[spec.name] = spec._assemble([batch[spec.name]])
+        return batch
 
     def _field(self, spec: TensorSpec, offset: int) -> _Field:
-        item = ITEM_BYTES[spec.dtype]
+        # A codec of the user's, the only kind here, has one part: its bytes.
+        (part,) = spec._parts()
+        item, n_items = ITEM_BYTES[part.dtype], math.prod(part.shape)
         stride = self._stride // item
-        strides = [math.prod(spec.shape[i + 1 :]) for i in range(len(spec.shape))]
+        strides = [math.prod(part.shape[i + 1 :]) for i in range(len(part.shape))]
         return _Field(
             spec.name,
-            torch_dtype(spec.dtype),
+            torch_dtype(part.dtype),
             offset,
-            (self.n_rows - 1) * stride + spec.numel if spec.numel else 0,
-            (self.n_rows, *spec.shape),
+            (self.n_rows - 1) * stride + n_items if n_items else 0,
+            (self.n_rows, *part.shape),
             (stride, *strides),
         )
