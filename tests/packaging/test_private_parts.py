@@ -92,6 +92,16 @@ def test_an_exception_is_sent_and_raised_again() -> None:
         pickle.loads(pickle.dumps(error)).reraise()
 
 
+def test_accelerate_takes_what_is_prepared() -> None:
+    from accelerate import Accelerator
+
+    class Loader(torch.utils.data.DataLoader[int]):
+        _is_accelerate_prepared = True
+
+    loader = Loader([1, 2])  # type: ignore[arg-type]
+    assert Accelerator(cpu=True).prepare(loader) is loader
+
+
 class Names(TorchDispatchMode):
     """Notes the names of operators."""
 

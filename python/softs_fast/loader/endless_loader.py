@@ -55,6 +55,10 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
             or `device`; a device that torch does not see; or `steps_per_epoch` below 1.
     """
 
+    #: Accelerate takes the loader as it is. It would make another one of the dataset otherwise, which fetches a batch ahead
+    #: and hands it out after a switch.
+    _is_accelerate_prepared = True
+
     def __init__(
         self,
         dataset: EndlessDataset,
