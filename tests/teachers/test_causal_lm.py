@@ -11,7 +11,7 @@ from tiny_models import EOS, HIDDEN, N_LAYERS, TEXTS, VOCABULARY, Counting
 
 from softs_fast import ConfigError
 from softs_fast.codecs import TopK, TopKLogits, topk_logits
-from softs_fast.teachers import CausalLMTeacher, Output
+from softs_fast.teachers import CausalLMTeacher, Output, forward
 
 LENGTH = 8
 
@@ -44,7 +44,11 @@ def test_logits_are_those_of_the_model(llama: Path, model: Any, packed: bool) ->
     torch.testing.assert_close(made["logits"][made["mask"]], expected[made["mask"]])
 
 
-def test_the_largest_logits_and_the_sum_of_all(llama: Path, model: Any) -> None:
+@pytest.mark.parametrize("n_elements", [1, 2 * LENGTH * VOCABULARY, forward._MAX_ELEMENTS])
+def test_the_largest_logits_and_the_sum_of_all(
+    llama: Path, model: Any, monkeypatch: pytest.MonkeyPatch, n_elements: int
+) -> None:
+    monkeypatch.setattr(forward, "_MAX_ELEMENTS", n_elements)
     teacher = CausalLMTeacher(llama, TEXTS, LENGTH, {"logits": TopK(4), "ids": None, "mask": None})
     made = make(teacher)
     top = made["logits"]

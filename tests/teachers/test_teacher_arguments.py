@@ -35,6 +35,7 @@ from softs_fast.teachers import CausalLMTeacher, EncoderTeacher, Output
             r"unknown module in 'outputs\[model\.layer\.0\]': 'model\.layer\.0'; did you mean 'model\.layers\.0'",
         ),
         ({"outputs": "inputs[]"}, "unknown module"),
+        ({"outputs": "outputs[model.layers]"}, "the model does not call its module 'model.layers'"),
         ({"outputs": {}}, "outputs are empty"),
         ({"outputs": {"logits": TopK(VOCABULARY + 1)}}, '"logits": topk needs .* k from 1 to 64'),
         ({"outputs": {"h": Output("hidden.1", dtype="float99")}}, "Unsupported dtype: float99"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from softs_fast.teachers.texts import as_texts
 
 
 def test_lists_tuples_and_other_iterables() -> None:
-    for texts in (TEXTS, tuple(TEXTS), dict.fromkeys(TEXTS).keys() and dict(enumerate(TEXTS)).values()):
+    for texts in (TEXTS, tuple(TEXTS), dict(enumerate(TEXTS)).values()):
         assert list(as_texts(texts, None).open()) == TEXTS
 
 
@@ -48,6 +50,11 @@ def test_a_column_of_a_collection() -> None:
     assert (texts[3], texts[1:3]) == (TEXTS[3], TEXTS[1:3])
 
 
+class Endless:
+    def __iter__(self) -> Iterator[str]:
+        return itertools.repeat("text")
+
+
 class Unpicklable(Pairs):
     def __reduce__(self) -> Any:
         raise TypeError("it has a lock")
@@ -58,6 +65,7 @@ class Unpicklable(Pairs):
     [
         (texts_of_a_generator(), None, "type generator cannot be read by every worker; give a list"),
         (iter(TEXTS), None, "type list_iterator cannot be read by every worker"),
+        (Endless(), None, "type Endless cannot be read by every worker"),
         (5, None, "type int cannot be read by every worker"),
         (set(TEXTS), None, "type set have no order to repeat"),
         ([], None, "texts are empty"),

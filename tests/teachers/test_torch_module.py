@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -140,11 +141,13 @@ def test_modules_and_data_are_small_to_send() -> None:
         (make_net, [], "output", {}, "data are empty"),
         (
             make_net,
-            [threading_lock := __import__("threading").Lock()],
+            [threading.Lock()],
             "output",
             {},
             "data cannot be sent to another",
         ),
+        (make_net, ["text"], "output", {}, "field 'input' of data is of type str; need a tensor"),
+        (make_net, DATA, {"y": Output("output", shape=(3,))}, {}, "output 'output' has a shape and no dtype"),
         (make_net, DATA, "outputs", {}, "unknown output 'outputs'; did you mean 'output'"),
         (
             make_net,

@@ -45,9 +45,21 @@ def check_data(data: Any) -> None:
 
 
 def fields_of_element(element: Any) -> dict[str, Tensor]:
-    """Return the tensors of an element by name: a mapping's own, "0", "1", ... of a tuple, or "input"."""
-    if isinstance(element, Mapping):
-        return {str(name): torch.as_tensor(value) for name, value in element.items()}
+    """Return the tensors of an element by name: a mapping's own, "0", "1", ... of a tuple, or "input".
+
+    Raises:
+        ConfigError: there is something else in it.
+    """
     if isinstance(element, tuple | list):
-        return {str(i): torch.as_tensor(value) for i, value in enumerate(element)}
-    return {"input": torch.as_tensor(element)}
+        element = {str(i): value for i, value in enumerate(element)}
+    fields = element if isinstance(element, Mapping) else {"input": element}
+    return {str(name): _tensor(str(name), value) for name, value in fields.items()}
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"field {name!r} of data is of type {type(value).__name__}; need a tensor, an array or a number"
+        ) from error

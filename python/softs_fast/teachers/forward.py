@@ -21,6 +21,8 @@ __all__ = ["Call", "Forward", "Made"]
 Call: TypeAlias = Callable[[Callable[..., Any], Mapping[str, Tensor]], Any]
 #: A tensor with a batch axis, on the model's device, or the largest elements of one.
 Made: TypeAlias = "Tensor | TopKLogits"
+#: Logits of which the largest are chosen at a time: 256 MiB in float32.
+_MAX_ELEMENTS = 1 << 26
 
 
 class Forward:
@@ -109,4 +111,11 @@ def _items(value: Any) -> Iterable[Any]:
 def _reduced(wanted: Wanted, tensor: Tensor) -> Made:
     if wanted.dtype is not None:
         tensor = tensor.to(dtype_to_torch(wanted.dtype))
-    return tensor if wanted.top_k is None else topk_logits(tensor, wanted.top_k)
+    return tensor if wanted.top_k is None else _top_k(tensor, wanted.top_k)
+
+
+def _top_k(logits: Tensor, k: int) -> TopKLogits:
+    """Return the largest logits, of some samples at a time: the sum of a row is computed in float32."""
+    n_samples = max(1, _MAX_ELEMENTS // max(1, logits[0].numel()))
+    parts = [topk_logits(some, k) for some in torch.split(logits, n_samples)]
+    return TopKLogits(*(torch.cat(some) for some in zip(*parts, strict=True)))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError
+from ..errors import ConfigError, GeneratorFailed
 from .arguments import unknown, whole
 from .forward import Call, Forward, Made
 from .layout import layout_of
@@ -47,7 +47,7 @@ class _HuggingFaceTeacher(Teacher):
         repeat: bool = True,
         dtype: str | torch.dtype | None = None,
         device: str | torch.device | None = None,
-        max_tokens: int = 16384,
+        max_tokens: int = 8192,
     ) -> None:
         self._length = whole("length", length, 1)
         if whole("max_tokens", max_tokens, 1) < length:
@@ -101,6 +101,8 @@ class _HuggingFaceTeacher(Teacher):
         layer = 0 if self._n_layers is not None else None
         try:
             return Forward(skeleton, _call(with_mask=True), some, device)(fields, layer)
+        except GeneratorFailed:
+            raise
         except RuntimeError:
             # Encoders look at elements of a mask even so, and decoders at those of a mask that they make.
             return Forward(skeleton, _call(with_mask=False), some, device)(fields, layer)

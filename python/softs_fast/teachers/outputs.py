@@ -78,7 +78,7 @@ def as_outputs(outputs: object) -> dict[str, Output]:
             is the source}.
 
     Raises:
-        ConfigError: it is none of these, or empty.
+        ConfigError: it is none of these, or empty; a codec or dtype is unknown; a shape has no dtype.
     """
     if isinstance(outputs, str):
         outputs = (outputs,)
@@ -97,6 +97,8 @@ def as_outputs(outputs: object) -> dict[str, Output]:
         raise ConfigError("outputs are empty; name at least one")
     for output in found.values():
         as_codec(output.codec)
+        if output.shape is not None and output.dtype is None:
+            raise ConfigError(f"output {output.source!r} has a shape and no dtype; give both, or none")
         if output.dtype is not None:
             dtype_to_torch(output.dtype)
     return found

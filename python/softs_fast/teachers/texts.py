@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ def as_texts(texts: object, column: str | None) -> TextSource:
 
     Args:
         texts: the path of a file in UTF-8, of which each line with more than blanks is a text; a sequence or another
-            iterable that is no iterator, of texts; with a column, anything with a length of which each element is a
+            iterable with a length, of texts; with a column, anything with a length of which each element is a
             mapping.
         column: key of the text in each element.
 
@@ -42,7 +42,7 @@ def as_texts(texts: object, column: str | None) -> TextSource:
         if column is not None:
             raise ConfigError(f"column={column!r} is for datasets objects; a line of a text file is a text")
         return TextFile(os.path.abspath(os.fspath(texts)))
-    if isinstance(texts, Iterator) or not (isinstance(texts, Iterable) or _has_elements(texts)):
+    if not isinstance(texts, Sized) or not (isinstance(texts, Iterable) or _has_elements(texts)):
         raise ConfigError(f"texts of type {type(texts).__name__} cannot be read by every worker; {_GIVE}")
     if isinstance(texts, Set | Mapping):
         raise ConfigError(f"texts of type {type(texts).__name__} have no order to repeat; {_GIVE}")
