@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from test_causal_lm import count_calls
-from tiny_models import TEXTS
+from tiny_models import TEXTS, Pairs
 
 from softs_fast import ConfigError, GeneratorFailed
 from softs_fast.codecs import TopK
@@ -45,6 +45,19 @@ def test_streams_repeat_whichever_worker_and_batch(llama: Path, packed: bool) ->
     assert sent(teacher, [range(N_SAMPLES)], rank=1) != whole
     others = CausalLMTeacher(llama, TEXTS, 8, {"ids": None, "logits": TopK(3)}, packed=packed, max_tokens=8)
     assert sent(others, [range(N_SAMPLES)]) != whole
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_same_texts_make_the_same_samples(llama: Path, tmp_path: Path, packed: bool) -> None:
+    """From a list, a file and a column."""
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join(TEXTS))
+    kinds: list[tuple[Any, dict[str, Any]]] = [(TEXTS, {}), (path, {}), (Pairs(TEXTS), {"column": "text"})]
+    streams = [
+        sent(CausalLMTeacher(llama, texts, 8, "ids", packed=packed, **options), [range(25)])
+        for texts, options in kinds
+    ]
+    assert streams[0] == streams[1] == streams[2]
 
 
 def test_values_are_close_in_batches_of_any_size(llama: Path) -> None:

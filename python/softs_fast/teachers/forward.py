@@ -55,7 +55,8 @@ class Forward:
         """
         sources = {one.name: one.source.at(layer) for one in self._wanted}
         with torch.inference_mode():
-            found = {**fields_of(sources, fields), **self._run(sources, fields)}
+            found = {name: fields[one.path] for name, one in sources.items() if one.kind == "field"}
+            found |= self._run(sources, fields)
             return {one.name: _reduced(one, found[one.name]) for one in self._wanted}
 
     def _run(self, sources: Mapping[str, Source], fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -78,11 +79,6 @@ class Forward:
         for name in results:
             found[name] = _tensor_of(name, returned, is_input=False)
         return found
-
-
-def fields_of(sources: Mapping[str, Source], fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the wanted tensors that the model need not run for."""
-    return {name: fields[one.path] for name, one in sources.items() if one.kind == "field"}
 
 
 def _paths(modules: Mapping[str, Source], kind: str) -> list[str]:

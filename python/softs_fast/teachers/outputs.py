@@ -95,8 +95,13 @@ def as_outputs(outputs: object) -> dict[str, Output]:
         )
     if not found:
         raise ConfigError("outputs are empty; name at least one")
-    for output in found.values():
-        as_codec(output.codec)
+    for name, output in found.items():
+        try:
+            as_codec(output.codec)
+        except ConfigError as error:
+            raise ConfigError(
+                f"output {name!r}: {error}; what is found under another name is given as Output(source)"
+            ) from error
         if output.shape is not None and output.dtype is None:
             raise ConfigError(f"output {output.source!r} has a shape and no dtype; give both, or none")
         if output.dtype is not None:
