@@ -64,14 +64,14 @@ def test_suppliers_of_a_module_end_with_their_data() -> None:
     make_supplier = functools.partial(teacher.supplier, "net", max_batch=8)
     with sf.Fleet(make_supplier) as fleet:
         loader = fleet.loader(
-            "net", teacher.batch_config, num_slots=4, batch_size=5, ordered=True, request_timeout=2.0
+            "net", teacher.batch_config, num_slots=16, batch_size=5, ordered=True, request_timeout=5.0
         )
         batches = iter(loader)
         got = [next(batches) for _ in range(2)]
         rows = torch.cat([batch["input"] for batch in got])
         assert sorted(rows.tolist()) == sorted(data.tolist())
         with torch.inference_mode():
-            torch.testing.assert_close(torch.cat([batch["output"] for batch in got]), make_net()(rows))
+            torch.testing.assert_close(torch.cat([batch["output"] for batch in got]), make_net().eval()(rows))
         with pytest.raises(sf.GeneratorFailed, match="used up: one pass has samples 0 to 9"):
             next(batches)
         loader.soft_dataset.close()

@@ -60,6 +60,13 @@ def test_the_same_texts_make_the_same_samples(llama: Path, tmp_path: Path, packe
     assert streams[0] == streams[1] == streams[2]
 
 
+def test_a_model_is_found_from_other_folders(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(llama.parent)
+    teacher = CausalLMTeacher(llama.name, TEXTS, 8, "ids")
+    monkeypatch.chdir("/")
+    assert len(sent(teacher, [[0]])) == 1
+
+
 def test_values_are_close_in_batches_of_any_size(llama: Path) -> None:
     teacher = CausalLMTeacher(llama, TEXTS, 8, ["logits"], packed=False)
     maker = teacher._load()

@@ -54,7 +54,7 @@ def test_outputs_are_those_of_the_module() -> None:
     teacher = TorchTeacher(make_net, DATA, ["input", "output", "outputs[first]", "inputs[second.1]"])
     shapes = {spec.name: spec.shape for spec in teacher.batch_config.specs}
     assert shapes == {"input": (4,), "output": (3,), "outputs[first]": (8,), "inputs[second.1]": (8,)}
-    made, net = make(teacher), make_net()
+    made, net = make(teacher), make_net().eval()
     assert sorted(made["input"].tolist()) == sorted(DATA.tolist())
     with torch.inference_mode():
         first = net.first(made["input"])
@@ -84,7 +84,7 @@ def test_floats_are_cast_for_the_module_only() -> None:
     made = make(TorchTeacher(make_net, DATA, ["input", "output"], dtype="float64"))
     assert (made["input"].dtype, made["output"].dtype) == (torch.float32, torch.float64)
     with torch.inference_mode():
-        torch.testing.assert_close(made["output"], make_net().double()(made["input"].double()))
+        torch.testing.assert_close(made["output"], make_net().eval().double()(made["input"].double()))
 
 
 def test_without_output_the_rest_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_shapes_may_be_given_for_a_module_that_needs_its_weights() -> None:
             "input": Output("input", shape=(4,), dtype="float32"),
         },
     )
-    torch.testing.assert_close(make(teacher)["y"], make_net()(make(teacher)["input"]).detach())
+    torch.testing.assert_close(make(teacher)["y"], make_net().eval()(make(teacher)["input"]).detach())
 
 
 def test_modules_and_data_are_small_to_send() -> None:

@@ -111,12 +111,12 @@ class Pairs:
 
 
 class Net(nn.Module):
-    """A module with two parts, of which the second changes what the first has returned."""
+    """A module with two parts, of which the second changes what the first has returned, and drops out in training."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(4, 8)
-        self.second = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 3))
+        self.second = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 3), nn.Dropout(0.9))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.second(self.first(x))
