@@ -16,10 +16,10 @@ What it needs comes with the extra: pip install 'softs-fast[examples]'.
 
 import argparse
 import contextlib
+import functools
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,7 @@ import softs_fast as sf
 from llm_checkpoint import Checkpoint, LayerResult
 from llm_report import draw, table
 from llm_student import Batch, Trainer, device_of_rank
-from llm_teacher import Layout, Teacher, find_model, read_layout
-from llm_text import load_corpus
-from processes import running
+from llm_teacher import find_model, make_teacher, read_layout
 
 #: Longer than a worker takes to load its teacher.
 SUPPLY_TIMEOUT_S = 120.0
@@ -86,18 +84,16 @@ def read_settings() -> DictConfig:
 
 
 def run_all(cfg: DictConfig) -> None:
-    """Run broker and workers in processes of their own, and the student in this one."""
-    with contextlib.ExitStack() as stack:
-        if cfg.endpoint_dir is None:
-            cfg.endpoint_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="softs-fast-"))
-        stack.enter_context(running(make_broker, (cfg,)))
-        stack.enter_context(running(make_worker, *[(cfg,)] * cfg.worker.count))
+    """Run broker and student in this process, and workers in processes of their own."""
+    cfg.endpoint_dir = None
+    with sf.Fleet(functools.partial(make_worker, cfg), count=cfg.worker.count) as fleet:
+        os.environ.update(fleet.endpoints.as_environment())
         run_student(cfg)
 
 
 def run_broker(cfg: DictConfig) -> None:
     """Run the broker until it is interrupted."""
-    make_broker(cfg).run()
+    sf.Broker(**endpoints(cfg, "frontend", "backend", "control", "control_pub")).run()
 
 
 def run_worker(cfg: DictConfig) -> None:
@@ -105,24 +101,13 @@ def run_worker(cfg: DictConfig) -> None:
     make_worker(cfg).run()
 
 
-def make_broker(cfg: DictConfig) -> sf.Broker:
-    """Return a broker that was not started."""
-    return sf.Broker(**endpoints(cfg, "frontend", "backend", "control", "control_pub"))
-
-
 def make_worker(cfg: DictConfig) -> sf.Worker:
     """Return a worker with the teacher in memory, which was not started."""
     torch.set_num_threads(cfg.device.threads)
     name = find_model(cfg.teacher.model)
-    layout = read_layout(name, cfg.teacher.max_tokens)
     device = "cpu" if cfg.device.worker_gpu is None else f"cuda:{cfg.device.worker_gpu}"
-    sample = layout.sample()
-    return sf.Worker(
-        batch_generator_fn=Teacher(name, layout, device, load_corpus()),
-        batch_config=sample,
-        max_batch=cfg.worker.max_batch,
-        **endpoints(cfg, "backend", "control_pub"),
-    )
+    teacher = make_teacher(name, read_layout(name, cfg.teacher.max_tokens), cfg.seed, device)
+    return teacher.worker(max_batch=cfg.worker.max_batch, **endpoints(cfg, "backend", "control_pub"))
 
 
 def run_student(cfg: DictConfig) -> None:
@@ -131,14 +116,14 @@ def run_student(cfg: DictConfig) -> None:
     with contextlib.ExitStack() as stack:
         if world > 1:
             stack.callback(dist.destroy_process_group)
-        layout = read_layout(find_model(cfg.teacher.model), cfg.teacher.max_tokens)
+        name = find_model(cfg.teacher.model)
+        layout = read_layout(name, cfg.teacher.max_tokens)
+        sample = make_teacher(name, layout, cfg.seed).batch_config
         checkpoint = open_checkpoint(cfg, rank, world)
-        client = stack.enter_context(open_client(cfg, rank, layout))
+        client = stack.enter_context(open_client(cfg, rank, sample))
 
-        def switch(layer: int, first: int) -> None:
-            held_out = cfg.train.held_out_batches * cfg.train.batch_size
-            model_cfg = {"layer": layer, "first": first, "held_out": held_out, "seed": cfg.seed}
-            sf.switch_model(client, f"layer_{layer}", model_cfg)
+        def switch(layer: int, texts: str, first: int) -> None:
+            sf.switch_model(client, f"layer_{layer}", {"layer": layer, "texts": texts, "first": first})
 
         trainer = Trainer(
             cfg.train,
@@ -147,7 +132,7 @@ def run_student(cfg: DictConfig) -> None:
             layout,
             device_of_rank(),
             switch,
-            stack.enter_context(open_batches(cfg, client, rank, layout)),
+            stack.enter_context(open_batches(cfg, client, rank, sample)),
             checkpoint,
             lambda layer, done: progress(cfg, layer, done, shown=rank == 0),
         )
@@ -188,12 +173,12 @@ def open_checkpoint(cfg: DictConfig, rank: int, world: int) -> Checkpoint:
 
 
 @contextlib.contextmanager
-def open_client(cfg: DictConfig, rank: int, layout: Layout) -> Iterator[sf.StudentClient]:
+def open_client(cfg: DictConfig, rank: int, sample: sf.BatchConfig) -> Iterator[sf.StudentClient]:
     """Register this rank with the broker; it follows the leader's models until the block ends."""
     client = sf.StudentClient(
         student_rank=rank,
         slot_count=1,  # samples arrive in the slots of the dataset
-        batch_config=layout.sample(),
+        batch_config=sample,
         **endpoints(cfg, "frontend", "control", "control_pub"),
     )
     with client:
@@ -205,14 +190,14 @@ def open_client(cfg: DictConfig, rank: int, layout: Layout) -> Iterator[sf.Stude
 
 @contextlib.contextmanager
 def open_batches(
-    cfg: DictConfig, client: sf.StudentClient, rank: int, layout: Layout
+    cfg: DictConfig, client: sf.StudentClient, rank: int, sample: sf.BatchConfig
 ) -> Iterator[Iterator[Batch]]:
     """Yield the endless batches of this rank, those of the model that is set at the time."""
     dataset = sf.DistillIterableDataset(
         student_rank=rank,
         generation_value=client.generation_value,
         slot_count=cfg.train.prefetch_batches * cfg.train.batch_size,
-        batch_config=layout.sample(),
+        batch_config=sample,
         request_timeout=SUPPLY_TIMEOUT_S,
         ordered=True,
         **endpoints(cfg, "frontend"),

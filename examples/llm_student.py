@@ -116,8 +116,9 @@ class Trainer:
         seed: of the run.
         layout: that of the teacher.
         device: where the student is trained.
-        switch: makes all ranks begin with a layer; gets its number and how many training samples to skip.
-        batches: endless; begins anew after each switch, with the samples that are held out.
+        switch: makes all ranks begin with a layer; gets its number, the name of the texts, and how many samples of
+            them to skip.
+        batches: endless; begins anew after each switch.
         checkpoint: where training begins, and where its results go.
         progress: opens a progress bar for (layer, batches done); it gets the result after each batch.
     """
@@ -129,7 +130,7 @@ class Trainer:
         seed: int,
         layout: Layout,
         device: torch.device,
-        switch: Callable[[int, int], None],
+        switch: Callable[[int, str, int], None],
         batches: Iterator[Batch],
         checkpoint: Checkpoint,
         progress: Callable[[int, int], AbstractContextManager[Callable[[LayerResult], None]]],
@@ -151,8 +152,10 @@ class Trainer:
         torch.manual_seed(self.seed + number)
         layer = StudentLayer(self.layout, self.shrink).to(self.device)
         optimizer = torch.optim.AdamW(layer.parameters(), weight_decay=0.0)
-        self.switch(number, done * settings.batch_size)
+        self.switch(number, "held_out", 0)
         held_out, rate = self._held_out()
+        # Before the error is computed: the workers make what is trained on first meanwhile.
+        self.switch(number, "train", done * settings.batch_size)
         if done == 0:
             checkpoint.results.append(LayerResult(error_before=relative_error(layer, held_out)))
         else:

@@ -4,9 +4,10 @@ import ast
 import random
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 #: A tenth of the modules is never trained on.
 HELD_OUT_EVERY = 10
@@ -17,38 +18,37 @@ _CODE = re.compile(r">>>|::|\s{2,}|[(][)]|\b\w+_\w+\b|\b[a-z]+[A-Z]\w*\b")
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """Sentences in the order in which they stand in the library, split by module."""
+class Passages(Sequence[str]):
+    """Neighbouring sentences; a passage begins at each sentence.
 
-    train: tuple[str, ...]
-    held_out: tuple[str, ...]
+    Args:
+        sentences: in the order in which they stand in the library.
+        n_words: how long a passage is, roughly; or down to half of that.
+    """
 
-    def passage(self, seed: int, rank: int, number: int, n_words: int, held_out: bool) -> str:
-        """Return neighbouring sentences; the same ones for the same arguments.
+    sentences: tuple[str, ...]
+    n_words: int
 
-        Args:
-            seed: of the run.
-            rank: of the student; each rank has passages of its own.
-            number: of the sample in the rank's stream.
-            n_words: how long the passage is, roughly; or down to half of that.
-            held_out: take it from the modules that are never trained on.
-        """
-        sentences = self.held_out if held_out else self.train
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def __getitem__(self, at: Any) -> Any:
         # Seeded by text: Python hashes it (SHA-512), so neighbouring numbers have nothing in common.
-        draw = random.Random(f"{seed}/{rank}/{number}/{held_out}")
-        at = draw.randrange(len(sentences))
-        n_words = draw.randint(n_words // 2, n_words)
+        n_words = random.Random(str(at)).randint(self.n_words // 2, self.n_words)
         chosen: list[str] = []
         words = 0
         while words < n_words:
-            chosen.append(sentences[at % len(sentences)])
+            chosen.append(self.sentences[at % len(self.sentences)])
             words += chosen[-1].count(" ") + 1
             at += 1
         return " ".join(chosen)
 
 
-def load_corpus() -> Corpus:
+def load_passages(n_words: int) -> dict[str, Passages]:
     """Read the top-level modules of the standard library; their code is parsed and never run.
+
+    Returns:
+        "train", and "held_out" from modules that are never trained on.
 
     Raises:
         FileNotFoundError: this Python comes without the sources of its library.
@@ -62,7 +62,7 @@ def load_corpus() -> Corpus:
     held_out = dict.fromkeys(sentence for sentence in parts[True] if sentence not in train)
     if not train or not held_out:
         raise FileNotFoundError(f"no documentation strings in {folder}: need the library's *.py files")
-    return Corpus(tuple(train), tuple(held_out))
+    return {"train": Passages(tuple(train), n_words), "held_out": Passages(tuple(held_out), n_words)}
 
 
 def _sentences(path: Path) -> Iterator[str]:

@@ -35,6 +35,7 @@ def write(folder: Path, program: str) -> Path:
     [
         "One script",
         "A fleet of workers",
+        "Teachers",
         "Batches ahead of the training step",
         "A codec of your own",
     ],
@@ -69,4 +70,4 @@ def test_ranks(short_path: Path) -> None:
 
 
 def test_there_is_no_other_program() -> None:
-    assert GUIDE.count("```python\n") == 5
+    assert GUIDE.count("```python\n") == 6

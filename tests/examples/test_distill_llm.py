@@ -68,7 +68,7 @@ def test_goes_on_exactly_where_it_was_interrupted(
     wait_until(checkpoint.exists, demo)
     segments = demo.segments()
     assert segments
-    assert len(demo.processes()) >= 3  # student, broker and worker
+    assert len(demo.processes()) >= 2  # student with broker, and worker
     interrupt(demo, "group")
     check_gone(demo, segments)
 

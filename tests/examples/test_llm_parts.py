@@ -11,55 +11,56 @@ import torch
 
 from llm_checkpoint import Checkpoint
 from llm_student import StudentLayer, relative_error
-from llm_teacher import Layout, Teacher, find_model, read_layout
-from llm_text import Corpus, load_corpus
+from llm_teacher import Layout, find_model, make_teacher, read_layout
+from llm_text import Passages, load_passages
+from softs_fast import ConfigError
 
 N_TOKENS = 48
-MODEL_CFG = {"seed": 1, "held_out": 2, "first": 0}
 
 
 @pytest.fixture(scope="module")
-def corpus() -> Corpus:
-    return load_corpus()
+def passages() -> dict[str, Passages]:
+    return load_passages(30)
 
 
-def test_corpus_is_english_and_splits_cleanly(corpus: Corpus) -> None:
-    assert len(corpus.train) > 1000
-    assert len(corpus.held_out) > 100
-    assert not any(">>>" in sentence or "\n" in sentence for sentence in corpus.train)
-    assert all(sentence[0].isupper() and sentence[-1] in ".!?" for sentence in corpus.train)
-    assert not set(corpus.train) & set(corpus.held_out)
-    assert corpus == load_corpus()
+def test_corpus_is_english_and_splits_cleanly(passages: dict[str, Passages]) -> None:
+    train, held_out = passages["train"].sentences, passages["held_out"].sentences
+    assert len(train) > 1000
+    assert len(held_out) > 100
+    assert not any(">>>" in sentence or "\n" in sentence for sentence in train)
+    assert all(sentence[0].isupper() and sentence[-1] in ".!?" for sentence in train)
+    assert not set(train) & set(held_out)
+    assert passages == load_passages(30)
 
 
-def test_passages_depend_on_all_that_names_them(corpus: Corpus) -> None:
-    def passage(**changed: Any) -> str:
-        return corpus.passage(
-            **{"seed": 0, "rank": 0, "number": 5, "n_words": 30, "held_out": False, **changed}
-        )
-
-    assert passage() == passage()
-    lengths = [passage(number=number).count(" ") + 1 for number in range(50)]
+def test_a_passage_begins_at_each_sentence(passages: dict[str, Passages]) -> None:
+    train = passages["train"]
+    assert len(train) == len(train.sentences)
+    assert all(train[i].startswith(train.sentences[i]) for i in (0, 5, len(train) - 1))
+    assert train[len(train) - 1].startswith(f"{train.sentences[-1]} {train.sentences[0]}"[:40])
+    lengths = [train[i].count(" ") + 1 for i in range(50)]
     assert min(lengths) >= 15
     assert len(set(lengths)) > 10
-    others = [passage(seed=1), passage(rank=1), passage(number=6), passage(held_out=True)]
-    assert len({passage(), *others}) == 5
-    held_out = passage(held_out=True)
-    assert any(held_out.startswith(sentence) for sentence in corpus.held_out)
+    assert train[7] == load_passages(30)["train"][7]
 
 
-@pytest.fixture(scope="module")
-def default_teacher(corpus: Corpus) -> Teacher:
-    name = find_model(None)
-    return Teacher(name, read_layout(name, N_TOKENS), "cpu", corpus)
+def samples_of(
+    name: str, layout: Layout, layer: int, n: int, **chosen: Any
+) -> tuple[dict[str, Any], list[str]]:
+    """The first samples of a layer as a worker makes them, and the texts that they are of."""
+    teacher = make_teacher(name, layout, seed=1)
+    maker = teacher._load()
+    samples: dict[str, Any] = maker.for_model("a layer", {"layer": layer, **chosen}, n, tuple(range(n)), 0)
+    assert list(samples) == teacher.batch_config.tensor_names == ["x", "y", "mask"]
+    texts = load_passages(layout.n_tokens)[chosen.get("texts", "train")]
+    first = chosen.get("first", 0)
+    return samples, [texts[teacher._order.index(first + i, 0, len(texts))] for i in range(n)]
 
 
 def test_layout_comes_from_the_models_configuration() -> None:
     layout = read_layout(find_model(None), None)
-    assert layout == Layout(
-        layers="encoder.layer", n_layers=6, hidden=384, heads=12, ffn=1536, n_tokens=512, causal=False
-    )
-    sample = layout.sample()
+    assert layout == Layout(n_layers=6, hidden=384, heads=12, ffn=1536, n_tokens=512, causal=False)
+    sample = make_teacher(find_model(None), layout, seed=0).batch_config
     assert [(spec.name, spec.shape, spec.dtype) for spec in sample.specs] == [
         ("x", (512, 384), "bfloat16"),
         ("y", (512, 384), "bfloat16"),
@@ -67,33 +68,18 @@ def test_layout_comes_from_the_models_configuration() -> None:
     ]
 
 
-@pytest.mark.parametrize("layer", [0, 3])
-def test_samples_are_what_the_layer_takes_and_returns(
-    default_teacher: Teacher, corpus: Corpus, layer: int
-) -> None:
-    samples = default_teacher("a layer", {**MODEL_CFG, "layer": layer}, 8, tuple(range(8)), 0)
-    texts = [corpus.passage(1, 0, number, N_TOKENS, held_out=number < 2) for number in range(8)]
-    states, mask = hidden_states(find_model(None), texts)
+@pytest.mark.parametrize(("layer", "chosen"), [(0, {"texts": "held_out"}), (3, {"first": 5})])
+def test_samples_are_what_the_layer_takes_and_returns(layer: int, chosen: dict[str, Any]) -> None:
+    name = find_model(None)
+    samples, texts = samples_of(name, read_layout(name, N_TOKENS), layer, 16, **chosen)
+    states, mask = hidden_states(name, texts)
     assert torch.equal(samples["mask"], mask)
     assert not mask.all()  # some are shorter than the others
-    assert samples["x"].dtype == samples["y"].dtype == torch.bfloat16
     torch.testing.assert_close(samples["x"].float(), states[layer], rtol=0.01, atol=0.01)
     torch.testing.assert_close(samples["y"].float(), states[layer + 1], rtol=0.01, atol=0.01)
 
 
-def test_stream_goes_on_where_it_is_told(default_teacher: Teacher) -> None:
-    def samples(first: int, *sequences: int, rank: int = 0) -> torch.Tensor:
-        cfg = {**MODEL_CFG, "layer": 0, "first": first}
-        return default_teacher("a layer", cfg, len(sequences), sequences, rank)["x"]
-
-    whole = samples(0, *range(6))
-    # Two samples are held out; of the others, the first two are skipped.
-    assert torch.equal(samples(2, 0, 1, 2, 3), whole[[0, 1, 4, 5]])
-    assert torch.equal(samples(0, 4), whole[4:5])
-    assert not torch.equal(samples(0, *range(6), rank=1)[2], whole[2])
-
-
-def test_teacher_may_be_a_causal_model_from_a_folder(tmp_path: Path, corpus: Corpus) -> None:
+def test_teacher_may_be_a_causal_model_from_a_folder(tmp_path: Path) -> None:
     import transformers
 
     config = transformers.LlamaConfig(
@@ -110,10 +96,9 @@ def test_teacher_may_be_a_causal_model_from_a_folder(tmp_path: Path, corpus: Cor
     transformers.AutoTokenizer.from_pretrained(find_model(None)).save_pretrained(tmp_path)
 
     layout = read_layout(str(tmp_path), None)
-    assert layout == Layout(layers="layers", n_layers=3, hidden=32, heads=4, ffn=48, n_tokens=64, causal=True)
-    teacher = Teacher(str(tmp_path), layout, "cpu", corpus)
-    samples = teacher("a layer", {**MODEL_CFG, "layer": 1}, 1, (7,), 0)
-    states, _ = hidden_states(str(tmp_path), [corpus.passage(1, 0, 7, 64, held_out=False)], 64)
+    assert layout == Layout(n_layers=3, hidden=32, heads=4, ffn=48, n_tokens=64, causal=True)
+    samples, texts = samples_of(str(tmp_path), layout, 1, 1)
+    states, _ = hidden_states(str(tmp_path), texts, 64)
     torch.testing.assert_close(samples["x"].float(), states[1], rtol=0.01, atol=0.01)
     torch.testing.assert_close(samples["y"].float(), states[2], rtol=0.01, atol=0.01)
 
@@ -124,15 +109,16 @@ def test_model_without_a_single_list_of_layers_is_refused(tmp_path: Path) -> Non
     config = transformers.T5Config(vocab_size=64, d_model=8, d_kv=4, d_ff=8, num_layers=2, num_heads=2)
     config.save_pretrained(tmp_path)
     transformers.AutoTokenizer.from_pretrained(find_model(None)).save_pretrained(tmp_path)
+    layout = Layout(n_layers=2, hidden=8, heads=2, ffn=8, n_tokens=16, causal=False)
     with pytest.raises(
-        ValueError, match=r"need one list of 2 layers, have \['encoder.block', 'decoder.block'\]"
+        ConfigError, match=r"needs one list of 2 layers, has \['encoder.block', 'decoder.block'\]"
     ):
-        read_layout(str(tmp_path), None)
+        make_teacher(str(tmp_path), layout, seed=0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_student_sees_text_only_and_knows_places(causal: bool) -> None:
-    layout = Layout("layers", n_layers=1, hidden=16, heads=4, ffn=32, n_tokens=6, causal=causal)
+    layout = Layout(n_layers=1, hidden=16, heads=4, ffn=32, n_tokens=6, causal=causal)
     torch.manual_seed(0)
     layer = StudentLayer(layout, shrink=2)
     x = torch.randn(2, 6, 16)
@@ -158,7 +144,7 @@ def test_relative_error_ignores_padding() -> None:
         "y": torch.full((1, 2, 4), 2.0).bfloat16(),
         "mask": torch.tensor([[True, False]]),
     }
-    layout = Layout("layers", n_layers=1, hidden=4, heads=2, ffn=4, n_tokens=2, causal=False)
+    layout = Layout(n_layers=1, hidden=4, heads=2, ffn=4, n_tokens=2, causal=False)
     assert relative_error(StudentLayer(layout, 1), [batch]) == pytest.approx(0.5)
     batch["y"][0, 1] = 100
     assert relative_error(StudentLayer(layout, 1), [batch]) == pytest.approx(0.5)
