@@ -63,7 +63,8 @@ def test_ranks(tmp_path: Path, environment: dict[str, str]) -> None:
         timeout=150,
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == printed
+    # The lines of two processes may be mixed up.
+    assert sorted(re.findall(r"rank \d: \d+ samples", done.stdout)) == printed
 
 
 def test_there_is_no_other_program() -> None:
