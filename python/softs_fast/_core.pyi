@@ -17,6 +17,7 @@ __all__ = [
     "ControlSubscriber",
     "GatherPipeline",
     "Lease",
+    "RaggedLayout",
     "Segment",
     "Supplier",
     "TcpMediumServer",
@@ -24,6 +25,7 @@ __all__ = [
     "TopK",
     "Viewer",
     "__version__",
+    "copy_parts",
     "copy_rows",
     "count_change",
     "end_after",
@@ -240,7 +242,9 @@ class Client:
     ) -> int:
         """Fill rows done..n of each target; return how many rows are filled then.
 
-        A target is (offset in the slot, writable buffer of n rows), or (offset, buffer of decoded rows, Codec).
+        A target is (offset in the slot, writable buffer of n rows), or (offset, buffer of decoded rows, Codec). One may be
+        (RaggedLayout, offsets, [values]), writable: int64 [tensors, n + 1], the first step of each row and the end of the
+        last one, and for each tensor memory for n rows of the greatest length, of which the steps fill the first part.
         """
 
     def gather_ahead(self, product_id: str, n: int, targets: list[tuple[int, Any]]) -> Ahead:
@@ -511,6 +515,32 @@ def copy_rows(rows: Any, outs: list[memoryview], offset: int) -> None:
     Raises:
         ConfigError: a row does not fit, or the rows are not as many.
     """
+
+def copy_parts(parts: list[Any], outs: list[memoryview], offsets: list[int]) -> None:
+    """Copy each of `parts` to one of `outs`, as `copy_rows`, from its byte in `offsets` on.
+
+    Args:
+        parts: contiguous bytes, of any sizes.
+        outs: writable bytes, contiguous, as many.
+        offsets: where the part begins in each.
+
+    Raises:
+        ConfigError: a part does not fit, or there are not as many of each.
+    """
+
+@final
+class RaggedLayout:
+    """Where the tensors of varying length are in a slot, see `softs_fast.configs.ragged`.
+
+    Args:
+        values_at: where the values of the first one begin, bytes.
+        tensors: (name, bytes of a step along the first dimension, greatest length) of each.
+
+    Raises:
+        ConfigError: there is no tensor, the values overlap the lengths, or the sizes overflow.
+    """
+
+    def __new__(cls, values_at: int, tensors: list[tuple[str, int, int]]) -> RaggedLayout: ...
 
 @final
 class Lease:

@@ -30,7 +30,15 @@ def write(folder: Path, program: str) -> Path:
     return script
 
 
-@pytest.mark.parametrize("title", ["One script", "A fleet of workers", "Batches ahead of the training step"])
+@pytest.mark.parametrize(
+    "title",
+    [
+        "One script",
+        "A fleet of workers",
+        "Batches ahead of the training step",
+        "Texts of different lengths",
+    ],
+)
 def test_programs(short_path: Path, title: str) -> None:
     program, printed = section(title)
     script = write(short_path, program)
@@ -61,4 +69,4 @@ def test_ranks(short_path: Path) -> None:
 
 
 def test_there_is_no_other_program() -> None:
-    assert GUIDE.count("```python\n") == 4
+    assert GUIDE.count("```python\n") == 5

@@ -35,7 +35,9 @@ mod _core {
     #[pymodule_export]
     use crate::memory::futex::{count_change, wake};
     #[pymodule_export]
-    use crate::memory::rows::copy_rows;
+    use crate::memory::ragged::RaggedLayout;
+    #[pymodule_export]
+    use crate::memory::rows::{copy_parts, copy_rows};
     #[pymodule_export]
     use crate::process::{end_after, is_alive, this_process};
     #[pymodule_export]
