@@ -4,7 +4,7 @@ Every handle belongs to the process that made it; in a fork its methods raise `s
 release the GIL and check for signals every 50 ms.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "TopK",
     "Viewer",
     "__version__",
-    "copy_parts",
     "copy_rows",
     "count_change",
     "end_after",
@@ -516,18 +515,6 @@ def copy_rows(rows: Any, outs: list[memoryview], offset: int) -> None:
         ConfigError: a row does not fit, or the rows are not as many.
     """
 
-def copy_parts(parts: list[Any], outs: list[memoryview], offsets: list[int]) -> None:
-    """Copy each of `parts` to one of `outs`, as `copy_rows`, from its byte in `offsets` on.
-
-    Args:
-        parts: contiguous bytes, of any sizes.
-        outs: writable bytes, contiguous, as many.
-        offsets: where the part begins in each.
-
-    Raises:
-        ConfigError: a part does not fit, or there are not as many of each.
-    """
-
 @final
 class RaggedLayout:
     """Where the tensors of varying length are in a slot, see `softs_fast.configs.ragged`.
@@ -540,7 +527,18 @@ class RaggedLayout:
         ConfigError: there is no tensor, the values overlap the lengths, or the sizes overflow.
     """
 
-    def __new__(cls, values_at: int, tensors: list[tuple[str, int, int]]) -> RaggedLayout: ...
+    def __new__(cls, values_at: int, tensors: Sequence[tuple[str, int, int]]) -> RaggedLayout: ...
+    def write(self, columns: list[tuple[list[int], Any]], outs: list[memoryview]) -> None:
+        """Write lengths and values of one sample to each of `outs`, with the stores of `copy_rows`.
+
+        Args:
+            columns: for each tensor its length in each sample, and its values: contiguous bytes of all samples, or a list
+                with those of each.
+            outs: writable bytes, contiguous.
+
+        Raises:
+            ConfigError: a length that no sample has, or lengths, values and memory that do not fit each other.
+        """
 
 @final
 class Lease:

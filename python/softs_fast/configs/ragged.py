@@ -6,11 +6,12 @@ then the elements that there are of each ragged tensor, without padding. So it e
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .. import _core
 from ..errors import ConfigError, WireError
@@ -67,12 +68,12 @@ class RaggedLayout:
         self.n_bytes = values_at + sum(spec.shape[0] * _step_bytes(spec) for spec in specs)
         self.lengths_bytes = LENGTH_BYTES * len(self.specs)
         self._numbers = f"={len(self.specs)}q"
+        self._sizes = tuple((spec.name, _step_bytes(spec), spec.shape[0]) for spec in self.specs)
 
+    @property
     def native(self) -> _core.RaggedLayout:
         """The same for native code."""
-        return _core.RaggedLayout(
-            self.values_at, [(spec.name, _step_bytes(spec), spec.shape[0]) for spec in self.specs]
-        )
+        return _native(self.values_at, self._sizes)
 
     def lengths(self, data: Buffer) -> tuple[int, ...]:
         """Return the lengths that a sample states.
@@ -106,7 +107,7 @@ class RaggedLayout:
 
     def starts(self, lengths: Sequence[int]) -> list[int]:
         """Return where the elements of each tensor begin, bytes, and where those of the last one end."""
-        sizes = (length * _step_bytes(spec) for spec, length in zip(self.specs, lengths, strict=True))
+        sizes = (length * step for (_, step, _), length in zip(self._sizes, lengths, strict=True))
         return list(accumulate(sizes, initial=self.values_at))
 
     def end(self, lengths: Sequence[int]) -> int:
@@ -120,25 +121,13 @@ class RaggedLayout:
             ConfigError: a tensor has another dtype, another rest or too many steps.
             ImportError: a tensor is of a dtype that only torch has, and torch is not installed.
         """
-        self._store([[_checked(spec, sample[spec.name])] for spec in self.specs], [memory])
+        rows = [_checked(spec, sample[spec.name]) for spec in self.specs]
+        self.native.write([([len(row)], _bytes_of(row)) for row in rows], [memory])
 
     def encode_batch_into(self, batch: Mapping[str, Any], memories: Sequence[memoryview]) -> None:
         """As `encode_into`, for one sample per memory; see `BatchConfig.encode_batch_into`."""
         n = len(memories)
-        self._store([_rows(spec, batch[spec.name], n) for spec in self.specs], memories)
-
-    def _store(self, columns: list[list[Array]], memories: Sequence[memoryview]) -> None:
-        """Write the rows of each tensor, as many as there are memories."""
-        np = import_numpy()
-        if not memories:
-            return
-        lengths = np.array([[len(row) for row in rows] for rows in columns], np.int64).T
-        _core.copy_rows(np.ascontiguousarray(lengths), list(memories), 0)
-        steps = np.array([_step_bytes(spec) for spec in self.specs])
-        ends = self.values_at + (lengths * steps).cumsum(axis=1)
-        starts = ends - lengths * steps
-        for i, rows in enumerate(columns):
-            _core.copy_parts(list(map(_bytes_of, rows)), list(memories), starts[:, i].tolist())
+        self.native.write([_column(spec, batch[spec.name], n) for spec in self.specs], list(memories))
 
     def decode(self, data: Buffer, lengths: Sequence[int]) -> dict[str, Any]:
         """Return the tensors of a sample, dtype [length, *rest], each with memory of its own."""
@@ -172,43 +161,85 @@ def _step_bytes(spec: _Spec) -> int:
     return math.prod(spec.shape[1:]) * ITEM_BYTES[spec.dtype]
 
 
-def _rows(spec: _Spec, value: Any, n: int) -> list[Array]:
-    """Return the tensors of n samples, in any form that `BatchConfig.encode_batch_into` takes."""
+#: A tensor of some samples: how long each is, and its bytes, of all of them end to end or of each.
+_Column: TypeAlias = "tuple[list[int], Array | list[Array]]"
+
+
+@functools.lru_cache(256)
+def _native(values_at: int, sizes: tuple[tuple[str, int, int], ...]) -> _core.RaggedLayout:
+    return _core.RaggedLayout(values_at, sizes)
+
+
+def _column(spec: _Spec, value: Any, n: int) -> _Column:
+    """Return a tensor of n samples, of any form that `BatchConfig.encode_batch_into` takes."""
     if isinstance(value, RaggedTensor):
-        lengths = value.lengths.tolist() if value.lengths.ndim == 1 else [-1]
-        if any(not isinstance(length, int) or length < 0 for length in lengths):
-            raise ConfigError(f'tensor "{spec.name}": lengths must be whole numbers from 0 on, [batch]')
-        shape = (sum(lengths), *spec.shape[1:])
-        values = on_host(checked_value(spec.name, spec.dtype, shape, value.values))
-        ends = list(accumulate(lengths, initial=0))
-        rows = [_checked_length(spec, values[i:j]) for i, j in pairwise(ends)]
+        column = _of_ragged(spec, value)
     elif is_tensor(value) and value.is_nested:
-        rows = [_checked(spec, row) for row in value.unbind()]
+        column = _of_rows(spec, value.unbind())
     elif isinstance(value, list | tuple):
-        rows = [_checked(spec, row) for row in value]
+        column = _of_rows(spec, value)
     else:
         raise ConfigError(
             f'tensor "{spec.name}" is ragged: need a list of {n} tensors or arrays, a RaggedTensor or a nested '
             f"tensor, got {type(value).__name__}"
         )
-    if len(rows) != n:
-        raise ConfigError(f'tensor "{spec.name}" is of {len(rows)} samples, need {n}')
-    return rows
+    if len(column[0]) != n:
+        raise ConfigError(f'tensor "{spec.name}" is of {len(column[0])} samples, need {n}')
+    return column
+
+
+def _of_ragged(spec: _Spec, value: RaggedTensor) -> _Column:
+    lengths = value.lengths.tolist() if value.lengths.ndim == 1 else [-1]
+    if any(not isinstance(length, int) or length < 0 for length in lengths):
+        raise ConfigError(f'tensor "{spec.name}": lengths must be whole numbers from 0 on, [batch]')
+    shape = (sum(lengths), *spec.shape[1:])
+    return lengths, _bytes_of(on_host(checked_value(spec.name, spec.dtype, shape, value.values)))
+
+
+def _of_rows(spec: _Spec, rows: Sequence[Any]) -> _Column:
+    values = _end_to_end(spec, rows)
+    if values is None:
+        arrays = [_checked(spec, row) for row in rows]
+        return list(map(len, arrays)), list(map(_bytes_of, arrays))
+    return list(map(len, rows)), _bytes_of(values)
+
+
+def _end_to_end(spec: _Spec, rows: Sequence[Any]) -> Array | None:
+    """Return the values of small tensors as one array; None if they are large, or one of them does not fit.
+
+    A call of numpy or torch costs more than copying a small tensor, so there is one for all rows.
+    """
+    first = rows[0] if rows else None
+    if not (is_tensor(first) or isinstance(first, import_numpy().ndarray)):
+        return None
+    kind, dtype, n_dims = type(first), first.dtype, len(spec.shape)
+    if any(type(row) is not kind or row.dtype != dtype or row.ndim != n_dims for row in rows):
+        return None
+    if sum(row.nbytes for row in rows) > len(rows) * _STAGED_BYTES:
+        return None
+    shape = (sum(map(len, rows)), *spec.shape[1:])
+    try:
+        values = import_torch().cat(list(rows)) if is_tensor(first) else import_numpy().concatenate(rows)
+        return on_host(checked_value(spec.name, spec.dtype, shape, values))
+    except (ConfigError, ValueError, RuntimeError):
+        # Row by row the error says which one it is.
+        return None
 
 
 def _checked(spec: _Spec, value: Any) -> Array:
     """Return the bits of the tensor of one sample, [length, *rest], on the host."""
-    length = next(iter(getattr(value, "shape", ())), 0)
-    value = checked_value(spec.name, spec.dtype, (length, *spec.shape[1:]), value)
-    return on_host(_checked_length(spec, value))
-
-
-def _checked_length(spec: _Spec, value: Any) -> Any:
-    if len(value) > spec.shape[0]:
-        raise ConfigError(f'tensor "{spec.name}" has length {len(value)}, need 0 to {spec.shape[0]}')
-    return value
+    shape: tuple[int, ...] = getattr(value, "shape", ())
+    length = shape[0] if len(shape) else 0
+    return on_host(checked_value(spec.name, spec.dtype, (length, *spec.shape[1:]), value))
 
 
 def _bytes_of(array: Array) -> Array:
-    flat: Array = import_numpy().ascontiguousarray(array).reshape(-1).view("uint8")
+    """Return the bytes of an array of at least one dimension, contiguous."""
+    np = import_numpy()
+    contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    flat: Array = contiguous.view(np.uint8)
     return flat
+
+
+#: Larger tensors are copied one by one, bytes: one copy less is worth more than one call.
+_STAGED_BYTES = 16384

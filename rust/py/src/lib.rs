@@ -37,7 +37,7 @@ mod _core {
     #[pymodule_export]
     use crate::memory::ragged::RaggedLayout;
     #[pymodule_export]
-    use crate::memory::rows::{copy_parts, copy_rows};
+    use crate::memory::rows::copy_rows;
     #[pymodule_export]
     use crate::process::{end_after, is_alive, this_process};
     #[pymodule_export]

@@ -170,7 +170,7 @@ class _RaggedFields:
 
     def __init__(self, layout: RaggedLayout, n_rows: int, pins: bool) -> None:
         self._specs = layout.specs
-        self._native = layout.native()
+        self._native = layout.native
         self._n_rows = n_rows
         self._pins = pins
         self._memories = [

@@ -262,7 +262,7 @@ def sample_bytes(config: BatchConfig, medium: Medium) -> Callable[[int], bytes]:
     """
     ragged = config.ragged
     if ragged is None or not isinstance(medium, SegmentMedium | TCPMedium) or not _has_own_read(medium):
-        return medium.read
+        return lambda slot_id: medium.read(slot_id)
     read_head = medium.read_head
 
     def read_sample(slot_id: int) -> bytes:

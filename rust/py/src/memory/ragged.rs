@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use softs_shm::RaggedTensor;
+use pyo3::types::PyList;
+use softs_shm::{ForeignBytes, RaggedTensor};
 
 use super::buffer::{Buffer, RaggedTarget};
+use super::rows::to_target;
 use crate::errors::raise;
 
 /// Lengths at the start of a slot, and values from `values_at` on.
@@ -28,6 +30,84 @@ impl RaggedLayout {
             raise(py, "ConfigError", text)
         };
         Ok(Self { layout: Arc::new(layout.ok_or_else(refused)?) })
+    }
+
+    /// Writes lengths and values of one sample to each of `outs`. A column is the lengths of one tensor in all samples,
+    /// and its values: contiguous bytes of all of them, or a list with those of each.
+    fn write(
+        &self,
+        py: Python<'_>,
+        columns: Vec<(Vec<i64>, Bound<'_, PyAny>)>,
+        outs: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let targets = outs.iter().map(to_target).collect::<PyResult<Vec<_>>>()?;
+        let columns = columns.iter().map(|(lengths, values)| Ok((lengths, Values::new(values)?)));
+        let columns = columns.collect::<PyResult<Vec<_>>>()?;
+        let refused = |text: String| raise(py, "ConfigError", text);
+        let tensors = self.layout.tensors();
+        if columns.len() != tensors.len() {
+            return Err(refused(format!("{} columns are not {}", columns.len(), tensors.len())));
+        }
+        let mut parts = Vec::with_capacity(columns.len());
+        for (tensor, (lengths, values)) in tensors.iter().zip(&columns) {
+            let steps = lengths.iter().map(|&length| tensor.checked(length));
+            let sizes = steps.map(|steps| Ok(steps? * tensor.step_len));
+            let sizes = sizes.collect::<Result<Vec<_>, String>>().map_err(refused)?;
+            let does_not_fit = || refused(format!("tensor {:?}: lengths and values do not fit", tensor.name));
+            parts.push(values.parts(&sizes).filter(|_| sizes.len() == outs.len()).ok_or_else(does_not_fit)?);
+        }
+        let is_written = py.detach(|| {
+            targets.iter().enumerate().all(|(i, (target, policy))| {
+                let (out, mut at) = (target.foreign(), self.layout.values_at());
+                parts.iter().zip(&columns).enumerate().all(|(tensor, (parts, (lengths, _)))| {
+                    let number = out.part(tensor * size_of::<i64>(), size_of::<i64>());
+                    let place = out.part(at, parts[i].len());
+                    at += parts[i].len();
+                    number.zip(place).is_some_and(|(number, place)| {
+                        number.fill_from(&lengths[i].to_ne_bytes());
+                        place.copy_from(parts[i], *policy);
+                        true
+                    })
+                })
+            })
+        });
+        if is_written { Ok(()) } else { Err(refused("a sample does not fit into its memory".to_owned())) }
+    }
+}
+
+/// Contiguous bytes of the values of one tensor in some samples.
+enum Values {
+    EndToEnd(Buffer),
+    Each(Vec<Buffer>),
+}
+
+impl Values {
+    fn new(values: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match values.cast::<PyList>() {
+            Ok(list) => {
+                list.iter().map(|values| Buffer::new(&values)).collect::<PyResult<_>>().map(Self::Each)
+            }
+            Err(_) => Buffer::new(values).map(Self::EndToEnd),
+        }
+    }
+
+    /// The bytes of each sample; `None` unless they have these sizes.
+    fn parts(&self, sizes: &[usize]) -> Option<Vec<ForeignBytes<'_>>> {
+        match self {
+            Self::EndToEnd(values) => {
+                let (values, mut end) = (values.foreign(), 0_usize);
+                let part = |&size: &usize| {
+                    let part = values.part(end, size)?;
+                    end += size;
+                    Some(part)
+                };
+                sizes.iter().map(part).collect()
+            }
+            Self::Each(values) => {
+                let parts: Vec<_> = values.iter().map(Buffer::foreign).collect();
+                parts.iter().map(|part| part.len()).eq(sizes.iter().copied()).then_some(parts)
+            }
+        }
     }
 }
 

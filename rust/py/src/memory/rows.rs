@@ -38,38 +38,8 @@ pub(crate) fn copy_rows(
     Err(raise(py, "ConfigError", text))
 }
 
-/// Copies each of `parts` to one of `outs`, from its byte in `offsets` on, with the stores of [`copy_rows`].
-///
-/// `parts`: C-contiguous, of any sizes. `outs`: memoryviews, writable and C-contiguous.
-///
-/// Raises ConfigError: a part does not fit, or there are not as many of each.
-#[pyfunction]
-pub(crate) fn copy_parts(
-    py: Python<'_>,
-    parts: Vec<Bound<'_, PyAny>>,
-    outs: Vec<Bound<'_, PyAny>>,
-    offsets: Vec<usize>,
-) -> PyResult<()> {
-    let sources = parts.iter().map(Buffer::new).collect::<PyResult<Vec<_>>>()?;
-    let targets = outs.iter().map(to_target).collect::<PyResult<Vec<_>>>()?;
-    let is_copied = py.detach(|| {
-        sources.len() == targets.len()
-            && sources.len() == offsets.len()
-            && sources.iter().zip(&targets).zip(&offsets).all(|((source, (target, policy)), offset)| {
-                let source = source.foreign();
-                let out = target.foreign().part(*offset, source.len());
-                out.map(|out| out.copy_from(source, *policy)).is_some()
-            })
-    });
-    if is_copied {
-        return Ok(());
-    }
-    let text = format!("{} parts do not fit into {} samples", sources.len(), targets.len());
-    Err(raise(py, "ConfigError", text))
-}
-
 /// Memory to write to, and the stores for it.
-fn to_target(out: &Bound<'_, PyAny>) -> PyResult<(Buffer, CachePolicy)> {
+pub(crate) fn to_target(out: &Bound<'_, PyAny>) -> PyResult<(Buffer, CachePolicy)> {
     // What a view is of, whatever part of it.
     let policy = match out.getattr("obj")?.cast::<Lease>() {
         Ok(lease) => lease.get().policy(),

@@ -19,8 +19,11 @@ pub struct RaggedTensor {
 }
 
 impl RaggedTensor {
-    /// The length that a slot states, if a sample may have it.
-    fn checked(&self, stated: i64) -> Result<usize, String> {
+    /// The length that a slot or a caller states, if a sample may have it.
+    ///
+    /// # Errors
+    /// A text: what it is, and what it may be.
+    pub fn checked(&self, stated: i64) -> Result<usize, String> {
         let Self { name, max_length, .. } = self;
         let length = usize::try_from(stated).ok().filter(|length| length <= max_length);
         length.ok_or_else(|| format!("tensor {name:?} has length {stated}, need 0 to {max_length}"))
@@ -48,6 +51,12 @@ impl RaggedLayout {
         }
         let fits = !tensors.is_empty() && tensors.len().checked_mul(NUMBER_LEN)? <= values_at;
         fits.then_some(Self { values_at, tensors, max_len })
+    }
+
+    /// Where the values of the first tensor begin in a sample.
+    #[must_use]
+    pub fn values_at(&self) -> usize {
+        self.values_at
     }
 
     /// The tensors, in the order of their lengths and values.
