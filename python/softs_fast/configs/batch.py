@@ -270,11 +270,12 @@ class BatchConfig:
             WireError: `data` is not what a codec writes, or ends before a ragged tensor does.
             ImportError: torch is not installed.
         """
-        lengths = self._checked_lengths(data)
-        tensors = {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
-        if self._ragged is None:
-            return tensors
-        tensors |= self._ragged.decode(data, lengths)
+        ragged = self._ragged
+        if ragged is None:
+            check_length(data, self._nbytes)
+            return {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
+        tensors = ragged.decode(data, ragged.checked_lengths(data))
+        tensors |= {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
         return {name: tensors[name] for name in self.tensor_names}
 
     def decode_single(self, data: Buffer, name: str) -> Any:
@@ -286,8 +287,9 @@ class BatchConfig:
             WireError: `data` is not what the codec writes, or ends before a ragged tensor does.
             ImportError: torch is not installed.
         """
-        if self._ragged is not None and self.get_spec(name).ragged:
-            return self._ragged.decode(data, self._ragged.checked_lengths(data))[name]
+        ragged = self._ragged
+        if ragged is not None and self.get_spec(name).ragged:
+            return ragged.decode(data, ragged.checked_lengths(data))[name]
         spec, offset = self._find(name)
         return spec.decode(memoryview(data).cast("B")[offset : offset + spec.nbytes])
 
@@ -302,7 +304,10 @@ class BatchConfig:
         if not samples:
             raise ConfigError("cannot stack 0 samples; need at least 1")
         torch = import_torch()
-        lengths = [self._checked_lengths(sample) for sample in samples]
+        ragged = self._ragged
+        lengths = [] if ragged is None else [ragged.checked_lengths(sample) for sample in samples]
+        for sample in samples if ragged is None else ():
+            check_length(sample, self._nbytes)
         batch: dict[str, Any] = {}
         for name, (spec, offset) in self._layout.items():
             if spec.codec is not None:
@@ -313,9 +318,9 @@ class BatchConfig:
             for i, sample in enumerate(samples):
                 rows[i] = array_at(spec, sample, offset)
             batch[name] = stacked
-        if self._ragged is None:
+        if ragged is None:
             return batch
-        batch |= self._ragged.decode_batch(list(zip(samples, lengths, strict=True)))
+        batch |= ragged.decode_batch(list(zip(samples, lengths, strict=True)))
         return {name: batch[name] for name in self.tensor_names}
 
     def collate(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -377,13 +382,6 @@ class BatchConfig:
                 for spec in self.specs
             ]
         }
-
-    def _checked_lengths(self, data: Buffer) -> tuple[int, ...]:
-        """Return the lengths of the ragged tensors of a sample; all its bytes are there."""
-        if self._ragged is not None:
-            return self._ragged.checked_lengths(data)
-        check_length(data, self._nbytes)
-        return ()
 
     def _check_names(self, tensors: Mapping[str, Any]) -> None:
         if tensors.keys() != self._names:

@@ -379,6 +379,35 @@ def test_a_length_that_no_sample_has(
         loader.soft_dataset.close()
 
 
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_an_ordered_stream_goes_on_behind_a_bad_sample(num_workers: int, frontend: str, backend: str) -> None:
+    bad = {9, 10, 30}
+
+    def generate(product_id: str, sequence: int) -> bytes:
+        data = CONFIG.encode(**sample(sequence)).ljust(CONFIG.nbytes(), b"\0")
+        if sequence in bad:
+            bad.remove(sequence)
+            return struct.pack("=q", -1) + data[8:]
+        return data
+
+    with (
+        Broker(EndpointConfig(frontend, backend)),
+        Supplier(generate, ["m"], backend, ShmMedium, CONFIG.nbytes()),
+    ):
+        loader = loader_of(frontend, num_workers=num_workers)
+        batches = iter(loader)
+        seen: list[int] = []
+        n_refused = 0
+        while len(seen) < 48:
+            try:
+                seen += check(next(batches), 4)
+            except WireError:
+                n_refused += 1
+        assert seen == list(range(48))
+        assert 1 <= n_refused <= 3
+        loader.soft_dataset.close()
+
+
 def test_slots_of_any_bytes(frontend: str, backend: str) -> None:
     chosen = random.Random(7)
 
