@@ -305,9 +305,12 @@ class BatchConfig:
             raise ConfigError("cannot stack 0 samples; need at least 1")
         torch = import_torch()
         ragged = self._ragged
-        lengths = [] if ragged is None else [ragged.checked_lengths(sample) for sample in samples]
-        for sample in samples if ragged is None else ():
-            check_length(sample, self._nbytes)
+        lengths = []
+        for sample in samples:
+            if ragged is None:
+                check_length(sample, self._nbytes)
+            else:
+                lengths.append(ragged.checked_lengths(sample))
         batch: dict[str, Any] = {}
         for name, (spec, offset) in self._layout.items():
             if spec.codec is not None:

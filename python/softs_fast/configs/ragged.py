@@ -207,7 +207,8 @@ def _of_rows(spec: _Spec, rows: Sequence[Any]) -> _Column:
 def _end_to_end(spec: _Spec, rows: Sequence[Any]) -> Array | None:
     """Return the values of small tensors as one array; None if they are large, or one of them does not fit.
 
-    A call of numpy or torch costs more than copying a small tensor, so there is one for all rows.
+    A call of numpy or torch costs more than copying a small tensor, and a copy from a device more than one on it, so
+    there is one for all rows.
     """
     first = rows[0] if rows else None
     if not (is_tensor(first) or isinstance(first, import_numpy().ndarray)):
@@ -215,7 +216,8 @@ def _end_to_end(spec: _Spec, rows: Sequence[Any]) -> Array | None:
     kind, dtype, n_dims = type(first), first.dtype, len(spec.shape)
     if any(type(row) is not kind or row.dtype != dtype or row.ndim != n_dims for row in rows):
         return None
-    if sum(row.nbytes for row in rows) > len(rows) * _STAGED_BYTES:
+    is_on_host = not is_tensor(first) or first.is_cpu
+    if is_on_host and sum(row.nbytes for row in rows) > len(rows) * _STAGED_BYTES:
         return None
     shape = (sum(map(len, rows)), *spec.shape[1:])
     try:
