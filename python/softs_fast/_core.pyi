@@ -4,7 +4,7 @@ Every handle belongs to the process that made it; in a fork its methods raise `s
 release the GIL and check for signals every 50 ms.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "ControlSubscriber",
     "GatherPipeline",
     "Lease",
+    "RaggedLayout",
     "Segment",
     "Supplier",
     "TcpMediumServer",
@@ -240,7 +241,9 @@ class Client:
     ) -> int:
         """Fill rows done..n of each target; return how many rows are filled then.
 
-        A target is (offset in the slot, writable buffer of n rows), or (offset, buffer of decoded rows, Codec).
+        A target is (offset in the slot, writable buffer of n rows), or (offset, buffer of decoded rows, Codec). One may be
+        (RaggedLayout, offsets, [values]), writable: int64 [tensors, n + 1], the first step of each row and the end of the
+        last one, and for each tensor memory for n rows of the greatest length, of which the steps fill the first part.
         """
 
     def gather_ahead(self, product_id: str, n: int, targets: list[tuple[int, Any]]) -> Ahead:
@@ -511,6 +514,31 @@ def copy_rows(rows: Any, outs: list[memoryview], offset: int) -> None:
     Raises:
         ConfigError: a row does not fit, or the rows are not as many.
     """
+
+@final
+class RaggedLayout:
+    """Where the tensors of varying length are in a slot, see `softs_fast.configs.ragged`.
+
+    Args:
+        values_at: where the values of the first one begin, bytes.
+        tensors: (name, bytes of a step along the first dimension, greatest length) of each.
+
+    Raises:
+        ConfigError: there is no tensor, the values overlap the lengths, or the sizes overflow.
+    """
+
+    def __new__(cls, values_at: int, tensors: Sequence[tuple[str, int, int]]) -> RaggedLayout: ...
+    def write(self, columns: list[tuple[list[int], Any]], outs: list[memoryview]) -> None:
+        """Write lengths and values of one sample to each of `outs`, with the stores of `copy_rows`.
+
+        Args:
+            columns: for each tensor its length in each sample, and its values: contiguous bytes of all samples, or a list
+                with those of each.
+            outs: writable bytes, contiguous.
+
+        Raises:
+            ConfigError: a length that no sample has, or lengths, values and memory that do not fit each other.
+        """
 
 @final
 class Lease:

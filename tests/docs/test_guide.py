@@ -37,6 +37,7 @@ def write(folder: Path, program: str) -> Path:
         "A fleet of workers",
         "Teachers",
         "Batches ahead of the training step",
+        "Texts of different lengths",
         "A codec of your own",
     ],
 )
@@ -70,4 +71,4 @@ def test_ranks(short_path: Path) -> None:
 
 
 def test_there_is_no_other_program() -> None:
-    assert GUIDE.count("```python\n") == 6
+    assert GUIDE.count("```python\n") == 7

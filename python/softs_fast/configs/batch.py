@@ -1,4 +1,4 @@
-"""Configuration of one sample: named tensors of fixed shape and dtype, laid end to end without padding.
+"""Configuration of one sample: named tensors of a dtype and a shape, laid end to end without padding.
 
 Sizes and offsets need no torch, so a broker or a relay can use this module without it. torch is imported when a
 torch tensor is encoded or decoded, or its dtype is requested. Arrays are written into slots without torch.
@@ -24,6 +24,8 @@ from ..tensors.dtypes import (
     tensor_over,
     torch_dtype,
 )
+from ..tensors.ragged import RaggedTensor
+from .ragged import LENGTH_BYTES, RaggedLayout
 from .spec import TensorSpec, array_at, check_length
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ class BatchConfig:
     """The tensors of one sample, in order.
 
     Args:
-        specs: `TensorSpec`s, or mappings with the keys name, shape, dtype and, if need be, codec (keys that start
-            with `_`, such as Hydra's `_target_`, are ignored). `specs` is a list of `TensorSpec` afterwards.
+        specs: `TensorSpec`s, or mappings with the keys name, shape, dtype and, if need be, codec or ragged (keys that
+            start with `_`, such as Hydra's `_target_`, are ignored). `specs` is a list of `TensorSpec` afterwards.
 
     Raises:
         ConfigError: two tensors have one name, or a spec is invalid.
@@ -62,12 +64,19 @@ class BatchConfig:
         names = self.tensor_names
         if len(names) != len(set(names)):
             raise ConfigError(f"Duplicate tensor names: {names}")
+        self._names = frozenset(names)
+        ragged = [spec for spec in self.specs if spec.ragged]
+        # The tensors of fixed shape, and where they begin.
         self._layout: dict[str, tuple[TensorSpec, int]] = {}
-        offset = 0
+        offset = LENGTH_BYTES * len(ragged)
         for spec in self.specs:
-            self._layout[spec.name] = (spec, offset)
-            offset += spec.nbytes
-        self._nbytes = offset
+            if not spec.ragged:
+                self._layout[spec.name] = (spec, offset)
+                offset += spec.nbytes
+        self._ragged = RaggedLayout(ragged, offset) if ragged else None
+        self._nbytes = offset if self._ragged is None else self._ragged.n_bytes
+        # What comes before the values of ragged tensors.
+        self._head_bytes = offset
         self._has_codecs = any(spec.codec is not None for spec in self.specs)
 
     @property
@@ -80,9 +89,27 @@ class BatchConfig:
         """Whether any tensor is stored by a codec."""
         return self._has_codecs
 
+    @property
+    def ragged(self) -> RaggedLayout | None:
+        """Where the ragged tensors are; None if there is none."""
+        return self._ragged
+
     def nbytes(self) -> int:
-        """Return the size of one encoded sample in bytes."""
+        """Return the size of one encoded sample in bytes; of the longest one, if tensors are ragged."""
         return self._nbytes
+
+    def sample_nbytes(self, data: Buffer) -> int:
+        """Return the size in bytes of the sample that `data` begins with; `nbytes()` if no tensor is ragged.
+
+        Args:
+            data: the first bytes of a sample, eight for each ragged tensor at least.
+
+        Raises:
+            ConfigError: `data` is shorter.
+            WireError: a tensor has a length that no sample has.
+        """
+        ragged = self._ragged
+        return self._nbytes if ragged is None else ragged.end(ragged.lengths(data))
 
     def get_spec(self, name: str) -> TensorSpec:
         """Return the spec of a tensor.
@@ -90,18 +117,26 @@ class BatchConfig:
         Raises:
             KeyError: no tensor has this name.
         """
-        return self._find(name)[0]
+        for spec in self.specs:
+            if spec.name == name:
+                return spec
+        raise self._unknown(name)
 
     def get_offset(self, name: str) -> int:
         """Return where a tensor starts within a sample, in bytes.
 
         Raises:
             KeyError: no tensor has this name.
+            ConfigError: the tensor is ragged: where it starts depends on the sample.
         """
+        if name not in self._layout and self.get_spec(name).ragged:
+            raise ConfigError(
+                f'tensor "{name}" is ragged: where it starts depends on the lengths in the sample'
+            )
         return self._find(name)[1]
 
     def encode(self, **tensors: Tensor) -> bytes:
-        """Return one sample: all tensors end to end, each copied once.
+        """Return one sample: all tensors end to end, each copied once; of ragged ones the elements that there are.
 
         Args:
             **tensors: one tensor per spec, by name, with the spec's dtype and shape; see `TensorSpec.encode`.
@@ -111,20 +146,22 @@ class BatchConfig:
             ImportError: torch is not installed.
         """
         self._check_names(tensors)
-        if self._has_codecs:
+        if self._has_codecs or self._ragged is not None:
             data = bytearray(self._nbytes)
             if data:
                 self.encode_into(tensors, data)
-            return bytes(data)
+            return bytes(data[: self.sample_nbytes(data)])
         contiguous = import_numpy().ascontiguousarray
         return b"".join([contiguous(spec._host_array(tensors[spec.name])).data for spec in self.specs])
 
     def encode_into(self, sample: Mapping[str, Any], out: Any) -> None:
         """Write one sample into `out`, one copy per tensor; on an error, part of it may be written.
 
+        What a ragged tensor does not fill is left as it is: the last `nbytes() - sample_nbytes(out)` bytes.
+
         Args:
-            sample: {name: dtype [*shape]}, each a numpy array, a torch tensor on any device or, for the shape
-                (), a number; any strides. Nothing is cast, except by a codec.
+            sample: {name: dtype [*shape], [length, *shape[1:]] if it is ragged}, each a numpy array, a torch tensor on
+                any device or, for the shape (), a number; any strides. Nothing is cast, except by a codec.
             out: `nbytes()` writable bytes, contiguous, at any address.
 
         Raises:
@@ -139,13 +176,16 @@ class BatchConfig:
                 _store(spec, spec._checked(sample[name]), [memory], offset, ())
             else:
                 spec._encode_into(sample[name], (), [memory], offset)
+        if self._ragged is not None:
+            self._ragged.encode_into(sample, memory)
 
     def encode_batch_into(self, batch: Mapping[str, Any], outs: Sequence[Any]) -> None:
         """Write one sample into each of `outs`; on an error, part of them may be written.
 
         Args:
             batch: {name: dtype [len(outs), *shape]}, each a numpy array or a torch tensor as for
-                `encode_into`.
+                `encode_into`. For a ragged tensor a list or tuple of len(outs) of them, [length, *shape[1:]] each, a
+                `RaggedTensor`, or a nested tensor of torch.
             outs: for each sample, memory as `encode_into` takes it.
 
         Raises:
@@ -153,7 +193,7 @@ class BatchConfig:
         """
         self._check_names(batch)
         memories = [self._writable(out) for out in outs]
-        n, n_bytes = len(memories), self._nbytes
+        n, n_bytes = len(memories), self._head_bytes
         plain = {name: at for name, at in self._layout.items() if at[0].codec is None}
         values = {name: spec._checked(batch[name], rows=(n,)) for name, (spec, _) in plain.items()}
         if n_bytes > _STAGED_BYTES:
@@ -169,10 +209,12 @@ class BatchConfig:
                     np.copyto(column.reshape(n, *spec.shape), on_host(values[name]))
             staged_bytes = staged.reshape(-1).data
             for i, memory in enumerate(memories):
-                memory[:] = staged_bytes[i * n_bytes : (i + 1) * n_bytes]
+                memory[:n_bytes] = staged_bytes[i * n_bytes : (i + 1) * n_bytes]
         for name, (spec, offset) in self._layout.items():
             if spec.codec is not None:
                 spec._encode_into(batch[name], (n,), memories, offset)
+        if self._ragged is not None:
+            self._ragged.encode_batch_into(batch, memories)
 
     def views(self, out: Any) -> dict[str, Any]:
         """Return the tensors of one sample as views of `out`, to be filled in place; no copy.
@@ -187,9 +229,15 @@ class BatchConfig:
 
         Raises:
             ConfigError: `out` is read-only or has another length; a bfloat16 tensor would be unaligned, which
-                torch does not support; a tensor has a codec, so the sample does not contain its elements.
+                torch does not support; a tensor has a codec, so the sample does not contain its elements; a tensor is
+                ragged, so its length is not known before it is there.
             ImportError: there is a bfloat16 or float8 tensor, and torch is not installed.
         """
+        if self._ragged is not None:
+            raise ConfigError(
+                f'tensor "{self._ragged.specs[0].name}" is ragged, so it cannot be filled in place; use a function '
+                f"that returns tensors"
+            )
         memory = self._writable(out)
         views: dict[str, Any] = {}
         for name, (spec, offset) in self._layout.items():
@@ -215,15 +263,20 @@ class BatchConfig:
     def decode(self, data: Buffer) -> dict[str, Any]:
         """Return the tensors of one sample, each with memory of its own; the sample's bytes are copied once.
 
-        A tensor with the codec TopK is returned as `TopKLogits`.
+        A tensor with the codec TopK is returned as `TopKLogits`, a ragged one with its own length.
 
         Raises:
-            ConfigError: `data` is not exactly `nbytes()` long.
-            WireError: `data` is not what a codec writes.
+            ConfigError: `data` is not exactly `nbytes()` long; longer, if a tensor is ragged.
+            WireError: `data` is not what a codec writes, or ends before a ragged tensor does.
             ImportError: torch is not installed.
         """
-        check_length(data, self._nbytes)
-        return {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
+        ragged = self._ragged
+        if ragged is None:
+            check_length(data, self._nbytes)
+            return {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
+        tensors = ragged.decode(data, ragged.checked_lengths(data))
+        tensors |= {name: spec._tensor_at(data, offset) for name, (spec, offset) in self._layout.items()}
+        return {name: tensors[name] for name in self.tensor_names}
 
     def decode_single(self, data: Buffer, name: str) -> Any:
         """Return one tensor of a sample, as `decode` does; the rest of `data` is neither read nor checked.
@@ -231,25 +284,33 @@ class BatchConfig:
         Raises:
             KeyError: no tensor has this name.
             ConfigError: `data` ends before the tensor does.
-            WireError: `data` is not what the codec writes.
+            WireError: `data` is not what the codec writes, or ends before a ragged tensor does.
             ImportError: torch is not installed.
         """
+        ragged = self._ragged
+        if ragged is not None and self.get_spec(name).ragged:
+            return ragged.decode(data, ragged.checked_lengths(data))[name]
         spec, offset = self._find(name)
         return spec.decode(memoryview(data).cast("B")[offset : offset + spec.nbytes])
 
     def decode_batch(self, samples: Sequence[Buffer]) -> dict[str, Any]:
-        """Decode samples into stacked tensors, dtype [len(samples), *shape], with one copy.
+        """Decode samples into stacked tensors, dtype [len(samples), *shape], with one copy; ragged ones are `RaggedTensor`s.
 
         Raises:
-            ConfigError: there are no samples, or one is not exactly `nbytes()` long.
-            WireError: a sample is not what a codec writes.
+            ConfigError: there are no samples, or one is not exactly `nbytes()` long; longer, if a tensor is ragged.
+            WireError: a sample is not what a codec writes, or ends before a ragged tensor does.
             ImportError: torch is not installed.
         """
         if not samples:
             raise ConfigError("cannot stack 0 samples; need at least 1")
         torch = import_torch()
+        ragged = self._ragged
+        lengths = []
         for sample in samples:
-            check_length(sample, self._nbytes)
+            if ragged is None:
+                check_length(sample, self._nbytes)
+            else:
+                lengths.append(ragged.checked_lengths(sample))
         batch: dict[str, Any] = {}
         for name, (spec, offset) in self._layout.items():
             if spec.codec is not None:
@@ -260,11 +321,36 @@ class BatchConfig:
             for i, sample in enumerate(samples):
                 rows[i] = array_at(spec, sample, offset)
             batch[name] = stacked
-        return batch
+        if ragged is None:
+            return batch
+        batch |= ragged.decode_batch(list(zip(samples, lengths, strict=True)))
+        return {name: batch[name] for name in self.tensor_names}
+
+    def collate(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Stack decoded samples, as torch's `default_collate` does; ragged tensors become `RaggedTensor`s.
+
+        It is the `collate_fn` for a DataLoader of torch that gets single samples.
+
+        Args:
+            samples: what `decode` returns, at least one.
+
+        Raises:
+            ConfigError: ragged tensors differ in more than their length.
+            ImportError: torch is not installed.
+        """
+        import_torch()
+        from torch.utils.data import default_collate
+
+        return {
+            spec.name: (RaggedTensor.from_samples if spec.ragged else default_collate)(
+                [sample[spec.name] for sample in samples]
+            )
+            for spec in self.specs
+        }
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> BatchConfig:
-        """Build from `{"specs": [{"name": ..., "shape": [...], "dtype": ..., "codec": ...}, ...]}`.
+        """Build from `{"specs": [{"name": ..., "shape": [...], "dtype": ..., "codec": ..., "ragged": ...}, ...]}`.
 
         Raises:
             ConfigError: `config` is not a mapping, or a spec is invalid.
@@ -290,18 +376,19 @@ class BatchConfig:
             return cls.from_dict(yaml.safe_load(file))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `from_dict` takes, made of dicts, lists, strings and ints only."""
+        """Return what `from_dict` takes, made of dicts, lists, strings, ints and bools only."""
         return {
             "specs": [
                 {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype}
                 | ({} if spec.codec is None else {"codec": spec.codec})
+                | ({"ragged": True} if spec.ragged else {})
                 for spec in self.specs
             ]
         }
 
     def _check_names(self, tensors: Mapping[str, Any]) -> None:
-        if tensors.keys() != self._layout.keys():
-            missing, extra = self._layout.keys() - tensors.keys(), tensors.keys() - self._layout.keys()
+        if tensors.keys() != self._names:
+            missing, extra = self._names - tensors.keys(), tensors.keys() - self._names
             raise ConfigError(f"Tensor mismatch: missing={sorted(missing)}, extra={sorted(extra, key=str)}")
 
     def _writable(self, out: Any) -> memoryview:
@@ -318,7 +405,10 @@ class BatchConfig:
         try:
             return self._layout[name]
         except KeyError:
-            raise KeyError(f"Unknown tensor '{name}'. Available: {self.tensor_names}") from None
+            raise self._unknown(name) from None
+
+    def _unknown(self, name: str) -> KeyError:
+        return KeyError(f"Unknown tensor '{name}'. Available: {self.tensor_names}")
 
 
 def make_xy_config(

@@ -22,6 +22,7 @@ from ..tensors.dtypes import (
     tensor_over,
     torch_dtype,
 )
+from .ragged import LENGTH_BYTES, RaggedLayout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,15 +65,18 @@ class TensorSpec:
 
     Args:
         name: key of the tensor in `BatchConfig.encode` and `BatchConfig.decode`.
-        shape: sizes without a batch dimension; any sequence of whole numbers, kept as a tuple.
+        shape: sizes without a batch dimension; any sequence of whole numbers, kept as a tuple. If the tensor is ragged,
+            the first one is the greatest length.
         dtype: one of float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16,
             int8, uint8, bool.
         codec: how the tensor is encoded in a sample: a text such as "topk:64", or a codec of `softs_fast.codecs` or
             a registered one of the user's, kept as its text. None, or "exact": its elements are stored as they are.
+        ragged: whether the first dimension varies: each sample has a length of its own, from 0 to shape[0], and only
+            the elements that there are take bytes. Such a tensor has no codec.
 
     Raises:
-        ConfigError: an empty name, a dimension that is negative or not a whole number, an unknown dtype or codec, or a
-            codec that does not take such a tensor.
+        ConfigError: an empty name, a dimension that is negative or not a whole number, an unknown dtype or codec, a
+            codec that does not take such a tensor, or a ragged tensor without a dimension or with a codec.
     """
 
     name: str
@@ -80,6 +84,7 @@ class TensorSpec:
     dtype: str
     # Of any type, as OmegaConf, which makes dicts of dataclasses, takes no unions.
     codec: Any = field(default=None, kw_only=True)
+    ragged: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields, turn a list of sizes (YAML, Hydra) into a tuple, and a codec into its text."""
@@ -89,12 +94,20 @@ class TensorSpec:
         _check_dtype(self.dtype, f'tensor "{self.name}": ')
         codec = as_codec(self.codec)
         object.__setattr__(self, "codec", None if codec is None else str(codec))
+        if not isinstance(self.ragged, bool):
+            raise ConfigError(f'tensor "{self.name}": ragged must be True or False, got {self.ragged!r}')
+        if self.ragged and not self.shape:
+            raise ConfigError(
+                f'tensor "{self.name}" is ragged and needs a first dimension, its greatest length'
+            )
+        if self.ragged and codec is not None:
+            raise ConfigError(f'tensor "{self.name}" is ragged and cannot have the codec {self.codec}')
         self._parts()
 
     def __repr__(self) -> str:
-        """Return the call that makes it; the codec only if there is one."""
-        codec = "" if self.codec is None else f", codec={self.codec!r}"
-        return f"TensorSpec(name={self.name!r}, shape={self.shape!r}, dtype={self.dtype!r}{codec})"
+        """Return the call that makes it; the codec only if there is one, and ragged only if it is."""
+        rest = ("" if self.codec is None else f", codec={self.codec!r}") + self.ragged * ", ragged=True"
+        return f"TensorSpec(name={self.name!r}, shape={self.shape!r}, dtype={self.dtype!r}{rest})"
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -103,22 +116,24 @@ class TensorSpec:
 
     @property
     def numel(self) -> int:
-        """Number of elements."""
+        """Number of elements; the greatest one if it is ragged."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Size of the encoded tensor in bytes."""
+        """Size of the encoded tensor in bytes; the greatest one, with its length, if it is ragged."""
         if self.codec is None:
-            return self.numel * ITEM_BYTES[self.dtype]
+            return self.numel * ITEM_BYTES[self.dtype] + self.ragged * LENGTH_BYTES
         return sum(part.n_bytes for part in self._parts())
 
     def encode(self, tensor: Tensor) -> bytes:
         """Return the elements of `tensor` in row-major order, native endian, encoded if there is a codec.
 
+        If it is ragged, its length comes first, int64.
+
         Args:
-            tensor: self.dtype [*self.shape], or another form that the codec takes; any strides; a tensor on a device
-                is copied to the host first.
+            tensor: self.dtype [*self.shape], [length, *self.shape[1:]] if it is ragged, or another form that the codec
+                takes; any strides; a tensor on a device is copied to the host first.
 
         Raises:
             ConfigError: another shape or dtype, or a value that the codec cannot hold.
@@ -128,18 +143,25 @@ class TensorSpec:
             data = bytearray(self.nbytes)
             self._encode_into(tensor, (), [memoryview(data)], 0)
             return bytes(data)
+        if self.ragged:
+            data, layout = bytearray(self.nbytes), self._layout
+            layout.encode_into({self.name: tensor}, memoryview(data))
+            return bytes(data[: layout.end(layout.lengths(data))])
         return self._host_array(tensor).tobytes()
 
     def decode(self, data: Buffer) -> Any:
         """Return a new, writable tensor, self.dtype [*self.shape], that shares no memory with `data`.
 
-        With the codec TopK, it is `TopKLogits`.
+        With the codec TopK, it is `TopKLogits`. If it is ragged, its shape is [length, *self.shape[1:]].
 
         Raises:
-            ConfigError: `data` is not exactly `nbytes` long.
-            WireError: `data` is not what the codec writes.
+            ConfigError: `data` is not exactly `nbytes` long; longer, if it is ragged.
+            WireError: `data` is not what `encode` returns.
             ImportError: torch is not installed.
         """
+        if self.ragged:
+            layout = self._layout
+            return layout.decode(data, layout.checked_lengths(data))[self.name]
         check_length(data, self.nbytes)
         return self._tensor_at(data, 0)
 
@@ -178,6 +200,11 @@ class TensorSpec:
     @property
     def _field(self) -> Field:
         return Field(self.name, self.shape, self.dtype)
+
+    @property
+    def _layout(self) -> RaggedLayout:
+        """Where this tensor is in a sample that has no other, if it is ragged."""
+        return RaggedLayout([self], LENGTH_BYTES)
 
     def _parts(self) -> tuple[Part, ...]:
         """Return the tensors that represent this one in a batch: itself, or those of its codec."""

@@ -9,6 +9,7 @@ import torch
 
 from ..configs import BatchConfig
 from ..market import Client
+from .readers.copying import sample_bytes
 
 __all__ = ["Batch", "make_collate_fn"]
 
@@ -70,12 +71,13 @@ def make_collate_fn(
 
     Raises (the returned function):
         ConfigError: there are no slots, or a slot does not hold `batch_config.nbytes()` bytes.
-        WireError: a slot is not what a codec of `batch_config` writes.
+        WireError: a slot is not what a codec of `batch_config` writes, or has a length that no ragged tensor has.
     """
+    read = sample_bytes(batch_config, client.medium)
 
     def collate_fn(slot_ids: list[int]) -> Batch:
         try:
-            tensors = batch_config.decode_batch([client.medium.read(slot_id) for slot_id in slot_ids])
+            tensors = batch_config.decode_batch([read(slot_id) for slot_id in slot_ids])
         finally:
             if auto_release:
                 for slot_id in slot_ids:

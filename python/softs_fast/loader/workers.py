@@ -179,7 +179,9 @@ class _RequestedBatches(Dataset[_Answer]):
         attempt: c_uint32,
         used: Array[c_uint64] | None,
     ) -> None:
-        make_batch = plan.make_batch or (default_convert if plan.batch_size is None else default_collate)
+        config = dataset.batch_config
+        stack = default_collate if config.ragged is None else config.collate
+        make_batch = plan.make_batch or (default_convert if plan.batch_size is None else stack)
         self._dataset = dataset
         # torch copies batches on their way to the trainer; they must own their memory, which slots do not.
         self._plan = IterationPlan(batch_size=plan.batch_size, make_batch=make_batch)

@@ -196,7 +196,8 @@ class Client:
             done: how many of them are filled.
             targets: per tensor its offset in a slot, bytes, and writable contiguous memory for n rows; length / n
                 bytes of each slot are copied there. If the slots are to be decoded, a third item is the native codec
-                (`softs_fast.codecs`), and the memory is that of the decoded rows.
+                (`softs_fast.codecs`), and the memory is that of the decoded rows. For ragged tensors one more: the
+                native layout, memory for their offsets, and a list with memory for the values of each.
             timeout_ms: how long to wait, milliseconds.
 
         Returns:

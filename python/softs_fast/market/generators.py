@@ -11,7 +11,8 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from ..configs import BatchConfig
-from ..errors import ConfigError, GeneratorFailed
+from ..configs.ragged import RaggedLayout
+from ..errors import ConfigError, GeneratorFailed, WireError
 
 __all__ = [
     "BatchGenerator",
@@ -113,6 +114,9 @@ class SlotOutput:
             config.encode_into(sample, slot)
             return
         data = flat_bytes(sample, "bytes" if config is None else "a mapping of tensors, or bytes")
+        if config is not None and config.ragged is not None:
+            _store_ragged(config.ragged, data, slot)
+            return
         if len(data) != len(slot):
             raise ConfigError(f"returned {len(data)} bytes, need slot_size={len(slot)}")
         slot[:] = data
@@ -123,9 +127,26 @@ class SlotOutput:
         if config is not None and isinstance(samples, Mapping):
             config.encode_batch_into(samples, slots)
             return
+        if config is not None and config.ragged is not None:
+            self._put_each(samples, slots)
+            return
         rows = rows_of_bytes(samples, list(map(len, slots)), with_config=config is not None)
         for row, slot in zip(rows, slots, strict=True):
             slot[:] = row
+
+    def _put_each(self, samples: object, slots: Sequence[memoryview]) -> None:
+        """Store samples that differ in their number of bytes."""
+        n = len(slots)
+        if not isinstance(samples, list | tuple):
+            kind = type(samples).__name__
+            raise ConfigError(f"returned {kind}, need a mapping of tensors, or a list of {n} byte strings")
+        if len(samples) != n:
+            raise ConfigError(f"returned {len(samples)} samples, need {n}")
+        for i, (sample, slot) in enumerate(zip(samples, slots, strict=True)):
+            try:
+                self.put(flat_bytes(sample, "bytes"), slot)
+            except ConfigError as error:
+                raise ConfigError(f"{error} (sample {i} of {n})") from None
 
     def lend(self, slot: memoryview) -> Any:
         """See `Output.lend`."""
@@ -140,7 +161,8 @@ class SampleGenerator:
 
     Args:
         function: returns bytes, bytearray or memoryview of the slot's size; with a config also a mapping
-            {name: dtype [*shape]} of tensors, arrays or numbers, see `BatchConfig.encode_into`.
+            {name: dtype [*shape]} of tensors, arrays or numbers, see `BatchConfig.encode_into`. Where tensors are
+            ragged, the bytes are those of `BatchConfig.encode`.
         output: where samples go.
     """
 
@@ -169,7 +191,8 @@ class BatchGenerator:
     Args:
         function: returns a list or tuple of n samples as bytes, bytearray or memoryview, or one of these with
             all n end to end; with a config also a mapping {name: dtype [n, *shape]} of tensors or arrays, see
-            `BatchConfig.encode_batch_into`. `sequences` is a tuple of n numbers.
+            `BatchConfig.encode_batch_into`. Where tensors are ragged, byte strings are those of `BatchConfig.encode`, in
+            a list. `sequences` is a tuple of n numbers.
         max_batch: the largest n, at least 1.
         output: where samples go.
     """
@@ -262,7 +285,7 @@ def make_generator(
 
     Raises:
         ConfigError: not exactly one function; a config of another size, one with an `encode` of its own, or one with
-            a codec for `fill_fn`; max_batch is less than 1.
+            a codec or a ragged tensor for `fill_fn`; max_batch is less than 1.
     """
     functions = {"generator_fn": generator_fn, "batch_generator_fn": batch_generator_fn, "fill_fn": fill_fn}
     given = [name for name, function in functions.items() if function is not None]
@@ -276,12 +299,16 @@ def make_generator(
     if batch_generator_fn is not None:
         return BatchGenerator(batch_generator_fn, max_batch, output)
     if fill_fn is not None:
-        coded = [spec for spec in batch_config.specs if spec.codec is not None] if batch_config else []
-        if coded:
-            raise ConfigError(
-                f'fill_fn fills tensors in place, but "{coded[0].name}" is stored as {coded[0].codec}; use generator_fn '
-                "or batch_generator_fn, or no codec"
-            )
+        for spec in batch_config.specs if batch_config else ():
+            if spec.codec is not None:
+                raise ConfigError(
+                    f'fill_fn fills tensors in place, but "{spec.name}" is stored as {spec.codec}; use generator_fn '
+                    "or batch_generator_fn, or no codec"
+                )
+            if spec.ragged:
+                raise ConfigError(
+                    f'fill_fn fills tensors in place, but "{spec.name}" is ragged; use generator_fn or batch_generator_fn'
+                )
         return FillGenerator(fill_fn, output)
     assert generator_fn is not None
     return SampleGenerator(generator_fn, output)
@@ -363,6 +390,19 @@ def _check_config(config: BatchConfig, slot_size: int) -> None:
             f"batch_config of type {type(config).__name__} has an encode of its own, which is not used to "
             "write into slots; give no batch_config and return the bytes of encode from generator_fn"
         )
+
+
+def _store_ragged(ragged: RaggedLayout, data: bytes | bytearray | memoryview, slot: memoryview) -> None:
+    """Copy an encoded sample into a slot, as many bytes as it has.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        end = ragged.end(ragged.checked_lengths(data))
+    except WireError as error:
+        raise ConfigError(f"returned {len(data)} bytes that are no sample: {error}") from None
+    slot[:end] = memoryview(data)[:end]
 
 
 def _check_in_place(product_id: str, given: Mapping[str, Any], out: Mapping[str, Any]) -> None:

@@ -307,6 +307,9 @@ class Supplier:
             return f"the generator for product {product_id!r} returned {n_bytes} bytes, need slot_size={self.slot_size}"
         if isinstance(data, memoryview) and not data.c_contiguous:
             data = data.tobytes()
+        config = self._batch_config
+        if config is not None and config.ragged is not None and _takes_less(type(writer)):
+            data = memoryview(data)[: config.sample_nbytes(data)]
         return self._write(writer, address, offset, data, order)
 
     def _postpone(self, address: str) -> None:
@@ -420,10 +423,10 @@ def _device_output(
     """Return the output for samples on devices; None for any other medium."""
     if not issubclass(medium_cls, CudaIpcMedium):
         return None
-    if config is not None and config.has_codecs:
+    if config is not None and (config.has_codecs or config.ragged is not None):
         raise ConfigError(
-            "CudaIpcMedium moves tensors as they are, but a tensor of batch_config has a codec; leave out the codec, "
-            "or use ShmMedium"
+            "CudaIpcMedium moves tensors as they are, but a tensor of batch_config has a codec or is ragged; leave that "
+            "out, or use ShmMedium"
         )
     return DeviceOutput(config, slot_size)
 
@@ -440,6 +443,11 @@ def _is_segment(writer: Medium, segment_id: int) -> bool:
 def _has_write_if(medium_cls: type[Medium]) -> bool:
     """Return whether the class does not override `write`, so that `write_if` may be used."""
     return _is_same(medium_cls, SegmentMedium, "write") or _is_same(medium_cls, CudaIpcMedium, "write")
+
+
+def _takes_less(medium_cls: type[Medium]) -> bool:
+    """Return whether a medium takes a sample that is shorter than its slot: those of users may rely on the size."""
+    return any(_is_same(medium_cls, base, "write") for base in (SegmentMedium, TCPMedium))
 
 
 def _writes_as(medium_cls: type[Medium], base: type[Medium]) -> bool:

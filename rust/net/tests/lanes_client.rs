@@ -247,7 +247,7 @@ fn gather<T>(student: &Student, n: usize, start: u64, act: impl FnOnce(Batch<'_>
     // SAFETY: M6: `out` is not used before `act` is over.
     let bytes = unsafe { ForeignBytes::new(place, &()) };
     let rows = [Rows { start, row_len, out: bytes, decoder: None }];
-    let done = act(Batch { segment: &student.segment, product: "p", rows: &rows, n });
+    let done = act(Batch { segment: &student.segment, product: "p", rows: &rows, ragged: None, n });
     (out, done)
 }
 

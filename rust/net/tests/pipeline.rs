@@ -13,10 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::pipe;
 use softs_net::Endpoint;
 use softs_net::client::{
-    Client, GatherError, GatherPipeline, OwnedRows, PipelineBatch, Slots, SubmitError, nonce,
+    Client, GatherError, GatherPipeline, OwnedRagged, OwnedRows, PipelineBatch, Slots, SubmitError, nonce,
 };
 use softs_proto::client::Config;
-use softs_shm::{Decode, ForeignBytes, Identity, LaneRef, LaneSupplier, Segment};
+use softs_shm::{
+    Decode, ForeignBytes, Identity, LaneRef, LaneSupplier, RaggedLayout, RaggedTensor, Segment, SegmentError,
+};
 
 /// A test that waits longer hangs.
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -61,7 +63,7 @@ impl Student {
 
     fn batch(&self, product: &str, n_rows: usize, out: ForeignBytes<'static>) -> PipelineBatch {
         let rows = OwnedRows { start: 0, row_len: self.row_len, out, decoder: None };
-        PipelineBatch::new(product.to_owned(), n_rows, vec![rows], Box::new(()))
+        PipelineBatch::new(product.to_owned(), n_rows, vec![rows], None, Box::new(()))
     }
 
     /// The numbers of the samples in the first rows, each of which must be whole.
@@ -293,7 +295,7 @@ fn a_sample_that_cannot_be_copied_fails_its_batch_and_frees_its_slots() {
         pipeline.submit(student.batch("p", 4, good), 0).unwrap();
         let out = student.memory(4);
         let rows = OwnedRows { start: 8, row_len: 64, out, decoder: None };
-        let bad = PipelineBatch::new("p".to_owned(), 4, vec![rows], Box::new(()));
+        let bad = PipelineBatch::new("p".to_owned(), 4, vec![rows], None, Box::new(()));
         pipeline.submit(bad, 0).unwrap();
         assert!(pipeline.wait(WATCHDOG, &mut || false).unwrap().is_some());
         assert_eq!(student.numbers(good, 4), [0, 1, 2, 3]);
@@ -309,6 +311,45 @@ fn a_sample_that_cannot_be_copied_fails_its_batch_and_frees_its_slots() {
         pipeline.submit(student.batch("p", 2, out), 0).unwrap();
         assert!(pipeline.wait(WATCHDOG, &mut || false).unwrap().is_some());
         assert_eq!(student.numbers(out, 2), [position, position + 1]);
+    }
+}
+
+/// The number of a sample is also the length of its tensor, which has eight steps at most.
+#[test]
+fn a_length_that_no_sample_has_fails_its_batch_behind_the_rows_that_are_good() {
+    let tensor = RaggedTensor { name: "t".to_owned(), step_len: 1, max_length: 8 };
+    let layout = Arc::new(RaggedLayout::new(8, vec![tensor]).unwrap());
+    for n_threads in [0, 1, 3] {
+        let student = Student::new(16, 4);
+        let _teacher = Teacher::new(&student, 0);
+        let pipeline = student.pipeline(n_threads);
+        let memory: Vec<_> = (0..3).map(|_| (student.memory(3), student.memory(2))).collect();
+        for &(offsets, values) in &memory {
+            let offsets = offsets.part(0, 5 * 8).unwrap();
+            let ragged = OwnedRagged { layout: Arc::clone(&layout), offsets, values: vec![values] };
+            let batch = PipelineBatch::new("p".to_owned(), 4, Vec::new(), Some(ragged), Box::new(()));
+            pipeline.submit(batch, 0).unwrap();
+        }
+        for ((offsets, values), lengths) in memory.iter().zip([0..4_u64, 4..8]) {
+            assert!(pipeline.wait(WATCHDOG, &mut || false).unwrap().is_some());
+            let (offsets, values) = (offsets.to_vec(), values.to_vec());
+            let (offsets, _) = offsets.as_chunks::<8>();
+            for (row, length) in lengths.enumerate() {
+                let [begin, end] = [row, row + 1].map(|at| u64::from_ne_bytes(offsets[at]));
+                assert_eq!(end - begin, length);
+                let steps = &values[usize::try_from(begin).unwrap()..usize::try_from(end).unwrap()];
+                assert_eq!(steps, &length.to_le_bytes()[..steps.len()]);
+            }
+        }
+        let Err(GatherError::Copy(SegmentError::Malformed { why, start: 0, .. })) =
+            pipeline.wait(WATCHDOG, &mut || false)
+        else {
+            panic!("a length of nine was accepted");
+        };
+        assert_eq!(why, "tensor \"t\" has length 9, need 0 to 8");
+        assert_eq!(student.client.n_held(), 0);
+        let n_filled = pipeline.take_back()[0].1;
+        assert!(n_filled <= 1, "row 1 is the bad one: {n_filled}");
     }
 }
 
@@ -340,7 +381,7 @@ fn a_thread_that_panics_fails_its_batch_and_the_others_go_on() {
     let decoder = Arc::new(Panicking::default());
     let batch = |out| {
         let rows = OwnedRows { start: 0, row_len: 16, out, decoder: Some(decoder.clone()) };
-        PipelineBatch::new("p".to_owned(), 4, vec![rows], Box::new(()))
+        PipelineBatch::new("p".to_owned(), 4, vec![rows], None, Box::new(()))
     };
     pipeline.submit(batch(student.memory(4)), 0).unwrap();
     assert!(matches!(pipeline.wait(WATCHDOG, &mut || false), Err(GatherError::Panic)));

@@ -71,7 +71,7 @@ fn submit(pipeline: &GatherPipeline, done: usize) {
     // SAFETY: M6: leaked memory, which nothing else refers to.
     let out = unsafe { ForeignBytes::new(NonNull::from(memory), &()) };
     let rows = vec![OwnedRows { start: 0, row_len: 8, out, decoder: None }];
-    pipeline.submit(PipelineBatch::new("p".to_owned(), 1, rows, Box::new(())), done).unwrap();
+    pipeline.submit(PipelineBatch::new("p".to_owned(), 1, rows, None, Box::new(())), done).unwrap();
 }
 
 /// Waits until there are three threads, all but `n_awake` of which have not been woken for a while.

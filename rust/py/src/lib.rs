@@ -35,6 +35,8 @@ mod _core {
     #[pymodule_export]
     use crate::memory::futex::{count_change, wake};
     #[pymodule_export]
+    use crate::memory::ragged::RaggedLayout;
+    #[pymodule_export]
     use crate::memory::rows::copy_rows;
     #[pymodule_export]
     use crate::process::{end_after, is_alive, this_process};

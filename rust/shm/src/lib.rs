@@ -83,6 +83,6 @@ pub use process::ProcessToken;
 #[cfg(not(loom))]
 pub use process::{Identity, Liveness, ProcessWatch, host_id, is_process_alive, start_of};
 pub use segment::{
-    AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, N_LANES, Names, Rows, Segment, SlotView,
-    sweep,
+    AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, N_LANES, Names, RaggedLayout, RaggedRows,
+    RaggedTensor, Rows, Segment, SlotView, sweep,
 };

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from softs_fast.loader.readers.transfer import TransferReader
+from softs_fast.codecs import TopKLogits
+from softs_fast.loader.readers.transfer import Transfer, TransferReader
+from softs_fast.tensors.ragged import RaggedTensor
 
 N_ROWS = 3
 
@@ -119,13 +121,13 @@ def test_an_error_is_that_of_the_next_item(reader: TransferReader, samples: Samp
 
 
 def test_items_of_any_form_are_moved() -> None:
-    from softs_fast.codecs import TopKLogits
-    from softs_fast.loader.readers.transfer import Transfer
-
     transfer = Transfer(torch.device("meta"))
     one = torch.ones(2)
-    moved = transfer({"a": one, "b": [one, (one, "text")], "k": TopKLogits(one, one, one)})
+    moved = transfer(
+        {"a": one, "b": [one, (one, "text")], "k": TopKLogits(one, one, one), "r": RaggedTensor(one, one)}
+    )
     assert isinstance(moved["k"], TopKLogits)
-    flat = [moved["a"], moved["b"][0], moved["b"][1][0], *moved["k"]]
-    assert [tensor.device.type for tensor in flat] == ["meta"] * 6
+    assert isinstance(moved["r"], RaggedTensor)
+    flat = [moved["a"], moved["b"][0], moved["b"][1][0], *moved["k"], *moved["r"]]
+    assert [tensor.device.type for tensor in flat] == ["meta"] * 8
     assert moved["b"][1][1] == "text"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from functools import partial
@@ -14,13 +15,15 @@ import torch
 from ...codecs import CustomCodec, as_codec
 from ...codecs.parts import Part
 from ...configs import BatchConfig
-from ...tensors.dtypes import array_dtype, tensor_over, torch_dtype
+from ...configs.ragged import RaggedLayout
+from ...tensors.dtypes import ITEM_BYTES, array_dtype, tensor_over, torch_dtype
+from ...tensors.ragged import RaggedTensor
 from .pinning import empty_pinned, pinned
 
 __all__ = ["BatchMemory"]
 
 Array = np.ndarray[Any, Any]
-#: Tensors by name; those with the codec TopK are `TopKLogits`.
+#: Tensors by name; those with the codec TopK are `TopKLogits`, ragged ones `RaggedTensor`s.
 Tensors = dict[str, Any]
 
 
@@ -34,15 +37,17 @@ class BatchMemory:
     """
 
     def __init__(self, config: BatchConfig, n_rows: int, pins: bool) -> None:
-        self._specs = list(config.specs)
         self._names = config.tensor_names
+        self._specs = [spec for spec in config.specs if not spec.ragged]
         self._fields = [
             (_PinnedField if pins else _Field)(part, config.get_offset(spec.name), n_rows)
             for spec in self._specs
             for part in spec._parts()
         ]
+        self._ragged = None if config.ragged is None else _RaggedFields(config.ragged, n_rows, pins)
         #: How many tensors each spec becomes; None: one each.
-        self._n_parts = [len(spec._parts()) for spec in self._specs] if config.has_codecs else None
+        is_plain = not config.has_codecs and config.ragged is None
+        self._n_parts = None if is_plain else [len(spec._parts()) for spec in self._specs]
         #: Whether decoding ends in memory of a user's codec, which is not pinned.
         self._pins_again = pins and any(isinstance(as_codec(spec.codec), CustomCodec) for spec in self._specs)
         self._targets: list[tuple[Any, ...]] = []
@@ -59,6 +64,8 @@ class BatchMemory:
                     self._targets.append(
                         (field.offset, block) if field.native is None else (field.offset, block, field.native)
                     )
+            if self._ragged is not None:
+                self._targets.append(self._ragged.lend())
         return self._targets
 
     def row(self, index: int) -> list[Any]:
@@ -80,42 +87,67 @@ class BatchMemory:
             spec.name: spec._assemble(list(islice(rest, n)))
             for spec, n in zip(self._specs, self._n_parts, strict=True)
         }
-        return pinned(batch) if self._pins_again else batch
+        if self._pins_again:
+            batch = pinned(batch)
+        if self._ragged is None:
+            return batch
+        batch |= self._ragged.take()
+        return {name: batch[name] for name in self._names}
 
 
-class _Field:
-    """The memory of one tensor in the batches of one iterator, which is lent and returns by itself.
-
-    Each tensor has memory of its own, so that the labels of a batch can be kept without its images.
+class _Lender:
+    """Memory that is lent to tensors and returns by itself.
 
     Memory that is used again has its pages already, and pages cost more than the copy into them.
+
+    Args:
+        n_bytes: size of a piece of it.
+        dtype: of the tensors.
     """
 
-    def __init__(self, part: Part, offset: int, n_rows: int) -> None:
-        self._name = part.dtype
-        self.offset = offset + part.offset
-        self.native = part.native
-        self.row_bytes = part.decoded_bytes
-        self._n_bytes = n_rows * part.decoded_bytes
-        self._shape = (n_rows, *part.shape)
-        self._dtype = np.dtype(array_dtype(part.dtype))
+    def __init__(self, n_bytes: int, dtype: str) -> None:
+        self._n_bytes = n_bytes
+        self._name = dtype
+        self._dtype = np.dtype(array_dtype(dtype))
         # Appending drops the oldest; no lock, as memory may return in any thread and at any allocation.
         self._idle: deque[Array] = deque(maxlen=_IDLE)
         self._lent: dict[int, weakref.ref[Array]] = {}
 
-    def lend(self) -> tuple[torch.Tensor, Array]:
-        """Return a tensor and its bytes.
+    def piece(self) -> Array:
+        """Return memory that is lent to no batch, uint8 [n_bytes]."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _aligned(self._n_bytes)
+
+    def tensor_over(self, block: Array, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return a tensor on the first bytes of a piece.
 
         The memory is lent to no other batch until the last view of the tensor is garbage; the bytes do not count.
         """
-        try:
-            block = self._idle.pop()
-        except IndexError:
-            block = _aligned(self._n_bytes)
-        array: Array = np.ndarray(self._shape, self._dtype, block)
+        array: Array = np.ndarray(shape, self._dtype, block)
         key = id(block)
         self._lent[key] = weakref.ref(array, partial(_take_back, self._lent, key, self._idle, block))
-        return tensor_over(self._name, array), block
+        return tensor_over(self._name, array)
+
+
+class _Field(_Lender):
+    """The memory of one tensor in the batches of one iterator.
+
+    Each tensor has memory of its own, so that the labels of a batch can be kept without its images.
+    """
+
+    def __init__(self, part: Part, offset: int, n_rows: int) -> None:
+        super().__init__(n_rows * part.decoded_bytes, part.dtype)
+        self.offset = offset + part.offset
+        self.native = part.native
+        self.row_bytes = part.decoded_bytes
+        self._shape = (n_rows, *part.shape)
+
+    def lend(self) -> tuple[torch.Tensor, Array]:
+        """Return a tensor and its bytes; see `_Lender.tensor_over`."""
+        block = self.piece()
+        return self.tensor_over(block, self._shape), block
 
 
 class _PinnedField:
@@ -129,9 +161,48 @@ class _PinnedField:
         self._dtype = torch_dtype(part.dtype)
 
     def lend(self) -> tuple[torch.Tensor, Array]:
-        """As `_Field.lend`."""
+        """Return a tensor and its bytes, as `_Field.lend`."""
         tensor = empty_pinned(self._shape, self._dtype)
         return tensor, tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+class _RaggedFields:
+    """The memory of the ragged tensors in the batches of one iterator.
+
+    There is room for the greatest length of each row, of which only what a batch fills ever gets pages. For pinned
+    batches it is copied once more: memory that is pinned has all of its pages.
+    """
+
+    def __init__(self, layout: RaggedLayout, n_rows: int, pins: bool) -> None:
+        self._specs = layout.specs
+        self._native = layout.native
+        self._n_rows = n_rows
+        self._pins = pins
+        self._memories = [
+            _Lender(n_rows * math.prod(spec.shape) * ITEM_BYTES[spec.dtype], spec.dtype)
+            for spec in self._specs
+        ]
+        self._blocks: list[Array] = []
+        self._offsets: Array = np.empty((0, 0), np.int64)
+
+    def lend(self) -> tuple[Any, ...]:
+        """Return what `Client.gather` takes of all these tensors."""
+        self._offsets = np.empty((len(self._specs), self._n_rows + 1), np.int64)
+        self._blocks = [memory.piece() for memory in self._memories]
+        return self._native, self._offsets, self._blocks
+
+    def take(self) -> Tensors:
+        """Hand out the tensors of the batch that was lent, each with memory of exactly its size."""
+        batch: Tensors = {}
+        for i, (spec, memory, block) in enumerate(
+            zip(self._specs, self._memories, self._blocks, strict=True)
+        ):
+            offsets = self._offsets[i]
+            values = memory.tensor_over(block, (int(offsets[-1]), *spec.shape[1:]))
+            ragged = RaggedTensor(values, torch.from_numpy(np.diff(offsets)))
+            batch[spec.name] = ragged.pin_memory() if self._pins else ragged
+        self._blocks = []
+        return batch
 
 
 def _aligned(n_bytes: int) -> Array:

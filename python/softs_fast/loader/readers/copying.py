@@ -11,15 +11,25 @@ from ... import _core
 from ...codecs.parts import read_into
 from ...configs import BatchConfig
 from ...configs.spec import check_length
-from ...market import Client, Medium
+from ...market import Client, Medium, TCPMedium
 from ...market.client import own_segment
 from ...market.mediums.segment import SegmentMedium
 from ...tensors.dtypes import torch_dtype
 from ..plan import IterationPlan
 from .batch_memory import BatchMemory, Tensors
 from .gather_ahead import GatherAheadReader
+from .mapped import MappedReader
+from .pinning import pinned
 
-__all__ = ["GatherReader", "RowReader", "SampleReader", "SampleRows", "batch_reader", "has_rows"]
+__all__ = [
+    "GatherReader",
+    "RowReader",
+    "SampleReader",
+    "SampleRows",
+    "batch_reader",
+    "has_rows",
+    "sample_bytes",
+]
 
 
 class SampleReader:
@@ -32,8 +42,9 @@ class SampleReader:
 
     def __init__(self, config: BatchConfig, medium: Medium) -> None:
         self._config = config
-        self._medium = medium
         plain = has_rows(config) and own_segment(medium) is not None and not config.has_codecs
+        plain = plain and config.ragged is None
+        self._read = sample_bytes(config, medium)
         self._specs = list(config.specs) if plain else None
         self._copy = _copier(config, medium) if plain else None
         self._sample: Tensors | None = None
@@ -47,7 +58,7 @@ class SampleReader:
             SegmentError: there is no such slot, or the medium is closed.
         """
         if self._specs is None or self._copy is None:
-            self._sample = self._config.decode(self._medium.read(slot_id))
+            self._sample = self._config.decode(self._read(slot_id))
             return
         sample = {spec.name: torch.empty(spec.shape, dtype=torch_dtype(spec.dtype)) for spec in self._specs}
         self._copy(slot_id, [tensor.reshape(-1).view(torch.uint8).numpy() for tensor in sample.values()])
@@ -127,7 +138,8 @@ class GatherReader:
         self._client = client
         self._gather = client.gather
         self._memory = BatchMemory(config, n_rows, pins)
-        self._is_worth_it = not config.has_codecs and n_rows * config.nbytes() >= _WORTH_A_THREAD
+        is_plain = not config.has_codecs and config.ragged is None
+        self._is_worth_it = is_plain and n_rows * config.nbytes() >= _WORTH_A_THREAD
         self._ahead: _core.Ahead | None = None
 
     def begin(self, product_id: str) -> None:
@@ -222,19 +234,50 @@ class RowReader:
 
 def batch_reader(
     config: BatchConfig, client: Client, plan: IterationPlan
-) -> GatherReader | GatherAheadReader | RowReader:
+) -> GatherReader | GatherAheadReader | RowReader | MappedReader:
     """Return the fastest reader of batches that can read this client's medium."""
     assert plan.batch_size is not None
     if own_segment(client.medium) is not None:
         if plan.n_threads > 0:
             return GatherAheadReader(config, client, plan)
         return GatherReader(config, client, plan.batch_size, plan.pins)
+    if config.ragged is not None:
+        # Where a row begins is known only when the rows before it are there.
+        batches = MappedReader(SampleRows(config, client, plan.batch_size), config.collate)
+        return MappedReader(batches, pinned) if plan.pins else batches
     return RowReader(config, client, plan.batch_size, plan.pins)
 
 
 def has_rows(config: BatchConfig) -> bool:
     """Return whether samples are what `BatchConfig.decode` makes of them, and not what a subclass does."""
     return getattr(config.decode, "__func__", None) is BatchConfig.decode
+
+
+def sample_bytes(config: BatchConfig, medium: Medium) -> Callable[[int], bytes]:
+    """Return a function that copies a slot: all of it, or only its sample where tensors are ragged.
+
+    Raises (the returned function):
+        WireError: a tensor has a length that no sample has.
+        SegmentError: there is no such slot, or the medium is closed.
+    """
+    ragged = config.ragged
+    if ragged is None or not isinstance(medium, SegmentMedium | TCPMedium) or not _has_own_read(medium):
+        return lambda slot_id: medium.read(slot_id)
+    read_head = medium.read_head
+
+    def read_sample(slot_id: int) -> bytes:
+        # What the supplier changes in between is refused when the sample is decoded.
+        lengths = read_head(slot_id, ragged.lengths_bytes)
+        return read_head(slot_id, config.sample_nbytes(lengths))
+
+    return read_sample
+
+
+def _has_own_read(medium: SegmentMedium | TCPMedium) -> bool:
+    """Return whether no subclass overrides how the medium is read."""
+    if isinstance(medium, SegmentMedium):
+        return own_segment(medium) is not None
+    return getattr(medium.read, "__func__", None) is TCPMedium.read
 
 
 def _copier(config: BatchConfig, medium: Medium) -> Callable[[int, Sequence[Any]], None]:

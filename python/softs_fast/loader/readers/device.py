@@ -35,8 +35,8 @@ def check_on_device(config: BatchConfig, *, zero_copy: bool) -> None:
     """Check that samples can be tensors on a device.
 
     Raises:
-        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, or would be unaligned in
-            its slot; the text says what to do.
+        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec, is ragged, or would be
+            unaligned in its slot; the text says what to do.
     """
     if not has_rows(config):
         raise ConfigError(
@@ -47,6 +47,10 @@ def check_on_device(config: BatchConfig, *, zero_copy: bool) -> None:
             raise ConfigError(
                 f'CudaIpcMedium hands out what is in the slots, but tensor "{spec.name}" is stored as {spec.codec}; leave out the codec, '
                 "or use ShmMedium"
+            )
+        if spec.ragged:
+            raise ConfigError(
+                f'CudaIpcMedium moves whole slots, but tensor "{spec.name}" is ragged; use ShmMedium'
             )
         if zero_copy and spec.numel and config.get_offset(spec.name) % ITEM_BYTES[spec.dtype]:
             raise ConfigError(

@@ -57,8 +57,11 @@ class GatherAheadReader:
             WireError: a sample is not what a codec writes.
             SegmentError: the client is closed.
         """
-        if self._pipeline.has_ended:
-            self.forget()
+        if self._pipeline.has_ended and not self._is_complete:
+            # Batches before a failure are handed out, and the failure is raised, before the queue is dropped.
+            self._is_complete = self._pipeline.wait(0)
+            if not self._is_complete:
+                self.forget()
         while self._free:
             memory = self._free[0]
             self._pipeline.submit(product_id, self.n_rows, memory.lend())

@@ -38,8 +38,8 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
     """Check that tensors can lie on the slots of such a medium.
 
     Raises:
-        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec of this package, the medium is
-            not in memory that the process shares, or a tensor would be unaligned; the text says what to do.
+        ConfigError: samples are not decoded as `BatchConfig` does it, a tensor has a codec of this package or is ragged,
+            the medium is not in memory that the process shares, or a tensor would be unaligned; the text says what to do.
     """
     if not has_rows(config):
         raise ConfigError(
@@ -54,6 +54,11 @@ def check_zero_copy(config: BatchConfig, medium_cls: Callable[..., Medium]) -> N
         )
     n_bytes, stride = config.nbytes(), slot_stride(medium_cls, config.nbytes())
     for spec in config.specs:
+        if spec.ragged:
+            raise ConfigError(
+                f'zero_copy hands out what is in the slots, but tensor "{spec.name}" is ragged: the slots of a batch have '
+                f"gaps of different sizes between its rows, so putting them end to end is a copy; leave out zero_copy"
+            )
         if isinstance(as_codec(spec.codec), CustomCodec):
             continue
         if spec.codec is not None:

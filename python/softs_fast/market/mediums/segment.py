@@ -92,6 +92,14 @@ class SegmentMedium(Medium):
         """
         return self._segment.read(slot_id * self.slot_stride, self.slot_size)
 
+    def read_head(self, slot_id: int, n_bytes: int) -> bytes:
+        """Copy the first n_bytes of a slot out.
+
+        Raises:
+            As `read`.
+        """
+        return self._segment.read(slot_id * self.slot_stride, min(n_bytes, self.slot_size))
+
     def read_into(self, slot_id: int, buffer: Any, start: int = 0) -> None:
         """Copy a slot, or a part of it, into existing memory.
 

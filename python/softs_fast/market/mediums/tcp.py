@@ -119,7 +119,8 @@ class TCPMedium(Medium):
         """Write as `write` does, but only over the connection that this thread has prepared.
 
         Args:
-            byte_offset: where the first byte goes. An owner of softs-fast takes whole slots only.
+            byte_offset: where the first byte goes. An owner of softs-fast takes whole slots; with the number of an order
+                less than that too, from the beginning of a slot.
             data: any C-contiguous buffer.
             order: number of the order; a softs-fast client refuses a sample of an order that has ended. 0: not known.
 
@@ -180,11 +181,19 @@ class TCPMedium(Medium):
             ForkedError: the owner is another process, and this is a fork of it.
             OverflowError: slot_id is negative.
         """
+        return self.read_head(slot_id, self.slot_size)
+
+    def read_head(self, slot_id: int, n_bytes: int) -> bytes:
+        """Copy the first n_bytes of a slot out, as the owner.
+
+        Raises:
+            As `read`.
+        """
         if self._server is None:
             raise SegmentError(
                 f"TCP medium {self.address!r} is closed or not owned; only its open owner can read it"
             )
-        return self._server.read(slot_id * self.slot_size, self.slot_size)
+        return self._server.read(slot_id * self.slot_size, min(n_bytes, self.slot_size))
 
     @classmethod
     def attach(cls, address: str, *, allow_remote: bool = False) -> Self:

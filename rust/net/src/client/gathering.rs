@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use softs_proto::client::{ReleaseError, SlotId};
-use softs_shm::{Rows, Segment, SegmentError};
+use softs_shm::{RaggedRows, Rows, Segment, SegmentError};
 
 use super::driver::Client;
 use super::state::SLICE;
@@ -28,6 +28,8 @@ pub struct Batch<'a> {
     pub product: &'a str,
     /// The parts of a sample, with `n` rows each.
     pub rows: &'a [Rows<'a>],
+    /// Its tensors of varying length, where there are any.
+    pub ragged: Option<RaggedRows<'a>>,
     /// Samples of the whole batch.
     pub n: usize,
 }
@@ -41,6 +43,27 @@ pub enum GatherError {
     Release(ReleaseError),
     /// A thread that copied samples panicked.
     Panic,
+}
+
+impl Batch<'_> {
+    /// Lays out what was taken for the rows from `first_row` on, before more samples are taken: where a row begins
+    /// depends on the lengths of all rows before it.
+    pub(super) fn measure(&self, slots: &[SlotId], first_row: usize) -> Result<(), GatherError> {
+        let measured = self.ragged.map_or(Ok(()), |ragged| self.segment.measure(slots, first_row, &ragged));
+        measured.map_err(GatherError::Copy)
+    }
+
+    /// Copies what was laid out.
+    pub(super) fn copy(&self, slots: &[SlotId], first_row: usize) -> Result<(), GatherError> {
+        let copied = self.segment.gather(slots, first_row, self.rows, self.ragged.as_ref());
+        copied.map_err(GatherError::Copy)
+    }
+
+    /// Bytes of a sample in the batch, of the longest one where they vary.
+    pub(super) fn sample_len(&self) -> usize {
+        let fixed_len = self.rows.iter().map(|rows| rows.row_len).sum::<usize>();
+        (fixed_len + self.ragged.map_or(0, |ragged| ragged.layout.max_values_len())).max(1)
+    }
 }
 
 /// Takes up to so many samples; whether there are any.
@@ -105,7 +128,7 @@ impl<'a> Gathering<'a> {
             client,
             batch,
             take,
-            at_once: (AT_ONCE / row_len(batch)).max(1),
+            at_once: (AT_ONCE / batch.sample_len()).max(1),
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
@@ -114,7 +137,7 @@ impl<'a> Gathering<'a> {
     /// Fills rows, with the help of other threads if it is much. How many are filled.
     fn run(self, interrupted: &mut dyn FnMut() -> bool) -> Result<usize, GatherError> {
         let n_left = self.batch.n - self.lock().n_taken.min(self.batch.n);
-        let n_threads = n_left.saturating_mul(row_len(self.batch)) / WORTH_A_THREAD;
+        let n_threads = n_left.saturating_mul(self.batch.sample_len()) / WORTH_A_THREAD;
         if n_threads < 2 {
             self.work(interrupted);
         } else {
@@ -137,11 +160,10 @@ impl<'a> Gathering<'a> {
     fn work(&self, interrupted: &mut dyn FnMut() -> bool) {
         let mut slots = Vec::with_capacity(self.at_once.min(self.batch.n));
         while let Some(first_row) = self.take_some(&mut slots, interrupted) {
-            let copied = self.batch.segment.gather(&slots, first_row, self.batch.rows);
+            let copied = self.batch.copy(&slots, first_row);
             // The slots go back whatever became of the copy.
             let released = self.client.release_slots(&slots);
-            if let Err(error) = copied.map_err(GatherError::Copy).and(released.map_err(GatherError::Release))
-            {
+            if let Err(error) = copied.and(released.map_err(GatherError::Release)) {
                 let mut state = self.lock();
                 state.is_over = true;
                 state.failed.get_or_insert(error);
@@ -153,7 +175,7 @@ impl<'a> Gathering<'a> {
     /// Waits for its turn and takes samples; the row of the first of them. `None` when there is nothing more to take.
     fn take_some(&self, slots: &mut Vec<SlotId>, interrupted: &mut dyn FnMut() -> bool) -> Option<usize> {
         slots.clear();
-        let most = {
+        let (first_row, most) = {
             let mut state = self.lock();
             while state.is_taking && !state.is_over {
                 let (next, waited) =
@@ -170,28 +192,32 @@ impl<'a> Gathering<'a> {
                 return None;
             }
             state.is_taking = true;
-            self.at_once.min(self.batch.n - state.n_taken)
+            (state.n_taken, self.at_once.min(self.batch.n - state.n_taken))
         };
         let found = (self.take)(most, slots, interrupted);
+        let measured = self.batch.measure(slots, first_row);
+        let is_measured = measured.is_ok();
         let mut state = self.lock();
-        let first_row = state.n_taken;
         state.n_taken += slots.len();
         state.is_taking = false;
-        state.is_over |= !found || state.n_taken >= self.batch.n;
+        state.is_over |= !found || !is_measured || state.n_taken >= self.batch.n;
+        if let Err(error) = measured {
+            state.failed.get_or_insert(error);
+        }
         if state.is_over {
             self.changed.notify_all();
         } else {
             self.changed.notify_one();
         }
-        found.then_some(first_row)
+        drop(state);
+        if !is_measured {
+            // What was found in a slot is the error that is reported.
+            let _released = self.client.release_slots(slots);
+        }
+        (found && is_measured).then_some(first_row)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Bytes of a sample in the batch.
-fn row_len(batch: Batch<'_>) -> usize {
-    batch.rows.iter().map(|rows| rows.row_len).sum::<usize>().max(1)
 }

@@ -12,5 +12,5 @@ pub use crate::transport::nonce::nonce;
 pub use crate::waited::Waited;
 pub use driver::Client;
 pub use gathering::{Batch, GatherError};
-pub use pipeline::{GatherPipeline, OwnedRows, PipelineBatch, SubmitError};
+pub use pipeline::{GatherPipeline, OwnedRagged, OwnedRows, PipelineBatch, SubmitError};
 pub use slots::Slots;

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use softs_proto::client::SlotId;
-use softs_shm::{Decode, ForeignBytes, Rows, Segment};
+use softs_shm::{Decode, ForeignBytes, RaggedLayout, RaggedRows, Rows, Segment};
 
 use super::batch_queue::{BatchQueue, Chunk, Front};
 use super::driver::Client;
@@ -29,25 +29,38 @@ pub struct OwnedRows {
     pub decoder: Option<Arc<dyn Decode + Send + Sync>>,
 }
 
+/// The tensors of varying length of a batch, as [`RaggedRows`].
+#[derive(Clone)]
+pub struct OwnedRagged {
+    /// Where they are in a slot.
+    pub layout: Arc<RaggedLayout>,
+    /// Where the steps of each row begin.
+    pub offsets: ForeignBytes<'static>,
+    /// The steps of all rows, per tensor.
+    pub values: Vec<ForeignBytes<'static>>,
+}
+
 /// A batch to be filled, with what keeps its memory.
 pub struct PipelineBatch {
     product: String,
     n_rows: usize,
     rows: Vec<OwnedRows>,
+    ragged: Option<OwnedRagged>,
     /// Dropped after `rows`.
     _owner: Box<dyn Any + Send + Sync>,
 }
 
 impl PipelineBatch {
-    /// Samples of `product`, `n_rows` of them. `owner` keeps the memory of `rows`.
+    /// Samples of `product`, `n_rows` of them. `owner` keeps the memory of `rows` and `ragged`.
     #[must_use]
     pub fn new(
         product: String,
         n_rows: usize,
         rows: Vec<OwnedRows>,
+        ragged: Option<OwnedRagged>,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        Self { product, n_rows, rows, _owner: owner }
+        Self { product, n_rows, rows, ragged, _owner: owner }
     }
 
     fn fill<T>(&self, segment: &Segment, fill: impl FnOnce(Batch<'_>) -> T) -> T {
@@ -58,13 +71,17 @@ impl PipelineBatch {
             decoder: part.decoder.as_deref().map(|decoder| decoder as &dyn Decode),
         });
         let rows: Vec<_> = rows.collect();
-        fill(Batch { segment, product: &self.product, rows: &rows, n: self.n_rows })
+        let ragged = self.ragged.as_ref().map(|ragged| RaggedRows {
+            layout: &ragged.layout,
+            offsets: ragged.offsets,
+            values: &ragged.values,
+        });
+        fill(Batch { segment, product: &self.product, rows: &rows, ragged, n: self.n_rows })
     }
 
     /// Rows for which samples are taken at once.
-    fn rows_at_once(&self) -> usize {
-        let row_len = self.rows.iter().map(|rows| rows.row_len).sum::<usize>().max(1);
-        (AT_ONCE / row_len).max(1)
+    fn rows_at_once(&self, segment: &Segment) -> usize {
+        self.fill(segment, |batch| (AT_ONCE / batch.sample_len()).max(1))
     }
 }
 
@@ -327,7 +344,7 @@ impl<'a> Filling<'a> {
     /// that: this one goes before the end is recorded.
     fn fill(mut self, batch: Arc<PipelineBatch>) {
         let shared = self.shared;
-        let n_rows = self.chunk.n_rows.min(batch.rows_at_once());
+        let n_rows = self.chunk.n_rows.min(batch.rows_at_once(&shared.segment));
         let mut is_halted = || shared.lock().queue.is_halted();
         let (product, slots) = (&batch.product, &mut self.slots);
         let waited = shared.client.request_samples(product, n_rows, slots, Duration::MAX, &mut is_halted);
@@ -336,13 +353,31 @@ impl<'a> Filling<'a> {
             shared.lock().queue.end_unless_halted();
             return self.taken(0);
         }
-        self.taken(self.slots.len());
         let (slots, first_row) = (&self.slots, self.chunk.first_row);
-        let copied = batch.fill(&shared.segment, |batch| batch.segment.gather(slots, first_row, batch.rows));
+        if let Err(error) = batch.fill(&shared.segment, |batch| batch.measure(slots, first_row)) {
+            drop(batch);
+            return self.refuse(error);
+        }
+        self.taken(self.slots.len());
+        let slots = &self.slots;
+        let copied = batch.fill(&shared.segment, |batch| batch.copy(slots, first_row));
         drop(batch);
         // The slots are released whatever became of the copy.
         let released = self.release();
-        self.copied(copied.map_err(GatherError::Copy).and(released));
+        self.copied(copied.and(released));
+    }
+
+    /// What was taken has no place in the batch. No thread takes samples for the rows behind it: their place is not
+    /// known either.
+    fn refuse(mut self, error: GatherError) {
+        let n_rows = self.slots.len();
+        // What was found in a slot is the error that is reported.
+        let _released = self.release();
+        self.is_done = true;
+        let mut state = self.shared.lock();
+        state.queue.taken(self.chunk, n_rows);
+        state.queue.copied(self.chunk, n_rows, Err(error));
+        self.shared.progress.notify_all();
     }
 
     fn release(&mut self) -> Result<(), GatherError> {

@@ -61,7 +61,10 @@ struct Body {
     order: u64,
     /// `None` until there is memory for it.
     bytes: Option<Vec<u8>>,
+    /// Bytes that were received.
     len: usize,
+    /// Bytes of the sample, at most those of a slot.
+    end: usize,
 }
 
 /// What a connection does after it was read.
@@ -106,7 +109,7 @@ impl Connection {
             let header_end = if self.is_native { NATIVE_HEADER_LEN } else { HEADER_LEN };
             let target = match &mut self.body {
                 Some(body) => match body.bytes.take().or_else(|| buffers.take()) {
-                    Some(bytes) => &mut body.bytes.insert(bytes)[body.len..],
+                    Some(bytes) => &mut body.bytes.insert(bytes)[body.len..body.end],
                     None => return Next::Waits,
                 },
                 None => &mut self.header[self.header_len..header_end],
@@ -129,7 +132,7 @@ impl Connection {
     fn advance(&mut self, n: usize, header_end: usize, slots: &Slots, buffers: &mut Buffers) -> Option<()> {
         if let Some(body) = &mut self.body {
             body.len += n;
-            if body.bytes.as_ref().is_some_and(|bytes| body.len < bytes.len()) {
+            if body.len < body.end {
                 return Some(());
             }
             let Body { index, order, bytes, .. } = self.body.take()?;
@@ -154,10 +157,10 @@ impl Connection {
             // A writer asks whether it is connected. It is what an owner of softs answers, too.
             return self.answer(STORED);
         }
-        let Some(index) = slots.index(offset, len).filter(|&index| slots.awaits(index, order)) else {
+        let Some(index) = slots.index(offset, len, order).filter(|&index| slots.awaits(index, order)) else {
             return self.answer_write(false);
         };
-        self.body = Some(Body { index, order, bytes: None, len: 0 });
+        self.body = Some(Body { index, order, bytes: None, len: 0, end: len as usize });
         Some(())
     }
 

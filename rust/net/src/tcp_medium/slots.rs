@@ -65,12 +65,13 @@ impl Slots {
         true
     }
 
-    /// The slot that a write of `len` bytes at `offset` fills exactly.
-    pub(super) fn index(&self, offset: u32, len: u32) -> Option<usize> {
+    /// The slot to which a write of `len` bytes at `offset` goes, which fills it exactly. A supplier that names its
+    /// order has compared its slot size with the client's, and may send a sample that is shorter than the slot.
+    pub(super) fn index(&self, offset: u32, len: u32, order: u64) -> Option<usize> {
         let (offset, len) = (offset as usize, len as usize);
         let index = offset / self.slot_size;
-        (len == self.slot_size && offset.is_multiple_of(self.slot_size) && index < self.slots.len())
-            .then_some(index)
+        let fits = len == self.slot_size || (order != ANY_ORDER && len < self.slot_size);
+        (fits && offset.is_multiple_of(self.slot_size) && index < self.slots.len()).then_some(index)
     }
 
     pub(super) fn slot_size(&self) -> usize {

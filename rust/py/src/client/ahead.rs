@@ -38,7 +38,8 @@ impl Ahead {
                 decoder: None,
             });
             let rows: Vec<_> = rows.collect();
-            source.gather_ready(Batch { segment: &segment, product: &product_id, rows: &rows, n }, 0)
+            let batch = Batch { segment: &segment, product: &product_id, rows: &rows, ragged: None, n };
+            source.gather_ready(batch, 0)
         };
         Self { client, filling: Mutex::new(Background::start(helper, buffers, fill)) }
     }

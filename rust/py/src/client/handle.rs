@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use softs_net::Endpoint;
 use softs_net::client::{Batch, Client as NetClient, Slots, Waited, nonce};
 use softs_proto::client::{Config, OpenOrders, Outcome, Plan, Share};
-use softs_shm::{self as shm, CachePolicy, Decode, Rows};
+use softs_shm::{self as shm, CachePolicy, Decode, ForeignBytes, Rows};
 
 use super::ahead::Ahead;
 use super::pipeline::GatherPipeline;
@@ -19,7 +19,7 @@ use crate::log::{Record, to_python};
 use crate::mediums::profile::medium_profile;
 use crate::mediums::segment::Segment;
 use crate::mediums::tcp_medium::TcpMediumServer;
-use crate::memory::buffer::{Buffer, Helper, Lease};
+use crate::memory::buffer::{Buffer, Helper, Lease, RaggedTarget};
 use crate::memory::futex::not_a_futex;
 use crate::process::{Owned, blocking};
 
@@ -154,15 +154,18 @@ impl Client {
         let client = self.open(py)?;
         let segment = self.samples(py)?;
         let targets = to_targets(py, n, &targets)?;
-        let rows = targets.iter().map(|(start, buffer, decoder)| {
+        let rows = targets.rows.iter().map(|(start, buffer, decoder)| {
             let out = buffer.foreign();
             let decoder = decoder.as_deref().map(|decoder| decoder as &dyn Decode);
             Rows { start: *start, row_len: out.len() / n, out, decoder }
         });
         let rows: Vec<_> = rows.collect();
-        let batch = Batch { segment, product: product_id, rows: &rows, n };
+        let values = targets.ragged.as_ref().map_or_else(Vec::new, RaggedTarget::values);
+        let ragged = targets.ragged.as_ref().map(|ragged| ragged.rows(&values));
+        let batch = Batch { segment, product: product_id, rows: &rows, ragged, n };
         let mut done = done;
-        if rows.iter().map(|rows| rows.out.len()).sum::<usize>() < DETACH_LEN {
+        let len = rows.iter().map(|rows| rows.out).chain(values.iter().copied()).map(ForeignBytes::len);
+        if len.sum::<usize>() < DETACH_LEN {
             done = client.gather_ready(batch, done).map_err(|error| gather_error(py, &error))?;
             if done >= n {
                 return Ok(done);

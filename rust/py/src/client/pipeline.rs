@@ -42,7 +42,8 @@ impl GatherPipeline {
         if self.client.is_closed() {
             return Err(closed(py));
         }
-        let batch = pipeline_batch(product_id, n, to_targets(py, n, &targets)?);
+        let targets = to_targets(py, n, &targets)?;
+        let batch = pipeline_batch(product_id, n, targets.rows, targets.ragged);
         pipeline.submit(batch, done).map_err(|error| {
             let class = match error {
                 SubmitError::Stopped => "ConfigError",

@@ -11,8 +11,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use softs_codec::{Codec, CodecError, Scratch, TopK};
-use softs_net::client::{OwnedRows, PipelineBatch};
-use softs_shm::{CachePolicy, Decode, ForeignBytes, ProcessToken, SlotView};
+use softs_net::client::{OwnedRagged, OwnedRows, PipelineBatch};
+use softs_shm::{CachePolicy, Decode, ForeignBytes, ProcessToken, RaggedLayout, RaggedRows, SlotView};
 
 use crate::errors::raise;
 use crate::errors::segment_error;
@@ -132,9 +132,32 @@ impl Buffer {
 /// A part of the samples of a batch: where it begins in a slot, the memory of its rows, and what decodes them.
 pub(crate) type Target = (u64, Buffer, Option<Arc<dyn Decode + Send + Sync>>);
 
+/// The tensors of varying length of a batch: where they are in a slot, and memory for offsets and values.
+pub(crate) struct RaggedTarget {
+    pub(crate) layout: Arc<RaggedLayout>,
+    pub(crate) offsets: Buffer,
+    pub(crate) values: Vec<Buffer>,
+}
+
+impl RaggedTarget {
+    /// The memory of the values, for [`Self::rows`].
+    pub(crate) fn values(&self) -> Vec<ForeignBytes<'_>> {
+        self.values.iter().map(Buffer::foreign).collect()
+    }
+
+    pub(crate) fn rows<'a>(&'a self, values: &'a [ForeignBytes<'a>]) -> RaggedRows<'a> {
+        RaggedRows { layout: &self.layout, offsets: self.offsets.foreign(), values }
+    }
+}
+
 /// A batch for native threads that write to buffers of Python, which must be `writable` and have `n_rows` rows each. It
 /// keeps them.
-pub(crate) fn pipeline_batch(product: String, n_rows: usize, targets: Vec<Target>) -> PipelineBatch {
+pub(crate) fn pipeline_batch(
+    product: String,
+    n_rows: usize,
+    targets: Vec<Target>,
+    ragged: Option<RaggedTarget>,
+) -> PipelineBatch {
     let (mut rows, mut buffers) = (Vec::new(), Vec::new());
     for (start, buffer, decoder) in targets {
         // SAFETY: M6: the batch keeps the buffer next to its memory, and drops it last.
@@ -142,7 +165,16 @@ pub(crate) fn pipeline_batch(product: String, n_rows: usize, targets: Vec<Target
         rows.push(OwnedRows { start, row_len: out.len() / n_rows.max(1), out, decoder });
         buffers.push(buffer);
     }
-    PipelineBatch::new(product, n_rows, rows, Box::new(buffers))
+    let ragged = ragged.map(|RaggedTarget { layout, offsets, values }| {
+        // SAFETY: M6: as above.
+        let memory = values.iter().map(|buffer| unsafe { buffer.foreign_for_long() }).collect();
+        // SAFETY: M6: as above.
+        let owned = OwnedRagged { layout, offsets: unsafe { offsets.foreign_for_long() }, values: memory };
+        buffers.push(offsets);
+        buffers.extend(values);
+        owned
+    });
+    PipelineBatch::new(product, n_rows, rows, ragged, Box::new(buffers))
 }
 
 /// A thread of this library that writes to buffers of Python, one job after the other. It ends soon after this is

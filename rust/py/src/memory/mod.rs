@@ -3,4 +3,5 @@
 pub(crate) mod buffer;
 pub(crate) mod codec;
 pub(crate) mod futex;
+pub(crate) mod ragged;
 pub(crate) mod rows;

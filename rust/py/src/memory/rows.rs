@@ -20,15 +20,7 @@ pub(crate) fn copy_rows(
     offset: usize,
 ) -> PyResult<()> {
     let rows = Buffer::new(rows)?;
-    let targets = outs.iter().map(|out| {
-        // What a view is of, whatever part of it.
-        let policy = match out.getattr("obj")?.cast::<Lease>() {
-            Ok(lease) => lease.get().policy(),
-            Err(_) => CachePolicy::Cached,
-        };
-        Ok((Buffer::writable(out)?, policy))
-    });
-    let targets = targets.collect::<PyResult<Vec<_>>>()?;
+    let targets = outs.iter().map(to_target).collect::<PyResult<Vec<_>>>()?;
     let (source, n) = (rows.foreign(), targets.len());
     let row_len = source.len().checked_div(n).unwrap_or(0);
     let is_copied = py.detach(|| {
@@ -44,4 +36,14 @@ pub(crate) fn copy_rows(
     }
     let text = format!("{} bytes are no rows for {n} samples from byte {offset} on", source.len());
     Err(raise(py, "ConfigError", text))
+}
+
+/// Memory to write to, and the stores for it.
+pub(crate) fn to_target(out: &Bound<'_, PyAny>) -> PyResult<(Buffer, CachePolicy)> {
+    // What a view is of, whatever part of it.
+    let policy = match out.getattr("obj")?.cast::<Lease>() {
+        Ok(lease) => lease.get().policy(),
+        Err(_) => CachePolicy::Cached,
+    };
+    Ok((Buffer::writable(out)?, policy))
 }

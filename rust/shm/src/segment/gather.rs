@@ -1,6 +1,7 @@
 //! [`Segment::gather`]: copies or decodes the same part of many slots into the rows of an array.
 
 use super::handle::Segment;
+use super::ragged::RaggedRows;
 use crate::SegmentError;
 use crate::copy::{CachePolicy, Decode, DecodeError, ForeignBytes, Pieces, decode_row_in};
 
@@ -18,14 +19,22 @@ pub struct Rows<'a> {
 }
 
 impl Segment {
-    /// Copies or decodes each of `slots` into the rows from `first_row` on.
+    /// Copies or decodes each of `slots` into the rows from `first_row` on. `ragged`: the tensors of varying length;
+    /// [`Segment::measure`] has laid out these rows.
     ///
     /// # Errors
     /// As [`Segment::read_to`]; [`SegmentError::OutOfBounds`] also where there is no such row, or a part is not
     /// within a slot; [`SegmentError::Malformed`] where a part cannot be decoded. Some rows may have been written.
-    pub fn gather(&self, slots: &[u32], first_row: usize, targets: &[Rows<'_>]) -> Result<(), SegmentError> {
-        let batch_len: usize = targets.iter().map(|rows| rows.out.len()).sum();
-        let policy = CachePolicy::for_batch(batch_len);
+    pub fn gather(
+        &self,
+        slots: &[u32],
+        first_row: usize,
+        targets: &[Rows<'_>],
+        ragged: Option<&RaggedRows<'_>>,
+    ) -> Result<(), SegmentError> {
+        let fixed_len: usize = targets.iter().map(|rows| rows.out.len()).sum();
+        let ragged_len = ragged.map_or(0, |ragged| ragged.expected_len(first_row + slots.len()));
+        let policy = CachePolicy::for_batch(fixed_len.saturating_add(ragged_len));
         let (slot_size, slot_stride) = (self.slot_size(), self.slot_stride());
         for rows in targets {
             let outside = || SegmentError::OutOfBounds {
@@ -51,7 +60,7 @@ impl Segment {
                 }
             }
         }
-        Ok(())
+        ragged.map_or(Ok(()), |ragged| self.gather_ragged(slots, first_row, ragged, policy))
     }
 
     fn decode_to(
@@ -99,11 +108,13 @@ mod tests {
             let start = NonNull::new(out.as_mut_ptr()).unwrap();
             // SAFETY: M6: `out` is not used before the copy is over.
             let bytes = unsafe { ForeignBytes::new(NonNull::slice_from_raw_parts(start, len), &()) };
-            let beyond = segment.gather(slots, 2, &[Rows { start: 2, row_len, out: bytes, decoder: None }]);
+            let beyond =
+                segment.gather(slots, 2, &[Rows { start: 2, row_len, out: bytes, decoder: None }], None);
             assert!(matches!(beyond, Err(SegmentError::OutOfBounds { .. })), "one row too many");
-            let outside = segment.gather(slots, 0, &[Rows { start: 4, row_len, out: bytes, decoder: None }]);
+            let outside =
+                segment.gather(slots, 0, &[Rows { start: 4, row_len, out: bytes, decoder: None }], None);
             assert!(matches!(outside, Err(SegmentError::OutOfBounds { .. })), "beyond the slot");
-            segment.gather(slots, 1, &[Rows { start: 2, row_len, out: bytes, decoder: None }]).unwrap();
+            segment.gather(slots, 1, &[Rows { start: 2, row_len, out: bytes, decoder: None }], None).unwrap();
         }
         segment.unlink().unwrap();
         (out, expected)
@@ -160,14 +171,14 @@ mod tests {
         // SAFETY: M6: `out` is not used before the copies are over.
         let bytes = unsafe { ForeignBytes::new(place, &()) };
         let rows = |start, row_len| [Rows { start, row_len, out: bytes, decoder: Some(&Thirds) }];
-        segment.gather(&slots, 1, &rows(start as u64, 3 * n_pairs)).unwrap();
+        segment.gather(&slots, 1, &rows(start as u64, 3 * n_pairs), None).unwrap();
         for (start, row_len) in [(start as u64 + 1, 3 * n_pairs), (u64::MAX, 3), (0, 4)] {
             // Of slot 0, which another slot follows.
-            let outside = segment.gather(&[0], 0, &rows(start, row_len));
+            let outside = segment.gather(&[0], 0, &rows(start, row_len), None);
             assert!(matches!(outside, Err(SegmentError::OutOfBounds { .. })), "{start} {row_len}");
         }
         segment.write(2 * slot_size as u64 + start as u64 + 2 * 140_000, &[0xff]).unwrap();
-        let malformed = segment.gather(&[2], 0, &rows(start as u64, 3 * n_pairs)).unwrap_err();
+        let malformed = segment.gather(&[2], 0, &rows(start as u64, 3 * n_pairs), None).unwrap_err();
         let wanted = SegmentError::Malformed {
             name: segment.address().to_owned(),
             slot: 2,

@@ -11,12 +11,15 @@ mod layout;
 mod map;
 mod names;
 mod open;
+mod ragged;
 mod slot_lock;
 mod sweep;
 mod view;
 
 #[cfg(test)]
 mod overwrite_tests;
+#[cfg(test)]
+mod ragged_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -43,5 +46,6 @@ pub use names::Names;
 #[cfg(not(loom))]
 pub(crate) use names::SHM_DIR;
 pub use open::AttachPolicy;
+pub use ragged::{RaggedLayout, RaggedRows, RaggedTensor};
 pub use sweep::sweep;
 pub use view::SlotView;

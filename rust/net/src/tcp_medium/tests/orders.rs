@@ -89,3 +89,36 @@ fn a_sample_is_not_stored_when_its_order_ends_while_it_arrives() {
     next.read_exact(&mut [0]).unwrap();
     assert_eq!(read(&server, 0, 1000), [3; 1000]);
 }
+
+#[test]
+fn a_sample_of_a_numbered_order_may_be_shorter_than_its_slot() {
+    let (server, open) = followed(6, 3);
+    let writer = writer(&server);
+    let write = |offset: u64, sample: &[u8], order| {
+        let connection = writer.prepare(&mut || false).unwrap();
+        writer.write_prepared(connection, offset, sample, order, &mut || false).unwrap()
+    };
+    open.open(1, 7);
+    assert!(write(6, b"whole!", 7));
+    assert!(write(6, b"abc", 7));
+    // What is behind it belongs to any earlier sample.
+    assert_eq!(read(&server, 6, 3), b"abc");
+    assert_eq!(read(&server, 0, 6), [0; 6]);
+    assert!(!write(7, b"abc", 7), "not at the beginning of a slot");
+    assert!(!write(6, b"too long", 7));
+    assert!(!write(6, b"abc", 6), "another order");
+    assert!(!write(6, b"abc", 0), "a writer without a number is not known to have compared the sizes");
+    assert_eq!(softs_write(&server, 6, b"abc"), 0);
+
+    // In pieces, followed by the next sample.
+    open.open(0, 8);
+    open.open(2, 9);
+    let mut slow = raw_native(&server);
+    for byte in [native_header(0, 2, 8), b"de".to_vec(), native_header(12, 1, 9), b"f".to_vec()].concat() {
+        slow.write_all(&[byte]).unwrap();
+    }
+    let mut answers = [9; 2];
+    slow.read_exact(&mut answers).unwrap();
+    assert_eq!(answers, [1, 1]);
+    assert_eq!((read(&server, 0, 2), read(&server, 12, 1)), (b"de".to_vec(), b"f".to_vec()));
+}
