@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any
 
-from .stats import StatsRecorder
+from .stats import IteratorCounts
 
 __all__ = ["BatchIterator"]
 
@@ -16,40 +16,39 @@ class BatchIterator:
 
     Args:
         batches: where they come from; endless.
-        n_rows: samples per batch.
         n_batches: batches of an epoch; None: it does not end.
-        stats: counts the batches.
+        counts: of the batches that this iterator hands out.
         move: called with each batch when it is handed out; None: nothing.
     """
 
     def __init__(
         self,
         batches: Iterator[Any],
-        n_rows: int,
         n_batches: int | None,
-        stats: StatsRecorder,
+        counts: IteratorCounts,
         move: Callable[[Any], Any] | None = None,
     ) -> None:
         self._batches = batches
-        self._n_rows = n_rows
-        self._n_left = float("inf") if n_batches is None else n_batches
-        self._stats = stats
+        self._n_batches = n_batches
+        self._counts = counts
         self._move = move
-        self._returned_at: float | None = None
 
     def __iter__(self) -> BatchIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._n_left == 0:
+        counts = self._counts
+        if counts.n_batches == self._n_batches:
             raise StopIteration
-        requested_at = time.perf_counter()
-        batch = next(self._batches)
-        if self._move is not None:
-            batch = self._move(batch)
-        returned_at = time.perf_counter()
-        working_s = 0.0 if self._returned_at is None else requested_at - self._returned_at
-        self._stats.add(self._n_rows, returned_at - requested_at, working_s)
-        self._returned_at = returned_at
-        self._n_left -= 1
+        requested_at = perf_counter()
+        if not counts.began_at:
+            counts.began_at = requested_at
+        try:
+            batch = next(self._batches)
+            if self._move is not None:
+                batch = self._move(batch)
+        finally:
+            counts.returned_at = returned_at = perf_counter()
+            counts.waiting_s += returned_at - requested_at
+        counts.n_batches += 1
         return batch

@@ -124,17 +124,16 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         Raises (the iterator):
             as that of `SoftIterableDataset`.
         """
-        n_rows = self.batch_size or 1
+        counts = self._stats.new_counts()
         if self._uses_processes:
             move = None if self.device is None else Transfer(self.device)
-            workers = iter(self._running_workers())
-            return BatchIterator(workers, n_rows, self.steps_per_epoch, self._stats, move)
+            return BatchIterator(iter(self._running_workers()), self.steps_per_epoch, counts, move)
         if self.pin_memory and not self._plan.pins:
             warnings.warn("pin_memory=True has no effect: there is no CUDA device", stacklevel=2)
         # torch's own iterator draws one number, too.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         batches = self.soft_dataset.iterate(self._plan)
-        return BatchIterator(batches, n_rows, self.steps_per_epoch, self._stats)
+        return BatchIterator(batches, self.steps_per_epoch, counts)
 
     def __len__(self) -> int:
         """Return `steps_per_epoch`.
@@ -149,7 +148,7 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
     @property
     def stats(self) -> LoaderStats:
         """What the iterators of this loader have handed out in this process, and how long the caller waited."""
-        return self._stats.read()
+        return self._stats.total(self.batch_size or 1)
 
     def close(self) -> None:
         """Close this process's client; the next iterator opens a new one. The end of a ``with`` block.

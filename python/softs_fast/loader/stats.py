@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Literal, NamedTuple
 
-from .fork_locks import renewed_in_forks
-
-__all__ = ["LoaderStats", "StatsRecorder"]
+__all__ = ["IteratorCounts", "LoaderStats", "StatsRecorder"]
 
 
 class LoaderStats(NamedTuple):
@@ -55,29 +52,45 @@ class LoaderStats(NamedTuple):
         )
 
 
-class StatsRecorder:
-    """Counts what the iterators of a loader hand out, in any thread."""
+class IteratorCounts:
+    """What one iterator has handed out.
+
+    Attributes:
+        n_batches: batches handed out.
+        waiting_s: seconds in calls of the iterator.
+        began_at: when the first call began; 0 before it.
+        returned_at: when the last call ended.
+    """
+
+    __slots__ = ("began_at", "n_batches", "returned_at", "waiting_s")
 
     def __init__(self) -> None:
-        self._lock: threading.Lock
-        renewed_in_forks(self, "_lock")
-        self._stats = LoaderStats()
+        self.n_batches = 0
+        self.waiting_s = self.began_at = self.returned_at = 0.0
+
+
+class StatsRecorder:
+    """Sums up what the iterators of a loader hand out. Each has counts of its own: a sum under a lock costs more."""
+
+    def __init__(self) -> None:
+        self._counts: list[IteratorCounts] = []
 
     def __reduce__(self) -> tuple[type[StatsRecorder], tuple[()]]:
         """Let each process count what it hands out itself."""
         return StatsRecorder, ()
 
-    def add(self, n_samples: int, waiting_s: float, working_s: float) -> None:
-        """Count a batch, how long its request waited, and how long the caller had worked before it."""
-        with self._lock:
-            n_batches, n_before, waited_s, worked_s = self._stats
-            self._stats = LoaderStats(
-                n_batches + 1, n_before + n_samples, waited_s + waiting_s, worked_s + working_s
-            )
+    def new_counts(self) -> IteratorCounts:
+        """Return the counts of another iterator."""
+        self._counts.append(IteratorCounts())
+        return self._counts[-1]
 
-    def read(self) -> LoaderStats:
-        """Return what was counted so far."""
-        return self._stats
+    def total(self, n_rows: int) -> LoaderStats:
+        """Return what all iterators have handed out so far, in batches of n_rows."""
+        counts = list(self._counts)
+        n_batches = sum(one.n_batches for one in counts)
+        waiting_s = sum(one.waiting_s for one in counts)
+        total_s = sum(one.returned_at - one.began_at for one in counts)
+        return LoaderStats(n_batches, n_batches * n_rows, waiting_s, max(0.0, total_s - waiting_s))
 
 
 #: A smaller share than this is the copying.
