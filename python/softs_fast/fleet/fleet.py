@@ -65,7 +65,8 @@ class Fleet:
     Args:
         make_worker: called in each process without arguments; returns a `Worker` or a `Supplier` that is not started.
             Without endpoints of its own it connects to this fleet. It must be importable there: a function of a module,
-            or of a script that calls `Fleet` under ``if __name__ == "__main__":``, or a `functools.partial` of one.
+            or of a script that calls `Fleet` under ``if __name__ == "__main__":``, or a `functools.partial` of one; or a
+            method of an object that can be pickled, such as `worker` of a teacher.
         count: how many workers, 1 to 1024.
         gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``, by CUDA_VISIBLE_DEVICES.
         start_timeout_s: how long the start of the block waits for the workers.
