@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benches.gpu import all_reduce, slot_write
+from benches.gpu import all_reduce, slot_write, step_copy
 from benches.machine import describe_commit, describe_machine
 from softs_fast import _kernels
 from softs_fast.tensors import cuda
@@ -35,7 +35,10 @@ def main() -> int:
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "commit": describe_commit(),
-        "benches": {bench.__name__.rpartition(".")[2]: bench.measure() for bench in (slot_write, all_reduce)},
+        "benches": {
+            bench.__name__.rpartition(".")[2]: bench.measure()
+            for bench in (slot_write, step_copy, all_reduce)
+        },
     }
     path = RESULTS / f"gpu-{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
