@@ -177,11 +177,11 @@ def _children() -> set[str]:
 
 
 def _children_of(pid: int) -> Iterator[int]:
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            yield from map(int, children.read_text().split())
-        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
-            continue
+    # The process may end at any moment, and each of its threads.
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
 
 
 def _is_helper(pid: int) -> bool:
