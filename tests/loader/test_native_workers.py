@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from native_threads import thread_names
 
 import softs_fast
 from softs_fast import (
@@ -73,8 +73,7 @@ def numbers_of(batch: dict[str, torch.Tensor], product: str = "m") -> list[int]:
 
 def n_gathering() -> int:
     """How many native threads of this process gather."""
-    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-    return names.count("softs-gather")
+    return thread_names().count("softs-gather")
 
 
 def rows(first: int) -> list[int]:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -117,9 +118,12 @@ class Process:
         return f"{self.role} {getattr(self, 'pid', '')}"
 
     def _stands_still(self) -> bool:
-        threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
-        # The state follows the name, which is in parentheses.
-        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+        for thread in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                # The state follows the name, which is in parentheses.
+                if thread.read_text().rpartition(")")[2].split()[0] != "T":
+                    return False
+        return True
 
     def _check(self, event: dict[str, Any]) -> None:
         assert event["event"] != "problem", f"{self}: {event['problem']}"

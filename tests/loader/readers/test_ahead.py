@@ -3,11 +3,11 @@
 import struct
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from native_threads import thread_names
 
 import softs_fast as sf
 from softs_fast.loader import sample_iterator as stream
@@ -113,10 +113,10 @@ def test_a_dataset_that_is_closed_leaves_no_thread(market: str, eventually: Even
     for _ in range(3):
         next(iterator)
     del iterator
-    assert "softs-ahead" in _threads(), "a native one, which is not in Python's list"
+    assert "softs-ahead" in thread_names(), "a native one, which is not in Python's list"
     data.soft_dataset.close()
     del data
-    eventually(lambda: "softs-ahead" not in _threads(), "the end of the thread")
+    eventually(lambda: "softs-ahead" not in thread_names(), "the end of the thread")
 
 
 def test_small_batches_and_users_in_a_hurry_have_none(
@@ -151,13 +151,3 @@ def test_a_client_refuses_targets_that_do_not_fit(market: str, eventually: Event
         ahead = client.gather_ahead("1", 2, [(0, bytearray(16))])
         ahead.finish()
         assert ahead.finish() == 0, "it was asked before"
-
-
-def _threads() -> list[str]:
-    names = []
-    for comm in Path("/proc/self/task").glob("*/comm"):
-        try:
-            names.append(comm.read_text().strip())
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
-            continue
-    return names
