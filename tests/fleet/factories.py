@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 
 import numpy as np
@@ -44,6 +45,20 @@ def make_parent() -> sf.Supplier:
     child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3600,), daemon=True)
     child.start()
     return make_supplier()
+
+
+class Freed:
+    """A generator that says which thread frees it."""
+
+    def __call__(self, product_id: str) -> dict[str, np.ndarray]:
+        return sample()
+
+    def __del__(self) -> None:
+        print("freed by", threading.current_thread().name, flush=True)
+
+
+def make_freed() -> sf.Supplier:
+    return sf.Supplier(generator_fn=Freed(), product_ids=["p"], batch_config=CONFIG)
 
 
 def make_printer() -> sf.Supplier:

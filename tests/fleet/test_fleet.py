@@ -6,6 +6,7 @@ import functools
 import io
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -158,6 +159,13 @@ def test_what_workers_print_appears_line_by_line(capfd: pytest.CaptureFixture[st
     assert "[worker 0] 100 %" in lines, "the last state of a progress bar"
     assert "".join(line.removeprefix("[worker 0] ") for line in lines).count("x") == 200_000
     assert max(map(len, lines)) < 150_000, "an endless line is cut"
+
+
+def test_the_main_thread_of_its_process_frees_a_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    """Where another one does it while the interpreter ends, torch aborts."""
+    with Fleet(factories.make_freed, count=3):
+        pass
+    assert re.findall(r"freed by (.*)", capfd.readouterr().err) == ["MainThread"] * 3
 
 
 def test_workers_go_on_when_nothing_reads_what_they_print(monkeypatch: pytest.MonkeyPatch) -> None:

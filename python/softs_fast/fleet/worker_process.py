@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.connection
 import os
 import signal
 import sys
@@ -64,13 +65,25 @@ def serve(
         _report(pipe, FAILED + traceback.format_exc().encode(errors="backslashreplace"))
         sys.exit(1)
     _report(pipe, SERVES)
-    is_orphan = threading.Event()
-    arguments = (worker, pipe, is_orphan)
-    threading.Thread(target=_stop_with_the_fleet, args=arguments, name="softs-fleet", daemon=True).start()
-    worker.wait()
+    ended, end = multiprocessing.Pipe(duplex=False)
+    waiting = threading.Thread(target=_wait, args=(worker, end), name="softs-fleet", daemon=True)
+    waiting.start()
+    is_orphan = False
+    if pipe in multiprocessing.connection.wait([pipe, ended]):
+        try:
+            pipe.recv_bytes()
+        except (EOFError, OSError):
+            is_orphan = True
     worker.stop()
-    if is_orphan.is_set():
+    # No other thread may free the worker: torch aborts where a thread frees tensors while the interpreter ends.
+    waiting.join()
+    if is_orphan:
         _sweep_after(fleet)
+
+
+def _wait(worker: _Service, end: Connection) -> None:
+    worker.wait()
+    end.close()
 
 
 def _report(pipe: Connection, message: bytes) -> None:
@@ -84,14 +97,6 @@ def _made_by(make_worker: Callable[[], Worker | Supplier]) -> Worker | Supplier:
         name = getattr(make_worker, "__qualname__", str(make_worker))
         raise ConfigError(f"{name}() returned {type(worker).__name__}; it must return a Worker or a Supplier")
     return worker
-
-
-def _stop_with_the_fleet(worker: _Service, pipe: Connection, is_orphan: threading.Event) -> None:
-    try:
-        pipe.recv_bytes()
-    except (EOFError, OSError):
-        is_orphan.set()
-    worker.stop()
 
 
 def _sweep_after(fleet: tuple[int, int, int]) -> None:
