@@ -308,7 +308,7 @@ class Supplier:
         if isinstance(data, memoryview) and not data.c_contiguous:
             data = data.tobytes()
         config = self._batch_config
-        if config is not None and config.ragged is not None and _takes_less(type(writer)):
+        if config is not None and config.ragged is not None and _takes_less(type(writer), order):
             data = memoryview(data)[: config.sample_nbytes(data)]
         return self._write(writer, address, offset, data, order)
 
@@ -445,9 +445,14 @@ def _has_write_if(medium_cls: type[Medium]) -> bool:
     return _is_same(medium_cls, SegmentMedium, "write") or _is_same(medium_cls, CudaIpcMedium, "write")
 
 
-def _takes_less(medium_cls: type[Medium]) -> bool:
-    """Return whether a medium takes a sample that is shorter than its slot: those of users may rely on the size."""
-    return any(_is_same(medium_cls, base, "write") for base in (SegmentMedium, TCPMedium))
+def _takes_less(medium_cls: type[Medium], order: int) -> bool:
+    """Return whether a medium takes a sample that is shorter than its slot.
+
+    Those of users may rely on the size; so does the owner of a TCP medium where the broker, one of softs, numbers no
+    orders.
+    """
+    is_tcp = _is_same(medium_cls, TCPMedium, "write")
+    return (is_tcp and order != 0) or _is_same(medium_cls, SegmentMedium, "write")
 
 
 def _writes_as(medium_cls: type[Medium], base: type[Medium]) -> bool:
