@@ -134,9 +134,9 @@ def test_what_is_on_the_device_ahead_is_dropped_at_a_switch(
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        ("cuda:99", r"device 'cuda:99': torch sees \d+ CUDA devices"),
-        ("gpu", "device must be one of torch, got 'gpu'"),
-        (1.5, "device must be one of torch, got 1.5"),
+        ("cuda:99", r"device 'cuda:99' is not visible here: torch sees \d+ CUDA devices"),
+        ("gpu", "device 'gpu' is none that torch knows"),
+        (1.5, "device 1.5 is none that torch knows"),
     ],
 )
 def test_a_device_that_is_not_there(new: Callable[..., sf.SoftDataLoader], device: Any, reason: str) -> None:

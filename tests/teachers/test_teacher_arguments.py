@@ -110,7 +110,9 @@ def test_texts_that_are_too_short_are_an_error_of_the_worker(llama: Path) -> Non
 @pytest.mark.skipif(torch.cuda.device_count() > 99, reason="there are as many devices")
 def test_a_device_that_is_not_there_is_an_error_of_the_worker(llama: Path) -> None:
     teacher = CausalLMTeacher(llama, TEXTS, 8, "logits", device="cuda:99")
-    with pytest.raises(ConfigError, match=r"device 'cuda:99' is not visible here: have \d+ GPUs"):
+    with pytest.raises(
+        ConfigError, match=r"device 'cuda:99' is not visible here: torch sees \d+ CUDA devices"
+    ):
         teacher.worker()
 
 

@@ -17,7 +17,7 @@ from .batch_iterator import BatchIterator
 from .endless import NO_WORKERS, EndlessDataset
 from .plan import IterationPlan
 from .readers.copying import has_rows
-from .readers.transfer import Transfer, checked_device
+from .readers.transfer import Transfer, target_device
 from .stats import LoaderStats, StatsRecorder
 from .workers import BatchesOfWorkers, WorkerOptions
 
@@ -67,7 +67,7 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         steps_per_epoch: int | None = None,
         **dataloader_kwargs: Any,
     ) -> None:
-        self.device = checked_device(device)
+        self.device = target_device(device)
         if steps_per_epoch is not None:
             check_at_least("steps_per_epoch", steps_per_epoch, 1)
         self.steps_per_epoch = steps_per_epoch

@@ -6,6 +6,7 @@ import torch
 
 from ..configs import dtype_to_torch, torch_dtype_to_str
 from ..errors import ConfigError
+from ..tensors.devices import check_visible, named_device
 
 __all__ = ["device_here", "device_named", "dtype_named"]
 
@@ -16,12 +17,7 @@ def device_named(device: object) -> str | None:
     Raises:
         ConfigError: there is no such kind of device.
     """
-    if device is None:
-        return None
-    try:
-        return str(torch.device(device))  # type: ignore[call-overload]
-    except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"device {device!r} is none that torch knows: {error}") from error
+    return None if device is None else str(named_device(device))
 
 
 def device_here(name: str | None) -> torch.device:
@@ -33,11 +29,7 @@ def device_here(name: str | None) -> torch.device:
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
-    n_seen = torch.cuda.device_count() if device.type == "cuda" else 1
-    if (device.index or 0) >= n_seen:
-        raise ConfigError(
-            f"device {name!r} is not visible here: have {n_seen} GPUs; use device=None or 'cpu'"
-        )
+    check_visible(device)
     return device
 
 

@@ -7,10 +7,12 @@ would write to a slot while the device still reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from .items import call_on_all
 
 __all__ = ["empty_pinned", "pinned"]
 
@@ -22,12 +24,4 @@ def empty_pinned(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 def pinned(item: Any) -> Any:
     """Return a batch with all tensors copied to pinned memory; a method `pin_memory` is called, as torch does it."""
-    if hasattr(item, "pin_memory"):
-        return item.pin_memory()
-    if isinstance(item, Mapping):
-        return {name: pinned(value) for name, value in item.items()}
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return type(item)(*map(pinned, item))
-    if isinstance(item, list | tuple):
-        return type(item)(map(pinned, item))
-    return item
+    return call_on_all(item, "pin_memory")

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...errors import ConfigError
+from ...tensors.devices import check_visible, named_device
 from ..sample_iterator import Reader
+from .items import call_on_all
 
-__all__ = ["Transfer", "TransferReader", "checked_device"]
+__all__ = ["Transfer", "TransferReader", "target_device"]
 
 
 class _Moved(NamedTuple):
@@ -111,34 +112,21 @@ class TransferReader:
         return self.n_rows
 
 
-def checked_device(device: Any) -> torch.device | None:
+def target_device(device: object) -> torch.device | None:
     """Return the device to which batches are copied; None for that of the host.
 
     Raises:
-        ConfigError: torch knows no such device, or has none.
+        ConfigError: torch knows no such device, or this process does not see it.
     """
     if device is None:
         return None
-    try:
-        checked = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"device must be one of torch, got {device!r}: {error}") from error
-    if checked.type == "cuda" and (checked.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device {str(checked)!r}: torch sees {torch.cuda.device_count()} CUDA devices")
-    return None if checked.type == "cpu" else checked
+    target = named_device(device)
+    check_visible(target)
+    return None if target.type == "cpu" else target
 
 
 def _moved(item: Any, device: torch.device) -> Any:
-    """Return an item with all tensors copied to a device; a method `to` is called."""
-    if hasattr(item, "to"):
-        return item.to(device, non_blocking=True)
-    if isinstance(item, Mapping):
-        return {name: _moved(value, device) for name, value in item.items()}
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return type(item)(*(_moved(value, device) for value in item))
-    if isinstance(item, list | tuple):
-        return type(item)(_moved(value, device) for value in item)
-    return item
+    return call_on_all(item, "to", device, non_blocking=True)
 
 
 def _tensors(item: Any) -> Iterator[torch.Tensor]:
