@@ -38,7 +38,7 @@ void copy(void* to, const void* from, std::uint64_t bytes, StreamHandle stream);
 void register_host(void* address, std::uint64_t bytes);
 void unregister_host(void* address);
 
-// A separate allocation, which other processes may open as a whole; zeroed.
+// A separate allocation, which other processes may open as a whole; zeroed. It occupies a multiple of 2 MiB.
 class Memory {
   public:
     Memory(std::uint64_t bytes, int device);

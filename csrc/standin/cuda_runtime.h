@@ -9,6 +9,7 @@
 //   SOFTS_STANDIN_DELAY_US: everything in a stream waits for a random time up to this.
 //   SOFTS_STANDIN_NO_IPC=1: memory and events of other processes cannot be opened.
 //   SOFTS_STANDIN_NO_PEERS=1: no device can access the memory of another.
+//   SOFTS_STANDIN_FALSE_PEERS=1: a device reports access to the memory of another process's device, and reads zeros.
 //
 // Source of the semantics: CUDA Runtime API, sections "Device Management", "Stream Management", "Event Management",
 // "Memory Management" and "Unified Addressing".
@@ -126,6 +127,7 @@ cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaMalloc(void** address, std::size_t bytes);
 cudaError_t cudaFree(void* address);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address);
+// Refuses allocations that CUDA would make as parts of a block of 2 MiB.
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address);
 cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void* address);
