@@ -10,6 +10,8 @@ struct Settings {
     int delay_us;
     bool ipc;
     bool peers;
+    bool words;
+    bool late_default;
 };
 const Settings& settings();
 
