@@ -20,6 +20,10 @@ cudaDeviceProp properties_of(int device) {
     return properties;
 }
 
+// cudaMalloc makes smaller allocations as parts of a block of this size, and a handle opens the whole block: with it
+// memory of other owners in this process.
+constexpr std::uint64_t shared_granularity = 2ull << 20;
+
 template <class T>
 T as_cuda(const Handle& handle) {
     static_assert(sizeof(T) == sizeof(Handle));
@@ -85,7 +89,7 @@ void unregister_host(void* address) {
 
 Memory::Memory(std::uint64_t bytes, int device) : bytes_(bytes), device_(device) {
     const OnDevice here(device);
-    SOFTS_CHECK(cudaMalloc(&address_, bytes));
+    SOFTS_CHECK(cudaMalloc(&address_, (bytes + shared_granularity - 1) / shared_granularity * shared_granularity));
     try {
         cudaIpcMemHandle_t handle;
         SOFTS_CHECK(cudaIpcGetMemHandle(&handle, address_));

@@ -46,7 +46,7 @@ std::uint64_t map_host(void* address, std::uint64_t bytes, int device);
 void write_word(std::uint64_t at, std::uint32_t value, int device, StreamHandle stream);
 void wait_for_word(std::uint64_t at, std::uint32_t value, int device, StreamHandle stream);
 
-// A separate allocation, which other processes may open as a whole; zeroed.
+// A separate allocation, which other processes may open as a whole; zeroed. It occupies a multiple of 2 MiB.
 class Memory {
   public:
     Memory(std::uint64_t bytes, int device);

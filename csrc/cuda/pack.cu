@@ -79,11 +79,13 @@ union Chunk {
 };
 
 // Shapes: `n` items from item `first` on, any alignment to items; whole 16-byte words where both sides are aligned to
-// them. Writers: each thread its own items only.
+// them. Writers: each thread its own items only. Source and slot do not overlap. A thread has four 16-byte loads under
+// way before it stores, because a store between two loads would make the second one wait; for single bytes two, which
+// is all that a tile has for it. Casts to float64 go chunk by chunk: their results would fill the registers.
 template <class In, class Out, bool bitwise>
 __device__ void tile(const PackItem& item, unsigned char* slot, std::uint64_t first, std::uint64_t n) {
-    const In* from = static_cast<const In*>(item.source) + first;
-    Out* to = reinterpret_cast<Out*>(slot + item.offset) + first;
+    const In* __restrict__ from = static_cast<const In*>(item.source) + first;
+    Out* __restrict__ to = reinterpret_cast<Out*>(slot + item.offset) + first;
     const auto value = [](const In& in) {
         if constexpr (bitwise) {
             return in;
@@ -92,17 +94,34 @@ __device__ void tile(const PackItem& item, unsigned char* slot, std::uint64_t fi
         }
     };
     constexpr std::uint64_t per_chunk = sizeof(In) == 1 ? 16 : chunk_items;
+    constexpr std::uint64_t stride = threads * per_chunk;
+    constexpr int words = Chunk<In>::words;
+    constexpr int at_once = sizeof(In) == 1 ? 2 : (sizeof(Out) == 8 ? 1 : 4 / words);
     std::uint64_t done = 0;
     if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
-        for (std::uint64_t i = threadIdx.x * per_chunk; i + per_chunk <= n; i += threads * per_chunk) {
-            Chunk<In> in;
-            Chunk<Out> out;
+        const auto load = [&](Chunk<In>& in, std::uint64_t i) {
 #pragma unroll
-            for (int w = 0; w < Chunk<In>::words; ++w) in.word[w] = __ldcs(reinterpret_cast<const uint4*>(from + i) + w);
+            for (int w = 0; w < words; ++w) in.word[w] = __ldcs(reinterpret_cast<const uint4*>(from + i) + w);
+        };
+        const auto store = [&](const Chunk<In>& in, std::uint64_t i) {
+            Chunk<Out> out;
 #pragma unroll
             for (std::uint64_t k = 0; k < per_chunk; ++k) out.item[k] = value(in.item[k]);
 #pragma unroll
             for (int w = 0; w < Chunk<Out>::words; ++w) reinterpret_cast<uint4*>(to + i)[w] = out.word[w];
+        };
+        std::uint64_t i = threadIdx.x * per_chunk;
+        for (; i + (at_once - 1) * stride + per_chunk <= n; i += at_once * stride) {
+            Chunk<In> in[at_once];
+#pragma unroll
+            for (int c = 0; c < at_once; ++c) load(in[c], i + c * stride);
+#pragma unroll
+            for (int c = 0; c < at_once; ++c) store(in[c], i + c * stride);
+        }
+        for (; i + per_chunk <= n; i += stride) {
+            Chunk<In> in;
+            load(in, i);
+            store(in, i);
         }
         done = n / per_chunk * per_chunk;
     }
@@ -124,7 +143,7 @@ __device__ void by_output(const PackItem& item, unsigned char* slot, std::uint64
 }
 
 // One block per tile of one item.
-__global__ void __launch_bounds__(threads) pack_kernel(const __grid_constant__ Table table, unsigned char* slot) {
+__global__ void __launch_bounds__(threads, 4) pack_kernel(const __grid_constant__ Table table, unsigned char* slot) {
     int i = 0;
     while (table.first_block[i + 1] <= blockIdx.x) ++i;
     const PackItem& item = table.items[i];

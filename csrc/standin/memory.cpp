@@ -45,8 +45,8 @@ std::mutex& mutex = *new std::mutex;
 std::map<char*, Block>& blocks = *new std::map<char*, Block>;
 std::map<char*, Registration>& registered = *new std::map<char*, Registration>;
 
-void* mapped(int fd, std::size_t bytes) {
-    void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+void* mapped(int fd, std::size_t bytes, int sharing = MAP_SHARED) {
+    void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing, fd, 0);
     return address == MAP_FAILED ? nullptr : address;
 }
 
@@ -122,6 +122,8 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
     const auto found = blocks.find(static_cast<char*>(address));
     struct stat status{};
     if (found == blocks.end() || found->second.fd < 0 || fstat(found->second.fd, &status) != 0) return failed(cudaErrorInvalidValue);
+    // CUDA would share the neighbours, too.
+    if (found->second.bytes % (2u << 20) != 0) return failed(cudaErrorInvalidValue);
     Handle said{};
     std::memcpy(said.magic, magic, sizeof magic);
     said.bytes = found->second.bytes;
@@ -147,7 +149,8 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
     struct stat status{};
     void* memory = nullptr;
     if (fd >= 0 && fstat(fd, &status) == 0 && status.st_ino == said.inode && status.st_size == static_cast<off_t>(said.bytes)) {
-        memory = mapped(fd, said.bytes);
+        const bool is_false = said.device != current_device() && settings().false_peers;
+        memory = mapped(is_false ? -1 : fd, said.bytes, is_false ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
     }
     if (fd >= 0) close(fd);
     if (memory == nullptr) return failed(cudaErrorMapBufferObjectFailed);

@@ -10,6 +10,7 @@ struct Settings {
     int delay_us;
     bool ipc;
     bool peers;
+    bool false_peers;
     bool words;
     bool late_default;
 };

@@ -13,6 +13,7 @@ from cuda_market import CudaMarket, serve
 from cuda_samples import LARGE, check, sample
 
 from softs_fast import Client, CudaIpcMedium, PeerLost, SampleTimeout, SoftDataLoader
+from softs_fast.market.mediums.cuda.slot_ticket import PATTERN_BYTES
 from softs_fast.tensors import cuda
 
 B = 4
@@ -164,11 +165,11 @@ def test_bytes_of_a_lost_sample(cuda_market: CudaMarket) -> None:
 
 def arenas_of(pid: int) -> int:
     """How many arenas for LARGE a process has open: what is as large is nothing else."""
-    n_bytes = 4 * B * -(-LARGE.nbytes() // 256) * 256
-    pages = -(-n_bytes // 4096) * 4096
+    n_bytes = 4 * B * -(-LARGE.nbytes() // 256) * 256 + PATTERN_BYTES
+    allocated = -(-n_bytes // (2 << 20)) * (2 << 20)
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     spans = [line.split()[0].split("-") for line in lines if "/memfd:standin" in line]
-    return sum(int(end, 16) - int(begin, 16) == pages for begin, end in spans)
+    return sum(int(end, 16) - int(begin, 16) == allocated for begin, end in spans)
 
 
 @pytest.mark.parametrize("zero_copy", [False, True])

@@ -16,7 +16,16 @@ from .dtypes import ITEM_BYTES, STAND_INS, import_torch, torch_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["current_device", "current_stream", "device_of", "empty", "is_standin", "n_devices", "tensor_over"]
+__all__ = [
+    "current_device",
+    "current_stream",
+    "device_of",
+    "empty",
+    "is_standin",
+    "n_devices",
+    "read_by_kernel",
+    "tensor_over",
+]
 
 #: Whether this build uses the stand-in for CUDA, in tests.
 is_standin: bool = (_kernels.cuda_build() or (None, ""))[1] == "stand-in"
@@ -81,3 +90,31 @@ def empty(shape: Sequence[int], dtype: str, device: int) -> Tensor:
     memory = _kernels.CudaMemory(max(1, math.prod(shape) * ITEM_BYTES[dtype]), device)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return tensor_over(memory.address, dtype, shape, strides, device, memory)
+
+
+def read_by_kernel(address: int, n_bytes: int, device: int) -> bytes:
+    """Return what a kernel on `device` reads at an address, which may belong to another device.
+
+    Some machines report peer access and then read other data; copies may go through the host and do not show that.
+
+    Raises:
+        CudaError: the device has failed.
+    """
+    import numpy as np
+
+    stream = _kernels.CudaStream(device)
+    read = _kernels.CudaMemory(n_bytes, device)
+    try:
+        _kernels.cuda_pack(
+            [(address, n_bytes, "uint8", 0, "uint8")],
+            slot=read.address,
+            slot_bytes=n_bytes,
+            stream=stream.handle,
+        )
+        data = np.empty(n_bytes, "uint8")
+        _kernels.cuda_copy(data.ctypes.data, read.address, n_bytes, stream.handle)
+        stream.synchronize()
+    finally:
+        stream.close()
+        read.close()
+    return data.tobytes()

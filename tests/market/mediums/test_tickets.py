@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from softs_fast import WireError
 from softs_fast.market.mediums.cuda.peer_process import is_alive, this_process
 from softs_fast.market.mediums.cuda.slot_ticket import (
+    PATTERN_BYTES,
     PAYLOAD_AT,
     RECEIPT_AT,
     RECEIPT_BYTES,
@@ -42,7 +43,7 @@ def test_what_is_written_is_read_back(
         host.owner,
         device_id,
         offset,
-        offset + payload + more,
+        offset + payload + PATTERN_BYTES + more,
         arena,
         filled,
         drained,

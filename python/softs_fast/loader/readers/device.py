@@ -276,10 +276,15 @@ class _Slots:
                 _kernels.cuda_pack(table, slot=target.data_ptr(), slot_bytes=target.nbytes, stream=stream)
 
     def release(self, slot_ids: Sequence[int]) -> None:
-        """Give slots back, once the stream has done what was submitted to it."""
-        self.drain(slot_ids, None)
-        for slot_id in slot_ids:
-            self._client.release_slot(slot_id)
+        """Give slots back, once the stream has done what was submitted to it.
+
+        Also if CUDA refuses: then the device has failed, and reads nothing any more.
+        """
+        try:
+            self.drain(slot_ids, None)
+        finally:
+            for slot_id in slot_ids:
+                self._client.release_slot(slot_id)
 
     def drain(self, slot_ids: Sequence[int], stream: int | None) -> None:
         """Let suppliers write again once a stream has done what was submitted to it; None: torch's current one."""

@@ -6,17 +6,23 @@ was submitted to a stream cannot be cancelled. So a thread waits, and checks whe
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from .... import _kernels
 from ....errors import PeerLost
+from ....tensors.dtypes import import_numpy
 from .peer_process import is_alive, this_process
-from .slot_ticket import Process, Ticket
+from .slot_ticket import PATTERN_BYTES, Process, Ticket
 
-__all__ = ["Arena", "await_event", "local_arena"]
+__all__ = ["Arena", "await_event", "errors_logged", "local_arena"]
+
+logger = logging.getLogger(__name__)
 
 
 class Arena:
@@ -37,7 +43,8 @@ class Arena:
         #: Bytes from one slot to the next.
         self.stride = -(-payload_bytes // _ALIGNMENT) * _ALIGNMENT
         self.generation = secrets.randbits(64)
-        self.memory = _kernels.CudaMemory(n_slots * self.stride, device)
+        self.memory = _kernels.CudaMemory(n_slots * self.stride + PATTERN_BYTES, device)
+        self._write_pattern()
         self.filled = [_kernels.CudaEvent(device) for _ in range(n_slots)]
         self.drained = [_kernels.CudaEvent(device) for _ in range(n_slots)]
         self._pid = os.getpid()
@@ -61,6 +68,15 @@ class Arena:
             self.filled[slot_id].handle,
             self.drained[slot_id].handle,
         )
+
+    def _write_pattern(self) -> None:
+        """Write the generation behind the slots, by which another process checks what it has opened."""
+        pattern = import_numpy().array([self.generation], "<u8")
+        stream = _kernels.CudaStream(self.device)
+        at = self.memory.address + self.memory.n_bytes - PATTERN_BYTES
+        _kernels.cuda_copy(at, pattern.ctypes.data, PATTERN_BYTES, stream.handle)
+        stream.synchronize()
+        stream.close()
 
     def __del__(self) -> None:
         """Drop the arenas in a forked child: their memory is the parent's, and CUDA does not work there."""
@@ -105,6 +121,18 @@ def await_event(event: _kernels.CudaEvent, recorder: Process, what: str, timeout
         time.sleep(pause_s)
         pause_s = min(_LONGEST_S, pause_s + _STEP_S)
     return True
+
+
+@contextmanager
+def errors_logged(what: str) -> Iterator[None]:
+    """Log an error of CUDA instead of raising it, in a release of which the rest must be done all the same.
+
+    A kernel that fails makes every later call of CUDA in the process fail.
+    """
+    try:
+        yield
+    except _kernels.CudaError as error:
+        logger.warning("%s: %s", what, error)
 
 
 #: Alignment of the widest loads of a device, and of tensors of all dtypes.

@@ -14,7 +14,7 @@ from ....tensors import cuda
 from ....tensors.dtypes import import_numpy
 from ..base import Data
 from ..segment import SegmentMedium
-from .arena import Arena, await_event
+from .arena import Arena, await_event, errors_logged
 from .peer_process import this_process
 from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, RECEIPT_BYTES, Place, Receipt, Ticket
 from .writers import Writers
@@ -255,7 +255,8 @@ class CudaIpcMedium(SegmentMedium):
         """
         if self._pid == os.getpid():
             for address in self._registered:
-                _kernels.cuda_unregister(address)
+                with errors_logged(f"medium {self.address!r}: a slot stays registered with CUDA"):
+                    _kernels.cuda_unregister(address)
             if self._copies is not None:
                 self._copies.close()
             if self._writers is not None and self._owns_writers:

@@ -10,9 +10,18 @@ from .... import _core, _kernels
 from ....errors import PeerLost, SegmentError, WireError
 from ....tensors import cuda
 from ....tensors.dtypes import import_numpy
-from .arena import Arena, await_event, local_arena
+from .arena import Arena, await_event, errors_logged, local_arena
 from .peer_process import is_alive, this_process
-from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, RECEIPT_BYTES, Place, Process, Receipt, Ticket
+from .slot_ticket import (
+    PATTERN_BYTES,
+    PAYLOAD_AT,
+    RECEIPT_AT,
+    RECEIPT_BYTES,
+    Place,
+    Process,
+    Receipt,
+    Ticket,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,7 +124,8 @@ class RemoteArena:
     def close(self) -> None:
         """Wait for the pending work and release the memory."""
         if self.is_open:
-            self.stream.synchronize()
+            with errors_logged(f"the last samples for process {self.owner.pid} may be incomplete"):
+                self.stream.synchronize()
             self.stream.close()
             self._in_flight.clear()
             if self._mapping is not None:
@@ -148,6 +158,7 @@ class RemoteArena:
         if arena is None:
             self._mapping = _kernels.CudaMapping(ticket.arena, device)
             self._base = self._mapping.address
+            self._check_pattern(ticket)
         else:
             #: The arena itself, if it belongs to this process.
             self.local = arena
@@ -155,6 +166,17 @@ class RemoteArena:
         self.stream = _kernels.CudaStream(device)
         self._ready = _kernels.CudaEvent(device)
         self.is_open = True
+
+    def _check_pattern(self, ticket: Ticket) -> None:
+        """Raises _Refused: this device reads other data than the client has written."""
+        at = self._base + ticket.arena_bytes - PATTERN_BYTES
+        if cuda.read_by_kernel(at, PATTERN_BYTES, self.device) != ticket.generation.to_bytes(8, "little"):
+            assert self._mapping is not None
+            self._mapping.close()
+            raise _Refused(
+                f"CUDA device {self.device} reads other data in the client's memory than the client has written: peer "
+                "access does not work on this machine"
+            )
 
     def _keep_until_done(self, keep: object) -> None:
         """Keep a reference until the stream has completed all work submitted so far."""

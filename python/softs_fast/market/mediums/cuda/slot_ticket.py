@@ -13,13 +13,24 @@ from enum import IntEnum
 
 from ....errors import WireError
 
-__all__ = ["PAYLOAD_AT", "RECEIPT_AT", "RECEIPT_BYTES", "Place", "Process", "Receipt", "Ticket"]
+__all__ = [
+    "PATTERN_BYTES",
+    "PAYLOAD_AT",
+    "RECEIPT_AT",
+    "RECEIPT_BYTES",
+    "Place",
+    "Process",
+    "Receipt",
+    "Ticket",
+]
 
 #: Offset of the receipt in a slot, behind the ticket.
 RECEIPT_AT = 384
 RECEIPT_BYTES = 32
 #: Offset of the payload in a slot, for samples that go through the segment itself.
 PAYLOAD_AT = 512
+#: Bytes at the end of an arena, which hold its generation.
+PATTERN_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Ticket:
         owner: the client's process.
         device_id: UUID of its device, 32 hexadecimal digits; empty without a device, for samples through the segment.
         offset: offset of the slot in the arena, bytes; this and the rest only with a device.
-        arena_bytes: size of the arena.
+        arena_bytes: size of the arena; its last PATTERN_BYTES hold the generation.
         arena: handle by which another process opens the arena.
         filled: handle of the event that a supplier records when a sample is in the slot.
         drained: handle of the event that the client records when it has read a sample.
@@ -126,7 +137,7 @@ class Ticket:
         if (
             kind != _ON_DEVICE
             or offset > arena_bytes
-            or payload > arena_bytes - offset
+            or payload + PATTERN_BYTES > arena_bytes - offset
             or not device_id.isalnum()
         ):
             raise WireError(
