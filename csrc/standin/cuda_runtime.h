@@ -9,16 +9,13 @@
 //   SOFTS_STANDIN_DELAY_US: everything in a stream waits for a random time up to this.
 //   SOFTS_STANDIN_NO_IPC=1: memory and events of other processes cannot be opened.
 //   SOFTS_STANDIN_NO_PEERS=1: no device can access the memory of another.
-<<<<<<< HEAD
+//   SOFTS_STANDIN_FALSE_PEERS=1: a device reports access to the memory of another process's device, and reads zeros.
 //   SOFTS_STANDIN_NO_WORDS=1: streams cannot write words of the host's memory, or wait for them.
 //   SOFTS_STANDIN_LATE_DEFAULT=1: the default stream is asynchronous, as it is in CUDA. Without it, it executes
 //     everything at once, in the thread of the caller, as torch's operations on the stand-in's memory do.
 //
 // A stream takes 1024 pieces of work; then the next one blocks its caller until one is done. At the end of a process
 // `exit` waits for all streams; `_exit` does not.
-=======
-//   SOFTS_STANDIN_FALSE_PEERS=1: a device reports access to the memory of another process's device, and reads zeros.
->>>>>>> 3739ecfea3191bf3725074dbd7f2d609317642db
 //
 // Source of the semantics: CUDA Runtime API, sections "Device Management", "Stream Management", "Event Management",
 // "Memory Management" and "Unified Addressing"; CUDA Driver API, section "Stream Memory Operations".
