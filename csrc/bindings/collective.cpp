@@ -14,6 +14,7 @@
 #include "bindings.hpp"
 #include "collective/error.hpp"
 #include "collective/group.hpp"
+#include "collective/words.hpp"
 
 namespace py = pybind11;
 
@@ -164,7 +165,7 @@ void bind_collective(py::module_& module) {
         .def("part", [](const Region& region, int rank) { return Part{region, region.part(rank)}; })
         .def("result", [](const Region& region) { return Part{region, region.result()}; });
 
-    py::class_<Group>(module, "Group", plain)
+    py::class_<Group, std::shared_ptr<Group>>(module, "Group", plain)
         .def(py::init(&join))
         .def("barrier", &Group::barrier, Release())
         .def("all_reduce", &all_reduce_pieces)
@@ -205,7 +206,7 @@ void bind_collective(py::module_& module) {
              })
         .def("share", &Group::share, Release())
         .def("give_up", &Group::give_up, Release())
-        .def("rebuild", &Group::rebuild, Release())
+        .def("rebuild", [](Group& group) { return std::shared_ptr<Group>(group.rebuild()); }, Release())
         .def("close", &Group::close, Release())
         .def(
             "set_schedule",
@@ -221,9 +222,37 @@ void bind_collective(py::module_& module) {
                  if (rank < 0 || rank >= group.size()) throw py::value_error("no such rank");
                  return group.describe(rank);
              })
+        .def("processes",
+             [](const Group& group) {
+                 std::vector<std::pair<int, std::uint64_t>> processes;
+                 for (const Member& member : group.watch().members()) processes.emplace_back(member.pid, member.started);
+                 return processes;
+             })
         .def("broken", &Group::broken, Release())
         .def_property_readonly("rank", &Group::rank)
         .def_property_readonly("size", &Group::size);
+
+    py::class_<Words>(module, "Words", plain)
+        .def(py::init<std::shared_ptr<Group>>(), py::arg("group"))
+        .def_property_readonly("memory",
+                               [](const Words& words) {
+                                   const auto memory = words.memory();
+                                   return std::pair(reinterpret_cast<std::uintptr_t>(memory.data()), memory.size());
+                               })
+        .def(
+            "word",
+            [](const Words& words, int rank) {
+                if (rank < 0 || rank >= words.size()) throw py::value_error("no such rank");
+                return reinterpret_cast<std::uintptr_t>(words.word(rank));
+            },
+            py::arg("rank"))
+        .def_property_readonly("stop", [](const Words& words) { return reinterpret_cast<std::uintptr_t>(words.stop()); })
+        .def_property("own", &Words::own, &Words::set_own)
+        .def("want", &Words::want, py::arg("value"))
+        .def("undone", &Words::undone)
+        .def("drained", &Words::drained)
+        .def("close", &Words::close, Release());
+    module.attr("FIRST_WORD") = first_epoch;
 
     module.def("this_process", [] {
         const Member self = this_process();

@@ -148,6 +148,16 @@ void bind_cuda(py::module_& module) {
         "cuda_unregister", [](std::uintptr_t address) { cuda::unregister_host(reinterpret_cast<void*>(address)); }, py::arg("address"),
         without_gil());
 
+    module.def(
+        "cuda_map_host",
+        [](std::uintptr_t address, std::uint64_t n_bytes, int device) {
+            return cuda::map_host(reinterpret_cast<void*>(address), n_bytes, device);
+        },
+        py::arg("address"), py::arg("n_bytes"), py::arg("device"), without_gil());
+    module.def("cuda_write_word", &cuda::write_word, py::arg("at"), py::arg("value"), py::arg("device"), py::arg("stream"), without_gil());
+    module.def("cuda_wait_for_word", &cuda::wait_for_word, py::arg("at"), py::arg("value"), py::arg("device"), py::arg("stream"),
+               without_gil());
+
     // The plain metaclass, as in collective.cpp: one that a stub can name.
     const py::metaclass plain(reinterpret_cast<PyObject*>(&PyType_Type));
     py::class_<cuda::Memory>(module, "CudaMemory", plain)

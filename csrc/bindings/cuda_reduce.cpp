@@ -49,7 +49,7 @@ using Row = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t>;
 
 void reduce_ranks(const std::vector<Row>& ranks, int rank, std::uintptr_t output, std::uintptr_t missing, std::uint64_t count,
                   std::string_view in, std::string_view out, std::string_view op, double scale, bool one_shot, std::uint32_t epoch,
-                  double deadline_s, std::uint64_t stream) {
+                  double deadline_s, std::uintptr_t stop, std::uint64_t stream) {
     check_number(ranks.size());
     if (rank < 0 || static_cast<std::size_t>(rank) >= ranks.size()) throw py::value_error("no such rank");
     cuda::Together together{
@@ -62,6 +62,7 @@ void reduce_ranks(const std::vector<Row>& ranks, int rank, std::uintptr_t output
         .one_shot = one_shot,
         .epoch = epoch,
         .deadline_ns = static_cast<std::uint64_t>(deadline_s * 1e9),
+        .stop = reinterpret_cast<const std::uint32_t*>(stop),
     };
     for (const auto& [staged, reduced, flags] : ranks) {
         together.ranks.push_back({.staged = reinterpret_cast<const void*>(staged),
@@ -79,7 +80,7 @@ void bind_cuda_reduce(py::module_& module) {
                py::arg("out_dtype"), py::arg("op"), py::arg("scale"), py::arg("stream"));
     module.def("cuda_reduce_together", &reduce_ranks, py::arg("ranks"), py::arg("rank"), py::arg("output"), py::arg("missing"),
                py::arg("count"), py::kw_only(), py::arg("in_dtype"), py::arg("out_dtype"), py::arg("op"), py::arg("scale"),
-               py::arg("one_shot"), py::arg("epoch"), py::arg("deadline_s"), py::arg("stream"));
+               py::arg("one_shot"), py::arg("epoch"), py::arg("deadline_s"), py::arg("stop"), py::arg("stream"));
     module.attr("CUDA_TOGETHER_FLAGS") = cuda::together_flags;
     module.attr("CUDA_TOGETHER_BLOCKS") = cuda::together_blocks;
 }

@@ -7,6 +7,7 @@
 //   (acquire).
 // - G3 a rank publishes epoch e + 1 only when it no longer reads data of other ranks for epoch e - 1 or earlier; so
 //   the data of an epoch is in the half of that epoch's parity, and is overwritten two epochs later at the earliest.
+//   The exception is `word`, by the rules of words.hpp: the rank's device stores it, in the order of its stream.
 // - G4 nothing read from here is used as an index, an address or a length without a check: peers are of the same
 //   user, but may be faulty.
 #pragma once
@@ -24,7 +25,7 @@ namespace softs::collective {
 constexpr int max_ranks = 64;  // the survivors of a group are the bits of one word
 constexpr std::size_t line_bytes = 128;
 
-// Epochs begin shortly before they wrap around, so that every group soon crosses the wrap.
+// Epochs and words begin shortly before they wrap around, so that every group soon crosses the wrap.
 constexpr std::uint32_t first_epoch = 0xFFFFFF00;
 
 enum class State : std::uint32_t { working = 0, gave_up = 1, left = 2 };
@@ -55,11 +56,25 @@ struct alignas(line_bytes) Offering {
     std::array<std::atomic<std::uint64_t>, 2> nonce;
 };
 
+// The progress of a rank's stream, for which streams of other ranks wait (words.hpp). A line of its own: devices poll
+// it through the bus.
+struct alignas(line_bytes) Word {
+    std::atomic<std::uint32_t> reached;
+};
+
+// Stored by the rank's watchdog, once; read by the rank's kernels, and by the hosts of all ranks.
+struct alignas(line_bytes) Drain {
+    std::atomic<std::uint32_t> stop;     // kernels of this rank shall no longer wait for other ranks
+    std::atomic<std::uint32_t> drained;  // a stream of this rank has gone on without the work of another rank
+};
+
 struct alignas(line_bytes) Rank {
     Flags flags;
     Sleepers sleepers;
     Notice notice;
     Offering offering;
+    Word word;
+    Drain drain;
 };
 
 struct alignas(line_bytes) Shared {
@@ -68,6 +83,8 @@ struct alignas(line_bytes) Shared {
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(sizeof(Flags) == line_bytes && sizeof(Offering) == line_bytes);
+// Devices access words as plain memory.
+static_assert(sizeof(Word) == line_bytes && sizeof(Drain) == line_bytes);
 
 // All offsets, computed from two numbers that every rank knows.
 struct Layout {

@@ -50,6 +50,7 @@ Mapping Group::create_segment(int size, std::size_t slot_bytes) {
     for (int rank = 0; rank < size; ++rank) {
         new (ranks + rank) Rank{};
         ranks[rank].flags.epoch.store(first_epoch, std::memory_order_relaxed);
+        ranks[rank].word.reached.store(first_epoch, std::memory_order_relaxed);
     }
     return segment;
 }
@@ -119,6 +120,10 @@ std::vector<int> Group::ended() {
         if (watch_.ended(rank)) ranks.push_back(rank);
     }
     return ranks;
+}
+
+bool Group::given_up_by(int rank) const noexcept {
+    return of(rank).flags.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(State::gave_up);
 }
 
 Rank& Group::of(int rank) const noexcept {

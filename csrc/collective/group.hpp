@@ -121,12 +121,19 @@ class Group {
     std::vector<int> ended();
     // A rank by number and process, with the state of the process.
     std::string describe(int rank) const { return watch_.describe(rank); }
+    // The processes of all ranks, and their descriptors.
+    const Watch& watch() const noexcept { return watch_; }
+    // Whether a rank has broken the group. Also from a thread that is in no call.
+    bool given_up_by(int rank) const noexcept;
+    // The lines of a rank; the collectives of this class use neither `word` nor `drain`.
+    Rank& of(int rank) const noexcept;
+    // The memory with the lines of all ranks: whole pages.
+    std::span<std::byte> control() const noexcept { return {segment_.data(), layout_.staging_at()}; }
 
   private:
     class Call;
     using Clock = std::chrono::steady_clock;
 
-    Rank& of(int rank) const noexcept;
     std::byte* brought(int rank, std::uint32_t half) const noexcept { return segment_.data() + layout_.brought_at(rank, half); }
     std::byte* result(std::uint32_t half) const noexcept { return segment_.data() + layout_.result_at(half); }
     // The half that is written for the next epoch.

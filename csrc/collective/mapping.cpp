@@ -16,7 +16,7 @@
 namespace softs::collective {
 namespace {
 
-constexpr std::uint64_t magic = 0x31305f6c6c6f6373;  // "scoll_01"
+constexpr std::uint64_t magic = 0x32305f6c6c6f6373;  // "scoll_02"
 
 struct Header {
     std::uint64_t magic;

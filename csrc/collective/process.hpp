@@ -40,6 +40,9 @@ class Watch {
     // Whether the process of a rank has ended; false for the own rank.
     bool ended(int rank) const noexcept;
 
+    // Becomes readable when the process of a rank ends; negative for the own rank, and if it had ended before.
+    int descriptor(int rank) const noexcept { return descriptors_[static_cast<std::size_t>(rank)]; }
+
     // "rank 2 (process 4711, stopped)".
     std::string describe(int rank) const;
 

@@ -39,6 +39,15 @@ void register_host(void*, std::uint64_t) {
 void unregister_host(void*) {
     refuse();
 }
+std::uint64_t map_host(void*, std::uint64_t, int) {
+    refuse();
+}
+void write_word(std::uint64_t, std::uint32_t, int, StreamHandle) {
+    refuse();
+}
+void wait_for_word(std::uint64_t, std::uint32_t, int, StreamHandle) {
+    refuse();
+}
 void pack(const std::vector<PackItem>&, void*, std::uint64_t) {
     refuse();
 }

@@ -37,6 +37,14 @@ void copy(void* to, const void* from, std::uint64_t bytes, StreamHandle stream);
 // Registers memory of the host with CUDA, so that copies need no intermediate buffer.
 void register_host(void* address, std::uint64_t bytes);
 void unregister_host(void* address);
+// Registers whole pages, so that streams and kernels of the device can use them; returns their address there.
+std::uint64_t map_host(void* address, std::uint64_t bytes, int device);
+
+// In the order of a stream of the device, at a place of `map_host`'s memory: writes a word when all earlier work of
+// the stream is done and visible to every device and host; waits until a word has reached a value, by a signed
+// difference of 32 bits. Not every driver has them.
+void write_word(std::uint64_t at, std::uint32_t value, int device, StreamHandle stream);
+void wait_for_word(std::uint64_t at, std::uint32_t value, int device, StreamHandle stream);
 
 // A separate allocation, which other processes may open as a whole; zeroed. It occupies a multiple of 2 MiB.
 class Memory {

@@ -43,6 +43,7 @@ struct Together {
     bool one_shot;              // every rank reduces everything; otherwise its slice, and then copies the slices of all
     std::uint32_t epoch;        // one more than in the launch before; may wrap around
     std::uint64_t deadline_ns;  // of each wait
+    const std::uint32_t* stop;  // a word of the host's memory (map_host) that ends waits if it is not 0; or nullptr
 };
 
 // One launch, in the order of `stream`, on the device of `output`; returns at once. Inputs and output may have any
@@ -52,8 +53,8 @@ void reduce_on_device(const DeviceReduction& what, const std::vector<const void*
                       std::uint64_t stream);
 
 // The same for all ranks at once. Every rank must launch it with the same numbers. A block that waits for longer than
-// the deadline records the missing ranks, one bit each, in its word of `missing`, and ends: the output is undefined
-// then. Throws Error.
+// the deadline, or until `stop` is set, records the missing ranks, one bit each, in its word of `missing`, and ends:
+// the output is undefined then. Throws Error.
 void reduce_together(const Together& together, std::uint64_t stream);
 
 }  // namespace softs::cuda

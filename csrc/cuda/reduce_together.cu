@@ -10,7 +10,8 @@
 // - T4 the staged data of a launch, and the slices, are overwritten two launches later at the earliest. A rank
 //   launches only after its previous launch has ended, so a rank that waits for epoch e knows that all have ended the
 //   epoch before it, and no longer read its data.
-// - T5 every wait has a deadline. A block that waits in vain records the missing rank, and ends; no block waits for a
+// - T5 every wait has a deadline, and ends before if the host's watchdog sets `stop` (collective/words.hpp), which it
+//   does when a rank has ended. A block that waits in vain records the missing rank, and ends; no block waits for a
 //   block of its own rank.
 #include <algorithm>
 #include <cstdint>
@@ -32,6 +33,8 @@ constexpr unsigned threads = 512;
 constexpr unsigned threads = 4;  // each is a host thread
 #endif
 
+constexpr std::uint64_t look_every_ns = 100000;
+
 struct Plan {
     const void* staged[max_device_inputs];
     void* reduced[max_device_inputs];
@@ -45,6 +48,7 @@ struct Plan {
     std::uint64_t count;
     std::uint32_t epoch;
     std::uint64_t deadline_ns;
+    const std::uint32_t* stop;
     int out_bytes;
     bool one_shot;
     bool aligned;
@@ -62,9 +66,17 @@ __device__ bool arrive_and_wait(const Plan& plan, int phase) {
         store_flag(flag(other, plan.rank), plan.epoch);
     }
     const std::uint64_t start = nanoseconds();
+    std::uint64_t next_look = start + look_every_ns;
     for (int other = static_cast<int>(threadIdx.x); other < plan.size; other += static_cast<int>(blockDim.x)) {
         while (static_cast<std::int32_t>(load_flag(flag(plan.rank, other)) - plan.epoch) < 0) {
-            if (nanoseconds() - start > plan.deadline_ns) {
+            const std::uint64_t now = nanoseconds();
+            bool stopped = false;
+            // Rarely, because the word is behind the bus.
+            if (plan.stop != nullptr && now > next_look) {
+                stopped = load_flag(plan.stop) != 0;
+                next_look = now + look_every_ns;
+            }
+            if (stopped || now - start > plan.deadline_ns) {
                 set_bits(missing, std::uint64_t{1} << other);
                 break;
             }
@@ -146,6 +158,7 @@ void reduce_together(const Together& together, std::uint64_t stream) {
     plan.count = together.count;
     plan.epoch = together.epoch;
     plan.deadline_ns = together.deadline_ns;
+    plan.stop = together.stop;
     plan.out_bytes = static_cast<int>(item_bytes(together.what.out));
     plan.one_shot = together.one_shot;
     // From the count only, which all ranks share.

@@ -1,7 +1,7 @@
 // Flags between devices, and the clock of their deadlines. Under nvcc these are single instructions.
 //
 // A flag is stored after everything that it announces, and loaded before everything that it permits, across devices
-// and processes.
+// and processes. A flag may also be a word of the host's memory, which the host stores.
 #pragma once
 
 #include <cuda_runtime.h>

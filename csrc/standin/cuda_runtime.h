@@ -10,9 +10,15 @@
 //   SOFTS_STANDIN_NO_IPC=1: memory and events of other processes cannot be opened.
 //   SOFTS_STANDIN_NO_PEERS=1: no device can access the memory of another.
 //   SOFTS_STANDIN_FALSE_PEERS=1: a device reports access to the memory of another process's device, and reads zeros.
+//   SOFTS_STANDIN_NO_WORDS=1: streams cannot write words of the host's memory, or wait for them.
+//   SOFTS_STANDIN_LATE_DEFAULT=1: the default stream is asynchronous, as it is in CUDA. Without it, it executes
+//     everything at once, in the thread of the caller, as torch's operations on the stand-in's memory do.
+//
+// A stream takes 1024 pieces of work; then the next one blocks its caller until one is done. At the end of a process
+// `exit` waits for all streams; `_exit` does not.
 //
 // Source of the semantics: CUDA Runtime API, sections "Device Management", "Stream Management", "Event Management",
-// "Memory Management" and "Unified Addressing".
+// "Memory Management" and "Unified Addressing"; CUDA Driver API, section "Stream Memory Operations".
 #pragma once
 
 #include <algorithm>
@@ -78,6 +84,7 @@ enum cudaError_t {
     cudaErrorNotReady = 600,
     cudaErrorHostMemoryAlreadyRegistered = 712,
     cudaErrorHostMemoryNotRegistered = 713,
+    cudaErrorNotSupported = 801,
 };
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
@@ -114,6 +121,13 @@ constexpr unsigned cudaEventDisableTiming = 2;
 constexpr unsigned cudaEventInterprocess = 4;
 constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
 constexpr unsigned cudaHostRegisterDefault = 0;
+constexpr unsigned cudaHostRegisterMapped = 2;
+
+#define CUDART_VERSION 13000
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+constexpr unsigned long long cudaEnableDefault = 0;
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version, unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* status);
 
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
@@ -133,10 +147,11 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
 cudaError_t cudaIpcCloseMemHandle(void* address);
 cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* address);
+cudaError_t cudaHostGetDevicePointer(void** there, void* address, unsigned flags);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
 cudaError_t cudaMemsetAsync(void* address, int value, std::size_t bytes, cudaStream_t stream = nullptr);
 
-// Stream 0 executes everything at once, in the thread of the caller.
+// Only streams that the default stream does not wait for: so that one is like any other of its device.
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);

@@ -24,7 +24,8 @@ bool is_device(int index) {
 const Settings& settings() {
     static const Settings found{number("SOFTS_STANDIN_DEVICES", 1), number("SOFTS_STANDIN_DELAY_US", 0),
                                 number("SOFTS_STANDIN_NO_IPC", 0) == 0, number("SOFTS_STANDIN_NO_PEERS", 0) == 0,
-                                number("SOFTS_STANDIN_FALSE_PEERS", 0) != 0};
+                                number("SOFTS_STANDIN_FALSE_PEERS", 0) != 0, number("SOFTS_STANDIN_NO_WORDS", 0) == 0,
+                                number("SOFTS_STANDIN_LATE_DEFAULT", 0) != 0};
     return found;
 }
 
@@ -71,6 +72,8 @@ const char* cudaGetErrorName(cudaError_t error) {
             return "cudaErrorHostMemoryAlreadyRegistered";
         case cudaErrorHostMemoryNotRegistered:
             return "cudaErrorHostMemoryNotRegistered";
+        case cudaErrorNotSupported:
+            return "cudaErrorNotSupported";
     }
     return "unrecognized error code";
 }

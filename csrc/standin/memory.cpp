@@ -9,11 +9,17 @@
 #include <mutex>
 #include <string>
 
+#include "memory.hpp"
 #include "settings.hpp"
 #include "streams.hpp"
 
 namespace standin {
 namespace {
+
+struct Registration {
+    std::size_t bytes;
+    bool is_mapped;
+};
 
 struct Block {
     std::size_t bytes;
@@ -37,7 +43,7 @@ constexpr char magic[8] = {'s', 't', 'a', 'n', 'd', 'i', 'n', 'm'};
 // Never destroyed: streams may still run when the process ends.
 std::mutex& mutex = *new std::mutex;
 std::map<char*, Block>& blocks = *new std::map<char*, Block>;
-std::map<char*, std::size_t>& registered = *new std::map<char*, std::size_t>;
+std::map<char*, Registration>& registered = *new std::map<char*, Registration>;
 
 void* mapped(int fd, std::size_t bytes, int sharing = MAP_SHARED) {
     void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing, fd, 0);
@@ -55,7 +61,23 @@ cudaError_t give_back(void* address, bool is_ours) {
     return cudaSuccess;
 }
 
+// The registration that an address is in; the lock is held.
+const Registration* registration_of(const void* address, std::size_t bytes) {
+    auto* at = const_cast<char*>(static_cast<const char*>(address));
+    auto after = registered.upper_bound(at);
+    if (after == registered.begin()) return nullptr;
+    const auto& [base, found] = *--after;
+    return at + bytes <= base + found.bytes ? &found : nullptr;
+}
+
 }  // namespace
+
+bool is_mapped(const void* address, std::size_t bytes) {
+    const std::lock_guard guard(mutex);
+    const auto* found = registration_of(address, bytes);
+    return found != nullptr && found->is_mapped;
+}
+
 }  // namespace standin
 
 using namespace standin;
@@ -142,14 +164,20 @@ cudaError_t cudaIpcCloseMemHandle(void* address) {
     return give_back(address, false);
 }
 
-cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned) {
+cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned flags) {
     if (settings().devices <= 0) return failed(cudaErrorInsufficientDriver);
     const std::lock_guard guard(mutex);
     auto* begin = static_cast<char*>(address);
-    for (const auto& [other, other_bytes] : registered) {
-        if (begin < other + other_bytes && other < begin + bytes) return failed(cudaErrorHostMemoryAlreadyRegistered);
+    for (const auto& [other, known] : registered) {
+        if (begin < other + known.bytes && other < begin + bytes) return failed(cudaErrorHostMemoryAlreadyRegistered);
     }
-    registered[begin] = bytes;
+    registered[begin] = {bytes, (flags & cudaHostRegisterMapped) != 0};
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostGetDevicePointer(void** there, void* address, unsigned) {
+    if (!is_mapped(address, 1)) return failed(cudaErrorInvalidValue);
+    *there = address;
     return cudaSuccess;
 }
 

@@ -11,6 +11,8 @@ struct Settings {
     bool ipc;
     bool peers;
     bool false_peers;
+    bool words;
+    bool late_default;
 };
 const Settings& settings();
 

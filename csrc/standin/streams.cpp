@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <random>
 #include <set>
@@ -10,11 +12,18 @@
 
 #include "settings.hpp"
 
+namespace {
+
+constexpr std::size_t longest_queue = 1024;
+
+}  // namespace
+
 struct StandinStream {
     explicit StandinStream(int device) : device(device), thread([this] { run(); }) {}
 
     void put(std::function<void()> work) {
-        const std::lock_guard guard(mutex);
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [this] { return todo.size() < longest_queue; });
         todo.push_back(std::move(work));
         changed.notify_all();
     }
@@ -65,6 +74,25 @@ namespace {
 // Never destroyed: streams may still run when the process ends.
 std::mutex& mutex = *new std::mutex;
 std::set<cudaStream_t>& streams = *new std::set<cudaStream_t>;
+std::map<int, cudaStream_t>& defaults = *new std::map<int, cudaStream_t>;
+
+cudaStream_t made(int device) {
+    auto* stream = new StandinStream(device);
+    // A driver ends a process in an orderly way only when its streams are done.
+    static const int at_exit = std::atexit(synchronize_all);
+    (void)at_exit;
+    streams.insert(stream);
+    return stream;
+}
+
+// The stream itself, or that of the default stream; nothing if that one executes everything at once.
+cudaStream_t behind(cudaStream_t stream) {
+    if (stream != nullptr || !settings().late_default) return stream;
+    const std::lock_guard guard(mutex);
+    auto& found = defaults[current_device()];
+    if (found == nullptr) found = made(current_device());
+    return found;
+}
 
 }  // namespace
 
@@ -80,6 +108,7 @@ int device_of(cudaStream_t stream) {
 
 cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
     if (settings().devices <= 0) return failed(cudaErrorInsufficientDriver);
+    stream = behind(stream);
     if (stream == nullptr) {
         work();
     } else {
@@ -109,9 +138,8 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     if (settings().devices <= 0) return failed(cudaErrorInsufficientDriver);
     if (flags != cudaStreamNonBlocking) return failed(cudaErrorInvalidValue);
-    *stream = new StandinStream(current_device());
     const std::lock_guard guard(mutex);
-    streams.insert(*stream);
+    *stream = made(current_device());
     return cudaSuccess;
 }
 
@@ -126,10 +154,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    stream = behind(stream);
     if (stream != nullptr) stream->wait();
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    stream = behind(stream);
     return stream == nullptr || stream->idle() ? cudaSuccess : failed(cudaErrorNotReady);
 }

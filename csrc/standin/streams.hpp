@@ -7,7 +7,7 @@
 
 namespace standin {
 
-// Appends work to a stream; stream 0 executes it at once.
+// Appends work to a stream; the default stream may execute it at once (cuda_runtime.h).
 cudaError_t submit(cudaStream_t stream, std::function<void()> work);
 
 // Returns once every stream of this process has done its work.

@@ -86,6 +86,24 @@ def cuda_register(address: int, n_bytes: int) -> None:
 def cuda_unregister(address: int) -> None:
     """Undo `cuda_register`."""
 
+def cuda_map_host(address: int, n_bytes: int, device: int) -> int:
+    """Register whole pages of host memory for streams and kernels of a device; return their address there.
+
+    `cuda_unregister` undoes it.
+    """
+
+def cuda_write_word(at: int, value: int, device: int, stream: int) -> None:
+    """Write 32 bits into memory of `cuda_map_host`, behind all earlier work of a stream of the device; asynchronous.
+
+    Raises CudaError: the driver cannot do it, or CUDA refused.
+    """
+
+def cuda_wait_for_word(at: int, value: int, device: int, stream: int) -> None:
+    """Let a stream of the device wait until 32 bits have reached a value, by a signed difference; asynchronous.
+
+    Raises CudaError: the driver cannot do it, or CUDA refused.
+    """
+
 class CudaMemory:
     """A separate allocation on a device, zeroed, which other processes can open as a whole."""
 
@@ -201,6 +219,7 @@ def cuda_reduce_together(
     one_shot: bool,
     epoch: int,
     deadline_s: float,
+    stop: int,
     stream: int,
 ) -> None:
     """All-reduce in one launch; its blocks wait for those of the other ranks, see csrc/cuda/reduce.hpp.
@@ -219,6 +238,7 @@ def cuda_reduce_together(
         one_shot: whether every rank reduces everything.
         epoch: 32 bits; one more than in the launch before.
         deadline_s: seconds that a block waits for the others, at most twice.
+        stop: address of a word of `cuda_map_host` that ends the waits if it is not 0; or 0.
         stream: a cudaStream_t of the output's device; 0 is the default one.
 
     Raises:
@@ -344,7 +364,47 @@ class Group:
     def ended(self) -> list[int]:
         """Return the ranks with processes that have ended."""
 
+    def processes(self) -> list[tuple[int, int]]:
+        """Return the number and start of the process of each rank."""
+
     def describe(self, rank: int) -> str:
         """Return a text of a rank with its process and state. Raises ValueError: there is no such rank."""
 
     def broken(self) -> str: ...
+
+FIRST_WORD: int
+
+class Words:
+    """Words of a group that streams of devices write and wait for, and a watchdog; see csrc/collective/words.hpp.
+
+    The word of each rank begins as FIRST_WORD and rises; comparisons are by a signed difference of 32 bits.
+    """
+
+    own: int
+    """This rank's word. It is set only before streams of other ranks wait for it."""
+
+    def __init__(self, group: Group) -> None:
+        """Raises SegmentError: the system has no thread or descriptor left."""
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Address and bytes of the pages that hold all words."""
+
+    @property
+    def stop(self) -> int:
+        """Address of the word that is not 0 when kernels of this rank shall no longer wait."""
+
+    def word(self, rank: int) -> int:
+        """Return the address of a rank's word. Raises ValueError: there is no such rank."""
+
+    def want(self, value: int) -> None:
+        """Tell the watchdog that streams of this rank are about to wait until all words have reached a value."""
+
+    def undone(self) -> list[int]:
+        """Return the ranks with words that have not reached that value by their streams."""
+
+    def drained(self) -> bool:
+        """Return whether a stream of any rank went on without the work of another one: results may be wrong."""
+
+    def close(self) -> None:
+        """End the watchdog; no stream of this process may wait for a word any more. Idempotent."""

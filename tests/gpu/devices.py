@@ -1,5 +1,6 @@
 """Tensors on whatever the tests run on: a GPU, or the stand-in for one."""
 
+import mmap
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,3 +38,26 @@ class SideStream:
         else:
             with torch.cuda.stream(self._torch):
                 yield
+
+
+class Hold:
+    """Everything that a stream gets after this was made waits until `release`, or for ever if the process ends before."""
+
+    def __init__(self, stream: int, device: int) -> None:
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+        address = torch.frombuffer(self._page, dtype=torch.uint8).data_ptr()
+        at = _kernels.cuda_map_host(address, mmap.PAGESIZE, device)
+        _kernels.cuda_wait_for_word(at, 1, device, stream)
+
+    def release(self) -> None:
+        """Let the stream go on."""
+        self._page[0] = 1
+
+
+def synchronize(device: int) -> None:
+    """Wait for all work of this process on a device."""
+    if cuda.is_standin:
+        # The stand-in frees memory when all streams are done, as CUDA does.
+        _kernels.CudaMemory(1, device).close()
+    else:
+        torch.cuda.synchronize(device)

@@ -424,9 +424,9 @@ def test_arguments_out_of_range() -> None:
         b'{"settings": 3, "problem": ""}',
         b'{"settings": {}, "problem": ""}',
         b'{"settings": {}, "problem": "", "device": 0, "device_id": "a b", "memory": "", "events": []}',
-        b'{"settings": {}, "problem": "", "device": 0, "device_id": "ab", "memory": "00", "events": ["00", "00", "00", "00"]}',
+        b'{"settings": {}, "problem": "", "device": 0, "device_id": "ab", "memory": "00", "events": []}',
     ],
 )
 def test_a_card_that_is_none_is_refused(card: bytes) -> None:
     with pytest.raises(ConfigError, match="rank 3 sent a malformed description of its device"):
-        _checked_card(card, 3)
+        _checked_card(card, 3, 0)

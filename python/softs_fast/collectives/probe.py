@@ -18,6 +18,8 @@ _ONE_SHOT_SIZES = (1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 18)
 _CHUNK_SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20)
 _LARGE_BYTES = 1 << 22
 _DEVICE_SIZES = (1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20)
+#: Bytes of the largest reduction that `choose_device_schedule` measures.
+LARGEST_DEVICE_SIZE = _DEVICE_SIZES[-1]
 
 
 class Schedule(NamedTuple):

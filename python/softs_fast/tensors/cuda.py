@@ -6,6 +6,7 @@ synchronously, as if in stream 0.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "current_device",
     "current_stream",
+    "device_id",
     "device_of",
     "empty",
     "is_standin",
@@ -46,6 +48,16 @@ def current_device() -> int:
 def current_stream(device: int) -> int:
     """Return the handle of torch's current stream on a device; 0 is the default stream."""
     return 0 if is_standin else int(import_torch().cuda.current_stream(device).cuda_stream)
+
+
+@functools.cache
+def device_id(device: int) -> str:
+    """Return the UUID of a device, 32 hexadecimal digits. CUDA is asked once: its answer takes long.
+
+    Raises:
+        CudaError: there is no such device.
+    """
+    return _kernels.cuda_device_id(device)
 
 
 def device_of(tensor: Tensor) -> int | None:

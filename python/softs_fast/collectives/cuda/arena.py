@@ -1,10 +1,9 @@
-"""Memory and events on CUDA devices that all ranks of a group have opened."""
+"""Memory on CUDA devices that all ranks of a group have opened."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,9 @@ import torch
 
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
+from softs_fast.collectives.cuda.signals import N_EVENTS, Events, Signals, Words
 from softs_fast.errors import ConfigError
-
-HALVES = (0, 1)
-#: Phases of a rank's stream, one event each per half: its tensor is staged; its slice is reduced.
-PHASES = ("staged", "reduced")
+from softs_fast.tensors import cuda
 
 # Epochs of launches with waits begin shortly before they wrap around, so that every group passes that point.
 FIRST_EPOCH = 0xFFFFFF00
@@ -30,17 +27,15 @@ _REMEDY = "use ShmStrategy, or TorchStrategy over NCCL"
 
 @dataclass(frozen=True)
 class Member:
-    """One rank's memory and events, as opened in this process.
+    """One rank's memory, as opened in this process.
 
     Attributes:
         address: address of its memory.
         staging_bytes: size of each of the areas in it.
-        events: by phase, one for each half.
     """
 
     address: int
     staging_bytes: int
-    events: Mapping[str, Sequence[_kernels.CudaEvent]]
 
     @property
     def flags(self) -> int:
@@ -62,36 +57,38 @@ class Member:
 
 
 class Arena:
-    """This rank's memory and events, and those of all other ranks, opened.
+    """This rank's memory, and that of all other ranks, opened.
 
     Other ranks read `staged` and `reduced` of this rank and write its flags; only this rank writes the rest.
 
     Attributes:
-        own: memory and events of this rank.
-        members: memory and events of all ranks, by rank.
+        own: memory of this rank.
+        members: memory of all ranks, by rank.
+        signals: announcements of all ranks.
         done: an event of this rank that is not shared: the end of its last step.
     """
 
-    def __init__(self, device: int, staging_bytes: int) -> None:
+    def __init__(self, device: int, staging_bytes: int, words: Words | None) -> None:
         """Raises CudaError: no such device, or no memory there."""
         self._device = device
         self._staging_bytes = staging_bytes
         self._memory = _kernels.CudaMemory(_header_bytes() + 4 * staging_bytes, device)
         self._mappings: list[_kernels.CudaMapping] = []
-        self.own = Member(
-            self._memory.address,
-            staging_bytes,
-            {phase: [_kernels.CudaEvent(device) for _ in HALVES] for phase in PHASES},
-        )
+        self.own = Member(self._memory.address, staging_bytes)
         self.members: list[Member] = [self.own]
+        self.signals: Signals = Events(device) if words is None else words
         self.done = _kernels.CudaEvent(device)
-        self._others: list[Member] = []
         self._stream = _kernels.CudaStream(device)
         self._set_flags()
 
     @classmethod
     def meet(
-        cls, group: _kernels.Group, device: int, staging_bytes: int, settings: Mapping[str, object]
+        cls,
+        group: _kernels.Group,
+        device: int,
+        staging_bytes: int,
+        settings: Mapping[str, object],
+        words: Words | None,
     ) -> Arena:
         """Allocate this rank's memory, and open that of all other ranks; all or none. A collective call.
 
@@ -100,6 +97,7 @@ class Arena:
             device: number of this rank's device.
             staging_bytes: size of each of four areas.
             settings: values that must be the same on all ranks, by name.
+            words: for announcements; None on all ranks for events. They are closed with the arena, and by an error.
 
         Raises:
             ConfigError: settings differ, a rank has no device or no memory, or one cannot open another's; the text
@@ -109,25 +107,29 @@ class Arena:
         arena: Arena | None = None
         card: dict[str, object] = {"settings": {**settings, "staging_bytes": staging_bytes}, "problem": ""}
         try:
-            arena = cls(device, staging_bytes)
+            arena = cls(device, staging_bytes, words)
             card |= arena._card()
         except _kernels.CudaError as error:
             card["problem"] = f"device {device}: {error}"
         try:
-            arena = cls._open_all(group, arena, card)
+            arena = cls._open_all(group, arena, card, N_EVENTS if words is None else 0)
         except BaseException:
             if arena is not None:
                 arena.close_others()
                 arena.close()
+            elif words is not None:
+                words.close()
             raise
         return arena
 
     @classmethod
-    def _open_all(cls, group: _kernels.Group, arena: Arena | None, card: Mapping[str, object]) -> Arena:
+    def _open_all(
+        cls, group: _kernels.Group, arena: Arena | None, card: Mapping[str, object], n_events: int
+    ) -> Arena:
         said = group.exchange(json.dumps(card).encode())
         problem = str(card["problem"])
         try:
-            cards = [_checked_card(text, rank) for rank, text in enumerate(said)]
+            cards = [_checked_card(text, rank, n_events) for rank, text in enumerate(said)]
             for key in cards[0]["settings"]:
                 agreement.check_same(key, [card["settings"].get(key) for card in cards])
             if arena is not None and not any(card["problem"] for card in cards):
@@ -154,18 +156,16 @@ class Arena:
         return [rank for rank in range(len(self.members)) if any(word >> rank & 1 for word in words.tolist())]
 
     def close_others(self) -> None:
-        """Close the memory and events of other ranks; no work in any stream may use them any more. Idempotent."""
+        """Close what other ranks share; no work in any stream of this rank may use it any more. Idempotent."""
         for mapping in self._mappings:
             mapping.close()
         self._mappings.clear()
-        for member in self._others:
-            _close_events(member)
-        self._others.clear()
+        self.signals.close_others()
         self.members = [self.own]
 
     def close(self) -> None:
         """Free this rank's memory; no other rank may have it open any more. Idempotent."""
-        _close_events(self.own)
+        self.signals.close()
         self.done.close()
         self._stream.close()
         self._memory.close()
@@ -179,14 +179,16 @@ class Arena:
     def _card(self) -> dict[str, object]:
         return {
             "device": self._device,
-            "device_id": _kernels.cuda_device_id(self._device),
+            "device_id": cuda.device_id(self._device),
             "memory": self._memory.handle.hex(),
-            "events": [event.handle.hex() for phase in PHASES for event in self.own.events[phase]],
+            "events": [handle.hex() for handle in self.signals.handles]
+            if isinstance(self.signals, Events)
+            else [],
         }
 
     def _open(self, cards: Sequence[Mapping[str, Any]], own_rank: int) -> None:
         """Raises ConfigError, with the rank and the device that cannot be reached."""
-        here = {_kernels.cuda_device_id(device): device for device in range(_kernels.cuda_devices())}
+        here = {cuda.device_id(device): device for device in range(_kernels.cuda_devices())}
         members = []
         for rank, card in enumerate(cards):
             if rank == own_rank:
@@ -201,14 +203,11 @@ class Arena:
                     )
                 mapping = _kernels.CudaMapping(bytes.fromhex(card["memory"]), self._device)
                 self._mappings.append(mapping)
-                events = [
-                    _kernels.CudaEvent.open(bytes.fromhex(handle), self._device) for handle in card["events"]
-                ]
+                if isinstance(self.signals, Events):
+                    self.signals.open(rank, [bytes.fromhex(handle) for handle in card["events"]])
             except _kernels.CudaError as error:
                 raise ConfigError(f"device {self._device} cannot open {target}: {error}") from error
-            by_phase = {phase: events[2 * i : 2 * i + 2] for i, phase in enumerate(PHASES)}
-            members.append(Member(mapping.address, self._staging_bytes, by_phase))
-            self._others.append(members[-1])
+            members.append(Member(mapping.address, self._staging_bytes))
         self.members = members
 
     def _set_flags(self) -> None:
@@ -226,14 +225,7 @@ def _header_bytes() -> int:
     return -(-(_FLAG_BYTES + _MISSING_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
 
 
-def _close_events(member: Member) -> None:
-    for events in member.events.values():
-        for event in events:
-            with suppress(_kernels.CudaError):
-                event.close()
-
-
-def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
+def _checked_card(text: bytes, rank: int, n_events: int) -> dict[str, Any]:
     """Return the description that a rank has sent of its memory, or of its problem."""
     try:
         card = json.loads(text)
@@ -244,7 +236,7 @@ def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
                 isinstance(card["device"], int)
                 and isinstance(card["device_id"], str)
                 and card["device_id"].isalnum()
-                and len(handles) == 1 + len(PHASES) * len(HALVES)
+                and len(handles) == 1 + n_events
                 and all(len(bytes.fromhex(handle)) == _HANDLE_BYTES for handle in handles)
             )
     except (ValueError, KeyError, TypeError):

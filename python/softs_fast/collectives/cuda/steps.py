@@ -2,32 +2,38 @@
 
 Step k uses half k mod 2 of the memory that every rank shares. In it each rank, in the order of its stream,
 
-1. writes its tensor to `staged`, and records the event `staged`;
-2. after a *host epoch*, which ends when all ranks have published theirs, waits for the event `staged` of all ranks, and
-   reads their tensors;
-3. with two shots: writes its slice to `reduced`, records the event `reduced`, and after one more host epoch waits for
-   that event of all ranks, and reads;
+1. writes its tensor to `staged`, and announces a mark (signals.py);
+2. after a *host epoch*, which ends when all ranks have published theirs, waits until all ranks have announced that mark,
+   and reads their tensors;
+3. with two shots: writes its slice to `reduced`, announces the next mark, and after one more host epoch waits until all
+   ranks have announced that one, and reads;
 4. records an event of its own, `done`, for which its next step waits, because each step may use another stream.
 
-All of this only submits work: no host waits for a device, only for other hosts. A wait for an event refers to its last
-record *when the wait is submitted*, so the first argument is about hosts:
+All of this only submits work: no host waits for a device, only for other hosts. All ranks count marks alike: each host
+epoch with an announcement takes one, and so does each epoch in which the calls differed, on all ranks, since some may
+have announced in it. So no mark is announced for two things. The first argument is about hosts:
 
-- A rank that has passed the host epoch knows that all ranks have recorded their event before it. No rank records the
-  same event again before step k + 2, which needs the epoch of step k + 1 of all ranks, which a rank publishes after it
-  has submitted step k. So a wait in step k refers to the record of step k, no earlier and no later one.
+- A rank that has passed the host epoch knows that all ranks have submitted their announcement. So every wait ends, if
+  the announcing rank lives and its device works.
+- With events, a wait refers to the last record *when the wait is submitted*. A rank records the event of mark m again
+  for mark m + 2, at the earliest. Before, it has passed the epoch of mark m + 1, which every rank publishes after it has
+  submitted its waits for m. So a wait for m refers to the record for m, no earlier and no later one. (Two events
+  suffice.) With words this is plain: a wait for m ends at m, and words only rise.
 
 The second one is about devices:
 
-- A half is read only after the event that was recorded when it was written.
-- A half is written again in step k, after this rank's step k - 1, which has waited for the event `staged` of all ranks
-  in step k - 1. Every rank records that event after its own step k - 2. So all ranks have finished reading the data of
-  step k - 2, and no other data was in this half. No event is needed for the end of reading.
+- A half is read only after the mark that was announced when it was written.
+- A half is written again in step k, after this rank's step k - 1, which has waited until all ranks had announced that
+  they had staged in step k - 1. Every rank announces that after its own step k - 2. So all ranks have finished reading
+  the data of step k - 2, and no other data was in this half. Nothing is announced for the end of reading.
 
 A call that differs from those of other ranks ends at its first epoch, before any rank has read data. The step counts as
-not taken, but records `done`; its half is staged again, and its event recorded again before the next epoch.
+not taken, but records `done`; its half is staged again, and announced by another mark.
 
-A rank that has died never completes an event. No wait is submitted for a rank that has ended with its event incomplete;
-but a wait that was submitted before stays in the stream for ever, with all work after it.
+A rank that has died announces nothing any more. Words are raised by a watchdog then: the streams of the others go on,
+with undefined results, and the next call, `synchronize` or `barrier` raises PeerLost. They read memory of the dead rank,
+which stays as long as it is open here, and write memory of their own rank only. The same happens if a rank breaks the
+group. With events, a wait that was submitted before the death stays in the stream for ever, with all work after it.
 """
 
 from __future__ import annotations
@@ -39,8 +45,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from softs_fast import _kernels
-from softs_fast.collectives.cuda.arena import FIRST_EPOCH, Arena, Member
+from softs_fast.collectives.cuda.arena import FIRST_EPOCH, Arena
 from softs_fast.collectives.cuda.pieces import Pieces, slice_bounds
+from softs_fast.collectives.cuda.signals import FIRST_MARK, next_mark
 from softs_fast.collectives.probe import Schedule
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.tensors import cuda
@@ -49,6 +56,8 @@ from softs_fast.tensors import cuda
 _GOES_ON = 1
 # Chunk sizes are multiples of this, so that chunks end at whole words of every dtype.
 _CHUNK_ITEMS = 1024
+# A wait for a device spins at first: sleeps of tens of microseconds would dominate what is measured by such waits.
+_SPIN_S = 300e-6
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 1e-3
 
 
@@ -74,7 +83,7 @@ class Steps:
 
     Args:
         group: group of the ranks' host processes.
-        arena: memory and events of all ranks.
+        arena: memory and announcements of all ranks.
         device: number of this rank's device.
         timeout_s: seconds to wait for a device.
         in_kernel: whether the ranks wait for each other inside one kernel.
@@ -85,10 +94,12 @@ class Steps:
     ) -> None:
         self._group = group
         self._arena = arena
+        self._signals = arena.signals
         self._device = device
         self._timeout_s = timeout_s
         self._in_kernel = in_kernel
         self._taken = 0
+        self._mark = FIRST_MARK
         self._epoch = FIRST_EPOCH
         self._lost: list[int] = []
 
@@ -110,7 +121,7 @@ class Steps:
             CudaError: CUDA refused.
         """
         if source.count == 0:
-            return self._group.barrier(tag)
+            return self.agree(tag)
         largest = max(what.staged_bytes, target.item_bytes)
         chunk = _chunk_items(schedule.chunk_bytes, largest)
         one_shot = source.count <= min(schedule.one_shot_bytes // what.staged_bytes, chunk)
@@ -127,7 +138,7 @@ class Steps:
         """Reduce sources of `size` equal parts; rank r gets part r. Returns and raises as `all_reduce`."""
         size, n = self._group.size, target.count
         if n == 0:
-            return self._group.barrier(tag)
+            return self.agree(tag)
         # The same columns of all parts at once; each begins at a whole word.
         chunk = _chunk_items(chunk_bytes // size, max(what.staged_bytes, target.item_bytes))
         for begin in range(0, n, chunk):
@@ -142,7 +153,7 @@ class Steps:
                 )
             ]
             self._pack(rows, self._arena.own.staged(half), stream)
-            if not self._meet("staged", half, stream, tag if begin == 0 else _GOES_ON):
+            if not self._meet(stream, tag if begin == 0 else _GOES_ON):
                 return self._differ(begin)
             at = self._group.rank * stride * what.staged_bytes
             inputs = [member.staged(half) + at for member in self._arena.members]
@@ -168,15 +179,46 @@ class Steps:
     def barrier(self, tag: int) -> bool:
         """Wait until every rank has called it and its submitted work is done. Returns and raises as `all_reduce`."""
         self.synchronize()
-        return self._group.barrier(tag)
+        return self.agree(tag)
+
+    def agree(self, tag: int) -> bool:
+        """Pass a host epoch without a step; return whether all ranks make this call. Raises PeerLost."""
+        agreed = self._group.barrier(tag)
+        if not agreed:
+            # Some of them may have announced something.
+            self._mark = next_mark(self._mark)
+        return agreed
 
     def synchronize(self) -> None:
         """Wait until all work that this rank has submitted is done.
 
         Raises:
-            PeerLost: a rank died before its part was done, or the time is over.
+            PeerLost: a rank died before its part was done, or broke the group; or the time is over.
         """
-        self._await_device(self._timeout_s, self._everything())
+        self._await_device(self._timeout_s)
+        if self._signals.drained():
+            self._lose_ended(self._group.ended())
+            if broken := self._group.broken():
+                raise PeerLost(broken)
+            # A rank that has broken the group passes no epoch any more: this raises its reason.
+            self._group.barrier(_GOES_ON)
+
+    def drain(self) -> None:
+        """Wait until none of this rank's streams uses memory of other ranks; results are undefined if the group is broken.
+
+        Raises:
+            PeerLost: a stream waits for an event of a rank that has ended, or the device is not done in time.
+        """
+        with suppress(PeerLost):
+            self.synchronize()
+        self._await_device(self._timeout_s, ended_matter=not self._signals.drains)
+
+    def settle(self) -> None:
+        """Include what a call has submitted before it failed in what `synchronize` and `drain` wait for."""
+        stream = cuda.current_stream(self._device)
+        with suppress(_kernels.CudaError):
+            self._arena.done.wait(stream)
+            self._arena.done.record(stream)
 
     # --- One step ---
 
@@ -187,7 +229,7 @@ class Steps:
         own, members = self._arena.own, self._arena.members
         rows = source.gather_rows(begin, end, what.staged, what.staged_bytes)
         self._pack(rows, own.staged(half), stream)
-        if not self._meet("staged", half, stream, tag):
+        if not self._meet(stream, tag):
             return False
         if one_shot:
             inputs = [member.staged(half) for member in members]
@@ -197,7 +239,7 @@ class Steps:
             first, last = bounds[self._group.rank : self._group.rank + 2]
             inputs = [member.staged(half) + first * what.staged_bytes for member in members]
             self._launch_reduce(inputs, own.reduced(half), last - first, what, target.dtype, stream)
-            if not self._meet("reduced", half, stream, _GOES_ON):
+            if not self._meet(stream, _GOES_ON):
                 return self._differ(end)
             parts = [
                 (member.reduced(half), begin + first, begin + last)
@@ -236,14 +278,17 @@ class Steps:
             one_shot=one_shot,
             epoch=self._epoch,
             deadline_s=self._timeout_s,
+            stop=self._signals.stop,
             stream=stream,
         )
         if scratch is not None:
             self._scatter(target, [(scratch.data_ptr(), begin, end)], stream)
         self._end(stream)
         # The kernel always ends: it waits at most twice, each time with a deadline.
-        self._await_device(3 * self._timeout_s, [])
+        self._await_device(3 * self._timeout_s)
         if missing := self._arena.missing_ranks():
+            # Then the kernel did not wait for the others until the end.
+            self._lose_ended(missing)
             self._lose(missing, f"waited {self._timeout_s:g} s inside a kernel")
         return True
 
@@ -257,7 +302,7 @@ class Steps:
     ) -> bool:
         """Copy the sources of the roots to all ranks: that of the n-th root to the n-th target, from an element on."""
         if source.count == 0:
-            return self._group.barrier(tag)
+            return self.agree(tag)
         roots = list(roots)
         chunk = _chunk_items(chunk_bytes, source.item_bytes)
         for begin in range(0, source.count, chunk):
@@ -266,7 +311,7 @@ class Steps:
             if self._group.rank in roots:
                 rows = source.gather_rows(begin, end, source.dtype, source.item_bytes)
                 self._pack(rows, self._arena.own.staged(half), stream)
-            if not self._meet("staged", half, stream, tag if begin == 0 else _GOES_ON):
+            if not self._meet(stream, tag if begin == 0 else _GOES_ON):
                 return self._differ(begin)
             parts = [
                 (self._arena.members[root].staged(half), first + begin, first + end)
@@ -276,7 +321,7 @@ class Steps:
             self._end(stream)
         return True
 
-    # --- Halves, events, epochs ---
+    # --- Halves, marks, epochs ---
 
     def _begin(self) -> tuple[int, int]:
         """Begin a step: make the current stream wait until the next half may be written; return stream and half."""
@@ -288,59 +333,56 @@ class Steps:
         return stream, half
 
     def _agree(self, stream: int, tag: int) -> bool:
-        """Pass a host epoch; if the ranks differ, record `done` for the next step, and return False."""
-        agreed = self._group.barrier(tag)
+        """Pass the host epoch of a step; if the ranks differ, record `done` for the next step, and return False."""
+        agreed = self.agree(tag)
         if not agreed:
             self._arena.done.record(stream)
         return agreed
 
-    def _meet(self, phase: str, half: int, stream: int, tag: int) -> bool:
-        """Record a phase of this rank's stream, and make it wait for that of all ranks; return False if they differ."""
-        self._arena.own.events[phase][half].record(stream)
+    def _meet(self, stream: int, tag: int) -> bool:
+        """Announce a mark in this rank's stream, and make it wait for all ranks; return False if they differ."""
+        mark = next_mark(self._mark)
+        self._signals.announce(mark, stream)
         if not self._agree(stream, tag):
             return False
-        events = [(rank, member.events[phase][half]) for rank, member in self._others()]
-        self._check_ended(events)
-        for _, event in events:
-            event.wait(stream)
+        self._mark = mark
+        self._signals.want(mark)
+        self._check_ended()
+        self._signals.wait(mark, stream)
         return True
 
     def _end(self, stream: int) -> None:
         self._arena.done.record(stream)
         self._taken += 1
 
-    def _await_device(self, timeout_s: float, events: list[tuple[int, _kernels.CudaEvent]]) -> None:
-        """Wait until the last step is done; raise PeerLost if one of the events belongs to a rank that has ended."""
+    def _await_device(self, timeout_s: float, *, ended_matter: bool = True) -> None:
+        """Wait until the last step is done; raise PeerLost if it waits for a rank that has ended."""
         done = self._arena.done
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         pause = _FIRST_PAUSE_S
         while not done.is_done():
-            self._check_ended(events)
-            if time.monotonic() > deadline:
-                late = dict.fromkeys(rank for rank, event in self._everything() if not event.is_done())
-                self._lose(late, f"device {self._device} was not done after {timeout_s:g} s")
+            waited = time.monotonic() - began
+            if waited < _SPIN_S:
+                continue
+            if ended_matter:
+                self._check_ended()
+            if waited > timeout_s:
+                self._lose(
+                    self._signals.undone(), f"device {self._device} was not done after {timeout_s:g} s"
+                )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _others(self) -> list[tuple[int, Member]]:
-        return [(rank, member) for rank, member in enumerate(self._arena.members) if rank != self._group.rank]
+    def _check_ended(self) -> None:
+        """Raise PeerLost if a rank has ended before it has announced what this rank's streams wait for."""
+        if self._group.ended():
+            self._lose_ended(self._signals.undone())
 
-    def _everything(self) -> list[tuple[int, _kernels.CudaEvent]]:
-        return [
-            (rank, event)
-            for rank, member in self._others()
-            for events in member.events.values()
-            for event in events
-        ]
-
-    def _check_ended(self, events: Iterable[tuple[int, _kernels.CudaEvent]]) -> None:
-        """Raise PeerLost if one of the events will never complete because its rank has ended."""
+    def _lose_ended(self, undone: Iterable[int]) -> None:
+        """Raise PeerLost if some of these ranks have ended."""
         ended = self._group.ended()
-        if not ended:
-            return
-        undone = dict.fromkeys(rank for rank, event in events if rank in ended and not event.is_done())
-        if undone:
-            self._lose(undone, "the work of a rank that has ended is incomplete")
+        if lost := [rank for rank in undone if rank in ended]:
+            self._lose(lost, "the work of a rank that has ended is incomplete")
 
     def _lose(self, ranks: Iterable[int], why: str) -> NoReturn:
         self._lost = list(ranks)

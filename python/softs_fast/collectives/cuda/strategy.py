@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Self
 
@@ -14,17 +14,19 @@ import torch
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.cuda.arena import Arena
-from softs_fast.collectives.cuda.pieces import Pieces, pieces_of
+from softs_fast.collectives.cuda.lending import lent
+from softs_fast.collectives.cuda.pieces import Pieces
+from softs_fast.collectives.cuda.signals import Words
 from softs_fast.collectives.cuda.steps import Reduction, Steps
 from softs_fast.collectives.host.group import check_timeout, join_host_group
 from softs_fast.collectives.meter import Meter, waited_s
-from softs_fast.collectives.probe import Schedule, choose_device_schedule
+from softs_fast.collectives.probe import LARGEST_DEVICE_SIZE, Schedule, choose_device_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import check_casts, describe, dtype_code, name_of
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.tensors import cuda
 
-_VERSION = 1
+_VERSION = 2
 _SMALLEST_STAGING = 1 << 20
 _LARGEST_STAGING = 1 << 30
 # Staging of the hosts' group; its messages are small.
@@ -43,9 +45,10 @@ class CudaStrategy(Strategy):
 
     A call returns when its work is submitted to torch's current stream; tensors may be used in the order of that
     stream. In every call the hosts wait for each other, but not for devices. So a call raises PeerLost at once if a
-    rank has died, has stopped, or is too late. A rank that is killed after a call, before its device has done its part,
-    leaves work in the streams of the other ranks that never ends: their next call, `synchronize` and `barrier` raise
-    PeerLost, but `torch.cuda.synchronize()` would hang, and `rebuild` refuses. End such a process.
+    rank has died, and after `timeout_s` if it has stopped or is too late. If a rank is killed before its device has done
+    its part, the streams of the other ranks go on without it: results of calls that are not complete are undefined
+    then, and the next call, `synchronize` and `barrier` raise PeerLost. `rebuild` works. (Where a driver has no stream
+    operations on words of memory, such streams stop for ever, and `rebuild` refuses: end the process.)
 
     With `in_kernel` the blocks of an all-reduce wait for each other inside one kernel, up to `timeout_s`. Calls return
     when the kernel is done, and raise PeerLost with the missing ranks. It is meant for one rank per device.
@@ -53,9 +56,11 @@ class CudaStrategy(Strategy):
     Args:
         device: number of this rank's device; None for torch's current one at `init`.
         timeout_s: seconds to wait for the slowest rank, in each step of an operation.
-        staging_bytes: bytes of device memory for each rank, four times: the largest piece that is exchanged at once.
+        staging_bytes: the largest piece of a tensor that is exchanged at once. Each rank allocates four times as much
+            on its device: 128 MiB by default. Each piece costs about 100 us of the host, which 8 MiB over NVLink do
+            not outlast.
         schedule: sizes at which the schedule changes; None measures them when the group starts.
-        in_kernel: whether ranks wait for each other inside a kernel, instead of by events between kernels.
+        in_kernel: whether ranks wait for each other inside a kernel, instead of between kernels.
         name: distinguishes groups that use the same rendezvous.
 
     Raises:
@@ -67,7 +72,7 @@ class CudaStrategy(Strategy):
         *,
         device: int | None = None,
         timeout_s: float = 30.0,
-        staging_bytes: int = 8 << 20,
+        staging_bytes: int = 32 << 20,
         schedule: Schedule | None = None,
         in_kernel: bool = False,
         name: str = "cuda",
@@ -206,7 +211,10 @@ class CudaStrategy(Strategy):
         if output is not None or scale != 1.0 or staged is not None:
             what += f" by {name_of(by)} times {scale!r} into {name_of(out.dtype)}"
         reduction = Reduction(ReduceOp(op), scale, name_of(by), by.itemsize)
-        with self._call("all_reduce", tensor) as steps, self._lent([tensor], [out]) as (source, target):
+        with (
+            self._call("all_reduce", tensor) as steps,
+            lent([tensor], [out], self.device) as (source, target),
+        ):
             agreed = steps.all_reduce(source, target, reduction, self.schedule, agreement.tag_of_text(what))
             if not agreed:
                 self._explain(what)
@@ -234,10 +242,10 @@ class CudaStrategy(Strategy):
             check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
             by_dtype.setdefault(tensor.dtype, []).append(tensor)
         with self._call("all_reduce", *gradients.values()) as steps:
-            agreed = bool(by_dtype) or self._group.barrier(tag)
+            agreed = bool(by_dtype) or steps.agree(tag)
             for dtype, tensors in by_dtype.items():
                 reduction = Reduction(ReduceOp(op), 1.0, name_of(dtype), dtype.itemsize)
-                with self._lent(tensors, tensors) as (source, target):
+                with lent(tensors, tensors, self.device) as (source, target):
                     agreed = steps.all_reduce(source, target, reduction, self.schedule, tag)
                     if not agreed:
                         break
@@ -265,7 +273,7 @@ class CudaStrategy(Strategy):
         reduction = Reduction(ReduceOp(op), 1.0, name_of(tensor.dtype), tensor.itemsize)
         with (
             self._call("reduce_scatter", tensor) as steps,
-            self._lent([tensor], [output]) as (source, target),
+            lent([tensor], [output], self.device) as (source, target),
         ):
             if not steps.reduce_scatter(
                 source, target, reduction, self.schedule.chunk_bytes, agreement.tag_of_text(what)
@@ -288,7 +296,10 @@ class CudaStrategy(Strategy):
             )
         dtype_code(tensor.dtype)
         what = f"all_gather of {describe(tensor)}"
-        with self._call("all_gather", output) as steps, self._lent([tensor], [output]) as (source, target):
+        with (
+            self._call("all_gather", output) as steps,
+            lent([tensor], [output], self.device) as (source, target),
+        ):
             if not steps.all_gather(source, target, self.schedule.chunk_bytes, agreement.tag_of_text(what)):
                 self._explain(what)
 
@@ -305,7 +316,7 @@ class CudaStrategy(Strategy):
             raise ConfigError(f"root is {root} in a group of {self.size}")
         dtype_code(tensor.dtype)
         what = f"broadcast of {describe(tensor)} from rank {root}"
-        with self._call("broadcast", tensor) as steps, self._lent([tensor], [tensor]) as (_, target):
+        with self._call("broadcast", tensor) as steps, lent([tensor], [tensor], self.device) as (_, target):
             if not steps.broadcast(target, root, self.schedule.chunk_bytes, agreement.tag_of_text(what)):
                 self._explain(what)
 
@@ -325,7 +336,7 @@ class CudaStrategy(Strategy):
         """Return once all work that this rank has submitted by this strategy is done on its device.
 
         Raises:
-            PeerLost: a rank died before its part was done, or `timeout_s` is over.
+            PeerLost: a rank died before its part was done, or broke the group; or `timeout_s` is over.
             ConfigError: the group is closed.
             ForkedError: called in a fork of the process that made the group.
         """
@@ -338,24 +349,23 @@ class CudaStrategy(Strategy):
         Every remaining rank must call it. It waits for all live ranks, at most `timeout_s`.
 
         Raises:
-            PeerLost: the other ranks formed their group without this one, the first of them is lost too, or this rank's
-                stream waits for work of a dead rank; start a new group, in the last case in a new process.
+            PeerLost: the other ranks formed their group without this one, the first of them is lost too, or a stream of
+                this rank does not end; start a new group, in the last case in a new process.
             ConfigError: the group is closed, or the remaining ranks cannot reach each other's memory.
             SegmentError: no shared memory for the new group.
             ForkedError: called in a fork of the process that made the group.
         """
         with self._call("rebuild") as steps:
             old, arena = self._group, self._arena
-            steps.synchronize()
+            steps.drain()
             if arena is not None:
                 arena.close_others()
             group = old.rebuild()
             try:
                 # The remaining ranks have closed the memory of this rank.
                 group.barrier(_CLOSING)
+                self._release(arena, self._are_closed(old, group.processes()))
                 old.close()
-                if arena is not None:
-                    arena.close()
                 self._joined, self._arena = group, None
                 self._settle(group)
             except BaseException:
@@ -386,19 +396,10 @@ class CudaStrategy(Strategy):
                 return
             free = False
             with suppress(PeerLost, ConfigError, _kernels.CudaError):
-                steps.synchronize()
+                steps.drain()
                 arena.close_others()
                 free = group.barrier(_CLOSING)
-            if free:
-                arena.close()
-            else:
-                arena.abandon()
-                logger.warning(
-                    "%d bytes on CUDA device %d stay until this process ends: other ranks, or streams of this one, may "
-                    "still use them",
-                    4 * self._staging_bytes,
-                    self.device,
-                )
+            self._release(arena, free)
             group.close()
 
     @property
@@ -415,6 +416,26 @@ class CudaStrategy(Strategy):
             raise ConfigError("the group is closed")
         return self._steps
 
+    def _release(self, arena: Arena | None, free: bool) -> None:
+        """Free the memory of this rank, or keep it until the process ends."""
+        if arena is None:
+            return
+        if free:
+            arena.close()
+            return
+        arena.abandon()
+        logger.warning(
+            "%d bytes on CUDA device %d stay until this process ends: other ranks, or streams of this one, may still "
+            "use them",
+            4 * self._staging_bytes,
+            self.device,
+        )
+
+    def _are_closed(self, old: _kernels.Group, rebuilt: list[tuple[int, int]]) -> bool:
+        """Return whether all ranks of a group that are not in the rebuilt one have ended: others may use memory."""
+        ended = old.ended()
+        return all(process in rebuilt or rank in ended for rank, process in enumerate(old.processes()))
+
     def _settle(self, group: _kernels.Group) -> None:
         """Allocate the memory that the ranks of a group share."""
         settings = {
@@ -422,11 +443,14 @@ class CudaStrategy(Strategy):
             "in_kernel": self._in_kernel,
             "schedule": list(self._schedule) if self._schedule else None,
         }
-        self._arena = Arena.meet(group, self.device, self._staging_bytes, settings)
+        words = Words.meet(group, self.device, self._timeout_s)
+        self._arena = Arena.meet(group, self.device, self._staging_bytes, settings, words)
         self._steps = Steps(group, self._arena, self.device, self._timeout_s, in_kernel=self._in_kernel)
 
     def _measured(self, steps: Steps) -> Schedule:
-        tensor = cuda.empty([self._staging_bytes // 4], "float32", self.device).zero_()
+        tensor = cuda.empty(
+            [min(self._staging_bytes, LARGEST_DEVICE_SIZE) // 4], "float32", self.device
+        ).zero_()
         reduction = Reduction(ReduceOp.MAX, 1.0, "float32", 4)
 
         def reduce(n_bytes: int, schedule: Schedule) -> None:
@@ -449,49 +473,14 @@ class CudaStrategy(Strategy):
             waiting = waited_s(group)
             try:
                 yield steps
-            except (ConfigError, PeerLost, ForkedError):
-                raise
             except BaseException as error:
-                with suppress(PeerLost, ConfigError):
-                    group.give_up(f"{type(error).__name__}: {error}")
+                if not isinstance(error, ConfigError | PeerLost | ForkedError):
+                    with suppress(PeerLost, ConfigError):
+                        group.give_up(f"{type(error).__name__}: {error}")
+                steps.settle()
                 raise
             finally:
                 lap.waiting_s += waited_s(group) - waiting
-
-    @contextmanager
-    def _lent(
-        self, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
-    ) -> Iterator[tuple[Pieces, Pieces]]:
-        """Yield tensors as rows of elements; those that are not contiguous are copied on the device, and copied back.
-
-        Nothing is copied back if the block raises.
-        """
-        lent = {id(tensor): self._plain(tensor) for tensor in (*sources, *targets)}
-        yield (
-            pieces_of([lent[id(tensor)] for tensor in sources]),
-            pieces_of([lent[id(tensor)] for tensor in targets]),
-        )
-        with torch.no_grad():
-            for tensor in targets:
-                copy = lent[id(tensor)]
-                if copy is not tensor:
-                    tensor.copy_(copy)
-
-    def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.layout is not torch.strided:
-            raise ConfigError(
-                f"collectives work on dense tensors; this one is {tensor.layout}: call to_dense()"
-            )
-        if tensor.numel() and (device := cuda.device_of(tensor)) != self.device:
-            where = "in the host's memory" if device is None else f"on CUDA device {device}"
-            raise ConfigError(
-                f"a tensor, {describe(tensor)}, is {where}; need CUDA device {self.device}, or ShmStrategy for the "
-                "host's memory"
-            )
-        if tensor.is_contiguous():
-            return tensor
-        copy = cuda.empty(tensor.shape, name_of(tensor.dtype), self.device)
-        return copy.copy_(tensor.detach())
 
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
         """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from .... import _kernels
 from ....errors import PeerLost
+from ....tensors import cuda
 from ....tensors.dtypes import import_numpy
 from .peer_process import is_alive, this_process
 from .slot_ticket import PATTERN_BYTES, Process, Ticket
@@ -61,7 +62,7 @@ class Arena:
             slot_id,
             self.payload_bytes,
             this_process(),
-            _kernels.cuda_device_id(self.device),
+            cuda.device_id(self.device),
             slot_id * self.stride,
             self.memory.n_bytes,
             self.memory.handle,

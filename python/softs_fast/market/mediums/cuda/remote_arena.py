@@ -270,7 +270,7 @@ def device_for(ticket: Ticket) -> int:
 
 def _visible(device_id: str) -> int | None:
     """Return the number of the device of this process that has an id."""
-    ids = [_kernels.cuda_device_id(i) for i in range(cuda.n_devices())]
+    ids = [cuda.device_id(i) for i in range(cuda.n_devices())]
     return ids.index(device_id) if device_id in ids else None
 
 
