@@ -101,6 +101,49 @@ def _reduce_for_ever(strategy: CudaStrategy, tensor: torch.Tensor) -> None:
         strategy.all_reduce(tensor)
 
 
+def dies_with_its_work_undone(say: Say, rank: int, size: int, folder: str) -> None:
+    set_standin({"SOFTS_STANDIN_NO_WORDS": "1"})
+    if rank == 1:
+        # Whatever is in a stream of this rank takes minutes.
+        set_standin({"SOFTS_STANDIN_DELAY_US": "100000000"})
+    device = rank % max(1, cuda.n_devices())
+    # Its flags, which only kernels look at that wait inside, take minutes, too.
+    with mock.patch.object(_kernels.CudaStream, "synchronize"):
+        strategy = joined(rank, size, folder)
+    tensor = to_device(torch.ones(1000), device)
+    stream = SideStream(device)
+    with stream():
+        strategy.all_reduce(tensor)
+        say(os.getpid())
+        if rank == 1:
+            # All is submitted, nothing has happened; the others wait for it in their streams.
+            time.sleep(ranks.WATCHDOG_S)
+        with pytest.raises(PeerLost) as raised:
+            _synchronize_and_reduce(strategy, tensor)
+        with pytest.raises(PeerLost):
+            strategy.all_reduce(tensor)
+        with pytest.raises(PeerLost):
+            strategy.rebuild()
+        strategy.close()
+    say((str(raised.value), strategy.device))
+    # What waits in the stream would hold up the end of this process.
+    os._exit(0)
+
+
+@on_standin
+def test_a_rank_that_dies_with_its_work_undone_is_named_where_streams_wait_for_events(tmp_path: Path) -> None:
+    running = ranks.start(dies_with_its_work_undone, 3, str(tmp_path))
+    try:
+        pids = running.results()
+        os.kill(pids[1], signal.SIGKILL)
+        told = running.results()
+    finally:
+        running.stop()
+    for rank in (0, 2):
+        assert not isinstance(told[rank], ranks.Raised), told[rank].trace
+        assert f"rank 1 (process {pids[1]}" in told[rank][0]
+
+
 def never_launches(say: Say, rank: int, size: int, folder: str) -> str:
     strategy = joined(rank, size, folder, 0.5, in_kernel=True)
     tensor = zeros(strategy)
