@@ -1,7 +1,7 @@
 // Words in memory of the host that streams write and wait for: functions of the driver, asked for by name, because the
 // module does not link to a driver.
-#include <cuda_runtime.h>
 #include <cudaTypedefs.h>
+#include <cuda_runtime.h>
 
 #include "check.hpp"
 #include "device.hpp"

@@ -22,8 +22,8 @@ bool is_device(int index) {
 }  // namespace
 
 const Settings& settings() {
-    static const Settings found{number("SOFTS_STANDIN_DEVICES", 1), number("SOFTS_STANDIN_DELAY_US", 0),
-                                number("SOFTS_STANDIN_NO_IPC", 0) == 0, number("SOFTS_STANDIN_NO_PEERS", 0) == 0,
+    static const Settings found{number("SOFTS_STANDIN_DEVICES", 1),          number("SOFTS_STANDIN_DELAY_US", 0),
+                                number("SOFTS_STANDIN_NO_IPC", 0) == 0,      number("SOFTS_STANDIN_NO_PEERS", 0) == 0,
                                 number("SOFTS_STANDIN_FALSE_PEERS", 0) != 0, number("SOFTS_STANDIN_NO_WORDS", 0) == 0,
                                 number("SOFTS_STANDIN_LATE_DEFAULT", 0) != 0};
     return found;

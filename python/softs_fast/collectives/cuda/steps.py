@@ -368,6 +368,7 @@ class Steps:
         while not done.is_done():
             waited = time.monotonic() - began
             if waited < _SPIN_S:
+                time.sleep(0)  # lets other threads run
                 continue
             if ended_matter:
                 self._check_ended()
