@@ -206,7 +206,8 @@ void bind_collective(py::module_& module) {
              })
         .def("share", &Group::share, Release())
         .def("give_up", &Group::give_up, Release())
-        .def("rebuild", [](Group& group) { return std::shared_ptr<Group>(group.rebuild()); }, Release())
+        .def(
+            "rebuild", [](Group& group) { return std::shared_ptr<Group>(group.rebuild()); }, Release())
         .def("close", &Group::close, Release())
         .def(
             "set_schedule",

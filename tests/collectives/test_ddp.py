@@ -11,20 +11,17 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from softs_fast.collectives import DDPState, Schedule, ShmStrategy, ddp_hook
-from softs_fast.errors import ConfigError
+from softs_fast.errors import ConfigError, PeerLost
 
 SCHEDULE = Schedule(1 << 15, 1 << 16)
 
 
-def trained(
-    rank: int, strategy: ShmStrategy | None, *, views: bool, compress: torch.dtype | None = None
-) -> torch.Tensor:
+def trained(rank: int, state: DDPState | None, *, views: bool) -> torch.Tensor:
     """Train a small network for some steps; returns its weights."""
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(32, 200), torch.nn.ReLU(), torch.nn.Linear(200, 8))
     # Several buckets, in flight at once; DDP makes them anew after the first step.
     model = DistributedDataParallel(net, bucket_cap_mb=0.01, gradient_as_bucket_view=views)
-    state = DDPState(strategy, compress=compress) if strategy is not None else None
     if state is not None:
         model.register_comm_hook(state, ddp_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -43,13 +40,13 @@ def with_and_without(say: Callable[[Any], None], rank: int, size: int, folder: s
     with ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, dist.group.WORLD) as strategy:
         for views in (True, False):
             stock = trained(rank, None, views=views)
-            ours = trained(rank, strategy, views=views)
+            ours = trained(rank, DDPState(strategy), views=views)
             if size == 2:
                 assert torch.equal(stock, ours)
             # The order of summation differs from the ring's: a unit or two in the last place, per step.
             assert torch.allclose(stock, ours, rtol=1e-5, atol=1e-6)
             for compress in (torch.bfloat16, torch.float16):
-                narrow = trained(rank, strategy, views=views, compress=compress)
+                narrow = trained(rank, DDPState(strategy, compress=compress), views=views)
                 assert not torch.equal(narrow, ours)
                 assert torch.allclose(narrow, ours, atol=5e-3)
         closed = DDPState(strategy)
@@ -80,14 +77,19 @@ class Fails:
         self._strategy.barrier()
 
 
-def breaks(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+def breaks(say: Callable[[Any], None], rank: int, size: int, folder: str) -> tuple[str, str]:
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
     strategy = ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, dist.group.WORLD)
-    with pytest.raises(Exception, match="rank 1") as raised:
-        trained(rank, Fails(strategy) if rank == 1 else strategy, views=True)
+    state = DDPState(Fails(strategy) if rank == 1 else strategy)  # type: ignore[arg-type]
+    with state, pytest.raises(RuntimeError, match="rank 1") as raised:
+        trained(rank, state, views=True)
     strategy.close()
-    return str(raised.value)
+    # DDP raises the text only.
+    assert isinstance(state.error, PeerLost)
+    return str(raised.value), str(state.error)
 
 
 def test_a_failure_is_raised_by_backward(tmp_path: Path) -> None:
-    assert "rank 1" in ranks.run(breaks, 2, str(tmp_path))[0]
+    for_ddp, kept = ranks.run(breaks, 2, str(tmp_path))[0]
+    assert "rank 1" in kept
+    assert kept in for_ddp

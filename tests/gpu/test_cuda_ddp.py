@@ -31,14 +31,19 @@ class Bucket:
 
 def hooks(say: Say, rank: int, size: int, folder: str, compress: torch.dtype | None) -> None:
     device = rank % max(1, cuda.n_devices())
-    strategy = CudaStrategy(device=device, timeout_s=30, schedule=SCHEDULE).init(rank, size, folder)
-    # On the stand-in a narrower tensor that torch makes is none of a device.
-    with strategy, DDPState(strategy, compress=None if cuda.is_standin else compress) as state:
-        buckets = [to_device(torch.full((n,), rank + 1.0), device) for n in (3, 2000, 50_000)]
+    strategy = CudaStrategy(device=device, timeout_s=30, staging_bytes=1 << 20, schedule=SCHEDULE).init(
+        rank, size, folder
+    )
+    # Not a bfloat16, and neither is its mean: so it is cast once, on the way.
+    value = rank + 1 + 2**-10
+    with strategy, DDPState(strategy, compress=compress) as state:
+        buckets = [to_device(torch.full((n,), value), device) for n in (3, 2000, 50_000)]
         futures = [ddp_hook(state, Bucket(bucket)) for bucket in buckets]  # type: ignore[arg-type]
         for bucket, future in zip(buckets, futures, strict=True):
             assert future.wait() is not None
-            assert (bucket == (size + 1) / 2).all()
+            assert state.error is None
+            strategy.synchronize()
+            assert (bucket == (size + 1) / 2 + (0 if compress else 2**-10)).all()
 
 
 @pytest.mark.parametrize("compress", [None, torch.bfloat16])

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import ranks
@@ -15,6 +16,7 @@ from devices import Hold, SideStream, set_standin, synchronize, to_device
 from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule
 from softs_fast.collectives.cuda.signals import Events, Words
+from softs_fast.collectives.cuda.strategy import logger
 from softs_fast.errors import PeerLost
 from softs_fast.tensors import cuda
 
@@ -190,7 +192,11 @@ def gives_up_a_stopped_one(say: Say, rank: int, size: int, folder: str) -> None:
         with pytest.raises(PeerLost) as raised:
             strategy.synchronize()
         synchronize(device)
-        strategy.rebuild()
+        warnings: list[str] = []
+        with mock.patch.object(logger, "warning", side_effect=lambda text, *_: warnings.append(text)):
+            strategy.rebuild()
+        # Rank 1 still has the old memory open.
+        assert ["stay until this process ends" in text for text in warnings] == [True]
         say((str(raised.value), strategy.size, reduces_again(strategy)))
         while not Path(folder, "end").exists():
             os.sched_yield()
@@ -218,6 +224,38 @@ def test_a_stopped_rank_is_given_up_and_goes_on_later(tmp_path: Path) -> None:
         for process in running.processes:
             process.join()
             assert process.exitcode == 0
+    finally:
+        running.stop()
+
+
+def is_late_itself(say: Say, rank: int, size: int, folder: str) -> float:
+    strategy = joined(rank, size, folder, 1.0)
+    device = strategy.device
+    stream = SideStream(device)
+    with stream():
+        tensor = to_device(torch.ones(5000), device)
+        hold = Hold(cuda.current_stream(device), device)
+        say(os.getpid())
+        if rank == 1:
+            signal.pause()
+        with pytest.raises(PeerLost):
+            strategy.all_reduce(tensor)
+        # The call has failed, but its beginning is in the stream, and uses memory of the group.
+        with pytest.raises(PeerLost, match="was not done after 1 s"):
+            strategy.rebuild()
+        hold.release()
+        strategy.rebuild()
+        result = reduces_again(strategy)
+        strategy.close()
+        return result
+
+
+def test_a_group_is_rebuilt_when_the_beginning_of_a_failed_call_is_done(tmp_path: Path) -> None:
+    running = ranks.start(is_late_itself, 2, str(tmp_path))
+    try:
+        pids = running.results()
+        os.kill(pids[1], signal.SIGKILL)
+        assert running.receive(0) == 1.0
     finally:
         running.stop()
 

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ def poison(steps: Steps, device: int, seed: int) -> None:
             _kernels.cuda_copy(area, nan.data_ptr(), nan.nbytes, stream)
         pack(rows, slot, stream)
 
-    def slow(phase: str, half: int, stream: int, tag: int) -> bool:
-        met = meet(phase, half, stream, tag)
+    def slow(stream: int, tag: int) -> bool:
+        met = meet(stream, tag)
         for _ in range(20 if chance.random() < 0.1 else 0):
             _kernels.cuda_copy(aside.data_ptr(), nan.data_ptr(), nan.nbytes, stream)
         return met
@@ -116,7 +117,7 @@ def test_tens_of_thousands_of_epochs(
 
 
 def mixed_calls(say: Say, rank: int, size: int, folder: str) -> None:
-    set_standin({"SOFTS_STANDIN_DELAY_US": "300"})
+    set_standin({"SOFTS_STANDIN_DELAY_US": "300", "SOFTS_STANDIN_LATE_DEFAULT": "1"})
     device = rank % max(1, cuda.n_devices())
     chance = random.Random(5)
     strategy = CudaStrategy(
@@ -127,7 +128,8 @@ def mixed_calls(say: Say, rank: int, size: int, folder: str) -> None:
         checks = []
         # Freeing memory would wait for all streams.
         kept: list[torch.Tensor] = []
-        streams = [SideStream(device) for _ in range(3)]
+        # The default one, too.
+        streams = [SideStream(device), SideStream(device), nullcontext]
         for _ in range(150):
             n, kind = chance.choice([5, 1000, 4000]), chance.randrange(5)
             tensor = to_device(torch.full((n,), rank + 1.0), device)

@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch.distributed import GradBucket
 
+from softs_fast.collectives.cuda.strategy import CudaStrategy
 from softs_fast.collectives.strategy import ReduceOp, Strategy
 from softs_fast.collectives.tensors import name_of
 from softs_fast.errors import ConfigError
@@ -26,7 +27,12 @@ class DDPState:
     Args:
         strategy: the strategy of the model's ranks; not closed with this.
         compress: reduce in this dtype (torch.bfloat16 or torch.float16) if gradients are wider; None reduces them as
-            they are. It saves time over a network, and none within one host.
+            they are. It saves time over a network and between devices, and none in the memory of one host. A
+            `CudaStrategy` casts in its own launches, and does not round the mean.
+
+    Attributes:
+        error: the first exception of a reduction, for example PeerLost; None while there is none. DDP raises it from
+            `backward()` as a RuntimeError with its text, so look here for the exception itself.
 
     Raises:
         ConfigError: `compress` is no 16-bit float.
@@ -39,6 +45,7 @@ class DDPState:
         self._compress = compress
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="softs-ddp")
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self.error: BaseException | None = None
 
     def submit(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a bucket to its mean; return a future of the same tensor.
@@ -84,19 +91,27 @@ class DDPState:
         stream: torch.cuda.Stream | None,
         future: torch.futures.Future[torch.Tensor],
     ) -> None:
-        """Reduce in the thread; an exception is raised by `loss.backward()`."""
+        """Reduce in the thread; an exception is kept, and raised by `loss.backward()` in DDP's form."""
         with torch.cuda.stream(stream) if stream else nullcontext():
             try:
-                if self._compress is not None and buffer.element_size() > self._compress.itemsize:
-                    narrow = buffer.to(self._compress)
-                    self._strategy.all_reduce(narrow, ReduceOp.MEAN)
-                    buffer.copy_(narrow)
-                else:
-                    self._strategy.all_reduce(buffer, ReduceOp.MEAN)
+                self._average(buffer)
             except BaseException as error:  # a future that is never completed would block DDP
+                self.error = self.error or error
                 future.set_exception(error)  # type: ignore[arg-type]
             else:
                 future.set_result(buffer)
+
+    def _average(self, buffer: torch.Tensor) -> None:
+        """Reduce a bucket in place, by way of the narrower dtype if there is one."""
+        by = self._compress
+        if by is None or buffer.element_size() <= by.itemsize:
+            self._strategy.all_reduce(buffer, ReduceOp.MEAN)
+        elif isinstance(self._strategy, CudaStrategy):
+            self._strategy.all_reduce(buffer, ReduceOp.MEAN, output=buffer, staged=by)
+        else:
+            narrow = buffer.to(by)
+            self._strategy.all_reduce(narrow, ReduceOp.MEAN)
+            buffer.copy_(narrow)
 
 
 # DDP compares these annotations with the types themselves.

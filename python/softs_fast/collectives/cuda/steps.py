@@ -100,6 +100,7 @@ class Steps:
         self._in_kernel = in_kernel
         self._taken = 0
         self._mark = FIRST_MARK
+        self._begun_in: int | None = None
         self._epoch = FIRST_EPOCH
         self._lost: list[int] = []
 
@@ -214,11 +215,12 @@ class Steps:
         self._await_device(self._timeout_s, ended_matter=not self._signals.drains)
 
     def settle(self) -> None:
-        """Include what a call has submitted before it failed in what `synchronize` and `drain` wait for."""
-        stream = cuda.current_stream(self._device)
-        with suppress(_kernels.CudaError):
-            self._arena.done.wait(stream)
-            self._arena.done.record(stream)
+        """After an error, include what a step has submitted so far in what `synchronize` and `drain` wait for."""
+        # A stream that waits for an event of a dead rank may take no more work.
+        if self._begun_in is not None and self._signals.drains:
+            with suppress(_kernels.CudaError):
+                self._arena.done.record(self._begun_in)
+        self._begun_in = None
 
     # --- One step ---
 
@@ -330,6 +332,7 @@ class Steps:
         half = self._taken & 1
         stream = cuda.current_stream(self._device)
         self._arena.done.wait(stream)
+        self._begun_in = stream
         return stream, half
 
     def _agree(self, stream: int, tag: int) -> bool:
@@ -337,6 +340,7 @@ class Steps:
         agreed = self.agree(tag)
         if not agreed:
             self._arena.done.record(stream)
+            self._begun_in = None
         return agreed
 
     def _meet(self, stream: int, tag: int) -> bool:
@@ -353,6 +357,7 @@ class Steps:
 
     def _end(self, stream: int) -> None:
         self._arena.done.record(stream)
+        self._begun_in = None
         self._taken += 1
 
     def _await_device(self, timeout_s: float, *, ended_matter: bool = True) -> None:
@@ -363,6 +368,7 @@ class Steps:
         while not done.is_done():
             waited = time.monotonic() - began
             if waited < _SPIN_S:
+                time.sleep(0)  # lets other threads run
                 continue
             if ended_matter:
                 self._check_ended()

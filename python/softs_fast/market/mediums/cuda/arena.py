@@ -120,7 +120,8 @@ def await_event(event: _kernels.CudaEvent, recorder: Process, what: str, timeout
         if now - began >= timeout_s:
             return False
         time.sleep(pause_s)
-        pause_s = min(_LONGEST_S, pause_s + _STEP_S)
+        if now - began >= _SPIN_S:
+            pause_s = min(_LONGEST_S, pause_s + _STEP_S)
     return True
 
 
@@ -141,6 +142,8 @@ _ALIGNMENT = 256
 #: Interval of checks that the other process is alive, and the longest sleep; a kernel takes some microseconds.
 _CHECK_INTERVAL_S = 0.01
 _LONGEST_S = 0.001
+#: At first it only lets other threads run: sleeps would dominate the time of a slot.
+_SPIN_S = 0.0003
 _STEP_S = 0.00001
 _arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()
 #: Arenas that a fork must not free.
