@@ -12,10 +12,10 @@ import threading
 from typing import Any
 
 import torch
-from cuda_samples import CONFIGS, batch, sample
-from devices import to_device
 
 from softs_fast import CudaIpcMedium, ShmMedium, Supplier
+from softs_fast.gpu.checks.on_device import to_device
+from softs_fast.gpu.checks.samples import CONFIGS, batch, sample
 from softs_fast.market.device_output import DeviceOutput
 from softs_fast.market.mediums.cuda.remote_arena import RemoteArena
 

@@ -12,12 +12,12 @@ from unittest import mock
 import pytest
 import ranks
 import torch
-from devices import SideStream, set_standin, to_device
 
 from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule, ShmStrategy
 from softs_fast.collectives.cuda.arena import _checked_card
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.gpu.checks.on_device import SideStream, set_standin, to_device
 from softs_fast.tensors import cuda
 
 # Long enough that a rank that ends by it, and not because the kernel reported a death, fails its test by the watchdog.

@@ -7,9 +7,9 @@ from multiprocessing.connection import Connection
 
 import pytest
 import torch
-from devices import to_device
 
 from softs_fast import _kernels
+from softs_fast.gpu.checks.on_device import to_device
 from softs_fast.tensors import cuda
 
 WATCHDOG_S = 40.0

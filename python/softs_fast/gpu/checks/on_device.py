@@ -1,4 +1,6 @@
-"""Tensors on whatever the tests run on: a GPU, or the stand-in for one."""
+"""Tensors and streams on whatever the checks run on: a GPU, or the stand-in for one."""
+
+from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,11 +12,19 @@ import torch
 from softs_fast import _kernels
 from softs_fast.tensors import cuda
 
+__all__ = ["SideStream", "set_standin", "synchronize", "to_device"]
+
 
 def to_device(tensor: torch.Tensor, device: int = 0) -> torch.Tensor:
-    """A contiguous copy on a device."""
+    """Return a contiguous copy on a device."""
     name = str(tensor.dtype).removeprefix("torch.")
     return cuda.empty(tensor.shape, name, device).copy_(tensor)
+
+
+def synchronize(device: int = 0) -> None:
+    """Wait for all streams of a device; what torch does on the stand-in is done when it returns."""
+    if not cuda.is_standin:
+        torch.cuda.synchronize(device)
 
 
 def set_standin(settings: Mapping[str, str]) -> None:
