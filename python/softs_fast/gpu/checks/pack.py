@@ -25,10 +25,11 @@ _CASTS = [*itertools.product(_FLOATS, _FLOATS), *((dtype, dtype) for dtype in _W
 
 
 def check(quick: bool) -> dict[str, Any]:
-    """Check all counts and shifts."""
+    """Check all counts and shifts; `quick`: the largest count at one shift only."""
     for count, shift in itertools.product(COUNTS, SHIFTS):
-        check_casts(count, shift)
-    return {"note": f"{len(_CASTS)} casts of {len(COUNTS)} sizes at {len(SHIFTS)} alignments"}
+        if not quick or count < COUNTS[-1] or shift == SHIFTS[-1]:
+            check_casts(count, shift)
+    return {"note": f"{len(_CASTS)} casts of up to {COUNTS[-1]} items, {len(SHIFTS)} alignments"}
 
 
 def check_casts(count: int, shift: int) -> None:
