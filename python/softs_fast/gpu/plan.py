@@ -47,25 +47,21 @@ STEPS = (
     Step("memory", "two processes share memory and events", f"{_CHECKS}.memory:check", 30, 10),
     Step("pack", "packing and casting kernel, bit for bit", f"{_CHECKS}.pack:check", 60, 20),
     Step("reduce", "reduce kernel, bit for bit as the host", f"{_CHECKS}.reduce:check", 60, 15),
-    Step("all-reduce-2", "all-reduce of 2 processes on one device", f"{_CHECKS}.all_reduce:among_two", 60, 15),
+    Step(
+        "all-reduce-2", "all-reduce of 2 processes on one device", f"{_CHECKS}.all_reduce:among_two", 60, 15
+    ),
     Step(
         "all-reduce-4", "all-reduce of 4 processes on one device", f"{_CHECKS}.all_reduce:among_four", 60, 20
     ),
     Step("medium", "samples of another process on the device", f"{_CHECKS}.medium:check", 60, 20),
-    Step(
-        "pinned", "copies of batches that were dropped are whole", f"{_CHECKS}.pinned:check", 60, 15, True
-    ),
+    Step("pinned", "copies of batches that were dropped are whole", f"{_CHECKS}.pinned:check", 60, 15, True),
     Step("deaths", "killed ranks are named, the group rebuilt", f"{_CHECKS}.deaths:check", 90, 20),
     Step(
         "teacher-deaths", "a stream stays whole without a teacher", f"{_CHECKS}.medium:check_deaths", 90, 25
     ),
     Step("slot-write", "rate and fixed cost of a slot", f"{_MEASURES}.slot_write:measure", 60, 20),
-    Step(
-        "all-reduce-times", "times of all-reduce on one device", f"{_MEASURES}.all_reduce:measure", 120, 20
-    ),
-    Step(
-        "step-copy", "whether a step waits for its batch", f"{_MEASURES}.step_copy:measure", 60, 10, True
-    ),
+    Step("all-reduce-times", "times of all-reduce on one device", f"{_MEASURES}.all_reduce:measure", 120, 20),
+    Step("step-copy", "whether a step waits for its batch", f"{_MEASURES}.step_copy:measure", 60, 10, True),
     Step("in-kernel", "all-reduce with waits inside the kernel", f"{_CHECKS}.all_reduce:in_kernel", 60, 10),
 )
 

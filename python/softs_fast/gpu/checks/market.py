@@ -12,7 +12,7 @@ from typing import Any
 
 from softs_fast.gpu import ranks
 from softs_fast.loader.soft_loader import SoftDataLoader
-from softs_fast.market import Broker, EndpointConfig, Supplier
+from softs_fast.market import Broker, EndpointConfig, Medium, Supplier
 from softs_fast.market.mediums.cuda.medium import CudaIpcMedium
 
 from .expect import expect
@@ -49,16 +49,17 @@ class Market:
     """The processes of a market; the broker is the first one."""
 
     endpoints: EndpointConfig
+    medium: type[Medium]
     running: ranks.Ranks
 
     @contextlib.contextmanager
     def loader(self, product: Product, **arguments: Any) -> Iterator[SoftDataLoader]:
-        """Yield a loader of batches on the device; closed in the end."""
+        """Yield a loader; closed in the end."""
         loader = SoftDataLoader(
             product.name,
             self.endpoints.frontend,
             CONFIGS[product.config],
-            CudaIpcMedium,
+            self.medium,
             ordered=True,
             **arguments,
         )
@@ -75,19 +76,23 @@ class Market:
 
 
 @contextlib.contextmanager
-def market(*teachers: Sequence[Product]) -> Iterator[Market]:
+def market(*teachers: Sequence[Product], medium: type[Medium] = CudaIpcMedium) -> Iterator[Market]:
     """Yield a market with a teacher for each list of products, once all serve. Its processes are killed in the end.
+
+    Args:
+        teachers: what each of them serves.
+        medium: of teachers and students.
 
     Raises:
         CheckFailed: a process of it failed.
     """
     with tempfile.TemporaryDirectory(prefix="sf") as folder:
         endpoints = EndpointConfig(f"ipc://{folder}/f", f"ipc://{folder}/b")
-        running = ranks.start(_take_part, 1 + len(teachers), endpoints, teachers)
+        running = ranks.start(_take_part, 1 + len(teachers), endpoints, medium, teachers)
         try:
             for said in running.results():
                 expect(said == "ready", f"a process of the market failed: {said}{getattr(said, 'trace', '')}")
-            yield Market(endpoints, running)
+            yield Market(endpoints, medium, running)
         finally:
             running.stop()
 
@@ -97,6 +102,7 @@ def _take_part(
     rank: int,
     size: int,
     endpoints: EndpointConfig,
+    medium: type[Medium],
     teachers: Sequence[Sequence[Product]],
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -104,18 +110,18 @@ def _take_part(
             stack.enter_context(Broker(endpoints))
         else:
             for product in teachers[rank - 1]:
-                stack.enter_context(_supplier(product, endpoints))
+                stack.enter_context(_supplier(product, endpoints, medium))
         say("ready")
         # The process is killed in the end, whatever it does.
         signal.pause()
 
 
-def _supplier(product: Product, endpoints: EndpointConfig) -> Supplier:
+def _supplier(product: Product, endpoints: EndpointConfig, medium: type[Medium]) -> Supplier:
     maker = Maker(product.config, product.where, 0, product.wide)
     return Supplier(
         product_ids=[product.name],
         endpoint=endpoints.backend,
-        medium_cls=CudaIpcMedium,
+        medium_cls=medium,
         slot_size=maker.config.nbytes(),
         **maker.arguments(product.kind),
     )

@@ -1,91 +1,120 @@
 """All-reduce among processes that share one CUDA device: our variants, gloo through the host, and plain copies.
 
-`python -m benches.gpu.all_reduce` prints what `measure` returns. Every figure is of processes on the same device: it
-shows the device's memory, and how the driver schedules the processes, but no connection between devices. No figure
-tells how fast several GPUs are.
+Every figure is of processes on the same device: it shows the device's memory, and how the driver schedules the
+processes, but no connection between devices. No figure tells how fast several GPUs are.
 
 A time is from the call until the device is done, of the slowest rank of a round. Contenders alternate in one run.
 """
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule
 from softs_fast.collectives.probe import slowest
+from softs_fast.gpu import ranks
+from softs_fast.gpu.checks.on_device import synchronize
 from softs_fast.tensors import cuda
 
-SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 26)
-RANKS = (2, 4)
-STAGING = 8 << 20
+__all__ = ["measure"]
+
+_SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 26)
+_ROUNDS, _ROUNDS_OF_LARGE = 30, 7
+_LARGE = 2 << 20
+_STAGING = 8 << 20
 # If processes share a device, kernels that wait for each other wait for the scheduler, so larger sizes make no sense.
-LARGEST_IN_KERNEL = 1 << 18
+_LARGEST_IN_KERNEL = 1 << 18
 _DEVICE = 0
+#: On the stand-in, of which no time means anything.
+_STANDIN_SIZES, _STANDIN_ROUNDS = _SIZES[:2], 2
 
 
-def measure() -> dict[str, Any]:
-    """Return medians in microseconds, by number of ranks, size and contender.
+def measure(quick: bool) -> dict[str, Any]:
+    """Return medians in microseconds, by number of ranks, size and contender, all marked "same-device".
+
+    Args:
+        quick: 2 ranks only, and not the largest size.
 
     Raises:
-        RuntimeError: there is no CUDA device, or a rank failed.
+        AssertionError: a rank failed.
     """
-    if not cuda.n_devices():
-        raise RuntimeError("no CUDA device, or no CUDA in this build")
+    sizes = _STANDIN_SIZES if cuda.is_standin else _SIZES[:-1] if quick else _SIZES
+    rows = [row for size in ((2,) if quick else (2, 4)) for row in _among(size, sizes)]
     return {
-        "name": "all_reduce",
+        "note": f"same-device: {_best(rows, sizes[0])}; {_best(rows, sizes[-1])}",
         "where": "same-device",
-        "device": _kernels.cuda_device_name(_DEVICE),
         "dtype": "float32",
-        "rows": [row for size in RANKS for row in _run(size)],
+        "rows": rows,
     }
 
 
-def _rank(rank: int, size: int, folder: str, pipe: Connection) -> None:
-    torch.set_num_threads(1)
+def _best(rows: Sequence[dict[str, Any]], n_bytes: int) -> str:
+    """Return the fastest of our variants of 2 ranks beside gloo, as text."""
+    us = {row["what"]: row["us"] for row in rows if (row["ranks"], row["bytes"]) == (2, n_bytes)}
+    ours = min(us[what] for what in us if "shot" in what)
+    gloo = next(us[what] for what in us if "gloo" in what)
+    return f"{n_bytes >> 10} KiB in {ours:.0f} us, gloo {gloo:.0f} us"
+
+
+def _among(size: int, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Measure among `size` processes."""
+    with tempfile.TemporaryDirectory(prefix="sf") as folder:
+        running = ranks.start(_rank, size, folder, sizes)
+        try:
+            rows: list[dict[str, Any]] = []
+            for _ in sizes:
+                said = running.receive(0)
+                if isinstance(said, ranks.Raised):
+                    raise AssertionError(f"rank 0: {said.trace}")
+                rows += said
+            for rank, ended in enumerate(running.results()):
+                if isinstance(ended, ranks.Raised):
+                    raise AssertionError(f"rank {rank}: {ended.trace}")
+            return rows
+        finally:
+            running.stop()
+
+
+def _rank(say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: Sequence[int]) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
 
     def joined(name: str, schedule: Schedule, in_kernel: bool = False) -> CudaStrategy:
         strategy = CudaStrategy(
-            device=_DEVICE, staging_bytes=STAGING, schedule=schedule, in_kernel=in_kernel, name=name
+            device=_DEVICE, staging_bytes=_STAGING, schedule=schedule, in_kernel=in_kernel, name=name
         )
         return strategy.init(rank, size, dist.group.WORLD)
 
     ways = {
-        "one-shot": joined("one-shot", Schedule(STAGING, STAGING)),
-        "two-shot": joined("two-shot", Schedule(0, STAGING)),
-        "one-shot, in kernel": joined("in-kernel", Schedule(STAGING, STAGING), in_kernel=True),
+        "one-shot": joined("one-shot", Schedule(_STAGING, _STAGING)),
+        "two-shot": joined("two-shot", Schedule(0, _STAGING)),
+        "one-shot, in kernel": joined("in-kernel", Schedule(_STAGING, _STAGING), in_kernel=True),
     }
-    rows = []
-    for n_bytes in SIZES:
-        contenders = _contenders(ways, n_bytes)
-        times = _alternate(ways["one-shot"], contenders, rounds=30 if n_bytes <= 1 << 20 else 7)
-        rows += [
-            {
-                "ranks": size,
-                "bytes": n_bytes,
-                "what": name,
-                "where": "same-device",
-                "us": statistics.median(own) * 1e6,
-                "us_range": [min(own) * 1e6, max(own) * 1e6],
-            }
-            for name, own in times.items()
-        ]
+    for n_bytes in sizes:
+        rounds = _STANDIN_ROUNDS if cuda.is_standin else _ROUNDS if n_bytes < _LARGE else _ROUNDS_OF_LARGE
+        times = _alternate(ways["one-shot"], _contenders(ways, n_bytes), rounds)
+        if rank == 0:
+            say([_row(size, n_bytes, name, own) for name, own in times.items()])
     for strategy in ways.values():
         strategy.close()
     dist.destroy_process_group()
-    if rank == 0:
-        pipe.send(rows)
+
+
+def _row(size: int, n_bytes: int, what: str, seconds: Sequence[float]) -> dict[str, Any]:
+    return {
+        "ranks": size,
+        "bytes": n_bytes,
+        "what": what,
+        "where": "same-device",
+        "us": statistics.median(seconds) * 1e6,
+        "us_range": [min(seconds) * 1e6, max(seconds) * 1e6],
+    }
 
 
 def _contenders(ways: dict[str, CudaStrategy], n_bytes: int) -> dict[str, Callable[[], None]]:
@@ -103,14 +132,14 @@ def _contenders(ways: dict[str, CudaStrategy], n_bytes: int) -> dict[str, Callab
         host = tensor.cpu() if tensor.is_cuda else tensor.clone()
         dist.all_reduce(host)
         tensor.copy_(host)
-        _finish()
+        synchronize(_DEVICE)
 
     def copy_of_peer() -> None:
         stream = cuda.current_stream(_DEVICE)
-        for begin in range(0, n_bytes, STAGING):
-            part = min(STAGING, n_bytes - begin)
+        for begin in range(0, n_bytes, _STAGING):
+            part = min(_STAGING, n_bytes - begin)
             _kernels.cuda_copy(tensor.data_ptr() + begin, peer, part, stream)
-        _finish()
+        synchronize(_DEVICE)
 
     def run_of(strategy: CudaStrategy) -> Callable[[], None]:
         return lambda: run(strategy)
@@ -118,14 +147,9 @@ def _contenders(ways: dict[str, CudaStrategy], n_bytes: int) -> dict[str, Callab
     found = {
         name: run_of(strategy)
         for name, strategy in ways.items()
-        if n_bytes <= (LARGEST_IN_KERNEL if "kernel" in name else 1 << 40)
+        if n_bytes <= (_LARGEST_IN_KERNEL if "kernel" in name else 1 << 40)
     }
     return found | {"gloo, by way of the host": by_gloo, "one copy of a peer's memory": copy_of_peer}
-
-
-def _finish() -> None:
-    if not cuda.is_standin:
-        torch.cuda.synchronize(_DEVICE)
 
 
 def _alternate(
@@ -141,23 +165,3 @@ def _alternate(
             if number >= 2:
                 times[name].append(time.perf_counter() - start)
     return {name: slowest(strategy._group, own) for name, own in times.items()}
-
-
-def _run(size: int) -> list[dict[str, Any]]:
-    """Measure among `size` processes."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    with tempfile.TemporaryDirectory() as folder:
-        processes = [context.Process(target=_rank, args=(rank, size, folder, there)) for rank in range(size)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        if any(process.exitcode for process in processes):
-            raise RuntimeError(f"ranks ended with {[process.exitcode for process in processes]}")
-        rows: list[dict[str, Any]] = here.recv()
-        return rows
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(), indent=1))
