@@ -152,8 +152,8 @@ def _text(version: int | None) -> str:
 def _ask_driver(found: Machine, load: Load) -> None:
     try:
         driver = load(_LIBRARY)
-    except OSError as error:
-        found.driver_error = str(error)
+    except OSError as missing:
+        found.driver_error = str(missing)
         return
     number = ctypes.c_int()
     if driver.cuDriverGetVersion(ctypes.byref(number)) == 0:

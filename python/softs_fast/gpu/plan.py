@@ -39,14 +39,14 @@ _CHECKS, _MEASURES = "softs_fast.gpu.checks", "softs_fast.gpu.measures"
 
 #: Before all others, always: without a device that can be used there are no others.
 MACHINE = Step(
-    "machine", "driver, runtime, torch and devices fit together", "softs_fast.gpu.machine:look", 60, 30
+    "machine", "driver, runtime, torch and devices fit together", "softs_fast.gpu.machine:look", 60, 25
 )
 
 STEPS = (
-    Step("facts", "what the driver does where its manual is silent", f"{_CHECKS}.facts:probe", 120, 50),
+    Step("facts", "what the driver does where its manual is silent", f"{_CHECKS}.facts:probe", 120, 40),
     Step("memory", "two processes share memory and events", f"{_CHECKS}.memory:check", 30, 10),
     Step("pack", "packing and casting kernel, bit for bit", f"{_CHECKS}.pack:check", 60, 20),
-    Step("reduce", "reduce kernel, bit for bit as the host", f"{_CHECKS}.reduce:check", 60, 15),
+    Step("reduce", "reduce kernel, bit for bit as the host", f"{_CHECKS}.reduce:check", 60, 10),
     Step(
         "all-reduce-2", "all-reduce of 2 processes on one device", f"{_CHECKS}.all_reduce:among_two", 60, 15
     ),
@@ -61,7 +61,7 @@ STEPS = (
     ),
     Step("slot-write", "rate and fixed cost of a slot", f"{_MEASURES}.slot_write:measure", 60, 20),
     Step("all-reduce-times", "times of all-reduce on one device", f"{_MEASURES}.all_reduce:measure", 120, 20),
-    Step("step-copy", "whether a step waits for its batch", f"{_MEASURES}.step_copy:measure", 60, 10, True),
+    Step("step-copy", "whether a step waits for its batch", f"{_MEASURES}.step_copy:measure", 60, 20, True),
     Step("in-kernel", "all-reduce with waits inside the kernel", f"{_CHECKS}.all_reduce:in_kernel", 60, 10),
 )
 

@@ -110,7 +110,7 @@ def run(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
                 late = [ranks.pipes.index(pipe) for pipe in waiting]
                 raise AssertionError(f"ranks {late} report nothing for {WATCHDOG_S} s")
             for pipe in ready:
-                waiting.discard(pipe)  # type: ignore[arg-type]
+                waiting.discard(pipe)
         results = ranks.results()
     finally:
         ranks.stop()

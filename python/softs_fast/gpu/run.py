@@ -61,10 +61,11 @@ def run(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
     output, output_there = context.Pipe(duplex=False)
     arguments = (step.function, quick, step.needs_gpu, limit_s, result_there, output_there)
     process = context.Process(target=step_process.main, args=arguments)
-    began = time.monotonic()
     with result, output:
         with result_there, output_there:
+            # The first one waits until the server has loaded torch, as the process that looked for devices did before.
             process.start()
+        began = time.monotonic()
         watch = _Watch(process, result, output)
         try:
             in_time = watch.follow(began + limit_s)

@@ -33,14 +33,14 @@ def check(quick: bool) -> dict[str, Any]:
     return {"note": f"{len(_VICTIMS)} of {_SIZE} ranks killed, the group rebuilt after each"}
 
 
-def check_rebuild(in_kernel: bool = False) -> None:
+def check_rebuild() -> None:
     """Kill ranks under load; check that each death is named, and that the group of the others reduces rightly.
 
     Raises:
         AssertionError: a rank that is left fails, hangs, or reduces to another result.
     """
     with tempfile.TemporaryDirectory(prefix="sf") as folder:
-        running = ranks.start(_goes_on_without, _SIZE, folder, in_kernel)
+        running = ranks.start(_goes_on_without, _SIZE, folder)
         try:
             pids = _checked(running.results())
             for victim in _VICTIMS:
@@ -64,15 +64,12 @@ def check_rebuild(in_kernel: bool = False) -> None:
             running.stop()
 
 
-def _goes_on_without(
-    say: Callable[[Any], None], rank: int, size: int, folder: str, in_kernel: bool
-) -> tuple[int, int, float]:
+def _goes_on_without(say: Callable[[Any], None], rank: int, size: int, folder: str) -> tuple[int, int, float]:
     strategy = CudaStrategy(
         device=device_of(rank),
         timeout_s=_NEVER_S,
         staging_bytes=TWO_SHOT.chunk_bytes,
         schedule=TWO_SHOT,
-        in_kernel=in_kernel,
         name="again",
     )
     strategy.init(rank, size, folder)

@@ -35,14 +35,15 @@ class Maker:
 
     def arguments(self, kind: str) -> dict[str, Any]:
         """Return what a Supplier takes for a kind of KINDS."""
-        return {
+        ways: dict[str, dict[str, Any]] = {
             "sample": {"generator_fn": self.sample, "batch_config": self.config},
             "bytes": {"generator_fn": self.encoded},
             "batch": {"batch_generator_fn": self.batch, "batch_config": self.config, "max_batch": 5},
             "batch of bytes": {"batch_generator_fn": self.batch_of_bytes},
             "fill": {"fill_fn": self.fill, "batch_config": self.config},
             "fill bytes": {"fill_fn": self.fill_bytes},
-        }[kind]
+        }
+        return ways[kind]
 
     def sample(self, product_id: str, sequence: int) -> dict[str, Any]:
         """Return one sample."""

@@ -12,7 +12,10 @@ import torch
 from softs_fast import _kernels
 from softs_fast.tensors import cuda
 
-__all__ = ["SideStream", "set_standin", "synchronize", "to_device"]
+__all__ = ["SideStream", "hold", "set_standin", "synchronize", "to_device"]
+
+#: Clock of a device, about.
+_CYCLES_PER_S = 1.7e9
 
 
 def to_device(tensor: torch.Tensor, device: int = 0) -> torch.Tensor:
@@ -27,6 +30,13 @@ def synchronize(device: int = 0) -> None:
         torch.cuda.synchronize(device)
 
 
+def hold(stream: int, seconds: float, device: int = 0) -> None:
+    """Keep a stream busy for about so long. On the stand-in: set SOFTS_STANDIN_DELAY_US before CUDA is used."""
+    if not cuda.is_standin:
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):  # type: ignore[no-untyped-call]
+            torch.cuda._sleep(int(seconds * _CYCLES_PER_S))  # type: ignore[no-untyped-call]
+
+
 def set_standin(settings: Mapping[str, str]) -> None:
     """Set what the stand-in reads from the environment; a process that has used it already is not affected."""
     os.environ.update(settings)
@@ -37,7 +47,7 @@ class SideStream:
 
     def __init__(self, device: int) -> None:
         self._standin = _kernels.CudaStream(device) if cuda.is_standin else None
-        self._torch = None if cuda.is_standin else torch.cuda.Stream(device)
+        self._torch = None if cuda.is_standin else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def __call__(self) -> Iterator[None]:

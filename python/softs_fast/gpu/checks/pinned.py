@@ -43,7 +43,7 @@ def check(quick: bool) -> dict[str, Any]:
             ) as loader:
                 batches = iter(loader)
                 for _ in range(_N_BATCHES):
-                    torch.cuda._sleep(_CYCLES)
+                    torch.cuda._sleep(_CYCLES)  # type: ignore[no-untyped-call]
                     batch = next(batches)
                     copies.append({name: one.to("cuda", non_blocking=True) for name, one in batch.items()})
                     del batch

@@ -57,7 +57,10 @@ def _row(size: int, rounds: int) -> dict[str, Any]:
     output = DeviceOutput(config, size)
     try:
         step = medium.slot_bytes(size)
-        slots = [memoryview(medium._segment.reserve(i * step, 512)) for i in range(_N_SLOTS)]
+        slots = [
+            memoryview(medium._segment.reserve(i * step, 512))  # type: ignore[arg-type]
+            for i in range(_N_SLOTS)
+        ]
         tensors = {"x": cuda.empty((_N_SLOTS, size // 4), "float32", 0)}
         arena = medium.arena
         assert arena is not None
