@@ -263,7 +263,7 @@ examples:
 Each step runs in processes of its own, within a limit. The file is written again after each step. Exit status: 0 all
 passed, 1 a step failed, 2 there is no GPU that can be used, and why.""",
     )
-    parser.add_argument("--quick", action="store_true", help="take 5 minutes at most, instead of 17")
+    parser.add_argument("--quick", action="store_true", help="take 5 minutes at most, instead of 18")
     parser.add_argument(
         "--json",
         type=Path,

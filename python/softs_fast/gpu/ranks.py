@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -96,27 +97,28 @@ def start(function: Callable[..., Any], size: int, *args: Any) -> Ranks:
 
 
 def run(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
-    """Run `function(say, rank, size, *args)` in a process per rank, and return what each returns.
+    """Run `function(say, rank, size, *args)` in a process per rank, and return what each returns; None of one that died.
 
     Raises:
         AssertionError: a rank raised, or reports nothing.
     """
     ranks = start(function, size, *args)
+    results: list[Any] = [None] * size
     try:
-        waiting = set(ranks.pipes)
+        waiting: dict[Any, int] = dict(zip(ranks.pipes, range(size), strict=True))
         while waiting:
             ready = wait(list(waiting), WATCHDOG_S)
             if not ready:
-                late = [ranks.pipes.index(pipe) for pipe in waiting]
-                raise AssertionError(f"ranks {late} report nothing for {WATCHDOG_S} s")
+                raise AssertionError(f"ranks {sorted(waiting.values())} report nothing for {WATCHDOG_S} s")
             for pipe in ready:
-                waiting.discard(pipe)
-        results = ranks.results()
+                rank = waiting.pop(pipe)
+                with suppress(EOFError):
+                    results[rank] = ranks.receive(rank)
+                # The others may wait for it in vain.
+                if isinstance(results[rank], Raised):
+                    raise AssertionError(f"rank {rank}: {results[rank].trace}")
     finally:
         ranks.stop()
-    for rank, result in enumerate(results):
-        if isinstance(result, Raised):
-            raise AssertionError(f"rank {rank}: {result.trace}")
     return results
 
 

@@ -23,6 +23,9 @@ _TAIL_BYTES = 16 << 10
 _RESULT_BYTES = 8 << 20
 #: A process that has sent its result ends within this, or is killed; one that was killed is gone within it, or is left.
 _END_S = 5.0
+#: When a step is late, its processes are asked where they are, and killed once they have written nothing for so long, or
+#: after so long; seconds.
+_SILENCE_S, _PLACES_S = 0.5, 2.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def run(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
     limit_s = step.limit(quick)
     result, result_there = context.Pipe(duplex=False)
     output, output_there = context.Pipe(duplex=False)
-    arguments = (step.function, quick, step.needs_gpu, limit_s, result_there, output_there)
+    arguments = (step.function, quick, step.needs_gpu, result_there, output_there)
     process = context.Process(target=step_process.main, args=arguments)
     with result, output:
         with result_there, output_there:
@@ -69,10 +72,14 @@ def run(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
         watch = _Watch(process, result, output)
         try:
             in_time = watch.follow(began + limit_s)
+            seconds = time.monotonic() - began
+            if not in_time:
+                _signal(_members(process.pid), step_process.TELL_PLACES)
+                watch.read_places()
         finally:
             left = _end(process)
         watch.drain()
-        outcome = _outcome(watch, process.exitcode, in_time, limit_s, time.monotonic() - began, left)
+        outcome = _outcome(watch, process.exitcode, in_time, limit_s, seconds, left)
     if not process.is_alive():
         process.close()
     return outcome
@@ -104,6 +111,12 @@ class _Watch:
                 until = time.monotonic() + _END_S
             if self._process.sentinel in ready:
                 return True
+
+    def read_places(self) -> None:
+        """Read until the processes have written nothing for a while; they may also never cease to write."""
+        give_up = time.monotonic() + _PLACES_S
+        while self._output is not None and time.monotonic() < give_up and wait([self._output], _SILENCE_S):
+            self._read()
 
     def drain(self) -> None:
         """Read the rest, once the processes have ended."""
@@ -171,14 +184,18 @@ def _end(process: Any) -> set[int]:
         if process.is_alive():
             process.kill()
         found = _members(process.pid)
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _signal(found, signal.SIGKILL)
         process.join(0.01)
         if not found and not process.is_alive():
             return set()
         if time.monotonic() > give_up:
             return found | {process.pid}
+
+
+def _signal(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _members(session: int) -> set[int]:

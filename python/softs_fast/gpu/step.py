@@ -6,27 +6,25 @@ import faulthandler
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["TELL_PLACES", "main"]
 
-#: Share of the limit after which a step that still runs writes where its threads are.
-_TELL_AT = 0.9
+#: On this signal a process of a step writes where its threads are, forks of it too.
+TELL_PLACES = signal.SIGUSR1
 
 
-def main(
-    function: str, quick: bool, needs_gpu: bool, limit_s: float, result: Connection, output: Connection
-) -> None:
+def main(function: str, quick: bool, needs_gpu: bool, result: Connection, output: Connection) -> None:
     """Run a step and send what becomes of it.
 
     Args:
         function: as `module:name`.
         quick: argument of the function.
         needs_gpu: leave the step out on the stand-in for CUDA.
-        limit_s: when the process is killed.
         result: takes one JSON object: `state` (passed, skipped or failed), `reason`, `result`.
         output: takes what the step prints.
     """
@@ -38,9 +36,8 @@ def main(
     sys.stdout = os.fdopen(1, "w", buffering=1, errors="backslashreplace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     faulthandler.enable(2)
-    faulthandler.dump_traceback_later(_TELL_AT * limit_s, file=2)
+    faulthandler.register(TELL_PLACES, 2)
     told = _run(function, quick, needs_gpu)
-    faulthandler.cancel_dump_traceback_later()
     result.send_bytes(json.dumps(told).encode())
     result.close()
 

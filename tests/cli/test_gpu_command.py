@@ -1,0 +1,55 @@
+"""`softs-fast gpu` where there is no GPU that it could use."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+
+import pytest
+from shell import Command
+
+
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(has_driver(), reason="this machine has NVIDIA's driver")
+
+
+def test_without_a_driver_it_says_so(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    status, out, errors = command.run("gpu", "--quick", "--json", str(path))
+    assert (status, out) == (2, f"wrote {path}\n")
+    assert errors.startswith("softs-fast: no driver: libcuda.so.1 cannot be loaded (")
+    assert "start the container with its devices" in errors.splitlines()[0]
+    assert "Traceback" not in errors
+    result = json.loads(path.read_text())
+    assert result["steps"] == []
+    assert [f"softs-fast: {text}" for text in result["machine"]["problems"]] == errors.splitlines()
+
+
+def test_without_a_driver_no_file_is_left_unless_it_was_named(command: Command, tmp_path: Path) -> None:
+    before = set(Path.cwd().iterdir())
+    assert command.run("gpu")[:2] == (2, "")
+    assert set(Path.cwd().iterdir()) == before
+
+
+def test_a_step_that_there_is_not_is_an_error_before_anything_runs(command: Command) -> None:
+    status, out, errors = command.run("gpu", "--only", "pack,packs")
+    assert (status, out) == (1, "")
+    assert errors.startswith('softs-fast: there is no step "packs"; need some of: facts, memory, pack, ')
+    assert errors.count("\n") == 1
+
+
+def test_help_loads_no_torch(command: Command) -> None:
+    """Nor does the process of the command itself: a driver that hangs must not hang it."""
+    text = command.run("gpu", "--help", PYTHONPROFILEIMPORTTIME="1")[2]
+    assert "softs_fast.cli.arguments" in text
+    assert "| torch\n" not in text
+    text = command.run("gpu", "--only", "pack", PYTHONPROFILEIMPORTTIME="1")[2]
+    assert "softs_fast.gpu.plan" in text
