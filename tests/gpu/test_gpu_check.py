@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from softs_fast.gpu.plan import STEPS
 from softs_fast.tensors import cuda
 
+REPOSITORY = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "softs_fast", "gpu", "--quick"]
 
 
@@ -78,3 +80,33 @@ def test_a_device_that_fails_is_told(tmp_path: Path) -> None:
     assert "cudaIpcOpenMemHandle" in memory["reason"]
     assert memory["reason"] in done.stdout
     assert "Traceback" in memory["output"]
+
+
+def test_make_gpu_builds_nothing_where_there_is_a_build(tmp_path: Path) -> None:
+    """Nor does it need a compiler, cargo, pip or an index."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "find"):
+        tool = shutil.which(name)
+        assert tool is not None
+        (tools / name).symlink_to(tool)
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("there is no make here")
+    # `make test` passes its own settings on in these.
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
+    paths = [str(REPOSITORY / "python"), environment.get("PYTHONPATH", "")]
+    environment |= {"PATH": str(tools), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(
+        [make, "gpu", f"PYTHON={sys.executable}", f"ARGS=--quick --only reduce --json {tmp_path}/a.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=REPOSITORY,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(f"{sys.executable} has softs_fast with CUDA: nothing is built\n")
+    assert json.loads((tmp_path / "a.json").read_text())["steps"][0]["state"] == "passed"

@@ -156,31 +156,31 @@ def _ask_driver(found: Machine, load: Load) -> None:
         found.driver_error = str(missing)
         return
     number = ctypes.c_int()
-    if driver.cuDriverGetVersion(ctypes.byref(number)) == 0:
+    if driver.cuDriverGetVersion(ctypes.pointer(number)) == 0:
         found.driver = number.value
     error = driver.cuInit(0)
     if error:
         found.init_error = error, _name_of(driver, error)
         return
-    if driver.cuDeviceGetCount(ctypes.byref(number)) == 0:
+    if driver.cuDeviceGetCount(ctypes.pointer(number)) == 0:
         found.devices = [_device(driver, index) for index in range(number.value)]
 
 
 def _name_of(driver: Any, error: int) -> str:
     name = ctypes.c_char_p()
-    known = driver.cuGetErrorName(error, ctypes.byref(name)) == 0 and name.value
+    known = driver.cuGetErrorName(error, ctypes.pointer(name)) == 0 and name.value
     return name.value.decode() if known and name.value else "an unknown error"
 
 
 def _device(driver: Any, index: int) -> dict[str, Any]:
     device, size, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
-    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGet(ctypes.pointer(device), index)
     driver.cuDeviceGetName(name, len(name), device)
-    driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+    driver.cuDeviceTotalMem_v2(ctypes.pointer(size), device)
     attributes = {}
     for attribute, number in _ATTRIBUTES.items():
         value = ctypes.c_int()
-        known = driver.cuDeviceGetAttribute(ctypes.byref(value), number, device) == 0
+        known = driver.cuDeviceGetAttribute(ctypes.pointer(value), number, device) == 0
         attributes[attribute] = value.value if known else None
     return {"name": name.value.decode(errors="replace"), "bytes": size.value, **attributes}
 

@@ -48,10 +48,10 @@ STEPS = (
     Step("pack", "packing and casting kernel, bit for bit", f"{_CHECKS}.pack:check", 60, 20),
     Step("reduce", "reduce kernel, bit for bit as the host", f"{_CHECKS}.reduce:check", 60, 10),
     Step(
-        "all-reduce-2", "all-reduce of 2 processes on one device", f"{_CHECKS}.all_reduce:among_two", 60, 15
+        "all-reduce-2", "all-reduce of 2 processes, bit for bit", f"{_CHECKS}.all_reduce:among_two", 60, 15
     ),
     Step(
-        "all-reduce-4", "all-reduce of 4 processes on one device", f"{_CHECKS}.all_reduce:among_four", 60, 20
+        "all-reduce-4", "all-reduce of 4 processes, bit for bit", f"{_CHECKS}.all_reduce:among_four", 60, 20
     ),
     Step("medium", "samples of another process on the device", f"{_CHECKS}.medium:check", 60, 20),
     Step("pinned", "copies of batches that were dropped are whole", f"{_CHECKS}.pinned:check", 60, 15, True),

@@ -22,8 +22,8 @@ FIT = Machine(
 
 
 def put(reference: Any, value: int) -> int:
-    """Write to what `ctypes.byref` refers to."""
-    reference._obj.value = value
+    """Write to what a pointer refers to."""
+    reference.contents.value = value
     return 0
 
 
@@ -42,7 +42,7 @@ class Driver:
     def cuGetErrorName(self, error: int, name: Any) -> int:
         if error != 100:
             return 1
-        name._obj.value = b"CUDA_ERROR_NO_DEVICE"
+        name.contents.value = b"CUDA_ERROR_NO_DEVICE"
         return 0
 
     def cuDeviceGetCount(self, number: Any) -> int:

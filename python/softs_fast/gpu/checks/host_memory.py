@@ -68,7 +68,7 @@ def waiter(talk: Talk) -> None:
         driver = ctypes.CDLL("libcuda.so.1")
         address = ctypes.c_uint64()
         status = driver.cuMemHostGetDevicePointer_v2(
-            ctypes.byref(address), ctypes.c_void_p(words.ctypes.data), 0
+            ctypes.pointer(address), ctypes.c_void_p(words.ctypes.data), 0
         )
         talk.say({"cuMemHostGetDevicePointer": status})
         talk.say({"the device's address is the host's": address.value == words.ctypes.data})
