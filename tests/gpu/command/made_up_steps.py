@@ -47,6 +47,10 @@ def hangs_and_ignores_signals(quick: bool) -> None:
     time.sleep(FOR_EVER_S)
 
 
+def passes_late(quick: bool) -> None:
+    time.sleep(10)
+
+
 def prints_megabytes(quick: bool) -> None:
     for _ in range(64):
         os.write(1, b"x" * (1 << 20))

@@ -37,6 +37,10 @@ def test_a_step_that_loads_everything_anew() -> None:
     assert run(step, quick=False, start_method="spawn").result["quick"] is False
 
 
+def test_a_step_does_not_pass_after_its_limit() -> None:
+    assert outcome_of("passes_late", limit_s=0.5).state == "timed out"
+
+
 def test_the_limits_are_those_of_the_plan() -> None:
     step = Step("hangs", "", "made_up_steps:hangs_and_ignores_signals", 1.0, 0.5)
     assert [run(step, quick).reason for quick in (True, False)] == [
