@@ -25,7 +25,7 @@ from .on_device import hold, set_standin
 __all__ = ["probe"]
 
 #: A process that says nothing for so long hangs, seconds.
-_SILENCE_S = 6.0
+_SILENCE_S = 8.0
 #: How long a stream is held that is to be done in the end, and one that is not; seconds.
 _HELD_S, _NEVER_S = 0.5, 600.0
 #: Small enough that a driver puts several allocations into one piece of memory.
