@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from descriptors import of_driver
 from hypothesis import HealthCheck, settings
 from process import Process, Zygote
 from segments import owner_of
@@ -161,6 +162,7 @@ def _belongings() -> set[str]:
 
 def _left_over(before: set[str]) -> set[str]:
     left = _belongings() - before
+    left -= of_driver(before, left)
     return {item for item in left if not (item.startswith("segment ") and _is_foreign(item.split()[1]))}
 
 

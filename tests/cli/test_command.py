@@ -13,7 +13,7 @@ from shell import WATCHDOG_S, Command
 import softs_fast
 from softs_fast.cli import main
 
-COMMANDS = ["broker", "worker", "run", "stats", "top", "bench"]
+COMMANDS = ["broker", "worker", "run", "stats", "top", "bench", "gpu"]
 
 
 def test_version_and_help(command: Command) -> None:

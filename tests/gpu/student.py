@@ -7,9 +7,8 @@ import logging
 import sys
 from typing import Any
 
-from cuda_samples import CONFIGS, check
-
 from softs_fast import CudaIpcMedium, SoftDataLoader, _kernels
+from softs_fast.gpu.checks.samples import CONFIGS, check
 
 
 def say(**event: Any) -> None:

@@ -9,10 +9,10 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from devices import to_device
 from torch.nn.parallel import DistributedDataParallel
 
 from softs_fast.collectives import CudaStrategy, DDPState, Schedule, ddp_hook
+from softs_fast.gpu.checks.on_device import to_device
 from softs_fast.tensors import cuda
 
 SCHEDULE = Schedule(1 << 12, 1 << 20)

@@ -11,13 +11,14 @@ from unittest import mock
 import pytest
 import ranks
 import torch
-from devices import Hold, SideStream, set_standin, synchronize, to_device
+from side_streams import Hold, SideStream
 
 from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule
 from softs_fast.collectives.cuda.signals import Events, Words
 from softs_fast.collectives.cuda.strategy import logger
 from softs_fast.errors import PeerLost
+from softs_fast.gpu.checks.on_device import set_standin, synchronize, to_device
 from softs_fast.tensors import cuda
 
 # Long enough that a rank that ends by it, and not because the kernel reported a death, fails its test by the watchdog.

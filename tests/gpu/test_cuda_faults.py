@@ -12,12 +12,14 @@ from unittest import mock
 import pytest
 import ranks
 import torch
-from devices import SideStream, set_standin, to_device
+from side_streams import SideStream
 
 from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule, ShmStrategy
 from softs_fast.collectives.cuda.arena import _checked_card
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.gpu.checks import deaths
+from softs_fast.gpu.checks.on_device import set_standin, to_device
 from softs_fast.tensors import cuda
 
 # Long enough that a rank that ends by it, and not because the kernel reported a death, fails its test by the watchdog.
@@ -168,39 +170,8 @@ def test_a_kernel_that_waits_in_vain_ends_and_names_the_rank(tmp_path: Path) -> 
         assert "waited 0.5 s inside a kernel: rank 1 (process" in text
 
 
-def goes_on_without(say: Say, rank: int, size: int, folder: str, in_kernel: bool) -> tuple[int, int, float]:
-    strategy = joined(rank, size, folder, in_kernel=in_kernel, name="again")
-    tensor = zeros(strategy)
-    say(os.getpid())
-    for lost in range(2):
-        with pytest.raises(PeerLost):
-            _reduce_for_ever(strategy, tensor)
-        strategy.rebuild()
-        say(f"rebuilt {lost}")
-    tensor.fill_(float(rank))
-    if not cuda.is_standin:
-        torch.cuda.synchronize()
-    strategy.all_reduce(tensor)
-    strategy.barrier()
-    result = float(tensor[0])
-    size = strategy.size
-    rank = strategy.rank
-    strategy.close()
-    return rank, size, result
-
-
-def test_a_group_is_rebuilt_of_the_ranks_that_are_left_and_again(tmp_path: Path) -> None:
-    running = ranks.start(goes_on_without, 4, str(tmp_path), False)
-    try:
-        pids = running.results()
-        os.kill(pids[0], signal.SIGKILL)
-        running.results()
-        os.kill(pids[2], signal.SIGKILL)
-        running.results()
-        told = running.results()
-    finally:
-        running.stop()
-    assert told == [None, (0, 2, 4.0), None, (1, 2, 4.0)]
+def test_a_group_is_rebuilt_of_the_ranks_that_are_left_and_again() -> None:
+    deaths.check_rebuild()
 
 
 def leaves_early(say: Say, rank: int, size: int, folder: str) -> str:

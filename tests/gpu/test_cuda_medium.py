@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from cuda_market import CudaMarket, serve
-from cuda_samples import CONFIGS, EVERY, LARGE, batch, check, sample
-from devices import to_device
 
 from softs_fast import (
     BatchConfig,
@@ -28,10 +26,12 @@ from softs_fast import (
     TensorSpec,
     _kernels,
 )
+from softs_fast.gpu.checks.maker import KINDS
+from softs_fast.gpu.checks.on_device import to_device
+from softs_fast.gpu.checks.samples import CONFIGS, EVERY, LARGE, batch, check, sample
 from softs_fast.tensors import cuda
 
 B = 4
-KINDS = ["sample", "bytes", "batch", "batch of bytes", "fill", "fill bytes"]
 
 Loaders = Callable[..., SoftDataLoader]
 

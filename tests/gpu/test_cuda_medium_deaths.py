@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from cuda_market import CudaMarket, serve
-from cuda_samples import LARGE, check, sample
 
 from softs_fast import Client, CudaIpcMedium, PeerLost, SampleTimeout, SoftDataLoader
+from softs_fast.gpu.checks.samples import LARGE, check, sample
 from softs_fast.market.mediums.cuda.slot_ticket import PATTERN_BYTES
 from softs_fast.tensors import cuda
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from cuda_market import CudaMarket, serve
-from cuda_samples import CONFIGS, EVERY, check
 from process import Process
 
 from softs_fast import (
@@ -26,6 +25,7 @@ from softs_fast import (
     _core,
     _kernels,
 )
+from softs_fast.gpu.checks.samples import CONFIGS, EVERY, check
 from softs_fast.market.mediums.cuda.peer_process import this_process
 from softs_fast.market.mediums.cuda.slot_ticket import RECEIPT_AT, Place, Receipt, Ticket
 from softs_fast.market.mediums.cuda.writers import Writers

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import ranks
 import torch
-from devices import SideStream, set_standin, to_device
+from side_streams import SideStream
 
 from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule
 from softs_fast.collectives.cuda.steps import Steps
 from softs_fast.errors import ConfigError
+from softs_fast.gpu.checks.on_device import set_standin, to_device
 from softs_fast.tensors import cuda
 
 STAGING = 1 << 20
@@ -111,7 +112,7 @@ def test_many_epochs_in_one_kernel_each(tmp_path: Path, schedule: Schedule) -> N
 def test_tens_of_thousands_of_epochs(
     tmp_path: Path, in_kernel: bool, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "WATCHDOG_S", 250.0)
+    monkeypatch.setattr("softs_fast.gpu.ranks.WATCHDOG_S", 250.0)
     told = ranks.run(many_epochs, 3, str(tmp_path), TWO_SHOT, in_kernel, 400, 0, rounds)
     assert told == [[]] * 3
 

@@ -1,24 +1,17 @@
 """Memory, events and streams that processes share."""
 
 import gc
-import multiprocessing
 import os
 import subprocess
 import sys
 import weakref
-from multiprocessing.connection import Connection
 
 import pytest
 import torch
-from devices import to_device
 
 from softs_fast import _kernels
+from softs_fast.gpu.checks import memory as memory_of_processes
 from softs_fast.tensors import cuda
-
-WATCHDOG_S = 40.0
-N = 1000
-
-_context = multiprocessing.get_context("spawn")
 
 
 class _Keep:
@@ -29,54 +22,8 @@ def over(memory: object, address: int, n: int, dtype: str = "int64") -> torch.Te
     return cuda.tensor_over(address, dtype, [n], [1], 0, memory)
 
 
-def peer(pipe: Connection, memory_handle: bytes, filled: bytes, drained: bytes) -> None:
-    """Copy 1, 2, ... to the memory of another process, each once the one before was taken."""
-    memory = _kernels.CudaMapping(memory_handle, 0)
-    events = _kernels.CudaEvent.open(filled, 0), _kernels.CudaEvent.open(drained, 0)
-    stream = _kernels.CudaStream(0)
-    for i in range(1, pipe.recv() + 1):
-        source = to_device(torch.full((N,), i))
-        torch.cuda.synchronize() if not cuda.is_standin else None
-        events[1].wait(stream.handle)
-        _kernels.cuda_copy(memory.address, source.data_ptr(), source.nbytes, stream.handle)
-        events[0].record(stream.handle)
-        pipe.send(i)
-        assert pipe.recv() == i
-        stream.synchronize()
-    stream.close()
-    memory.close()
-
-
 def test_memory_and_events_of_another_process() -> None:
-    """What is copied after the event `filled` is always what the peer wrote, and never overwritten before `drained`."""
-    memory = _kernels.CudaMemory(8 * N, 0)
-    slot = over(memory, memory.address, N)
-    assert not slot.any()
-    filled, drained = _kernels.CudaEvent(0), _kernels.CudaEvent(0)
-    here, there = _context.Pipe()
-    process = _context.Process(
-        target=peer, args=(there, memory.handle, filled.handle, drained.handle), daemon=True
-    )
-    process.start()
-    try:
-        here.send(20)
-        stream = _kernels.CudaStream(0)
-        taken = to_device(torch.zeros(N, dtype=torch.int64))
-        for i in range(1, 21):
-            assert here.poll(WATCHDOG_S)
-            assert here.recv() == i
-            filled.wait(stream.handle)
-            _kernels.cuda_copy(taken.data_ptr(), memory.address, memory.n_bytes, stream.handle)
-            drained.record(stream.handle)
-            here.send(i)
-            drained.synchronize()
-            assert drained.is_done()
-            assert (taken == i).all()
-        process.join(WATCHDOG_S)
-        assert process.exitcode == 0
-    finally:
-        process.kill()
-        process.join()
+    memory_of_processes.check()
 
 
 def test_own_memory_and_nonsense_cannot_be_opened() -> None:

@@ -18,7 +18,6 @@ CROSS_CUTTING = {
     "docs",
     "examples",
     "faults",
-    "gpu",
     "interop",
     "kernels",
     "packaging",
@@ -29,6 +28,8 @@ CROSS_CUTTING = {
 ELSEWHERE = {
     "collectives/cuda": "gpu",
     "collectives/host": "collectives",
+    "gpu/checks": "gpu",
+    "gpu/measures": "gpu",
     "market/mediums/cuda": "gpu",
 }
 

@@ -1,4 +1,4 @@
-"""The command ``softs-fast``: runs a broker, shows a market, measures this machine."""
+"""The command ``softs-fast``: runs a broker, shows a market, measures this machine, checks its GPU."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0 done (for broker, top and ``stats --watch`` also when SIGINT, SIGTERM or SIGHUP ended them),
-        1 failed, 129, 130 and 143 ended by SIGHUP, SIGINT or SIGTERM before it was done, 141 the reader of the output
-        has closed it.
+        1 failed, 2 there is no GPU that ``gpu`` could check, 129, 130 and 143 ended by SIGHUP, SIGINT or SIGTERM before
+        it was done, 141 the reader of the output has closed it.
 
     Raises:
-        SystemExit: the arguments are wrong (status 2), or were ``--help`` or ``--version`` (status 0).
+        SystemExit: the arguments are wrong (status 2), or a command chose the status, or they were ``--help`` or ``--version`` (status 0).
     """
     if sys.stdout is None:
         text = "standard output is closed; if it is not needed, redirect it to /dev/null"

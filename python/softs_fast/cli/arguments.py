@@ -6,6 +6,7 @@ import argparse
 import importlib
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from .._core import __version__
 from ..market import EndpointConfig
@@ -45,6 +46,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_stats(add_parser)
     _add_top(add_parser)
     _add_bench(add_parser)
+    _add_gpu(add_parser)
     arguments = parser.parse_args(argv)
     arguments.endless = arguments.is_endless(arguments)
     return arguments
@@ -248,6 +250,32 @@ examples:
     parser.set_defaults(run=_loaded("bench"), is_endless=lambda arguments: False)
 
 
+def _add_gpu(add_parser: _AddParser) -> None:
+    parser = _command(
+        add_parser,
+        "gpu",
+        "check and measure the CUDA side on this machine's GPU",
+        """\
+examples:
+  softs-fast gpu --quick
+  softs-fast gpu --json results/ --only deaths,slot-write
+
+Each step runs in processes of its own, within a limit. The file is written again after each step. Exit status: 0 all
+passed, 1 a step failed, 2 there is no GPU that can be used, and why.""",
+    )
+    parser.add_argument("--quick", action="store_true", help="take 5 minutes at most, instead of 18")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="where the result goes; in a folder, gpu-DEVICE.json (default: softs-fast-gpu.json)",
+    )
+    parser.add_argument(
+        "--only", type=_names, metavar="STEP,STEP", help="run these steps, by the names that the table shows"
+    )
+    parser.set_defaults(run=_loaded("gpu"), is_endless=lambda arguments: False)
+
+
 def _command(add_parser: _AddParser, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
     return add_parser(
         name,
@@ -285,6 +313,10 @@ def _devices(text: str) -> list[int]:
     if min(devices) < 0:
         raise argparse.ArgumentTypeError(f"{text} has a number below 0")
     return devices
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
 
 
 def _size(text: str) -> int:

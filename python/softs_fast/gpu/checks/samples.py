@@ -1,10 +1,14 @@
-"""Samples that hold their own number in every bit; the same in teachers and tests."""
+"""Samples that hold their own number in every bit; the same in teachers and students."""
 
 from __future__ import annotations
 
 import torch
 
-from softs_fast import BatchConfig, TensorSpec
+from softs_fast.configs import BatchConfig, TensorSpec
+
+from .expect import expect
+
+__all__ = ["CONFIGS", "EVERY", "LARGE", "UNALIGNED", "batch", "check", "sample"]
 
 #: Of each kind one, at places of every alignment.
 EVERY = BatchConfig(
@@ -39,7 +43,7 @@ CONFIGS = {"every": EVERY, "unaligned": UNALIGNED, "large": LARGE}
 
 
 def sample(config: BatchConfig, number: int, *, wide: bool = False) -> dict[str, torch.Tensor]:
-    """The sample of that number; `wide`: floats in a dtype from which they are to be cast."""
+    """Return the sample of that number; `wide`: floats in a dtype from which they are to be cast."""
     random = torch.Generator().manual_seed(number)
     tensors = {}
     for spec in config.specs:
@@ -59,7 +63,7 @@ def sample(config: BatchConfig, number: int, *, wide: bool = False) -> dict[str,
 
 
 def batch(config: BatchConfig, numbers: list[int], *, wide: bool = False) -> dict[str, torch.Tensor]:
-    """The samples of these numbers, stacked."""
+    """Return the samples of these numbers, stacked."""
     samples = [sample(config, number, wide=wide) for number in numbers]
     return {
         spec.name: torch.stack([_bits(one[spec.name]) for one in samples]).view(samples[0][spec.name].dtype)
@@ -68,20 +72,22 @@ def batch(config: BatchConfig, numbers: list[int], *, wide: bool = False) -> dic
 
 
 def check(config: BatchConfig, got: dict[str, torch.Tensor], numbers: list[int]) -> None:
-    """A batch is that of these numbers, bit by bit."""
+    """Raises CheckFailed if a batch is not that of these numbers, bit by bit."""
     wanted = batch(config, numbers)
-    assert list(got) == list(wanted)
+    expect(list(got) == list(wanted), f"a batch of {list(got)}; need {list(wanted)}")
     for name, tensor in wanted.items():
-        assert got[name].dtype == tensor.dtype, name
-        assert got[name].shape == tensor.shape, name
-        assert torch.equal(_bits(got[name].cpu()), _bits(tensor)), f"{name} of {numbers}"
+        have, need = (f"{one.dtype} {list(one.shape)}" for one in (got[name], tensor))
+        expect(have == need, f"{name} is {have}; need {need}")
+        expect(
+            torch.equal(_bits(got[name].cpu()), _bits(tensor)), f"{name} of samples {numbers} has other bits"
+        )
 
 
 def _narrowed(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """As the kernel does it: to 16 bits by float32."""
+    """Return what the kernel makes of them: to 16 bits by float32."""
     return (values.float() if dtype.itemsize == 2 else values).to(dtype)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of items that torch can stack and compare."""
+    """Return a tensor of items that torch can stack and compare."""
     return tensor.contiguous().view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor

@@ -1,8 +1,7 @@
-"""Tensors on whatever the tests run on: a GPU, or the stand-in for one."""
+"""Streams that tests choose and hold up: on a GPU those of torch, on the stand-in those that softs_fast takes for torch's."""
 
 import mmap
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
@@ -10,17 +9,6 @@ import torch
 
 from softs_fast import _kernels
 from softs_fast.tensors import cuda
-
-
-def to_device(tensor: torch.Tensor, device: int = 0) -> torch.Tensor:
-    """A contiguous copy on a device."""
-    name = str(tensor.dtype).removeprefix("torch.")
-    return cuda.empty(tensor.shape, name, device).copy_(tensor)
-
-
-def set_standin(settings: Mapping[str, str]) -> None:
-    """Set what the stand-in reads from the environment; a process that has used it already is not affected."""
-    os.environ.update(settings)
 
 
 class SideStream:
@@ -52,12 +40,3 @@ class Hold:
     def release(self) -> None:
         """Let the stream go on."""
         self._page[0] = 1
-
-
-def synchronize(device: int) -> None:
-    """Wait for all work of this process on a device."""
-    if cuda.is_standin:
-        # The stand-in frees memory when all streams are done, as CUDA does.
-        _kernels.CudaMemory(1, device).close()
-    else:
-        torch.cuda.synchronize(device)

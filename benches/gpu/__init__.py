@@ -1,1 +1,0 @@
-"""Benches of the CUDA side; each has `measure() -> dict`, and runs alone."""

@@ -1,0 +1,1 @@
+"""Checks of correctness on CUDA devices; the tests call them too. Each raises CheckFailed, or the error that it met."""

@@ -1,0 +1,1 @@
+"""Measurements on CUDA devices."""

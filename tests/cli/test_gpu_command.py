@@ -1,0 +1,60 @@
+"""`softs-fast gpu` where there is no GPU that it could use."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+from pathlib import Path
+
+import pytest
+from shell import Command
+
+
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(has_driver(), reason="this machine has NVIDIA's driver")
+
+
+def test_without_a_driver_it_says_so(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    status, out, errors = command.run("gpu", "--quick", "--json", str(path))
+    assert (status, out) == (2, f"wrote {path}\n")
+    assert errors.startswith("softs-fast: no driver: libcuda.so.1 cannot be loaded (")
+    assert "start the container with its devices" in errors.splitlines()[0]
+    assert "Traceback" not in errors
+    result = json.loads(path.read_text())
+    assert result["steps"] == []
+    assert [f"softs-fast: {text}" for text in result["machine"]["problems"]] == errors.splitlines()
+
+
+def test_without_a_driver_no_file_is_left_unless_it_was_named(command: Command, tmp_path: Path) -> None:
+    before = set(Path.cwd().iterdir())
+    assert command.run("gpu")[:2] == (2, "")
+    assert set(Path.cwd().iterdir()) == before
+
+
+def test_a_step_that_there_is_not_is_an_error_before_anything_runs(command: Command) -> None:
+    status, out, errors = command.run("gpu", "--only", "pack,packs")
+    assert (status, out) == (1, "")
+    assert errors.startswith('softs-fast: there is no step "packs"; need some of: facts, memory, pack, ')
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"), [(["--help"], "softs_fast.cli"), ([], "softs_fast.gpu.run")]
+)
+def test_the_process_of_the_command_loads_no_torch(
+    command: Command, arguments: list[str], module: str
+) -> None:
+    """It starts at once, and a driver that hangs does not hang it."""
+    text = command.run("gpu", *arguments, PYTHONPROFILEIMPORTTIME="1")[2]
+    loaded = re.findall(r"^import time: .*\|\s+(\S+)$", text, flags=re.MULTILINE)
+    assert module in loaded
+    assert "torch" not in loaded
