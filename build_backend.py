@@ -63,11 +63,21 @@ def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     """Build a wheel, with a C++ module that was compiled for it alone."""
+    with tempfile.TemporaryDirectory(prefix="softs-kernels-") as folder:
+        return build_wheel_in(Path(folder), wheel_directory, config_settings, metadata_directory)
+
+
+def build_wheel_in(
+    folder: Path,
+    wheel_directory: str,
+    config_settings: Settings = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """Build a wheel; what other interpreters have left in `folder` and does not depend on them is not compiled again."""
     # maturin takes along every _kernels*.so that it finds.
     for stale in PACKAGE.glob("_kernels*.so"):
         stale.unlink()
-    with tempfile.TemporaryDirectory(prefix="softs-kernels-") as folder:
-        build_kernels(Path(folder))
+    build_kernels(folder)
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 

@@ -56,7 +56,9 @@ def chosen_interpreters() -> list[Interpreter]:
             say(f"no wheel for {interpreter.path}: {reason}")
     chosen = choose(found)
     if not chosen:
-        raise SystemExit("no fit Python on PATH or among pyenv's versions: need CPython 3.11 to 3.14 with Python.h")
+        raise SystemExit(
+            "no fit Python on PATH or among pyenv's versions: need CPython 3.11 to 3.14 with Python.h"
+        )
     return chosen
 
 
@@ -73,25 +75,26 @@ def build(chosen: Sequence[Interpreter], work: Path) -> list[Path]:
     variables = plan.environment(os.environ, tools, tree, compiler, headers, epoch)
 
     say("making the sdist")
-    sdist = call_backend(Path(sys.executable), "build_sdist", fresh, REPOSITORY, variables)
+    sdist = call_backend(Path(sys.executable), f"build_sdist({str(fresh)!r})", fresh, REPOSITORY, variables)
     shutil.unpack_archive(sdist, work / "unpacked")
     (unpacked,) = (work / "unpacked").iterdir()
     unpacked.rename(tree)
     files = [sdist]
     for interpreter in chosen:
         say(f"building for {interpreter.tag} with {interpreter.path}")
-        files.append(call_backend(interpreter.path, "build_wheel", fresh, tree, variables))
+        call = f"build_wheel_in(pathlib.Path({str(work / 'kernels')!r}), {str(fresh)!r})"
+        files.append(call_backend(interpreter.path, call, fresh, tree, variables))
     return files
 
 
-def call_backend(python: Path, hook: str, folder: Path, tree: Path, variables: dict[str, str]) -> Path:
-    """Run a hook of `build_backend.py`; returns the file that it made.
+def call_backend(python: Path, call: str, folder: Path, tree: Path, variables: dict[str, str]) -> Path:
+    """Call a function of `build_backend.py` of a tree; returns the file that it makes in a folder.
 
     Raises:
         SystemExit: it failed; the message has all that it printed.
     """
     before = set(folder.iterdir())
-    program = f"import build_backend; build_backend.{hook}({str(folder)!r})"
+    program = f"import build_backend, pathlib; build_backend.{call}"
     smoke.run(python, "-c", program, env=variables, cwd=tree)
     (made,) = set(folder.iterdir()) - before
     return made
@@ -101,7 +104,9 @@ def describe(file: Path) -> plan.File:
     """Return what is known of a file; auditwheel is asked about wheels."""
     platform = ""
     if file.suffix == ".whl":
-        platform = json.loads(smoke.run(sys.executable, "-m", "auditwheel", "show", "--json", file))["overall_tag"]
+        platform = json.loads(smoke.run(sys.executable, "-m", "auditwheel", "show", "--json", file))[
+            "overall_tag"
+        ]
     data = file.read_bytes()
     return plan.File(file.name, len(data), hashlib.sha256(data).hexdigest(), platform)
 

@@ -15,6 +15,7 @@ LOWEST, HIGHEST = (3, 11), (3, 14)
 _PROBE = """
 import json, pathlib, platform, sys, sysconfig
 print(json.dumps({
+    "path": sys.executable,
     "implementation": sys.implementation.name,
     "version": sys.version_info[:3],
     "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
@@ -51,13 +52,14 @@ def find() -> list[Interpreter]:
 
 
 def probe(path: Path) -> Interpreter | None:
-    """Return what an interpreter says of itself; nothing where it does not run, as a shim of pyenv that is off."""
+    """Return what an interpreter says of itself; nothing where it does not run, as a shim of pyenv without a version."""
     command = [path, "-I", "-c", _PROBE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None
     said = json.loads(done.stdout)
-    return Interpreter(path, **(said | {"version": tuple(said["version"])}))
+    # A shim of pyenv starts another file, which is the one to build with.
+    return Interpreter(**(said | {"path": Path(said["path"]), "version": tuple(said["version"])}))
 
 
 def choose(found: Sequence[Interpreter]) -> list[Interpreter]:
@@ -87,8 +89,7 @@ def unfit(interpreter: Interpreter) -> str | None:
 def _newest_first(versions: Iterable[Path]) -> list[Path]:
     """Return the folders of programs of pyenv's versions."""
     return [
-        folder / "bin"
-        for folder in sorted(versions, key=lambda folder: _numbers(folder.name), reverse=True)
+        folder / "bin" for folder in sorted(versions, key=lambda folder: _numbers(folder.name), reverse=True)
     ]
 
 

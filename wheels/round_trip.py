@@ -37,6 +37,7 @@ assert bytes(sample) == b"teacher-7".ljust(64, b"."), sample
 assert not segment.exists(), segment
 
 import numpy as np  # noqa: E402
+
 from softs_fast.kernels import build_info, reduce  # noqa: E402
 
 total = np.zeros(100, np.float32)
