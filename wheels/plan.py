@@ -60,7 +60,9 @@ def environment(
         headers: the folder `headers`.
         epoch: seconds since 1970, of all files in the wheel.
     """
-    return dict(base) | {
+    # Of the environment that the Makefile names for clippy and rustdoc.
+    kept = {name: value for name, value in base.items() if name != "PYO3_PYTHON"}
+    return kept | {
         "CARGO_TARGET_DIR": str(tree.parent / "cargo"),
         "CARGO_ZIGBUILD_ZIG_PATH": str(tools.zig),
         "CUDAHOSTCXX": str(compiler),
