@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sys
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -55,24 +56,29 @@ def test_others_get_none_and_the_reason_is_said(changes: dict[str, object], reas
 def test_interpreters_are_found_on_the_path_and_among_versions_of_pyenv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    major, minor = sys.version_info[:2]
-    name = f"python{major}.{minor}"
-    for folder in ("shims", "versions/3.9.1/bin", "versions/3.20.1/bin"):
-        (tmp_path / folder).mkdir(parents=True)
-    broken = tmp_path / "shims" / name
-    broken.write_text("#!/bin/sh\nexit 127\n")
-    broken.chmod(0o755)
-    for version in ("3.9.1", "3.20.1"):
-        script = tmp_path / "versions" / version / "bin" / name
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-        script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "shims"))
+    def put(folder: str, *lines: str) -> Path:
+        program = tmp_path / folder / "python3.12"
+        program.parent.mkdir(parents=True)
+        program.write_text("\n".join(["#!/bin/sh", *lines]))
+        program.chmod(0o755)
+        return program
+
+    broken = put("shims", "exit 127")
+    for version in ("3.12.9", "3.12.10"):
+        said = asdict(FIT) | {"path": f"/{version}", "version": [*map(int, version.split("."))]}
+        put(f"versions/{version}/bin", f"echo '{json.dumps(said)}'")
+    monkeypatch.setenv("PATH", str(broken.parent))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert [str(interpreter.path) for interpreter in find()] == ["/3.12.10", "/3.12.9"]
+    assert probe(broken) is None
+
+
+def test_an_interpreter_says_what_it_is() -> None:
     here = probe(Path(sys.executable))
     assert here is not None
-    assert find() == [here, here]
+    assert here.path == Path(sys.executable)
     assert here.version == sys.version_info[:3]
-    assert probe(broken) is None
+    assert here.implementation == sys.implementation.name
 
 
 def test_versions_are_those_of_the_package() -> None:
@@ -98,7 +104,13 @@ def test_architectures_are_those_of_cmake() -> None:
 
 
 def test_a_build_takes_its_compilers_from_the_packages_and_hides_its_folder() -> None:
-    base = {"PATH": "/usr/bin", "CXX": "g++", "RUSTFLAGS": "-Ctarget-cpu=native", "HOME": "/home/a"}
+    base = {
+        "PATH": "/usr/bin",
+        "CXX": "g++",
+        "RUSTFLAGS": "-Copt-level=1",
+        "HOME": "/home/a",
+        "PYO3_PYTHON": "/b",
+    }
     tree = Path("/work/tree")
     found = plan.environment(base, TOOLS, tree, Path("/work/zig-c++"), Path("/work/headers"), epoch=7)
     assert found["CXX"] == found["CUDAHOSTCXX"] == "/work/zig-c++"
@@ -109,6 +121,7 @@ def test_a_build_takes_its_compilers_from_the_packages_and_hides_its_folder() ->
     assert "-ffile-prefix-map=/work/tree=." in found["CXXFLAGS"].split()
     assert "--zig --compatibility manylinux_2_28 " in found["MATURIN_PEP517_ARGS"]
     assert found["HOME"] == "/home/a"
+    assert "PYO3_PYTHON" not in found
     script = plan.compiler_script(TOOLS)
     assert script.startswith("#!/bin/sh\n")
     assert '"/tools/packages/ziglang/zig" c++ -target x86_64-linux-gnu.2.28 "$@"' in script
@@ -169,6 +182,8 @@ def test_a_workplace_is_of_one_process(tmp_path: Path) -> None:
 def test_a_workplace_is_no_link(tmp_path: Path) -> None:
     path = tmp_path / "work"
     (tmp_path / "of a user").mkdir()
+    (tmp_path / "of a user" / "file").write_text("")
     path.symlink_to(tmp_path / "of a user")
     with pytest.raises(OSError, match="work"), workplace(path):
         pass
+    assert (tmp_path / "of a user" / "file").exists()
