@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint setup bench stress fuzz gpu gpu-build gpu-tests clean
+.PHONY: help demo test lint setup bench stress fuzz gpu gpu-build gpu-tests wheels clean
 
 # The first of these that is fit to use; `make PYTHON=/path/to/python3.12` overrides.
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
@@ -97,6 +97,10 @@ gpu-build: $(VENV)/.installed-dev
 fuzz: ## random bytes and random schedules against the protocol; SECONDS=600
 	cargo run -p softs-proto --release --example fuzz -- --seconds $(SECONDS)
 
+wheels: .venv-wheels/.installed ## the files of a release, into dist: an sdist, and a wheel for each Python 3.11 to 3.14 of this machine
+	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.88 or newer (rustup, or the package cargo)' >&2; exit 1; }
+	.venv-wheels/bin/python -m wheels $(ARGS)
+
 clean: ## remove everything that was built; .venv stays, its packages are large
 	rm -rf target dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 	rm -f $(VENV)/.installed-* .venv*/.installed-* python/softs_fast/_core*.so python/softs_fast/_kernels*.so
@@ -116,6 +120,12 @@ $(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATI
 	@# of the benches.
 	@if [ $* = dev ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python softs==0.1.2; fi
 	@if [ $* = dev ] && [ ! -d $(VENV)/peers/softs-0.1.0 ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python --target $(VENV)/peers/softs-0.1.0 softs==0.1.0; fi
+	@touch $@
+
+# Compilers and build tools of exact versions, apart from those that tests and bench are built with.
+.venv-wheels/.installed: wheels/requirements.txt
+	@$(MAKE) --no-print-directory VENV=.venv-wheels .venv-wheels/bin/python
+	.venv-wheels/bin/python -m pip install --quiet --requirement $<
 	@touch $@
 
 $(VENV)/bin/python:

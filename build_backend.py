@@ -11,6 +11,7 @@ Environment variables:
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import importlib.util
 import os
@@ -18,13 +19,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import maturin
-from maturin import build_sdist, get_requires_for_build_sdist, prepare_metadata_for_build_wheel
+from maturin import get_requires_for_build_sdist, prepare_metadata_for_build_wheel
 
 __all__ = [
     "build_editable",
@@ -61,11 +63,21 @@ def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     """Build a wheel, with a C++ module that was compiled for it alone."""
+    with tempfile.TemporaryDirectory(prefix="softs-kernels-") as folder:
+        return build_wheel_in(Path(folder), wheel_directory, config_settings, metadata_directory)
+
+
+def build_wheel_in(
+    folder: Path,
+    wheel_directory: str,
+    config_settings: Settings = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """Build a wheel; what other interpreters have left in `folder` and does not depend on them is not compiled again."""
     # maturin takes along every _kernels*.so that it finds.
     for stale in PACKAGE.glob("_kernels*.so"):
         stale.unlink()
-    with tempfile.TemporaryDirectory(prefix="softs-kernels-") as folder:
-        build_kernels(Path(folder))
+    build_kernels(folder)
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
@@ -75,6 +87,43 @@ def build_editable(
     """Install in place; what has not changed since the last time is not compiled again."""
     build_kernels(kept_folder())
     return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+
+
+def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
+    """Make an sdist that holds the sources of all crates, too: it builds without crates.io."""
+    name: str = maturin.build_sdist(sdist_directory, config_settings)
+    archive = Path(sdist_directory, name)
+    with tempfile.TemporaryDirectory(prefix="softs-sdist-") as folder:
+        shutil.unpack_archive(archive, folder)
+        (tree,) = Path(folder).iterdir()
+        vendor = ["cargo", "vendor", "--locked", "--versioned-dirs", "vendor"]
+        config = subprocess.run(vendor, cwd=tree, check=True, stdout=subprocess.PIPE).stdout
+        (tree / ".cargo").mkdir()
+        (tree / ".cargo" / "config.toml").write_bytes(config)
+        pack(tree, archive)
+    return name
+
+
+def pack(tree: Path, archive: Path) -> None:
+    """Write a folder into a .tar.gz; the same files make the same bytes."""
+    # That of maturin: SOURCE_DATE_EPOCH, or a constant.
+    time = int((tree / "PKG-INFO").stat().st_mtime)
+
+    def without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        member.mtime = time
+        member.mode = 0o755 if member.mode & 0o100 else 0o644
+        return member
+
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", fileobj=file, mtime=time) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as members,
+    ):
+        for path in sorted(tree.rglob("*")):
+            if path.is_file():
+                members.add(path, path.relative_to(tree.parent), filter=without_owner)
 
 
 def build_kernels(folder: Path) -> None:

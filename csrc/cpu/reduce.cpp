@@ -1,5 +1,6 @@
 #include "reduce.hpp"
 
+#include "features.hpp"
 #include "reduce_sets.hpp"
 
 namespace softs {
@@ -7,18 +8,6 @@ namespace {
 
 bool is_float(Dtype dtype) noexcept {
     return dtype <= Dtype::bfloat16;
-}
-
-bool runs_here(InstructionSet set) noexcept {
-#if defined(__x86_64__)
-    // These also check that the operating system saves the registers.
-    if (set == InstructionSet::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-    if (set == InstructionSet::avx512) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-    }
-#endif
-    return set == InstructionSet::scalar || set == InstructionSet::neon;
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class BuildInfo:
         available: those that this machine runs, best first; `scalar` is always the last.
         chosen: the one that is used unless another is asked for.
         cuda: version of the CUDA runtime in the build, such as `13.0`; None in a build without CUDA.
-        cuda_architectures: targets of its kernels: `90-real` is machine code, `120` is PTX as well.
+        cuda_architectures: targets of its kernels: `90-real` is machine code alone, `120` is machine code and PTX.
     """
 
     compiler: str

@@ -15,7 +15,7 @@ MAX_COLUMNS = 100
 STEPS = "| step | file | function |"
 LIVES = ["### Through a lane", "### By the wire"]
 #: What begins like this is a path in the repository.
-TOP_FOLDERS = ("rust/", "python/", "csrc/", "tests/", "docs/", "benches/", "examples/")
+TOP_FOLDERS = ("rust/", "python/", "csrc/", "tests/", "docs/", "benches/", "examples/", "wheels/")
 
 #: How a file defines a function, and a type with methods, by its suffix.
 FUNCTION = {

@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 #: Each room of the tree, apart, so that a failure names its room.
 ROOMS = [
     *("rust/proto", "rust/codec", "rust/shm", "rust/net", "rust/py", "csrc", "python"),
-    *("benches", "examples", "tests", "docs", "."),
+    *("benches", "examples", "wheels", "tests", "docs", "."),
 ]
 #: History, a page of another project, and the words themselves.
 EXEMPT = {

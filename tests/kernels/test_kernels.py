@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +23,20 @@ def test_build_info_names_what_was_compiled_and_what_runs() -> None:
     assert info.chosen == info.available[0]
     assert any(name in info.compiler for name in ("gcc", "clang"))
     assert (info.cuda is None) == (info.cuda_architectures == ())
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of x86_64")
+def test_instruction_sets_are_those_that_linux_lists() -> None:
+    (flags, *_) = re.findall(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    avx2 = {"avx2", "f16c"}
+    needs = {
+        "avx512": avx2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
+        "avx2": avx2,
+        "scalar": set[str](),
+    }
+    assert build_info().available == tuple(
+        name for name, needed in needs.items() if needed <= {*flags.split()}
+    )
 
 
 def test_tensors_and_arrays_may_be_mixed() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,52 +19,6 @@ REPOSITORY = Path(__file__).parents[2]
 MODULE = "_kernels" + sysconfig.get_config_var("EXT_SUFFIX")
 # The first test to run builds: the native module, optimised, on whatever machine this is.
 pytestmark = pytest.mark.timeout(900)
-
-ROUND_TRIP = """
-import importlib.util
-import os
-import sys
-from pathlib import Path
-
-import softs_fast as sf
-
-assert importlib.util.find_spec("torch") is None, "this environment was meant to have no torch"
-assert set(sf.__all__) <= set(dir(sf))
-
-folder = Path(sys.argv[1])
-endpoints = sf.EndpointConfig(f"ipc://{folder}/frontend.sock", f"ipc://{folder}/backend.sock")
-with (
-    sf.Broker(endpoints),
-    sf.Supplier(
-        generator_fn=lambda product_id: product_id.encode().ljust(64, b"."),
-        product_ids=["teacher-[0-9]"],
-        endpoint=endpoints.backend,
-        medium_cls=sf.ShmMedium,
-        slot_size=64,
-    ),
-    sf.Client(endpoint=endpoints.frontend, medium_cls=sf.ShmMedium, slot_size=64, num_slots=4) as client,
-):
-    client.hello()
-    segment = Path("/dev/shm", client.medium.address)
-    assert segment.exists(), segment
-    slot = client.request_sample("teacher-7", timeout_ms=20_000)
-    assert slot is not None
-    sample = client.medium.read(slot)
-    client.release_slot(slot)
-assert bytes(sample) == b"teacher-7".ljust(64, b"."), sample
-assert not segment.exists(), segment
-
-import numpy as np
-from softs_fast.kernels import build_info, reduce
-
-total = np.zeros(100, np.float32)
-reduce([np.ones(100, np.float32)] * 3, total)
-assert (total == 3).all()
-assert build_info().available[-1] == "scalar"
-assert "torch" not in sys.modules
-print("sample arrived without torch")
-"""
-
 
 # Between CMake and the C++ compiler: also copies each object file into a folder.
 KEEP_OBJECTS = """#!/bin/sh
@@ -106,6 +61,9 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     environment = os.environ | {
+        # Crates come from the sdist: there are no others here.
+        "CARGO_HOME": str(folder / "cargo"),
+        "CARGO_NET_OFFLINE": "true",
         # All crates without optimisation compile in less time than ours with it.
         "CARGO_PROFILE_RELEASE_DEBUG": "false",
         "CARGO_PROFILE_RELEASE_LTO": "off",
@@ -139,7 +97,19 @@ def test_sdist_holds_all_that_a_build_needs(artifacts: Artifacts) -> None:
     assert python_files() <= names
     sources = (file for file in (REPOSITORY / "csrc").rglob("*") if file.is_file())
     assert {file.relative_to(REPOSITORY).as_posix() for file in sources} <= names
-    assert [name for name in names if name.endswith((".so", ".pyc", ".png"))] == []
+    ours = {name for name in names if not name.startswith("vendor/")}
+    assert [name for name in ours if name.endswith((".so", ".pyc", ".png"))] == []
+
+
+def test_sdist_holds_the_crates_of_the_lock_and_their_licenses(artifacts: Artifacts) -> None:
+    locked = tomllib.loads((REPOSITORY / "Cargo.lock").read_text())["package"]
+    wanted = {f"{crate['name']}-{crate['version']}" for crate in locked if "source" in crate}
+    assert wanted, "no crate comes from a registry"
+    vendored = artifacts.tree / "vendor"
+    assert {folder.name for folder in vendored.iterdir()} == wanted
+    assert [
+        folder.name for folder in vendored.iterdir() if not [*folder.glob("[lL][iI][cC][eE][nN][sScC][eE]*")]
+    ] == []
 
 
 def test_wheel_holds_the_package_and_its_types(artifacts: Artifacts) -> None:
@@ -192,9 +162,8 @@ def test_wheel_works_without_torch(artifacts: Artifacts, tmp_path: Path) -> None
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", artifacts.wheel)
-    script = tmp_path / "round_trip.py"
-    script.write_text(ROUND_TRIP)
     # -I: neither PYTHONPATH nor the current folder may lend it this repository's package.
+    script = REPOSITORY / "wheels" / "round_trip.py"
     assert run(python, "-I", "-W", "error", script, tmp_path) == "sample arrived without torch\n"
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,31 @@ def test_nvcc_as_a_package_is_required_only_if_asked_for(tree: Path) -> None:
     assert {
         f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")
     } == {*with_nvcc} - {*without}
+
+
+def test_an_archive_of_the_same_files_has_the_same_bytes(tree: Path) -> None:
+    """Owners, permissions of others, times, and the order in which files were made do not count."""
+    program = "import build_backend, pathlib, sys; build_backend.pack(*map(pathlib.Path, sys.argv[1:]))"
+    archives = []
+    files = ["PKG-INFO", "a", "b/c", *(f"d{n:02}" for n in range(50))]
+    for number, names in enumerate((files, files[::-1])):
+        folder = tree / str(number) / "softs_fast-1"
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(name)
+            (folder / name).chmod((0o600, 0o664)[number])
+            os.utime(folder / name, (number, number))
+        (folder / "a").chmod(0o755)
+        os.utime(folder / "PKG-INFO", (7, 7))
+        archive = tree / f"{number}.tar.gz"
+        done = in_tree(tree, f"import sys; sys.argv[1:] = {[str(folder), str(archive)]!r}; {program}")
+        assert done.returncode == 0, done.stderr
+        archives.append(archive.read_bytes())
+    assert archives[0] == archives[1]
+    with tarfile.open(tree / "0.tar.gz") as members:
+        found = [(member.name, member.mode, member.mtime) for member in members]
+    assert found == [
+        ("softs_fast-1/PKG-INFO", 0o644, 7),
+        ("softs_fast-1/a", 0o755, 7),
+        *((f"softs_fast-1/{name}", 0o644, 7) for name in files[2:]),
+    ]

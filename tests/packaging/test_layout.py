@@ -47,7 +47,7 @@ def rooms() -> list[str]:
 
 
 def python_files() -> list[Path]:
-    folders = ("python", "tests", "benches", "examples")
+    folders = ("python", "tests", "benches", "examples", "wheels")
     return [file for folder in folders for file in (REPOSITORY / folder).rglob("*.py")]
 
 

@@ -27,7 +27,7 @@ from softs_fast import ConfigError
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = [
     path
-    for folder in ("python", "tests", "benches", "examples")
+    for folder in ("python", "tests", "benches", "examples", "wheels")
     for path in (REPOSITORY / folder).rglob("*.py")
 ] + [REPOSITORY / "build_backend.py"]
 
@@ -359,6 +359,6 @@ def defined(tree: ast.Module) -> Iterator[str]:
             yield node.attr
 
 
-OUR_MODULES = {path.stem for path in SOURCES} | {"softs_fast", "benches", "examples", "__future__"}
+OUR_MODULES = {path.stem for path in SOURCES} | {"softs_fast", "benches", "examples", "wheels", "__future__"}
 STUBS = list((REPOSITORY / "python").rglob("*.pyi"))
 OUR_NAMES = {name for path in [*SOURCES, *STUBS] for name in defined(ast.parse(path.read_text()))}

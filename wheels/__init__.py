@@ -1,0 +1,1 @@
+"""The files of a release, built on whatever Linux machine: `make wheels`, or `python -m wheels` in its environment."""
