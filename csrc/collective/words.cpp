@@ -98,6 +98,7 @@ struct Words::Watchdog {
     }
 
     void run() noexcept {
+        pthread_setname_np(pthread_self(), "softs-words");
         std::array<pollfd, max_ranks + 1> entries;
         auto before = wanted.load(std::memory_order_seq_cst);
         while (!ended.load(std::memory_order_relaxed)) {
