@@ -142,11 +142,13 @@ void bind_cuda(py::module_& module) {
                py::arg("keep"));
     module.def(
         "cuda_register",
-        [](std::uintptr_t address, std::uint64_t n_bytes) { cuda::register_host(reinterpret_cast<void*>(address), n_bytes); },
-        py::arg("address"), py::arg("n_bytes"), without_gil());
+        [](std::uintptr_t address, std::uint64_t n_bytes, int device) {
+            cuda::register_host(reinterpret_cast<void*>(address), n_bytes, device);
+        },
+        py::arg("address"), py::arg("n_bytes"), py::arg("device"), without_gil());
     module.def(
-        "cuda_unregister", [](std::uintptr_t address) { cuda::unregister_host(reinterpret_cast<void*>(address)); }, py::arg("address"),
-        without_gil());
+        "cuda_unregister", [](std::uintptr_t address, int device) { cuda::unregister_host(reinterpret_cast<void*>(address), device); },
+        py::arg("address"), py::arg("device"), without_gil());
 
     module.def(
         "cuda_map_host",

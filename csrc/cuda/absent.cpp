@@ -33,10 +33,10 @@ bool can_access(int, int) {
 void copy(void*, const void*, std::uint64_t, StreamHandle) {
     refuse();
 }
-void register_host(void*, std::uint64_t) {
+void register_host(void*, std::uint64_t, int) {
     refuse();
 }
-void unregister_host(void*) {
+void unregister_host(void*, int) {
     refuse();
 }
 std::uint64_t map_host(void*, std::uint64_t, int) {

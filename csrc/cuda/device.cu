@@ -32,6 +32,17 @@ T as_cuda(const Handle& handle) {
     return result;
 }
 
+// Calls what releases something of a device, whatever state the device is in.
+template <class Release>
+void release_on(int device, Release release) noexcept {
+    try {
+        const OnDevice here(device);
+        (void)release();
+    } catch (const Error&) {
+        // Without its context there is nothing to release.
+    }
+}
+
 }  // namespace
 
 int n_devices() noexcept {
@@ -76,14 +87,17 @@ bool can_access(int device, int peer) {
 }
 
 void copy(void* to, const void* from, std::uint64_t bytes, StreamHandle stream) {
+    const OnDevice here(stream_of(stream));
     SOFTS_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)));
 }
 
-void register_host(void* address, std::uint64_t bytes) {
+void register_host(void* address, std::uint64_t bytes, int device) {
+    const OnDevice here(device);
     SOFTS_CHECK(cudaHostRegister(address, bytes, cudaHostRegisterDefault));
 }
 
-void unregister_host(void* address) {
+void unregister_host(void* address, int device) {
+    const OnDevice here(device);
     SOFTS_CHECK(cudaHostUnregister(address));
 }
 
@@ -103,7 +117,7 @@ Memory::Memory(std::uint64_t bytes, int device) : bytes_(bytes), device_(device)
 }
 
 void Memory::close() noexcept {
-    if (address_ != nullptr) (void)cudaFree(address_);
+    if (address_ != nullptr) release_on(device_, [this] { return cudaFree(address_); });
     address_ = nullptr;
 }
 
@@ -113,7 +127,7 @@ Mapping::Mapping(const Handle& handle, int device) : device_(device) {
 }
 
 void Mapping::close() noexcept {
-    if (address_ != nullptr) (void)cudaIpcCloseMemHandle(address_);
+    if (address_ != nullptr) release_on(device_, [this] { return cudaIpcCloseMemHandle(address_); });
     address_ = nullptr;
 }
 
@@ -158,6 +172,7 @@ void Event::wait(StreamHandle stream) {
 
 bool Event::is_done() {
     check_open();
+    const OnDevice here(device_);
     const auto error = cudaEventQuery(static_cast<cudaEvent_t>(event_));
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError();
@@ -169,11 +184,12 @@ bool Event::is_done() {
 
 void Event::synchronize() {
     check_open();
+    const OnDevice here(device_);
     SOFTS_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)));
 }
 
 void Event::close() noexcept {
-    if (event_ != nullptr) (void)cudaEventDestroy(static_cast<cudaEvent_t>(event_));
+    if (event_ != nullptr) release_on(device_, [this] { return cudaEventDestroy(static_cast<cudaEvent_t>(event_)); });
     event_ = nullptr;
 }
 
@@ -185,11 +201,12 @@ Stream::Stream(int device) : device_(device) {
 }
 
 void Stream::synchronize() {
+    const OnDevice here(device_);
     SOFTS_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream_)));
 }
 
 void Stream::close() noexcept {
-    if (stream_ != nullptr) (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream_));
+    if (stream_ != nullptr) release_on(device_, [this] { return cudaStreamDestroy(static_cast<cudaStream_t>(stream_)); });
     stream_ = nullptr;
 }
 

@@ -32,11 +32,11 @@ std::optional<int> device_of(const void* address);
 // Whether `device` can access the memory of `peer`; true for its own.
 bool can_access(int device, int peer);
 
-// Between any kinds of memory; in the order of the stream, on the current device.
+// Between any kinds of memory; in the order of the stream. The default stream is that of the current device.
 void copy(void* to, const void* from, std::uint64_t bytes, StreamHandle stream);
 // Registers memory of the host with CUDA, so that copies need no intermediate buffer.
-void register_host(void* address, std::uint64_t bytes);
-void unregister_host(void* address);
+void register_host(void* address, std::uint64_t bytes, int device);
+void unregister_host(void* address, int device);
 // Registers whole pages, so that streams and kernels of the device can use them; returns their address there.
 std::uint64_t map_host(void* address, std::uint64_t bytes, int device);
 

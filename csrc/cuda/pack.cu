@@ -182,6 +182,7 @@ __global__ void __launch_bounds__(threads, 4) pack_kernel(const __grid_constant_
 }  // namespace
 
 void pack(const std::vector<PackItem>& items, void* slot, std::uint64_t stream) {
+    const OnDevice of_stream(reinterpret_cast<cudaStream_t>(stream));
     cudaPointerAttributes attributes{};
     SOFTS_CHECK(cudaPointerGetAttributes(&attributes, slot));
     if (attributes.type != cudaMemoryTypeDevice) fail(cudaErrorInvalidDevicePointer, "pack");

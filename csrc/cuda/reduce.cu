@@ -53,6 +53,7 @@ void launch(const Inputs& inputs, const Finish& finish, void* output, std::uint6
 void reduce_on_device(const DeviceReduction& what, const std::vector<const void*>& inputs, void* output, std::uint64_t count,
                       std::uint64_t stream) {
     if (count == 0) return;
+    const OnDevice of_stream(reinterpret_cast<cudaStream_t>(stream));
     const OnDevice here(device_to_work_on(output));
     Inputs all{};
     all.n = static_cast<int>(inputs.size());

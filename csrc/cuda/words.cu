@@ -1,10 +1,9 @@
-// Words in memory of the host that streams write and wait for: functions of the driver, asked for by name, because the
-// module does not link to a driver.
+// Words in memory of the host that streams write and wait for.
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
-#include "check.hpp"
 #include "device.hpp"
+#include "driver.hpp"
 #include "on_device.hpp"
 
 namespace softs::cuda {
@@ -12,28 +11,6 @@ namespace {
 
 // The second version of these functions; the first one, of the same names, has to be enabled in the kernel's module.
 constexpr unsigned since = 11070;
-
-template <class Function>
-Function of_driver(const char* name) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult why = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const auto error = cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &why);
-#else
-    // Those of the toolkit's version, which is 12.0 at least.
-    const auto error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &why);
-#endif
-    if (error != cudaSuccess || why != cudaDriverEntryPointSuccess || found == nullptr) {
-        (void)cudaGetLastError();
-        throw Error("cudaErrorNotSupported", std::string("the driver has no ") + name);
-    }
-    return reinterpret_cast<Function>(found);
-}
-
-void check_driver(CUresult result, const char* call) {
-    // Codes of the driver and the runtime are the same; the runtime knows nothing of this one.
-    if (result != CUDA_SUCCESS) fail(static_cast<cudaError_t>(result), call);
-}
 
 }  // namespace
 
@@ -50,7 +27,7 @@ std::uint64_t map_host(void* address, std::uint64_t bytes, int device) {
 }
 
 void write_word(std::uint64_t at, std::uint32_t value, int device, StreamHandle stream) {
-    static const auto write = of_driver<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+    static const auto write = of_driver<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32", since);
     // The default stream is that of the current device.
     const OnDevice here(device);
     // SYNC(stream-word): pairs with wait_for_word. By default a fence of the whole system comes before the write.
@@ -58,7 +35,7 @@ void write_word(std::uint64_t at, std::uint32_t value, int device, StreamHandle 
 }
 
 void wait_for_word(std::uint64_t at, std::uint32_t value, int device, StreamHandle stream) {
-    static const auto wait = of_driver<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
+    static const auto wait = of_driver<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32", since);
     const OnDevice here(device);
     // SYNC(stream-word): pairs with write_word. No flush of remote writes: what the wait permits is read where its
     // writer has it, and never written into memory of the device that waits.

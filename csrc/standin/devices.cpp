@@ -7,7 +7,6 @@
 namespace standin {
 namespace {
 
-thread_local int device = 0;
 thread_local cudaError_t last = cudaSuccess;
 
 int number(const char* name, int otherwise) {
@@ -27,10 +26,6 @@ const Settings& settings() {
                                 number("SOFTS_STANDIN_FALSE_PEERS", 0) != 0, number("SOFTS_STANDIN_NO_WORDS", 0) == 0,
                                 number("SOFTS_STANDIN_LATE_DEFAULT", 0) != 0};
     return found;
-}
-
-int current_device() {
-    return device;
 }
 
 cudaError_t failed(cudaError_t error) {
@@ -96,17 +91,6 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 cudaError_t cudaGetDeviceCount(int* count) {
     *count = settings().devices;
     return *count > 0 ? cudaSuccess : failed(cudaErrorInsufficientDriver);
-}
-
-cudaError_t cudaGetDevice(int* device) {
-    *device = standin::device;
-    return settings().devices > 0 ? cudaSuccess : failed(cudaErrorInsufficientDriver);
-}
-
-cudaError_t cudaSetDevice(int device) {
-    if (!standin::is_device(device)) return failed(cudaErrorInvalidDevice);
-    standin::device = device;
-    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {

@@ -63,6 +63,7 @@ using namespace standin;
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     if (settings().devices <= 0) return failed(cudaErrorInsufficientDriver);
     if ((flags & cudaEventInterprocess) != 0 && (flags & cudaEventDisableTiming) == 0) return failed(cudaErrorInvalidValue);
+    need_context();
     const int fd = memfd_create("standin", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, sizeof(Marks)) != 0) return failed(cudaErrorMemoryAllocation);
     auto marks = mapped(fd);
@@ -72,6 +73,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    need_context();
     if (event->fd >= 0) close(event->fd);
     delete event;
     return cudaSuccess;
@@ -88,10 +90,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+    need_context();
     return event->marks->reached(event->marks->recorded.load()) ? cudaSuccess : failed(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    need_context();
     event->marks->wait(event->marks->recorded.load());
     return cudaSuccess;
 }
@@ -116,6 +120,7 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t hand
     if (std::memcmp(said.magic, magic, sizeof magic) != 0) return failed(cudaErrorInvalidResourceHandle);
     if (said.pid == getpid()) return failed(cudaErrorDeviceUninitialized);
     if (!settings().ipc) return failed(cudaErrorInvalidResourceHandle);
+    need_context();
     const std::string path = "/proc/" + std::to_string(said.pid) + "/fd/" + std::to_string(said.fd);
     const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
     struct stat status{};

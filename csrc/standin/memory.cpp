@@ -51,6 +51,7 @@ void* mapped(int fd, std::size_t bytes, int sharing = MAP_SHARED) {
 }
 
 cudaError_t give_back(void* address, bool is_ours) {
+    need_context();
     synchronize_all();
     const std::lock_guard guard(mutex);
     const auto found = blocks.find(static_cast<char*>(address));
@@ -85,6 +86,7 @@ using namespace standin;
 cudaError_t cudaMalloc(void** address, std::size_t bytes) {
     *address = nullptr;
     if (settings().devices <= 0) return failed(cudaErrorInsufficientDriver);
+    need_context();
     if (bytes == 0) return cudaSuccess;
     const int fd = memfd_create("standin", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return failed(cudaErrorMemoryAllocation);
@@ -142,6 +144,7 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
     if (flags != cudaIpcMemLazyEnablePeerAccess || std::memcmp(said.magic, magic, sizeof magic) != 0) return failed(cudaErrorInvalidValue);
     if (said.pid == getpid()) return failed(cudaErrorDeviceUninitialized);
     if (!settings().ipc) return failed(cudaErrorInvalidValue);
+    need_context();
     if (said.device >= settings().devices) return failed(cudaErrorInvalidDevice);
     if (said.device != current_device() && !settings().peers) return failed(cudaErrorPeerAccessUnsupported);
     const std::string path = "/proc/" + std::to_string(said.pid) + "/fd/" + std::to_string(said.fd);
@@ -166,6 +169,7 @@ cudaError_t cudaIpcCloseMemHandle(void* address) {
 
 cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned flags) {
     if (settings().devices <= 0) return failed(cudaErrorInsufficientDriver);
+    need_context();
     const std::lock_guard guard(mutex);
     auto* begin = static_cast<char*>(address);
     for (const auto& [other, known] : registered) {
@@ -182,6 +186,7 @@ cudaError_t cudaHostGetDevicePointer(void** there, void* address, unsigned) {
 }
 
 cudaError_t cudaHostUnregister(void* address) {
+    need_context();
     const std::lock_guard guard(mutex);
     return registered.erase(static_cast<char*>(address)) == 1 ? cudaSuccess : failed(cudaErrorHostMemoryNotRegistered);
 }

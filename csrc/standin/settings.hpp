@@ -16,8 +16,11 @@ struct Settings {
 };
 const Settings& settings();
 
-// The current device of this thread.
+// The current device of this thread; 0 where it has none.
 int current_device();
+
+// Gives a thread without a context that of device 0, as all calls of CUDA do that need one.
+void need_context();
 
 // Sets the last error of this thread; returns it.
 cudaError_t failed(cudaError_t error);

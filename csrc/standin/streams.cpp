@@ -108,6 +108,7 @@ int device_of(cudaStream_t stream) {
 
 cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
     if (settings().devices <= 0) return failed(cudaErrorInsufficientDriver);
+    need_context();
     stream = behind(stream);
     if (stream == nullptr) {
         work();
@@ -138,12 +139,14 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     if (settings().devices <= 0) return failed(cudaErrorInsufficientDriver);
     if (flags != cudaStreamNonBlocking) return failed(cudaErrorInvalidValue);
+    need_context();
     const std::lock_guard guard(mutex);
     *stream = made(current_device());
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    need_context();
     {
         const std::lock_guard guard(mutex);
         if (streams.erase(stream) == 0) return failed(cudaErrorInvalidResourceHandle);
@@ -154,6 +157,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    need_context();
     stream = behind(stream);
     if (stream != nullptr) stream->wait();
     return cudaSuccess;

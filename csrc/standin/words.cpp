@@ -1,16 +1,13 @@
 // Words of registered host memory that streams write and wait for.
-#include <cudaTypedefs.h>
-
 #include <chrono>
-#include <string_view>
 #include <thread>
 
+#include "driver.hpp"
 #include "memory.hpp"
 #include "settings.hpp"
 #include "streams.hpp"
 
-using namespace standin;
-
+namespace standin {
 namespace {
 
 std::uint32_t* word_at(CUdeviceptr_v2 address) {
@@ -21,6 +18,8 @@ std::uint32_t* word_at(CUdeviceptr_v2 address) {
 CUresult result_of(cudaError_t error) {
     return static_cast<CUresult>(error);
 }
+
+}  // namespace
 
 CUresult write_word(CUstream stream, CUdeviceptr_v2 address, std::uint32_t value, unsigned flags) {
     if (!settings().words) return CUDA_ERROR_NOT_SUPPORTED;
@@ -42,15 +41,4 @@ CUresult wait_for_word(CUstream stream, CUdeviceptr_v2 address, std::uint32_t va
     }));
 }
 
-}  // namespace
-
-cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version, unsigned long long,
-                                             cudaDriverEntryPointQueryResult* status) {
-    if (settings().devices <= 0) return failed(cudaErrorInsufficientDriver);
-    const std::string_view name = symbol;
-    *function = nullptr;
-    if (version >= 11070 && name == "cuStreamWriteValue32") *function = reinterpret_cast<void*>(&write_word);
-    if (version >= 11070 && name == "cuStreamWaitValue32") *function = reinterpret_cast<void*>(&wait_for_word);
-    *status = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-    return cudaSuccess;
-}
+}  // namespace standin

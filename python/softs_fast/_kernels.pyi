@@ -80,10 +80,10 @@ def cuda_tensor(
 ) -> object:
     """Return a DLPack capsule of existing memory; `keep` is referenced as long as its tensor. Strides count items."""
 
-def cuda_register(address: int, n_bytes: int) -> None:
-    """Register host memory with CUDA, so that copies to a device need no staging buffer."""
+def cuda_register(address: int, n_bytes: int, device: int) -> None:
+    """Register host memory with CUDA, so that copies to devices need no staging buffer; `device` is one in use."""
 
-def cuda_unregister(address: int) -> None:
+def cuda_unregister(address: int, device: int) -> None:
     """Undo `cuda_register`."""
 
 def cuda_map_host(address: int, n_bytes: int, device: int) -> int:

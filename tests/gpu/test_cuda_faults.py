@@ -310,6 +310,7 @@ def cannot_join(
 NO_IPC = {"SOFTS_STANDIN_NO_IPC": "1"}
 NO_DEVICE = {"SOFTS_STANDIN_DEVICES": "0"}
 NO_PEERS = {"SOFTS_STANDIN_DEVICES": "2", "SOFTS_STANDIN_NO_PEERS": "1"}
+FALSE_PEERS = {"SOFTS_STANDIN_DEVICES": "2", "SOFTS_STANDIN_FALSE_PEERS": "1"}
 
 
 @on_standin
@@ -328,8 +329,13 @@ NO_PEERS = {"SOFTS_STANDIN_DEVICES": "2", "SOFTS_STANDIN_NO_PEERS": "1"}
             [0, 0, 1],
             ["rank 0: device 0 has no access to .* rank 2 on device 1", "rank 2: device 1 has no access to"],
         ),
+        (
+            [FALSE_PEERS] * 3,
+            [0, 0, 1],
+            ["rank 0: device 0 reads other data than was written in that of rank 2 on device 1"],
+        ),
     ],
-    ids=["no-ipc", "no-device", "wrong-device", "no-peers"],
+    ids=["no-ipc", "no-device", "wrong-device", "no-peers", "false-peers"],
 )
 def test_devices_that_cannot_be_shared_are_an_error_that_names_them(
     tmp_path: Path, settings: list[Mapping[str, str]], devices: list[int], said: list[str]

@@ -268,8 +268,8 @@ def test_a_failed_device_does_not_keep_a_segment_alive(
     assert name.exists()
     unregister = _kernels.cuda_unregister
 
-    def fail(address: int) -> None:
-        unregister(address)
+    def fail(address: int, device: int) -> None:
+        unregister(address, device)
         raise _kernels.CudaError("cudaErrorIllegalAddress: an illegal memory access was encountered")
 
     monkeypatch.setattr(_kernels, "cuda_unregister", fail)

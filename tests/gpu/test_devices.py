@@ -2,6 +2,9 @@
 
 import gc
 import multiprocessing
+import os
+import subprocess
+import sys
 import weakref
 from multiprocessing.connection import Connection
 
@@ -86,7 +89,7 @@ def test_own_memory_and_nonsense_cannot_be_opened() -> None:
         _kernels.CudaMapping(b"", 0)
     with pytest.raises(_kernels.CudaError, match="cudaIpcOpenEventHandle"):
         _kernels.CudaEvent.open(bytes(64), 0)
-    with pytest.raises(_kernels.CudaError, match="cudaSetDevice"):
+    with pytest.raises(_kernels.CudaError, match="InvalidDevice"):
         _kernels.CudaMemory(64, 99)
 
 
@@ -146,7 +149,61 @@ def test_a_capsule_that_is_never_taken_releases_its_memory() -> None:
 
 def test_memory_of_the_host_is_registered_once() -> None:
     host = torch.zeros(1 << 16, dtype=torch.uint8)
-    _kernels.cuda_register(host.data_ptr(), host.nbytes)
+    _kernels.cuda_register(host.data_ptr(), host.nbytes, 0)
     with pytest.raises(_kernels.CudaError, match="AlreadyRegistered"):
-        _kernels.cuda_register(host.data_ptr(), host.nbytes)
-    _kernels.cuda_unregister(host.data_ptr())
+        _kernels.cuda_register(host.data_ptr(), host.nbytes, 0)
+    _kernels.cuda_unregister(host.data_ptr(), 0)
+
+
+CONTEXTS = """
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+from softs_fast import _kernels
+
+
+def use_device_1() -> None:
+    event, stream, memory = _kernels.CudaEvent(1), _kernels.CudaStream(1), _kernels.CudaMemory(4096, 1)
+    host = np.zeros(8, "uint8")
+    _kernels.cuda_register(host.ctypes.data, 8, 1)
+    _kernels.cuda_copy(memory.address, host.ctypes.data, 8, stream.handle)
+    _kernels.cuda_pack([(memory.address, 8, "uint8", 64, "uint8")], slot=memory.address, slot_bytes=72, stream=stream.handle)
+    event.record(stream.handle)
+    event.wait(stream.handle)
+    made.append((event, stream, memory, host))
+
+
+def end() -> None:
+    # In a thread that has used no device.
+    for event, stream, memory, host in made:
+        event.synchronize()
+        assert event.is_done()
+        stream.synchronize()
+        _kernels.cuda_unregister(host.ctypes.data, 1)
+        for one in (event, stream, memory):
+            one.close()
+
+
+made = []
+for step in (use_device_1, end):
+    thread = threading.Thread(target=step)
+    thread.start()
+    thread.join()
+assert made
+print(sorted(set(re.findall(r"standin-context-\\d", Path("/proc/self/maps").read_text()))))
+"""
+
+
+@pytest.mark.skipif(not cuda.is_standin, reason="a driver does not tell which contexts there are")
+def test_work_on_one_device_makes_no_context_on_another() -> None:
+    """A context takes some 500 MB of a device in each process; threads of ours have no current device."""
+    done = subprocess.run(
+        [sys.executable, "-c", CONTEXTS],
+        env=os.environ | {"SOFTS_STANDIN_DEVICES": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "['standin-context-1']\n"), done.stderr

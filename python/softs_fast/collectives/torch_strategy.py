@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
 from softs_fast.collectives import agreement
+from softs_fast.collectives.connections import Connections, open_sockets
 from softs_fast.collectives.meter import Meter
 from softs_fast.collectives.rendezvous import as_rendezvous
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
@@ -46,6 +47,8 @@ class TorchStrategy(Strategy):
     ) -> None:
         # A backend made without `init_process_group` has the same methods, but the type checker knows no common base.
         self._engine: Any = process_group
+        # Of an engine that `init` has made.
+        self._connections: Connections | None = None
         self._timeout_s = timeout_s
         self._host = host
         self._name = name
@@ -87,8 +90,10 @@ class TorchStrategy(Strategy):
                 port = int.from_bytes(said[:_PORT_BYTES], "little")
                 host = said[_PORT_BYTES:].decode(errors="replace")
                 store = TCPStore(host, port, size, False, timeout, wait_for_workers=False)
+            sockets = open_sockets()
             self._engine = dist.ProcessGroupGloo(PrefixStore(self._name, store), rank, size, timeout)
             self._engine.barrier().wait()
+            self._connections = Connections.since(sockets, self._gather)
         except RuntimeError as error:
             self._engine = None
             raise PeerLost(
@@ -219,24 +224,42 @@ class TorchStrategy(Strategy):
             self._agree("barrier", {})
 
     def give_up(self, why: str) -> None:
-        """Close the connections, also those of a given process group, so that calls of the other ranks fail at once."""
+        """Leave a group that has failed: all calls of this rank raise PeerLost, pending ones at once.
+
+        So do calls of other ranks that wait for this one, or for one of which the call has ended by that. One that waits
+        only for a rank that has not come ends when that rank comes, or after its time-out. May be called from any
+        thread. The engine is dropped, and writes to no tensor afterwards; make a new strategy for a new group.
+
+        A process group that was given is aborted. With gloo that frees no rank: calls end after their time-out.
+        """
         self._broken = why
-        if hasattr(self._engine, "abort"):
+        if self._connections is not None:
+            self._drop_engine()
+        elif hasattr(self._engine, "abort"):
             self._engine.abort()
 
     def close(self) -> None:
         """Leave the group; a second call does nothing. A process group that was given stays open."""
         self._closed = True
         self._engine = None
+        if self._connections is not None:
+            self._connections.close()
+
+    def _drop_engine(self) -> None:
+        """End the calls that use the connections. The engine ends with the last of them."""
+        if self._connections is not None:
+            self._connections.shut_down()
+            self._engine = None
+            self._connections.close()
 
     @property
     def _group(self) -> Any:
         if self._closed:
             raise ConfigError("the group is closed")
-        if self._engine is None:
-            raise ConfigError("this strategy is in no group yet; call init first")
         if self._broken:
             raise PeerLost(self._broken)
+        if self._engine is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
         return self._engine
 
     @contextmanager
@@ -250,8 +273,11 @@ class TorchStrategy(Strategy):
             except (ConfigError, PeerLost):
                 raise
             except RuntimeError as error:
-                # Engines do not name the rank, but mostly its address.
-                self._broken = f"{name} among {group.size()} ranks of the process group failed: {error}"
+                # Engines do not name the rank, but mostly its address. The cause that this rank gave comes first.
+                failure = f"{name} among {group.size()} ranks of the process group failed: {error}"
+                self._broken = self._broken or failure
+                # gloo tells only the neighbours of a lost rank.
+                self._drop_engine()
                 raise PeerLost(self._broken) from error
 
     def _agree(self, what: str, manifest: Mapping[str, str]) -> None:

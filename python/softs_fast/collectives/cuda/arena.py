@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ FIRST_EPOCH = 0xFFFFFF00
 
 _FLAG_BYTES = 4 * _kernels.CUDA_TOGETHER_FLAGS
 _MISSING_BYTES = 8 * _kernels.CUDA_TOGETHER_BLOCKS
+# A random number, by which another rank checks what it reads.
+_PATTERN_BYTES = 8
 _PAGE_BYTES = 4096
 _HANDLE_BYTES = 64
 _REMEDY = "use ShmStrategy, or TorchStrategy over NCCL"
@@ -46,6 +49,11 @@ class Member:
     def missing(self) -> int:
         """Address of the words in which the rank's own blocks record missing ranks."""
         return self.address + _FLAG_BYTES
+
+    @property
+    def pattern(self) -> int:
+        """Address of the rank's random number."""
+        return self.missing + _MISSING_BYTES
 
     def staged(self, half: int) -> int:
         """Return the address of the rank's staged tensor."""
@@ -79,6 +87,7 @@ class Arena:
         self.signals: Signals = Events(device) if words is None else words
         self.done = _kernels.CudaEvent(device)
         self._stream = _kernels.CudaStream(device)
+        self._pattern = secrets.token_bytes(_PATTERN_BYTES)
         self._set_flags()
 
     @classmethod
@@ -181,6 +190,7 @@ class Arena:
             "device": self._device,
             "device_id": cuda.device_id(self._device),
             "memory": self._memory.handle.hex(),
+            "pattern": self._pattern.hex(),
             "events": [handle.hex() for handle in self.signals.handles]
             if isinstance(self.signals, Events)
             else [],
@@ -203,17 +213,25 @@ class Arena:
                     )
                 mapping = _kernels.CudaMapping(bytes.fromhex(card["memory"]), self._device)
                 self._mappings.append(mapping)
+                member = Member(mapping.address, self._staging_bytes)
+                if cuda.read_by_kernel(member.pattern, _PATTERN_BYTES, self._device).hex() != card["pattern"]:
+                    raise ConfigError(
+                        f"device {self._device} reads other data than was written in {target}: peer access does not "
+                        "work on this machine"
+                    )
                 if isinstance(self.signals, Events):
                     self.signals.open(rank, [bytes.fromhex(handle) for handle in card["events"]])
             except _kernels.CudaError as error:
                 raise ConfigError(f"device {self._device} cannot open {target}: {error}") from error
-            members.append(Member(mapping.address, self._staging_bytes))
+            members.append(member)
         self.members = members
 
     def _set_flags(self) -> None:
-        """Set all flags to the state before the first epoch."""
+        """Set all flags to the state before the first epoch, and write the pattern."""
         before = torch.full((_kernels.CUDA_TOGETHER_FLAGS,), FIRST_EPOCH - (1 << 32), dtype=torch.int32)
         self._copy(self.own.flags, before.data_ptr(), _FLAG_BYTES)
+        pattern = torch.frombuffer(bytearray(self._pattern), dtype=torch.uint8)
+        self._copy(self.own.pattern, pattern.data_ptr(), _PATTERN_BYTES)
 
     def _copy(self, to: int, source: int, n_bytes: int) -> None:
         """Copy in a stream of its own, independent of other work on this device, and wait for it."""
@@ -222,7 +240,7 @@ class Arena:
 
 
 def _header_bytes() -> int:
-    return -(-(_FLAG_BYTES + _MISSING_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
+    return -(-(_FLAG_BYTES + _MISSING_BYTES + _PATTERN_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
 
 
 def _checked_card(text: bytes, rank: int, n_events: int) -> dict[str, Any]:
@@ -236,6 +254,7 @@ def _checked_card(text: bytes, rank: int, n_events: int) -> dict[str, Any]:
                 isinstance(card["device"], int)
                 and isinstance(card["device_id"], str)
                 and card["device_id"].isalnum()
+                and isinstance(card["pattern"], str)
                 and len(handles) == 1 + n_events
                 and all(len(bytes.fromhex(handle)) == _HANDLE_BYTES for handle in handles)
             )

@@ -157,7 +157,7 @@ class Words:
             self._is_open = False
             self._words.close()
             with suppress(_kernels.CudaError):
-                _kernels.cuda_unregister(self._pages)
+                _kernels.cuda_unregister(self._pages, self._device)
 
     def close(self) -> None:
         """Nothing belongs to this rank alone."""

@@ -65,7 +65,7 @@ class CudaIpcMedium(SegmentMedium):
         self._writers: Writers | None = None
         self._owns_writers = False
         self._payloads: dict[int, np.ndarray[Any, Any]] = {}
-        self._registered: list[int] = []
+        self._registered: list[tuple[int, int]] = []
         self._copies: _kernels.CudaStream | None = None
         self._has_warned = False
         self._pid = os.getpid()
@@ -254,9 +254,9 @@ class CudaIpcMedium(SegmentMedium):
         Memory on the device is freed when the last tensor on it is gone.
         """
         if self._pid == os.getpid():
-            for address in self._registered:
+            for address, device in self._registered:
                 with errors_logged(f"medium {self.address!r}: a slot stays registered with CUDA"):
-                    _kernels.cuda_unregister(address)
+                    _kernels.cuda_unregister(address, device)
             if self._copies is not None:
                 self._copies.close()
             if self._writers is not None and self._owns_writers:
@@ -309,14 +309,14 @@ class CudaIpcMedium(SegmentMedium):
             memory: Any = self._segment.reserve(self._at(slot_id), self._segment.slot_size)
             slot = import_numpy().frombuffer(memory, "uint8")
             if self._arena is not None:
-                self._register(slot)
+                self._register(slot, self._arena.device)
             payload = self._payloads[slot_id] = slot[PAYLOAD_AT : PAYLOAD_AT + self.slot_size]
         return payload
 
-    def _register(self, slot: np.ndarray[Any, Any]) -> None:
+    def _register(self, slot: np.ndarray[Any, Any], device: int) -> None:
         """Register the memory of a slot with CUDA, so that copies need no staging buffer."""
         try:
-            _kernels.cuda_register(slot.ctypes.data, slot.nbytes)
+            _kernels.cuda_register(slot.ctypes.data, slot.nbytes, device)
         except _kernels.CudaError as error:
             if not self._has_warned:
                 self._has_warned = True
@@ -324,7 +324,7 @@ class CudaIpcMedium(SegmentMedium):
                     "CUDA cannot register the slots of medium %r: %s; copies are slower", self.address, error
                 )
         else:
-            self._registered.append(slot.ctypes.data)
+            self._registered.append((slot.ctypes.data, device))
 
     def _copy_to_device(self, arena: Arena, slot_id: int) -> None:
         """Copy a sample from the segment to its slot in the arena once the last one was read, and wait for the copy."""

@@ -1,0 +1,112 @@
+"""The TCP connections of a gloo engine, by which its pending calls are ended on all ranks.
+
+gloo has no way to cancel a call: `abort` frees no rank, and a rank that does not take part is noticed only after the
+time-out. But a connection that is shut down ends the calls that use it, on both sides, in some milliseconds. So this
+keeps duplicates of the engine's connections.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+
+# Ports on which the engine of a rank may listen, at most; it has one for each network device.
+_MOST_PORTS = 4
+
+
+def open_sockets() -> dict[int, int]:
+    """Return the descriptors of the sockets of this process, by inode."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError, ValueError):
+            link = os.readlink(f"/proc/self/fd/{name}")
+            if link.startswith("socket:["):
+                found[int(link[len("socket:[") : -1])] = int(name)
+    return found
+
+
+class Connections:
+    """Duplicates of the connections of an engine, so that a descriptor that is used again is never mistaken for one.
+
+    Its own descriptors keep the connections open: `close` must follow the end of the engine.
+    """
+
+    def __init__(self, descriptors: list[int]) -> None:
+        self._descriptors = descriptors
+        self._pid = os.getpid()
+        # A call that fails in one thread may meet a `give_up` in another.
+        self._lock = threading.Lock()
+
+    @classmethod
+    def since(
+        cls, before: dict[int, int], gather: Callable[[torch.Tensor], list[torch.Tensor]]
+    ) -> Connections:
+        """Find the connections of the engine that has been made since. A collective call.
+
+        Other threads may have opened sockets meanwhile; those of the engine begin or end at a port on which an engine
+        listens.
+
+        Args:
+            before: `open_sockets` before the engine was made.
+            gather: returns the tensors of all ranks, by the engine.
+        """
+        connected: list[tuple[int, int, int]] = []
+        own_ports: list[int] = []
+        for inode, descriptor in open_sockets().items():
+            if inode in before:
+                continue
+            with suppress(OSError):
+                copy = os.dup(descriptor)
+                ports = _ports(copy) if os.fstat(copy).st_ino == inode else None
+                if ports is not None and ports[1]:
+                    connected.append((copy, *ports))
+                    continue
+                os.close(copy)
+                if ports is not None:
+                    own_ports.append(ports[0])
+        row = (own_ports + [0] * _MOST_PORTS)[:_MOST_PORTS]
+        every = gather(torch.tensor(row, dtype=torch.int64))
+        theirs = {int(port) for ports in every for port in ports} - {0}
+        mine = []
+        for copy, own_port, peer_port in connected:
+            if own_port in own_ports or peer_port in theirs:
+                mine.append(copy)
+            else:
+                os.close(copy)
+        return cls(mine)
+
+    def shut_down(self) -> None:
+        """End all calls that use the connections, here and on the other ranks. Idempotent.
+
+        In a fork this does nothing: the connections are the parent's.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            for descriptor in self._descriptors:
+                with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Release the descriptors. Idempotent."""
+        with self._lock:
+            while self._descriptors:
+                os.close(self._descriptors.pop())
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _ports(descriptor: int) -> tuple[int, int] | None:
+    """Return the own port of a TCP socket, and the peer's, 0 if it listens; None for other sockets."""
+    with socket.socket(fileno=os.dup(descriptor)) as one:
+        if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
+            return None
+        if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return int(one.getsockname()[1]), 0
+        return int(one.getsockname()[1]), int(one.getpeername()[1])

@@ -1,0 +1,147 @@
+"""TorchStrategy over gloo connections of its own: a rank that is lost ends the calls of all ranks, and writes nothing late.
+
+The time-outs of these groups are longer than those of the tests: only connections that are shut down end the calls.
+"""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+import torch
+
+from softs_fast.collectives import TorchStrategy
+from softs_fast.collectives.connections import Connections, open_sockets
+from softs_fast.errors import PeerLost
+
+NEVER_S = 600.0
+SIZE = 4
+N = 1 << 18
+
+
+def connected(rank: int, size: int, folder: str) -> TorchStrategy:
+    return TorchStrategy(timeout_s=NEVER_S, host="127.0.0.1").init(rank, size, folder)
+
+
+def keep(strategy: TorchStrategy) -> None:
+    """Wait for the end of the test: a process that ends closes its connections, too."""
+    signal.pause()
+    strategy.close()
+
+
+def reduces_until_lost(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    strategy = connected(rank, size, folder)
+    say(os.getpid())
+
+    def reduce_on() -> None:
+        while True:
+            strategy.all_reduce(torch.ones(N))
+
+    with pytest.raises(PeerLost) as raised:
+        reduce_on()
+    with pytest.raises(PeerLost):
+        strategy.barrier()
+    say(str(raised.value))
+    keep(strategy)
+
+
+def test_a_killed_rank_ends_the_calls_of_all(tmp_path: Path) -> None:
+    """gloo itself tells only its neighbours in the ring."""
+    running = ranks.start(reduces_until_lost, SIZE, str(tmp_path))
+    try:
+        pids = [running.receive(rank) for rank in range(SIZE)]
+        os.kill(pids[1], signal.SIGKILL)
+        for rank in (0, 2, 3):
+            assert "all_reduce among 4 ranks of the process group failed" in running.receive(rank)
+    finally:
+        running.stop()
+
+
+def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    strategy = connected(rank, size, folder)
+    if rank == 1:
+        strategy.give_up("out of data")
+    with pytest.raises(PeerLost) as raised:
+        strategy.all_reduce(torch.ones(N))
+    say(str(raised.value))
+    keep(strategy)
+
+
+def test_a_rank_that_gives_up_ends_the_calls_that_wait_for_it(tmp_path: Path) -> None:
+    running = ranks.start(gives_up, SIZE, str(tmp_path))
+    try:
+        texts = [running.receive(rank) for rank in range(SIZE)]
+        assert texts[1] == "out of data"
+        assert all("failed" in texts[rank] for rank in (0, 2, 3))
+    finally:
+        running.stop()
+
+
+def goes_on_without_a_stopped_rank(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Any:
+    strategy = connected(rank, size, folder)
+    say(os.getpid())
+    tensor = torch.full((N,), float(rank))
+    if rank == 1:
+        # Before it takes part.
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        threading.Timer(0.2, strategy.give_up, args=["rank 1 is too late"]).start()
+    with pytest.raises(PeerLost) as raised:
+        strategy.all_reduce(tensor)
+    if rank == 1:
+        return ""
+    assert str(raised.value) == "rank 1 is too late"
+    with connected(rank // 2, size - 1, f"{folder}/next") as following:
+        # In the same memory, which a late write of the call before would change.
+        tensor.fill_(1.0)
+        following.all_reduce(tensor)
+        say("reduced")
+        with open(Path(folder, f"resumed{rank}")) as pipe:
+            assert pipe.read() == "resumed"
+        following.barrier()
+        return torch.equal(tensor, torch.full((N,), 2.0))
+
+
+def test_a_stopped_rank_writes_nothing_into_the_next_step(tmp_path: Path) -> None:
+    pipes = [tmp_path / f"resumed{rank}" for rank in (0, 2)]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    running = ranks.start(goes_on_without_a_stopped_rank, 3, str(tmp_path))
+    try:
+        pids = [running.receive(rank) for rank in range(3)]
+        assert [running.receive(0), running.receive(2)] == ["reduced", "reduced"]
+        os.kill(pids[1], signal.SIGCONT)
+        assert running.receive(1) == ""
+        for pipe in pipes:
+            pipe.write_text("resumed")
+        assert [running.receive(0), running.receive(2)] == [True, True]
+    finally:
+        running.stop()
+
+
+def test_only_connections_of_the_engine_are_shut_down() -> None:
+    """Other threads open sockets while an engine is made."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_server(("127.0.0.1", 0)) as stranger,
+    ):
+        before = open_sockets()
+        # The engine of a peer listens at one port, and that of this rank at none.
+        port = listener.getsockname()[1]
+        with (
+            socket.create_connection(("127.0.0.1", port)) as mine,
+            socket.create_connection(stranger.getsockname()) as other,
+        ):
+            connections = Connections.since(before, lambda own: [own, torch.tensor([port])])
+            connections.shut_down()
+            assert mine.recv(1) == b""
+            with stranger.accept()[0] as accepted:
+                accepted.sendall(b"x")
+                assert other.recv(1) == b"x"
+            connections.close()
+            connections.close()
