@@ -7,7 +7,7 @@
 //
 // Rules:
 // - W1 one writer: a word is written by the stream of its rank, and by watchdogs as W3 says.
-// - W2 no stream waits for a value whose write was not submitted by a live process: the hosts pass an epoch in between.
+// - W2 no stream waits for a value before a live process has submitted its write: the hosts pass an epoch in between.
 //   So a word stays behind only because its rank's process has ended, is stopped, or its device no longer works.
 // - W3 a watchdog raises the word of a rank to the value that the streams of its own rank wait for, no further: at once
 //   if the process of that rank has ended, and for all ranks if one of them has broken the group. Both are final, and
