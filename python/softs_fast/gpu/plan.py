@@ -47,9 +47,7 @@ STEPS = (
     Step("memory", "two processes share memory and events", f"{_CHECKS}.memory:check", 30, 10),
     Step("pack", "packing and casting kernel, bit for bit", f"{_CHECKS}.pack:check", 60, 20),
     Step("reduce", "reduce kernel, bit for bit as the host", f"{_CHECKS}.reduce:check", 60, 10),
-    Step(
-        "all-reduce-2", "all-reduce of 2 processes, bit for bit", f"{_CHECKS}.all_reduce:among_two", 60, 15
-    ),
+    Step("all-reduce-2", "all-reduce of 2 processes, bit for bit", f"{_CHECKS}.all_reduce:among_two", 60, 15),
     Step(
         "all-reduce-4", "all-reduce of 4 processes, bit for bit", f"{_CHECKS}.all_reduce:among_four", 60, 20
     ),
