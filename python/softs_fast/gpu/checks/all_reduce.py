@@ -14,7 +14,7 @@ from softs_fast.gpu import ranks
 from softs_fast.tensors import cuda
 
 from .expect import expect_bits
-from .on_device import to_device
+from .on_device import Buffer
 from .values import CASTS, DTYPES, OPS, expected, values
 
 __all__ = [
@@ -32,6 +32,8 @@ __all__ = [
 
 STAGING = 1 << 20
 ONE_SHOT, TWO_SHOT = Schedule(STAGING, STAGING), Schedule(0, STAGING)
+#: What a tensor of a check has at most.
+_TENSOR_BYTES = 32 << 10
 #: Reports to the process that started the ranks.
 Say = Callable[[Any], None]
 
@@ -84,20 +86,20 @@ def reduces_everything(
     Raises:
         CheckFailed: a bit differs from what the host makes of the same values.
     """
-    device = device_of(rank)
     with joined(rank, size, folder, schedule, in_kernel=in_kernel) as strategy:
+        buffer = Buffer(2 * _TENSOR_BYTES, strategy.device)
         for dtype, op in itertools.product(DTYPES, OPS):
             if (dtype, op) == (torch.bool, "mean"):
                 continue
             for count in (1, 15, 17, 3001):
-                tensor = to_device(values(rank, dtype, count), device)
+                tensor = buffer.place(values(rank, dtype, count))
                 strategy.all_reduce(tensor, op)
                 strategy.synchronize()
                 expect_bits(tensor, expected(size, dtype, count, op, dtype), f"{op} of {count} {dtype}")
         for dtype, out in CASTS:
-            tensor = to_device(values(rank, dtype, 501), device)
+            tensor = buffer.place(values(rank, dtype, 501))
             before = tensor.cpu().clone()
-            output = to_device(torch.zeros(501, dtype=out), device)
+            output = buffer.place(torch.zeros(501, dtype=out), _TENSOR_BYTES)
             op, scale = ("max", 1.0) if dtype is torch.bool else ("mean", 0.3)
             strategy.all_reduce(tensor, op, output=output, scale=scale)
             strategy.synchronize()

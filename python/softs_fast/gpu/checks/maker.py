@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .on_device import to_device
+from .on_device import to_device, to_device_together
 from .samples import CONFIGS, batch, sample
 
 __all__ = ["KINDS", "Maker"]
@@ -78,4 +78,4 @@ class Maker:
             return {name: t.numpy() if t.dtype not in _ONLY_TORCH else t for name, t in tensors.items()}
         if self._where == "mixed":
             return {name: to_device(t) if i % 2 else t for i, (name, t) in enumerate(tensors.items())}
-        return {name: to_device(t, self._device) for name, t in tensors.items()}
+        return dict(to_device_together(tensors, self._device))

@@ -74,7 +74,7 @@ def _write(pipe: Connection) -> None:
     stream = _kernels.CudaStream(0)
     for i in range(1, _N_ROUNDS + 1):
         source = to_device(torch.full((_N_ITEMS,), i))
-        synchronize()
+        synchronize(0)
         drained.wait(stream.handle)
         _kernels.cuda_copy(memory.address, source.data_ptr(), source.nbytes, stream.handle)
         filled.record(stream.handle)

@@ -11,7 +11,7 @@ from softs_fast import _kernels
 from softs_fast.tensors import cuda
 
 from .expect import expect_bits
-from .on_device import to_device
+from .on_device import to_device, to_device_together
 
 __all__ = ["COUNTS", "SHIFTS", "check", "check_casts"]
 
@@ -38,13 +38,14 @@ def check_casts(count: int, shift: int) -> None:
     Raises:
         CheckFailed: a byte of the slot differs.
     """
-    tensors, rows, wanted, at = [], [], [], 0
-    for in_dtype, out_dtype in _CASTS * 3:
-        tensor = _values(in_dtype, count + shift)[shift:]
+    rows, wanted, at = [], [], 0
+    casts = _CASTS * 3
+    inputs = to_device_together({str(i): _values(one[0], count + shift) for i, one in enumerate(casts)})
+    for (in_dtype, out_dtype), whole in zip(casts, inputs.values(), strict=True):
+        tensor = whole[shift:]
         out = _cast(tensor, out_dtype)
         offset = (at + 63) // 64 * 64 + shift * out.itemsize
         at = offset + out.nbytes
-        tensors.append(tensor)
         wanted.append((offset, out))
         rows.append((tensor.data_ptr(), count, in_dtype, offset, out_dtype))
     slot = to_device(torch.full((at + 64,), 0xA5, dtype=torch.uint8))
@@ -63,7 +64,7 @@ def _values(dtype: str, count: int) -> torch.Tensor:
     tensor = raw.view(kind)
     if kind.is_floating_point:
         tensor[::2] = torch.randn(len(tensor[::2])).to(kind)
-    return to_device(tensor)
+    return tensor
 
 
 def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:

@@ -12,7 +12,7 @@ from softs_fast.errors import ConfigError
 from softs_fast.tensors import cuda
 
 from .expect import expect, expect_bits, expect_raises
-from .on_device import to_device
+from .on_device import Buffer, to_device
 from .values import DTYPES, OPS, values
 
 __all__ = ["check", "check_dtype"]
@@ -34,11 +34,13 @@ def check_dtype(in_dtype: torch.dtype) -> int:
         CheckFailed: a bit differs from `softs_fast.kernels.reduce`, or only one of both refuses a combination.
     """
     n_launches = 0
+    on_host = [values(rank, in_dtype, 1000) for rank in range(3)]
+    on_device = [to_device(tensor) for tensor in on_host]
+    buffer = Buffer(8 * 1000)
     for out_dtype, op, shift in itertools.product(DTYPES, OPS, (0, 1)):
         names = str(in_dtype).removeprefix("torch."), str(out_dtype).removeprefix("torch.")
-        inputs = [to_device(values(rank, in_dtype, 1000))[shift:] for rank in range(3)]
-        on_host = [tensor.cpu() for tensor in inputs]
-        output = to_device(torch.zeros(1000, dtype=out_dtype))[shift:]
+        inputs = [tensor[shift:] for tensor in on_device]
+        output = buffer.place(torch.zeros(1000, dtype=out_dtype))[shift:]
         wanted = torch.empty(1000 - shift, dtype=out_dtype)
         for scale in (1.0,) if in_dtype is torch.bool else (1.0, -0.37, float("nan")):
             what = f"{op} of {names[0]} into {names[1]} times {scale}, {shift} off its alignment"
@@ -47,7 +49,7 @@ def check_dtype(in_dtype: torch.dtype) -> int:
             arguments = addresses, output.data_ptr(), len(wanted)
             call["stream"] = cuda.current_stream(0)
             try:
-                kernels.reduce(on_host, wanted, op, scale=scale)
+                kernels.reduce([tensor[shift:] for tensor in on_host], wanted, op, scale=scale)
             except ConfigError:
                 error = expect_raises(ValueError, lambda: _kernels.cuda_reduce(*arguments, **call), what)  # noqa: B023
                 expect("no " in str(error), f"{what}: {error}")
