@@ -149,6 +149,9 @@ def cmake_options() -> list[str]:
     import pybind11
 
     options = [
+        # What CMake and pybind11 know of the interpreter that last used the folder, which may have been another one.
+        "-U*Python*",
+        "-U*PYTHON*",
         # All of these may have moved since the folder was last used: each isolated build has its own.
         f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}",
         f"-DPython_EXECUTABLE={sys.executable}",

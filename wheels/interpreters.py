@@ -53,8 +53,7 @@ def find() -> list[Interpreter]:
 
 def probe(path: Path) -> Interpreter | None:
     """Return what an interpreter says of itself; nothing where it does not run, as a shim of pyenv without a version."""
-    command = [path, "-I", "-c", _PROBE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([str(path), "-I", "-c", _PROBE], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None
     said = json.loads(done.stdout)

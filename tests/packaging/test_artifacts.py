@@ -101,15 +101,12 @@ def test_sdist_holds_all_that_a_build_needs(artifacts: Artifacts) -> None:
     assert [name for name in ours if name.endswith((".so", ".pyc", ".png"))] == []
 
 
-def test_sdist_holds_the_crates_of_the_lock_and_their_licenses(artifacts: Artifacts) -> None:
+def test_sdist_holds_the_crates_of_the_lock(artifacts: Artifacts) -> None:
     locked = tomllib.loads((REPOSITORY / "Cargo.lock").read_text())["package"]
     wanted = {f"{crate['name']}-{crate['version']}" for crate in locked if "source" in crate}
     assert wanted, "no crate comes from a registry"
     vendored = artifacts.tree / "vendor"
     assert {folder.name for folder in vendored.iterdir()} == wanted
-    assert [
-        folder.name for folder in vendored.iterdir() if not [*folder.glob("[lL][iI][cC][eE][nN][sScC][eE]*")]
-    ] == []
 
 
 def test_wheel_holds_the_package_and_its_types(artifacts: Artifacts) -> None:
