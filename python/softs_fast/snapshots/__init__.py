@@ -6,12 +6,18 @@ the training, `Members` finds the windows of others.
 
 from .average import average
 from .layout import SnapshotLayout, TensorEntry
+from .members import MAX_MEMBERS, Member, Members
+from .publisher import Publisher
 from .window import MAX_CONFIG_BYTES, Address, Header, RemoteWindow, Window
 
 __all__ = [
     "MAX_CONFIG_BYTES",
+    "MAX_MEMBERS",
     "Address",
     "Header",
+    "Member",
+    "Members",
+    "Publisher",
     "RemoteWindow",
     "SnapshotLayout",
     "TensorEntry",

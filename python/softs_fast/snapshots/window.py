@@ -18,7 +18,16 @@ from .. import _kernels
 from ..errors import ConfigError, SegmentError
 from .layout import SnapshotLayout, TensorEntry
 
-__all__ = ["MAX_CONFIG_BYTES", "Address", "Header", "RemoteWindow", "Window", "is_plain"]
+__all__ = [
+    "MAX_CONFIG_BYTES",
+    "Address",
+    "Header",
+    "RemoteWindow",
+    "Window",
+    "as_json",
+    "header_of",
+    "is_plain",
+]
 
 #: Largest published config, as JSON.
 MAX_CONFIG_BYTES = _kernels.MAX_CONFIG_BYTES
@@ -106,7 +115,7 @@ class Window:
             ConfigError: the tensors do not fit the layout, the config is too long or not JSON, or the window is closed.
             ForkedError: called in a fork of the process that made the window.
         """
-        said = _as_json(config)
+        said = as_json(config)
         bound = self.layout.bind(tensors)
         with _rows(self.layout.tensors, bound) as rows, self._publishing:
             return self._native.publish(rows, step, metric, trained, said)
@@ -154,7 +163,7 @@ class Window:
             ConfigError: no version was begun, the config is too long or not JSON, or the window is closed.
             ForkedError: called in a fork of the process that made the window.
         """
-        said = _as_json(config)
+        said = as_json(config)
         with self._publishing:
             return self._native.commit(step, metric, trained, said)
 
@@ -321,7 +330,12 @@ def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", memory_format=torch.contiguous_format).resolve_neg().contiguous()
 
 
-def _as_json(config: Mapping[str, Any] | None) -> bytes:
+def as_json(config: Mapping[str, Any] | None) -> bytes:
+    """Return a config as it is published.
+
+    Raises:
+        ConfigError: it is too long, or not JSON.
+    """
     if config is None:
         return b""
     try:
