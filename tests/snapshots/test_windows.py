@@ -121,6 +121,32 @@ def test_a_version_in_parts_is_seen_when_it_is_committed() -> None:
                 window.write(wrong)
 
 
+def test_the_words_of_a_version_change_in_their_order() -> None:
+    tensors = {"w": torch.full((5,), 7.0)}
+    with Window(SnapshotLayout.of(tensors)) as window:
+        fd = window.address["fd"]
+        assert isinstance(fd, int)
+
+        def words() -> tuple[int, int, int]:
+            """Latest, and the sequence words of the halves; by docs/snapshots.md, behind a page of the mapping."""
+            found = (os.pread(fd, 8, page * 4096) for page in (2, 3, 4))
+            latest, even, odd = (int.from_bytes(word, "little") for word in found)
+            return latest, even, odd
+
+        assert words() == (0, 0, 0)
+        for version in range(1, 6):
+            before = words()
+            window.begin()
+            marked = list(before)
+            marked[1 + version % 2] = 2 * version - 1
+            assert words() == tuple(marked)
+            window.write(tensors)
+            assert words() == tuple(marked)
+            window.commit(step=1, metric=None, trained=1)
+            marked[0], marked[1 + version % 2] = version, 2 * version
+            assert words() == tuple(marked)
+
+
 def test_an_ask_is_answered_by_the_next_version() -> None:
     tensors = {"w": torch.zeros(3)}
     layout = SnapshotLayout.of(tensors)
