@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softs_fast.snapshots import Publisher, RemoteWindow, SnapshotLayout, Window, average
+from softs_fast.snapshots import Publisher, RemoteWindow, SnapshotLayout, Window, average, fetch
 
 MODELS = {
     "42 MB, 10 tensors": [(1024, 1024)] * 10,
@@ -46,8 +46,11 @@ def copies(shapes: list[tuple[int, ...]], rounds: int) -> dict[str, float]:
         remotes = [stack.enter_context(RemoteWindow.open(window.address)) for window in windows]
         for window in windows:
             window.publish(theirs, step=0, metric=None, trained=0)
+        fetched = fetch(remotes[:1], [1.0], layout, scratch=scratch)
+        assert fetched is not None
         to, source = list(ours.values()), list(theirs.values())
         ways: dict[str, Callable[[], object]] = {
+            "apply what was fetched": lambda: fetched.apply(ours),
             "publish": lambda: windows[0].publish(theirs, step=0, metric=None, trained=0),
             "apply one donor": lambda: average(remotes[:1], [1.0], ours, layout, scratch=scratch),
             "apply two donors": lambda: average(remotes, [0.5, 0.5], ours, layout, scratch=scratch),
