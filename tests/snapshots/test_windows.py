@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from softs_fast import _kernels
 from softs_fast.errors import ConfigError, ForkedError, SegmentError
 from softs_fast.snapshots import MAX_CONFIG_BYTES, RemoteWindow, SnapshotLayout, Window, average
 
@@ -145,6 +146,15 @@ def test_the_words_of_a_version_change_in_their_order() -> None:
             window.commit(step=1, metric=None, trained=1)
             marked[0], marked[1 + version % 2] = version, 2 * version
             assert words() == tuple(marked)
+
+
+@pytest.mark.parametrize("row", [(0, 64, 1), (0, 65, 0), (0, 0, 65), (0, 1, 64), (0, 1 << 63, 1 << 63)])
+def test_no_row_is_written_outside_of_a_half(row: tuple[int, int, int]) -> None:
+    window = _kernels.SnapshotWindow(64, b"", bytes(32))
+    window.begin()
+    with pytest.raises(ConfigError, match="are outside of a window of 64"):
+        window.write([row])
+    window.close()
 
 
 def test_an_ask_is_answered_by_the_next_version() -> None:
