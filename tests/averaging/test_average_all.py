@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 import ranks
 import torch
-from members import DiesInReduction, descend, join, line, values_of
+from members import SaysWhenItReduces, descend, join, line, values_of
 
 from softs_fast.averaging import AverageAll
 from softs_fast.collectives import TorchStrategy
@@ -140,27 +143,33 @@ def test_buffers_by_rule_and_tied_weights_once(tmp_path: Path) -> None:
     assert told == [[0.5, 0.5, 0.0, 0, [False, False]], [0.5, 0.5, 1.0, 10, [True, False]]]
 
 
-def loses_a_rank(say: Callable[[Any], None], rank: int, size: int, folder: str, spins: int) -> Any:
+def loses_a_rank(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Any:
     model = line(*([0.0] * 3))
-    model.register_parameter("many", torch.nn.Parameter(torch.full((400_000,), float(2**rank))))
+    model.register_parameter("many", torch.nn.Parameter(torch.full((3_000_000,), float(2**rank))))
     strategy: Any = join(rank, size, folder)
     if rank == 1:
-        strategy = DiesInReduction(strategy, 2, spins, say)
+        strategy = SaysWhenItReduces(strategy, 2, say)
     average = AverageAll(model, strategy, every=1)
     means = []
     for _ in range(3):
         average.step()
-        means.append((strategy.size, float(model.many.detach().unique())))
+        means.append((strategy.size, float(model.many.detach().unique().item())))
         with torch.no_grad():
             model.many += float(2**rank)
     strategy.close()
     return means
 
 
-@pytest.mark.parametrize("spins", [0, 20_000, 100_000])
-def test_a_rank_that_is_killed_in_a_reduction_costs_only_its_repetition(tmp_path: Path, spins: int) -> None:
-    running = ranks.start(loses_a_rank, 3, str(tmp_path), spins)
+# Into the middle of the reduction, which takes some 30 ms, at different places.
+@pytest.mark.parametrize("delay_s", [0.0, 0.004, 0.012])
+def test_a_rank_that_is_killed_in_a_reduction_costs_only_its_repetition(
+    tmp_path: Path, delay_s: float
+) -> None:
+    running = ranks.start(loses_a_rank, 3, str(tmp_path))
     try:
+        victim = running.receive(1)
+        time.sleep(delay_s)
+        os.kill(victim, signal.SIGKILL)
         told = running.results()
     finally:
         running.stop()
@@ -196,6 +205,35 @@ def raises_without_rebuild(say: Callable[[Any], None], rank: int, size: int, fol
 
 def test_without_rebuild_a_death_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     assert ranks.run(raises_without_rebuild, 2, str(tmp_path))[0] == [-0.5]
+
+
+class FailsLater:
+    """A group of one rank that fails in its third reduction."""
+
+    size = 1
+
+    def __init__(self) -> None:
+        self.n_calls = 0
+
+    def all_reduce_gradients(self, gradients: dict[str, torch.Tensor], op: str) -> None:
+        self.n_calls += 1
+        if self.n_calls == 3:
+            raise PeerLost("it failed")
+        for tensor in gradients.values():
+            tensor.fill_(100)
+
+
+def test_parts_that_were_averaged_before_a_failure_are_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("softs_fast.averaging.reduction._PART_BYTES", 4)
+    model = line(1.0, 2.0, 3.0, 4.0)
+    strategy = FailsLater()
+    average = AverageAll(model, strategy, every=1)  # type: ignore[arg-type]
+    with pytest.raises(PeerLost, match="it failed"):
+        average.step()
+    assert values_of(model) == [1.0, 2.0, 3.0, 4.0]
+    average.average()
+    assert values_of(model) == [100.0] * 4
+    assert strategy.n_calls == 7, "as many parts as weights"
 
 
 def models_differ(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Any:

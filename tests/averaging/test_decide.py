@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from softs_fast.averaging import Decision, Member, Rules, decide
@@ -19,20 +19,21 @@ from softs_fast.errors import ConfigError
 STRATEGIES = ["mean", "weighted_mean", "best_only", "reset_weights"]
 MODES = ["worst_ratio", "threshold", "age"]
 
-any_metric = st.one_of(st.none(), st.floats(), st.integers(-3, 3).map(float))
+# Mostly what makes a rank a donor, so that most situations end with a replacement.
+any_metric = st.one_of(*[st.integers(-3, 3).map(float)] * 5, st.floats(), st.none())
 
 
 @st.composite
 def members(draw: Any, metrics: Any = any_metric) -> list[Member]:
-    n = draw(st.integers(1, 8))
+    n = draw(st.integers(2, 8))
     return [
         Member(
             rank=rank,
-            alive=draw(st.booleans()) or rank == 0,
-            version=draw(st.integers(0, 2)),
-            trained=draw(st.integers(0, 20)),
+            alive=draw(st.sampled_from([True] * 5 + [False])),
+            version=draw(st.sampled_from([1, 2, 3, 4, 5, 0])),
+            trained=draw(st.integers(0, 30)),
             metric=draw(metrics),
-            digest=draw(st.sampled_from([b"a", b"a", b"a", b"b"])),
+            digest=draw(st.sampled_from([b"a"] * 5 + [b"b"])),
         )
         for rank in draw(st.permutations(range(n)))
     ]
@@ -41,15 +42,15 @@ def members(draw: Any, metrics: Any = any_metric) -> list[Member]:
 @st.composite
 def any_rules(draw: Any) -> Rules:
     return Rules(
-        every=draw(st.integers(1, 3)),
+        every=draw(st.sampled_from([1, 2])),
         mode=draw(st.sampled_from(MODES)),
         strategy=draw(st.sampled_from(STRATEGIES)),
         replace_worst=draw(st.floats(0, 1)),
-        threshold=draw(st.integers(-3, 4)),
+        threshold=draw(st.sampled_from([0, 1, 2, 3, math.inf])),
         age_range=(draw(st.integers(0, 5)), draw(st.integers(5, 10))),
         donor_share=draw(st.sampled_from([1.0, 0.5, 0.1])),
-        burn_in=draw(st.integers(0, 10)),
-        cooldown=draw(st.integers(0, 10)),
+        burn_in=draw(st.sampled_from([0, 3, 6])),
+        cooldown=draw(st.sampled_from([0, 3, 6])),
     )
 
 
@@ -57,9 +58,12 @@ def any_rules(draw: Any) -> Rules:
 def situations(draw: Any) -> tuple[Any, ...]:
     """The arguments of `decide`."""
     board = draw(members())
-    step = draw(st.integers(0, 30))
+    step = draw(st.integers(10, 30))
     replaced_at = draw(st.one_of(st.none(), st.integers(0, step)))
-    me = draw(st.sampled_from([member.rank for member in board]))
+    # Mostly the rank that has the lowest metric.
+    known = [member for member in board if member.metric is not None]
+    worst = min(known, key=score).rank if known else 0
+    me = draw(st.sampled_from([worst, worst, *(member.rank for member in board)]))
     return me, step, board, draw(any_rules()), replaced_at, draw(st.integers(0, 3)), draw(st.integers())
 
 
@@ -76,6 +80,7 @@ def ask(me: int, board: list[Member], step: int = 0, **rules: Any) -> Decision:
     return decide(me, step, board, Rules(**{"every": 1, **rules}), None, 0, seed=0)
 
 
+@settings(max_examples=300)
 @given(situations())
 def test_donors_are_fit_and_weights_add_up(situation: tuple[Any, ...]) -> None:
     me, _, board, rules, *_ = situation
@@ -117,6 +122,7 @@ def test_the_order_of_the_members_does_not_matter(situation: tuple[Any, ...], ra
     assert decide(me, step, board, *rest) == decide(me, step, shuffled, *rest)
 
 
+@settings(max_examples=300)
 @given(situations())
 def test_cadence_cooldown_and_burn_in_hold(situation: tuple[Any, ...]) -> None:
     me, step, board, rules, last_replaced, *_ = situation
@@ -175,6 +181,35 @@ def test_one_rank_and_ranks_that_are_equal_keep_their_weights(mode: str, strateg
         decisions = [ask(me, board, **rules) for me in range(len(board))]
         assert not any(decision.replace for decision in decisions)
         assert all(any(letter.isdigit() for letter in decision.reason) for decision in decisions)
+
+
+def test_equal_metrics_share_the_mean_of_their_places() -> None:
+    decision = ask(0, board_of(0.0, 1.0, 1.0, 2.0), strategy="weighted_mean")
+    assert decision.donors == ((1, 0.25), (2, 0.25), (3, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("step", "last_replaced", "trained", "reason"),
+    [
+        (10, 5, 50, None),
+        (11, 5, 50, "step 11 is no multiple of 5"),
+        (10, 7, 50, "replaced 3 steps ago; the cooldown is 5 steps"),
+        (10, None, 19, "trained 19 steps; the burn-in is 20 steps"),
+    ],
+)
+def test_cadence_cooldown_and_burn_in(
+    step: int, last_replaced: int | None, trained: int, reason: str | None
+) -> None:
+    board = [Member(0, True, 1, trained, 0.0, b""), Member(1, True, 1, 50, 1.0, b"")]
+    decision = decide(0, step, board, Rules(every=5, cooldown=5, burn_in=20), last_replaced, 1, seed=0)
+    assert decision.replace == (reason is None)
+    if reason is not None:
+        assert decision.reason == reason
+
+
+def test_a_donor_has_the_same_tensors() -> None:
+    board = [*board_of(0.0, 0.5), Member(2, True, 1, 50, 1.0, b"other")]
+    assert ask(0, board, strategy="best_only").donors == ((1, 1.0),)
 
 
 def test_nan_is_the_worst_and_none_takes_no_part() -> None:

@@ -48,10 +48,12 @@ class World:
             self.start(number, chance, events, now=0.0)
         n_done = 0
         newcomer = N_RANKS
+        doomed = -1
         while n_done < n_checks:
             now, number = heapq.heappop(events)
             rank = self.ranks[number]
-            if chance.random() < 0.01:
+            if chance.random() < 0.01 or number == doomed:
+                doomed = -1
                 # It dies. Others see its last snapshot as of a dead rank from then on; a new rank starts.
                 rank.is_alive = False
                 known = self.board.get(number)
@@ -67,6 +69,10 @@ class World:
             rank.quality += chance.gauss(0.1, 0.5)
             self.check(rank)
             n_done += 1
+            if n_done % 100 == 0:
+                # The best one dies next: others would like to have it as a donor.
+                alive = [one for one in self.ranks.values() if one.is_alive]
+                doomed = max(alive, key=lambda one: one.quality).number
             heapq.heappush(events, (now + rank.step_s * self.rules.every, number))
 
     def start(self, number: int, chance: random.Random, events: list[tuple[float, int]], now: float) -> None:

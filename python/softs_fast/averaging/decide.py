@@ -150,21 +150,23 @@ def decide(
     if own.trained < rules.burn_in:
         return _keep(f"trained {own.trained} steps; the burn-in is {rules.burn_in} steps")
     peers = [other for other in others if other.alive and other.version > 0 and other.digest == own.digest]
-    ready = [peer for peer in peers if peer.trained >= rules.burn_in]
     if rules.mode == "age":
         lifetime = lifetime_of(me, n_replaced, rules, seed)
         if own.trained <= lifetime:
             return _keep(f"trained {own.trained} steps of a lifetime of {lifetime}")
         why = f"trained {own.trained} steps, longer than its lifetime of {lifetime}"
-        donors = [peer for peer in ready if _donates_by_age(peer, rules.strategy)]
+        donors = [peer for peer in peers if _donates_by_age(peer, rules.strategy)]
     else:
         if own.metric is None:
             return _keep("no metric of this rank")
-        ranked = [peer for peer in ready if peer.metric is not None]
+        # Those that have just begun count too: one that was replaced a moment ago is still one of the worst, and the
+        # next one does not move up.
+        ranked = [peer for peer in peers if peer.metric is not None]
         is_worst, why, donors = (_among_worst if rules.mode == "worst_ratio" else _below)(own, ranked, rules)
         if not is_worst:
             return _keep(why)
         donors = [donor for donor in donors if _is_finite(donor) and _score(donor) > _score(own)]
+    donors = [donor for donor in donors if donor.trained >= rules.burn_in]
     if not donors:
         return _keep(f"{why}, but there is no donor: {_why_none(others, own, rules)}")
     if rules.strategy == "reset_weights":
