@@ -48,12 +48,11 @@ class World:
             self.start(number, chance, events, now=0.0)
         n_done = 0
         newcomer = N_RANKS
-        doomed = -1
+        doomed: set[int] = set()
         while n_done < n_checks:
             now, number = heapq.heappop(events)
             rank = self.ranks[number]
-            if chance.random() < 0.01 or number == doomed:
-                doomed = -1
+            if chance.random() < 0.01 or number in doomed:
                 # It dies. Others see its last snapshot as of a dead rank from then on; a new rank starts.
                 rank.is_alive = False
                 known = self.board.get(number)
@@ -72,7 +71,7 @@ class World:
             if n_done % 100 == 0:
                 # The best one dies next: others would like to have it as a donor.
                 alive = [one for one in self.ranks.values() if one.is_alive]
-                doomed = max(alive, key=lambda one: one.quality).number
+                doomed.add(max(alive, key=lambda one: one.quality).number)
             heapq.heappush(events, (now + rank.step_s * self.rules.every, number))
 
     def start(self, number: int, chance: random.Random, events: list[tuple[float, int]], now: float) -> None:

@@ -112,6 +112,9 @@ class SelectiveAveraging:
         # Versions of other ranks that are not finite.
         self._refused: dict[int, int] = {}
         self._warned: set[int] = set()
+        # The layout of the first model, and the tensors that the present one lacks.
+        self._shared_names: list[str] = []
+        self._absent: dict[str, torch.Tensor] = {}
         self._n_steps = self._trained = self._n_replaced = 0
         self._last_replaced: int | None = None
         self._lineage: list[dict[str, Any]] = []
@@ -157,13 +160,17 @@ class SelectiveAveraging:
             **self._counters,
         }
 
-    def step(self, metric: float | None = None) -> Event | None:
+    def step(
+        self, metric: float | None = None, *, number: int | None = None, publish: bool = True
+    ) -> Event | None:
         """Count a training step; publish, check the rules, and change the weights if it is time for that.
 
         Call it after `optimizer.step()`: the weights must not be in use.
 
         Args:
             metric: of this rank now, higher is better; None if there is no news.
+            number: of the step, if the caller counts; else one more than the last one.
+            publish: whether this rank may publish now.
 
         Returns:
             What was replaced, if anything.
@@ -174,14 +181,17 @@ class SelectiveAveraging:
         """
         if self._is_closed:
             raise ConfigError("selective averaging of this rank was shut down; make another one")
-        self._n_steps += 1
+        self._n_steps = self._n_steps + 1 if number is None else number
         self._trained += 1
         if metric is not None:
             self._metric = self._smoothed(float(metric))
         is_due = self._n_steps % self._rules.every == 0
         if is_due and not self._trainee.is_finite():
             self._metric = math.nan
-        self._publish()
+        if self._digest is None:
+            self._digest = self._board.open(self._tensors())
+        if publish:
+            self._publish()
         if self._pending is None and is_due:
             self._check()
         if self._pending is not None and self._is_answered(self._pending):
@@ -189,6 +199,17 @@ class SelectiveAveraging:
             self._pending = None
             return event
         return None
+
+    def use(self, model: torch.nn.Module, optimizer: Optimizer | None) -> None:
+        """Go on with another model. Tensors that it lacks, or has in other shapes, are shared as they were last."""
+        shared = self._tensors() if self._digest is not None else {}
+        self._trainee = Trainee(model, optimizer)
+        found = self._trainee.tensors(self._takeover)
+        self._absent = {name: tensor for name, tensor in shared.items() if not _fits(tensor, found.get(name))}
+
+    def reset_age(self) -> None:
+        """Have the lifetime and the burn-in begin now."""
+        self._trained = 0
 
     def print_stats(self) -> None:
         """Print the counters to stdout, one per line."""
@@ -236,20 +257,25 @@ class SelectiveAveraging:
             return metric
         return share * self._metric + (1 - share) * metric
 
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Return what is shared; its layout is that of the first model for good."""
+        found = self._trainee.tensors(self._takeover)
+        if self._absent:
+            names = self._shared_names
+            found = {name: self._absent[name] if name in self._absent else found[name] for name in names}
+        self._shared_names = list(found)
+        return found
+
     def _publish(self) -> None:
         """Make a snapshot, if it is time for one."""
         every = self._schedule.publish_every or self._rules.every
-        tensors: dict[str, torch.Tensor] | None = None
-        if self._digest is None:
-            tensors = self._trainee.tensors(self._takeover)
-            self._digest = self._board.open(tensors)
         self._must_publish |= self._n_steps % every == 0 or self._board.is_asked()
         start = self._clock()
         if not self._must_publish or start < self._not_before:
             return
         self._shown_metric = self._shown_metric if self._metric is None else self._metric
         self._version = self._board.publish(
-            tensors or self._trainee.tensors(self._takeover),
+            self._tensors(),
             step=self._n_steps,
             metric=self._shown_metric,
             trained=self._trained,
@@ -352,7 +378,7 @@ class SelectiveAveraging:
     def _take(self, decision: Decision) -> list[Donation] | Refused:
         """Change the weights; they are as they were if the donors cannot be averaged."""
         taken: list[Donation] = []
-        tensors = self._trainee.tensors(self._takeover)
+        tensors = self._tensors()
         momentum = self._takeover.momentum
         if decision.donors:
             old = {name: tensor.clone() for name, tensor in tensors.items()} if momentum else tensors
@@ -384,7 +410,7 @@ class SelectiveAveraging:
         """Go on with a new model that has the averaged weights, or with its weights in the model that there is."""
         if not self._takeover.in_place:
             copy_by_name(new.tensors(self._takeover), averaged)
-            self._trainee = new
+            self.use(new.model, new.optimizer)
         elif not averaged:
             own, fresh = self._trainee.tensors(self._takeover), new.tensors(self._takeover)
             old = {name: tensor.clone() for name, tensor in own.items()}
@@ -439,3 +465,7 @@ class SelectiveAveraging:
             line = line_of(check, decision, donations, applied_at=applied_at, accepted=accepted)
             with Path(self._schedule.log).open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
+
+
+def _fits(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
+    return other is not None and (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
