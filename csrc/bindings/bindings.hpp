@@ -8,6 +8,7 @@ namespace softs {
 void bind_kernels(pybind11::module_& module);
 void bind_cuda(pybind11::module_& module);
 void bind_collective(pybind11::module_& module);
+void bind_snapshots(pybind11::module_& module);
 void bind_cuda_reduce(pybind11::module_& module);
 
 }  // namespace softs

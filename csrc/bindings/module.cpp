@@ -5,5 +5,6 @@ PYBIND11_MODULE(_kernels, module) {
     softs::bind_kernels(module);
     softs::bind_cuda(module);
     softs::bind_collective(module);
+    softs::bind_snapshots(module);
     softs::bind_cuda_reduce(module);
 }

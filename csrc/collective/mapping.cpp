@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -45,21 +46,21 @@ Mapping Mapping::create(std::size_t bytes) {
         fail("cannot create shared memory of " + std::to_string(bytes) + " bytes in /dev/shm", errno);
     }
     made.allocate(0, 0);
-    made.map();
+    made.map(Access::read_write);
     made.offer_ = {.pid = getpid(), .fd = made.fd_, .bytes = bytes, .nonce = random_nonce()};
     const Header header{.magic = magic, .nonce = made.offer_.nonce};
     std::memcpy(made.memory_, &header, sizeof header);
     return made;
 }
 
-Mapping Mapping::open(const Offer& offer) {
+Mapping Mapping::open(const Offer& offer, Access access) {
     const std::string path = "/proc/" + std::to_string(offer.pid) + "/fd/" + std::to_string(offer.fd);
     const std::string what = "cannot open shared memory of process " + std::to_string(offer.pid) + " (" + path + ')';
     Mapping opened;
     opened.bytes_ = offer.bytes;
     opened.offer_ = offer;
     // The descriptor may be a pipe or a device by now: neither wait for it nor make it the terminal.
-    opened.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    opened.fd_ = ::open(path.c_str(), (access == Access::read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (opened.fd_ < 0) fail(what, errno);
     struct stat found{};
     if (fstat(opened.fd_, &found) != 0) fail(what, errno);
@@ -67,7 +68,10 @@ Mapping Mapping::open(const Offer& offer) {
         static_cast<std::uint64_t>(found.st_size) != offer.bytes + header_bytes) {
         throw Error(Failure::segment, what + ": it is another file");
     }
-    opened.map();
+    if (access == Access::read_only && static_cast<std::uint64_t>(found.st_blocks) * 512 < offer.bytes + header_bytes) {
+        throw Error(Failure::segment, what + ": only a part of it is allocated");
+    }
+    opened.map(access);
     Header header;
     std::memcpy(&header, opened.memory_, sizeof header);
     if (header.magic != magic || header.nonce != offer.nonce) throw Error(Failure::segment, what + ": it is other memory");
@@ -100,7 +104,10 @@ void Mapping::allocate(std::size_t offset, std::size_t bytes) {
     int error = EINTR;
     while (error == EINTR) error = length == 0 ? 0 : posix_fallocate(fd_, start, length);
     if (error == 0) return;
-    throw Error(Failure::segment, "cannot take " + std::to_string(length) + " bytes of shared memory: " + std::strerror(error) +
+    struct statvfs there{};
+    const bool is_known = fstatvfs(fd_, &there) == 0;
+    const std::string free = is_known ? ", " + std::to_string(there.f_bavail * there.f_frsize) + " are free" : "";
+    throw Error(Failure::segment, "cannot take " + std::to_string(length) + " bytes of shared memory" + free + ": " + std::strerror(error) +
                                       "; free or enlarge /dev/shm (for a container: --shm-size)");
 }
 
@@ -108,8 +115,9 @@ void Mapping::close_descriptor() noexcept {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
-void Mapping::map() {
-    void* const memory = mmap(nullptr, bytes_ + header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+void Mapping::map(Access access) {
+    const int protection = access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+    void* const memory = mmap(nullptr, bytes_ + header_bytes, protection, MAP_SHARED, fd_, 0);
     if (memory == MAP_FAILED) fail("cannot map " + std::to_string(bytes_) + " bytes of shared memory", errno);
     memory_ = static_cast<std::byte*>(memory);
     // Only a hint: hosts that allow huge pages here save most TLB misses.

@@ -19,6 +19,8 @@ struct Offer {
     std::array<std::uint64_t, 2> nonce{};
 };
 
+enum class Access { read_write, read_only };
+
 // A segment mapped into this process. The first page belongs to this class; `data()` begins after it.
 class Mapping {
   public:
@@ -28,7 +30,9 @@ class Mapping {
 
     // Opens the offer of another process. Throws Error{segment} where that is impossible, or the memory is not the
     // offered one: a process of another host or pid namespace, or one that has ended.
-    static Mapping open(const Offer& offer);
+    // A mapping for reading alone must not be written to (SIGSEGV), and is refused where memory is missing, because
+    // reading would allocate it.
+    static Mapping open(const Offer& offer, Access access = Access::read_write);
 
     Mapping(Mapping&& other) noexcept;
     Mapping& operator=(Mapping&& other) noexcept;
@@ -51,7 +55,7 @@ class Mapping {
     static constexpr std::size_t header_bytes = 4096;
 
     Mapping() = default;
-    void map();
+    void map(Access access);
     void release() noexcept;
 
     std::byte* memory_ = nullptr;

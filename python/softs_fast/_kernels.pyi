@@ -348,3 +348,85 @@ class Group:
         """Return a text of a rank with its process and state. Raises ValueError: there is no such rank."""
 
     def broken(self) -> str: ...
+
+MAX_CONFIG_BYTES: int
+
+# Version, step, metric, trained, time of publication in ns (CLOCK_MONOTONIC), config.
+_Seen = tuple[int, int, float | None, int, int, bytes]
+
+class SnapshotRemote:
+    """The snapshot segment of another process, mapped for reading alone; see csrc/snapshots/remote.hpp.
+
+    All calls but `close` raise ConfigError (closed) and ForkedError.
+    """
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Raises TypeError: `open` makes them."""
+
+    @staticmethod
+    def open(pid: int, started: int, fd: int, id: bytes, n_bytes: int) -> SnapshotRemote:
+        """Open and check a segment. Raises SegmentError."""
+
+    def manifest(self) -> bytes: ...
+    def digest(self) -> bytes: ...
+    def header(self) -> _Seen:
+        """Return the newest version, 0 if there is none. Raises SegmentError."""
+
+    def is_alive(self) -> bool: ...
+    def close(self) -> None: ...
+
+class SnapshotWindow:
+    """A snapshot segment of this process; see csrc/snapshots/window.hpp.
+
+    Rows are addresses, offsets in a half, and bytes. All calls but `close` raise ConfigError (closed) and ForkedError.
+    """
+
+    def __init__(self, n_bytes: int, manifest: bytes, digest: bytes) -> None:
+        """Make and allocate the segment. Raises SegmentError, ConfigError."""
+
+    def address(self) -> tuple[int, int, int, bytes, int]:
+        """Return the arguments of `SnapshotRemote.open`."""
+
+    def publish(
+        self,
+        rows: Sequence[tuple[int, int, int]],
+        step: int,
+        metric: float | None,
+        trained: int,
+        config: bytes,
+    ) -> int:
+        """Begin, write and commit a version; return its number."""
+
+    def begin(self) -> None: ...
+    def write(self, rows: Sequence[tuple[int, int, int]]) -> None: ...
+    def commit(self, step: int, metric: float | None, trained: int, config: bytes) -> int: ...
+    def ask(self, wanted: SnapshotRemote) -> None: ...
+    def is_asked(self, others: Sequence[SnapshotRemote]) -> bool: ...
+    def close(self) -> None: ...
+
+def snapshot_average(
+    remotes: Sequence[SnapshotRemote],
+    weights: Sequence[float],
+    runs: Sequence[tuple[int, int, str]],
+    scratch: int,
+) -> tuple[str, int, int, list[_Seen]]:
+    """Sum snapshots into `scratch`, without the GIL; see csrc/snapshots/average.hpp.
+
+    Args:
+        remotes: the donors.
+        weights: of each.
+        runs: offset, items and dtype of what lies together.
+        scratch: address of memory of the size of a half.
+
+    Returns:
+        "complete", "torn", "nothing yet" or "not finite"; number of the donor and offset of the first item that is not
+        finite; what was read of each donor.
+
+    Raises:
+        ConfigError: a window is closed.
+        SegmentError: a segment is smaller than the runs.
+        ForkedError: in a fork.
+    """
+
+def snapshot_scatter(scratch: int, rows: Sequence[tuple[int, int, int]]) -> None:
+    """Copy from memory of the size of a half to addresses, without the GIL; rows as for `SnapshotWindow`."""

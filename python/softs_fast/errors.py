@@ -14,6 +14,7 @@ __all__ = [
     "NoBroker",
     "NoModel",
     "NoSupplier",
+    "NotFinite",
     "PeerLost",
     "SampleTimeout",
     "SegmentError",
@@ -59,6 +60,26 @@ class BrokerTimeout(SoftsError, RuntimeError, TimeoutError):
 
 class PeerLost(SoftsError, ConnectionError):
     """The other end of a connection has died or has closed it."""
+
+
+class NotFinite(SoftsError, ArithmeticError):
+    """An average of snapshots has an infinity or a NaN, so it was not applied; the text names tensor and donor.
+
+    Args:
+        text: what is not finite.
+        donor: the number of the window that has it; -1 if the sum alone exceeds its dtype.
+
+    Attributes:
+        donor: the number of the window.
+    """
+
+    def __init__(self, text: str, donor: int) -> None:
+        super().__init__(text, donor)
+        self.donor = donor
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return str(self.args[0])
 
 
 class ForkedError(SoftsError, RuntimeError):

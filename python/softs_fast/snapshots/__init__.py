@@ -1,0 +1,26 @@
+"""Snapshots of models: each process publishes its tensors in memory that others of its host read at any time.
+
+`Window` publishes, `RemoteWindow` reads, `average` replaces tensors by those of others, `Publisher` publishes beside
+the training, `Members` finds the windows of others.
+"""
+
+from .average import average
+from .layout import SnapshotLayout, TensorEntry
+from .members import MAX_MEMBERS, Member, Members
+from .publisher import Publisher
+from .window import MAX_CONFIG_BYTES, Address, Header, RemoteWindow, Window
+
+__all__ = [
+    "MAX_CONFIG_BYTES",
+    "MAX_MEMBERS",
+    "Address",
+    "Header",
+    "Member",
+    "Members",
+    "Publisher",
+    "RemoteWindow",
+    "SnapshotLayout",
+    "TensorEntry",
+    "Window",
+    "average",
+]

@@ -1,0 +1,273 @@
+"""Layout of the tensors of a model in a snapshot: names, dtypes, shapes and offsets, the same for equal models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError, SegmentError
+
+__all__ = ["SnapshotLayout", "TensorEntry"]
+
+# Tensors begin on cache lines.
+_ALIGN_BYTES = 64
+_MAX_TENSOR_BYTES = 1 << 40
+_MAX_NAMED_DIFFERENCES = 3
+
+# In the order in which a snapshot has them.
+_DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+_ORDER = {name: number for number, name in enumerate(_DTYPES)}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+# Dtype, shape, names.
+_Spec = tuple[str, tuple[int, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor of a snapshot.
+
+    Attributes:
+        names: its names, sorted; several for tied tensors, which are stored once.
+        dtype: such as "float32".
+        shape: of the tensor.
+        offset: of its first byte in a snapshot.
+        n_bytes: its size.
+    """
+
+    names: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    n_bytes: int
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype in torch."""
+        return _DTYPES[self.dtype]
+
+    def __str__(self) -> str:
+        """Return dtype and shape: "float32 [2, 3]"."""
+        return f"{self.dtype} {list(self.shape)}"
+
+
+@dataclass(frozen=True, eq=False)
+class SnapshotLayout:
+    """Names, dtypes, shapes and offsets of the tensors of a snapshot.
+
+    It does not depend on the order of the names, on devices or on strides. Tensors of one dtype lie together.
+
+    Attributes:
+        tensors: by dtype, then by name.
+        n_bytes: size of a snapshot.
+        manifest: names, dtypes and shapes as canonical JSON.
+        digest: SHA-256 of the manifest; two layouts with equal digests are equal.
+
+    Example:
+        >>> layout = SnapshotLayout.of(torch.nn.Linear(3, 2).state_dict())
+        >>> [(entry.names, str(entry), entry.offset) for entry in layout.tensors]
+        [(('bias',), 'float32 [2]', 0), (('weight',), 'float32 [2, 3]', 64)]
+    """
+
+    tensors: tuple[TensorEntry, ...]
+    n_bytes: int
+    manifest: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> SnapshotLayout:
+        """Return the layout of tensors. Names of the same memory, shape and strides share an entry.
+
+        Raises:
+            ConfigError: a tensor is not dense, has no memory (meta) or a dtype that snapshots do not have.
+        """
+        by_memory: dict[object, tuple[Tensor, list[str]]] = {}
+        for name, tensor in tensors.items():
+            if tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in _NAMES:
+                raise ConfigError(
+                    f'tensor "{name}" is {tensor.dtype}, {tensor.layout}, on {tensor.device}; snapshots hold dense '
+                    f"tensors with memory, of {', '.join(_DTYPES)}"
+                )
+            place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            by_memory.setdefault(place if tensor.numel() else name, (tensor, []))[1].append(name)
+        return cls._laid_out(
+            (_NAMES[tensor.dtype], tuple(tensor.shape), tuple(sorted(names)))
+            for tensor, names in by_memory.values()
+        )
+
+    @classmethod
+    def parse(cls, manifest: bytes) -> SnapshotLayout:
+        """Return the layout with a manifest of another process.
+
+        Raises:
+            SegmentError: it is malformed.
+        """
+        try:
+            layout = cls._laid_out(_parsed(manifest))
+        except (ConfigError, ValueError, TypeError, RecursionError) as error:
+            raise SegmentError(f"the manifest of a snapshot is malformed: {error}") from error
+        if layout.manifest != manifest:
+            raise SegmentError("the manifest of a snapshot is malformed: it is not canonical")
+        return layout
+
+    @classmethod
+    def _laid_out(cls, specs: Iterable[_Spec]) -> SnapshotLayout:
+        entries = []
+        end = 0
+        for dtype, shape, names in sorted(specs, key=lambda spec: (_ORDER[spec[0]], spec[2])):
+            n_bytes = math.prod(shape) * _DTYPES[dtype].itemsize
+            entries.append(TensorEntry(names, dtype, shape, end, n_bytes))
+            end += -(-n_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
+        if end > _MAX_TENSOR_BYTES:
+            raise ConfigError(
+                f"the tensors have {end} bytes together; snapshots hold at most {_MAX_TENSOR_BYTES}"
+            )
+        rows = [[entry.dtype, entry.shape, entry.names] for entry in entries]
+        manifest = json.dumps(rows, separators=(",", ":")).encode()
+        return cls(tuple(entries), end, manifest, hashlib.sha256(manifest).digest())
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both have the same tensors."""
+        return isinstance(other, SnapshotLayout) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        """Return a hash of the digest."""
+        return hash(self.digest)
+
+    def difference(self, other: SnapshotLayout, mine: str = "here", theirs: str = "there") -> str:
+        """Return in words how two layouts differ; "" if they do not.
+
+        Args:
+            other: the other layout.
+            mine: says where this layout is, such as "on rank 0".
+            theirs: says where the other one is.
+
+        Example:
+            >>> small = SnapshotLayout.of({"w": torch.zeros(2)})
+            >>> small.difference(SnapshotLayout.of({"w": torch.zeros(3)}), "on rank 0", "on rank 1")
+            '"w": float32 [2] on rank 0, float32 [3] on rank 1'
+        """
+        found = []
+        for name in sorted(self.by_name.keys() | other.by_name.keys()):
+            here, there = self._in_words(name), other._in_words(name)
+            if here != there:
+                found.append(f'"{name}": {here} {mine}, {there} {theirs}')
+        more = len(found) - _MAX_NAMED_DIFFERENCES
+        return "; ".join(found[:_MAX_NAMED_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+
+    def bind(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the tensor of each entry, after a check that names, shapes, dtypes and ties are those of the layout.
+
+        Raises:
+            ConfigError: they are not.
+        """
+        if len(tensors) == len(self.by_name):
+            bound = [tensors.get(entry.names[0]) for entry in self.tensors]
+            if all(
+                tensor is not None
+                and tensor.dtype is dtype
+                and tensor.shape == shape
+                and tensor.layout is torch.strided
+                for tensor, (dtype, shape) in zip(bound, self._kinds, strict=True)
+            ) and all(self._is_tied(entry, tensors) for entry in self._tied):
+                return bound  # type: ignore[return-value]
+        other = SnapshotLayout.of(tensors)
+        raise ConfigError(
+            f"the tensors do not fit the snapshot: {self.difference(other, 'in the snapshot', 'given')}"
+        )
+
+    def scratch(self) -> Tensor:
+        """Return memory for `average`, uint8 [n_bytes]."""
+        return torch.empty(self.n_bytes, dtype=torch.uint8)
+
+    def views(self, snapshot: Tensor) -> list[Tensor]:
+        """Return the tensor of each entry, as a view of a whole snapshot.
+
+        Args:
+            snapshot: uint8 [n_bytes].
+        """
+        return [
+            snapshot[entry.offset : entry.offset + entry.n_bytes].view(entry.torch_dtype).view(entry.shape)
+            for entry in self.tensors
+        ]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, TensorEntry]:
+        """The entry of each name."""
+        return {name: entry for entry in self.tensors for name in entry.names}
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int, str]]:
+        """Offset and number of items of each dtype, padding between the tensors included."""
+        runs = []
+        for dtype in _DTYPES:
+            entries = [entry for entry in self.tensors if entry.dtype == dtype]
+            if entries:
+                n_bytes = entries[-1].offset + entries[-1].n_bytes - entries[0].offset
+                runs.append((entries[0].offset, n_bytes // _DTYPES[dtype].itemsize, dtype))
+        return runs
+
+    @cached_property
+    def _kinds(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+        return [(entry.torch_dtype, entry.shape) for entry in self.tensors]
+
+    @cached_property
+    def _tied(self) -> list[TensorEntry]:
+        return [entry for entry in self.tensors if len(entry.names) > 1]
+
+    @staticmethod
+    def _is_tied(entry: TensorEntry, tensors: Mapping[str, Tensor]) -> bool:
+        known = [tensors[name] for name in entry.names if name in tensors]
+        places = {(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in known}
+        return len(known) == len(entry.names) and len(places) == 1
+
+    def _in_words(self, name: str) -> str:
+        entry = self.by_name.get(name)
+        if entry is None:
+            return "absent"
+        tied = [f'"{other}"' for other in entry.names if other != name]
+        return f"{entry}, tied to {' and '.join(tied)}" if tied else str(entry)
+
+
+def _parsed(manifest: bytes) -> list[_Spec]:
+    """Return the rows of a manifest; every value is checked, as it comes from another process."""
+    rows = json.loads(manifest)
+    if not isinstance(rows, list):
+        raise ValueError("it is not a list")
+    specs: list[_Spec] = []
+    seen: set[str] = set()
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 3:
+            raise ValueError("a row is not a list of dtype, shape and names")
+        dtype, shape, names = row
+        if dtype not in _DTYPES:
+            raise ValueError("a dtype is unknown")
+        if not isinstance(shape, list) or not all(
+            type(n) is int and 0 <= n <= _MAX_TENSOR_BYTES for n in shape
+        ):
+            raise ValueError("a shape is not a list of sizes")
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise ValueError("names are not a list of texts")
+        if len(seen) + len(names) != len(seen.union(names)) or names != sorted(names):
+            raise ValueError("a name occurs twice, or out of order")
+        seen.update(names)
+        specs.append((dtype, tuple(shape), tuple(names)))
+    return specs

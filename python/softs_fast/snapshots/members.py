@@ -1,0 +1,219 @@
+"""Which processes have windows: notes in a folder or in a store of torch.distributed, without any collective call."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from ..collectives.rendezvous import MAX_MESSAGE_BYTES, FolderStore, TorchStore
+from ..errors import ConfigError, SoftsError
+from .window import RemoteWindow, Window
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+__all__ = ["MAX_MEMBERS", "Member", "Members"]
+
+#: Notes that are looked at; a place has one for each window that was ever published there, less those removed.
+MAX_MEMBERS = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Member:
+    """Another process that has a window.
+
+    Attributes:
+        rank: the number that it gave.
+        window: its window, opened.
+    """
+
+    rank: int
+    window: RemoteWindow
+
+
+class Members:
+    """The windows of others, found by notes at a common place. Joining and leaving is no collective call.
+
+    Each process leaves a note with the address of its window, and looks at the notes of the others. Windows of
+    processes that have ended, or have closed theirs, are left out.
+
+    Args:
+        place: a folder of this host, also as "file://PATH", or a `torch.distributed.Store`.
+        window: of this process.
+        rank: this process's number, for the others.
+        name: distinguishes groups at the same place; letters, digits, "_", "." and "-".
+
+    Raises:
+        ConfigError: the name or the place is none of these, the folder belongs to another user, or the window is
+            closed.
+
+    Attributes:
+        refused: why windows could not be opened, by the name of the note: those of other hosts, for example.
+
+    Example:
+        >>> import tempfile
+        >>> from softs_fast.snapshots import SnapshotLayout
+        >>> layout = SnapshotLayout.of({"w": torch.zeros(3)})
+        >>> with tempfile.TemporaryDirectory() as folder, Window(layout) as mine, Window(layout) as other:
+        ...     with Members(folder, mine, rank=0) as members, Members(folder, other, rank=1):
+        ...         [member.rank for member in members.refresh()]
+        [1]
+    """
+
+    def __init__(self, place: Store | str | Path, window: Window, *, rank: int, name: str = "ranks") -> None:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise ConfigError(f'group name is "{name}"; it may have letters, digits, "_", "." and "-"')
+        self._own = str(window.address["id"])
+        self._opened: dict[str, Member] = {}
+        self.refused: dict[str, str] = {}
+        self._notes = _notes(place, f"softs.{name}.window")
+        note = json.dumps({"rank": rank, "window": window.address}).encode()
+        self._key: str | None = self._notes.add(note)
+
+    def refresh(self) -> list[Member]:
+        """Look at the notes; return the members that are alive now, by rank, without this process.
+
+        Each window is opened once, and closed when its process is found to have ended. If the place cannot be reached,
+        the members that were known remain.
+        """
+        for key, member in list(self._opened.items()):
+            if not member.window.is_alive():
+                self._opened.pop(key).window.close()
+                self.refused[key] = "it has ended"
+        known = self._opened.keys() | self.refused.keys() | {self._key}
+        try:
+            for key, note in self._notes.others(known):
+                self._open(key, note)
+        except (OSError, RuntimeError) as error:  # of the folder, of torch's store
+            _log.warning("cannot look for members: %s", error)
+        return sorted(
+            self._opened.values(), key=lambda member: (member.rank, str(member.window.address["id"]))
+        )
+
+    def close(self) -> None:
+        """Remove this process's note, and close the windows of the others; a second call does nothing."""
+        for member in self._opened.values():
+            member.window.close()
+        self._opened.clear()
+        if self._key is not None:
+            try:
+                self._notes.remove(self._key)
+            except (OSError, RuntimeError) as error:
+                _log.warning("cannot remove the note of this member: %s", error)
+            self._key = None
+
+    def __enter__(self) -> Members:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _open(self, key: str, note: bytes) -> None:
+        try:
+            said = json.loads(note)
+            rank, address = said["rank"], said["window"]
+            if type(rank) is not int or not isinstance(address, dict):
+                raise ValueError("a value is of another type")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self.refused[key] = f"the note is malformed: {error!r}"
+            return
+        if address.get("id") == self._own:
+            return
+        try:
+            self._opened[key] = Member(rank, RemoteWindow.open(address))
+        except SoftsError as error:
+            self.refused[key] = str(error)
+
+
+class _Notes(Protocol):
+    """Notes that all processes can read."""
+
+    def add(self, note: bytes) -> str:
+        """Leave a note; return its key."""
+
+    def others(self, known: set[str | None]) -> Iterator[tuple[str, bytes]]:
+        """Yield keys and texts of notes with keys that are not known."""
+
+    def remove(self, key: str) -> None:
+        """Remove a note."""
+
+
+def _notes(place: Store | str | Path, prefix: str) -> _Notes:
+    if isinstance(place, str | Path):
+        return _FolderNotes(Path(str(place).removeprefix("file://")), prefix)
+    import torch.distributed as dist
+
+    if dist.is_available() and isinstance(place, dist.Store):
+        return _StoreNotes(place, prefix)
+    raise ConfigError(
+        f"members meet at a {type(place).__name__}; give a folder or a Store of torch.distributed"
+    )
+
+
+class _FolderNotes:
+    """A file for each note; those of processes that have ended are removed."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self._store = FolderStore(folder)
+
+    def add(self, note: bytes) -> str:
+        key = f"{self._prefix}.{secrets.token_hex(8)}"
+        self._store.set(key, note)
+        return key
+
+    def others(self, known: set[str | None]) -> Iterator[tuple[str, bytes]]:
+        for path in sorted(self._folder.glob(f"{self._prefix}.*"))[:MAX_MEMBERS]:
+            note = self._store.get(path.name)
+            if note is None:
+                self._store.delete(path.name)
+            elif path.name not in known:
+                yield path.name, note
+
+    def remove(self, key: str) -> None:
+        self._store.delete(key)
+
+
+class _StoreNotes:
+    """Numbered values. A note that is removed becomes empty, so that its number is not looked at again."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._values = TorchStore(store)
+        self._prefix = prefix
+        self._ended: set[str] = set()
+
+    def add(self, note: bytes) -> str:
+        key = f"{self._prefix}.{self._store.add(f'{self._prefix}.count', 1)}"
+        self._values.set(key, note)
+        return key
+
+    def others(self, known: set[str | None]) -> Iterator[tuple[str, bytes]]:
+        count = min(self._store.add(f"{self._prefix}.count", 0), MAX_MEMBERS)
+        for number in range(1, count + 1):
+            key = f"{self._prefix}.{number}"
+            if key in known or key in self._ended:
+                continue
+            # A number without a note is one that its process is about to write.
+            note = self._values.get(key)
+            if note == b"":
+                self._ended.add(key)
+            elif note is not None and len(note) <= MAX_MESSAGE_BYTES:
+                yield key, note
+
+    def remove(self, key: str) -> None:
+        self._values.set(key, b"")

@@ -1,0 +1,219 @@
+"""Publishes the tensors of a model beside its training."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from ..errors import ConfigError
+from .pace import Pace
+from .window import RemoteWindow, Window, as_json
+
+__all__ = ["Publisher"]
+
+
+class Publisher:
+    """Publishes a model in a window, beside the forward and backward pass of the next step.
+
+    Buffers, which change in the forward pass, are copied inside the call of `offer`. Parameters, which change only when
+    the optimizer steps, are copied by a thread; a hook lets the optimizer's step wait for the end of that copy.
+
+    Args:
+        window: of the layout of parameters and buffers together; stays open.
+        parameters: by name.
+        buffers: by name; also all else that may change before the next step of the optimizer.
+        optimizer: that changes the parameters. Call `wait` before anything else changes them.
+        every: steps from one version to the next; 0 publishes the first one, and then only what others ask for.
+
+    Raises:
+        ConfigError: the tensors do not fit the window's layout, or `every` is negative.
+
+    Example:
+        >>> from softs_fast.snapshots import SnapshotLayout
+        >>> model = torch.nn.Linear(3, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with Window(SnapshotLayout.of(model.state_dict())) as window:
+        ...     with Publisher(window, dict(model.named_parameters()), {}, optimizer) as publisher:
+        ...         for step in range(3):
+        ...             model(torch.ones(3)).sum().backward()
+        ...             optimizer.step()
+        ...             _ = publisher.offer(step=step, metric=None, trained=step)
+        ...     with RemoteWindow.open(window.address) as seen:
+        ...         seen.header().step
+        0
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        optimizer: Optimizer,
+        *,
+        every: int = 0,
+    ) -> None:
+        window.layout.bind({**parameters, **buffers})
+        first = {entry.names[0] for entry in window.layout.tensors}
+        self._window = window
+        self._parameters = {name: tensor for name, tensor in parameters.items() if name in first}
+        self._buffers = {
+            name: tensor for name, tensor in buffers.items() if name in first and name not in parameters
+        }
+        self._pace = Pace(every)
+        self._copier = copier = _Copier()
+        hook = optimizer.register_step_pre_hook(lambda *_: copier.wait())
+        # Also when the interpreter exits: the memory of the parameters must outlast the copy.
+        self._finalizer = weakref.finalize(self, _end, hook, copier)
+
+    def offer(
+        self,
+        *,
+        step: int,
+        metric: float | None,
+        trained: int,
+        config: Mapping[str, Any] | None = None,
+        others: Iterable[RemoteWindow] = (),
+    ) -> bool:
+        """Begin to publish, if it is time to or another process asks; call it between two steps of the optimizer.
+
+        Args:
+            step: of this process, like the next three published with the tensors.
+            metric: None if there is none.
+            trained: steps since the start, or the last replacement of the tensors.
+            config: a small dict.
+            others: windows that may ask for a newer version.
+
+        Returns:
+            Whether a version was begun; it is published when the copy ends.
+
+        Raises:
+            ConfigError: the window or the publisher is closed, or the config is too long or not JSON.
+            ForkedError: called in a fork of the process that made the window.
+        """
+        if not self._finalizer.alive:
+            raise ConfigError("the publisher is closed")
+        now_s = time.monotonic()
+        ended_s = self._copier.take_end()
+        if ended_s is not None:
+            self._pace.end(ended_s)
+        if not self._pace.is_possible(now_s):
+            return False
+        if not self._pace.is_due(step) and not self._window.is_asked(others):
+            return False
+        said = None if config is None else json.loads(as_json(config))
+        window, parameters = self._window, self._parameters
+
+        def copy() -> None:
+            window.write(parameters)
+            window.commit(step=step, metric=metric, trained=trained, config=said)
+
+        window.begin()
+        window.write(self._buffers)
+        self._pace.begin(step, now_s)
+        self._copier.start(copy)
+        return True
+
+    def wait(self) -> None:
+        """Wait for the end of the copy that runs.
+
+        Raises:
+            ConfigError: it failed, because the window was closed.
+        """
+        self._copier.wait()
+
+    def close(self) -> None:
+        """Wait for the copy that runs, remove the hook, and end the thread; a second call does nothing."""
+        self._finalizer()
+
+    def __enter__(self) -> Publisher:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def _end(hook: RemovableHandle, copier: _Copier) -> None:
+    hook.remove()
+    copier.close()
+
+
+class _Copier:
+    """A thread that runs one copy at a time, and blocks in between."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._copy: Callable[[], None] | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._ended_s: float | None = None
+        self._error: BaseException | None = None
+
+    def start(self, copy: Callable[[], None]) -> None:
+        """Run a copy beside the caller; none runs."""
+        with self._changed:
+            self._copy = copy
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="softs-publisher", daemon=True)
+                self._thread.start()
+
+    def take_end(self) -> float | None:
+        """Return once, for each copy, when it ended."""
+        with self._changed:
+            ended_s, self._ended_s = self._ended_s, None
+            return ended_s
+
+    def wait(self) -> None:
+        """Wait until no copy runs; raise what it raised, once."""
+        if os.getpid() != self._pid:  # a fork has no such thread
+            return
+        with self._changed:
+            while self._copy is not None:
+                self._changed.wait()
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Let the copy end, then the thread."""
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with self._changed:
+            while True:
+                while self._copy is None and not self._is_closed:
+                    self._changed.wait()
+                copy = self._copy
+                if copy is None:
+                    return
+                self._changed.release()
+                try:
+                    copy()
+                except Exception as error:
+                    self._error = error
+                finally:
+                    self._changed.acquire()
+                self._ended_s = time.monotonic()
+                self._copy = None
+                self._changed.notify_all()

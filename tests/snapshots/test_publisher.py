@@ -1,0 +1,241 @@
+"""Publishing beside the training: by steps or on demand, never too often, and never half a step."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from softs_fast.errors import ConfigError
+from softs_fast.snapshots import Publisher, RemoteWindow, SnapshotLayout, Window, average
+from softs_fast.snapshots.pace import REST, Pace
+
+events = st.lists(
+    st.tuples(st.sampled_from(["offer", "asked", "end"]), st.floats(0.001, 10), st.integers(1, 3)),
+    max_size=60,
+)
+
+
+@given(st.integers(0, 4), events)
+def test_the_pace_keeps_its_rules(every: int, history: list[tuple[str, float, int]]) -> None:
+    pace = Pace(every)
+    now_s, step = 0.0, 0
+    copy: tuple[int, float] | None = None  # step and beginning of the one that runs
+    last: tuple[int, float, float] | None = None  # step, duration and end of the one before
+    for kind, passed_s, steps in history:
+        now_s += passed_s
+        step += steps
+        if kind == "end":
+            if copy is not None:
+                pace.end(now_s)
+                last, copy = (copy[0], now_s - copy[1], now_s), None
+            continue
+        has_rested = last is None or now_s >= last[2] + REST * last[1]
+        assert pace.is_possible(now_s) == (copy is None and has_rested)
+        if pace.is_possible(now_s):
+            is_first = last is None
+            assert pace.is_due(step) == (is_first or (last is not None and 0 < every <= step - last[0]))
+            if pace.is_due(step) or kind == "asked":
+                pace.begin(step, now_s)
+                copy = (step, now_s)
+
+
+def test_a_pace_of_less_than_no_steps_is_refused() -> None:
+    with pytest.raises(ConfigError, match="every -1 steps"):
+        Pace(-1)
+
+
+class Model(torch.nn.Module):
+    """Parameters, of which two are tied, and a buffer that changes in the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Linear(3, 3)
+        self.b = torch.nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.b(self.a(x))
+
+
+class Gate:
+    """Holds the copy of the parameters of a publisher until it is opened."""
+
+    def __init__(self, window: Window) -> None:
+        self.open = threading.Event()
+        self.reached = threading.Event()
+        self._write = window.write
+        window.write = self  # type: ignore[method-assign]
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.reached.set()
+            assert self.open.wait(30)
+        self._write(tensors)
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def optimizer(model: Model) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.5)
+
+
+@pytest.fixture
+def window(model: Model) -> Iterator[Window]:
+    with Window(SnapshotLayout.of(model.state_dict())) as window:
+        yield window
+
+
+def publisher_of(window: Window, model: Model, optimizer: torch.optim.Optimizer, every: int = 0) -> Publisher:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    return Publisher(window, parameters, dict(model.named_buffers()), optimizer, every=every)
+
+
+def published(window: Window, model: Model) -> tuple[int, dict[str, Tensor]]:
+    """The step and the tensors that another process would read."""
+    into = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    into["b.weight"] = into["a.weight"]
+    with RemoteWindow.open(window.address) as remote:
+        headers = average([remote], [1.0], into, window.layout)
+    assert headers is not None
+    return headers[0].step, into
+
+
+def test_the_step_of_the_optimizer_waits_for_the_copy(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer
+) -> None:
+    gate = Gate(window)
+    with publisher_of(window, model, optimizer) as publisher:
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        assert publisher.offer(step=7, metric=0.5, trained=7, config={"lr": 0.5})
+        assert gate.reached.wait(30)
+        model(torch.ones(2, 3)).sum().backward()  # forward and backward run beside it
+        assert model.count == 1
+        has_stepped = threading.Event()
+
+        def step() -> None:
+            optimizer.step()
+            has_stepped.set()
+
+        stepper = threading.Thread(target=step)
+        stepper.start()
+        assert not has_stepped.wait(0.2)
+        assert torch.equal(model.a.weight, before["a.weight"])
+        gate.open.set()
+        assert has_stepped.wait(30)
+        stepper.join()
+        assert not torch.equal(model.a.weight, before["a.weight"])
+        step_, tensors = published(window, model)
+    assert step_ == 7
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
+        name: tensor.tolist() for name, tensor in before.items()
+    }
+
+
+def test_it_publishes_the_first_version_and_then_every_so_many_steps(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer, eventually: Callable[..., None]
+) -> None:
+    with publisher_of(window, model, optimizer, every=5) as publisher:
+
+        def offer(step: int) -> bool:
+            return publisher.offer(step=step, metric=None, trained=step)
+
+        for step in range(12):
+            if step % 5 == 0:  # after the rest that follows the copy before
+                eventually(lambda step=step: offer(step), f"a version at step {step}")
+                publisher.wait()
+            assert not offer(step)
+        assert published(window, model)[0] == 10
+
+
+def test_it_publishes_on_demand(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer, eventually: Callable[..., None]
+) -> None:
+    with (
+        Window(window.layout) as reader,
+        RemoteWindow.open(reader.address) as of_reader,
+        RemoteWindow.open(window.address) as of_window,
+        publisher_of(window, model, optimizer) as publisher,
+    ):
+
+        def offer(step: int) -> bool:
+            return publisher.offer(step=step, metric=None, trained=step, others=[of_reader])
+
+        assert offer(0)
+        publisher.wait()
+        for step in range(1, 50):
+            assert not offer(step)
+        reader.ask(of_window)
+        eventually(lambda: offer(50), "the answer to an ask")
+        publisher.wait()
+        assert of_window.header().step == 50
+        for step in range(51, 99):
+            assert not offer(step)
+
+
+def test_no_copy_begins_while_one_runs(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer
+) -> None:
+    gate = Gate(window)
+    with publisher_of(window, model, optimizer, every=1) as publisher:
+        assert publisher.offer(step=0, metric=None, trained=0)
+        assert gate.reached.wait(30)
+        assert not publisher.offer(step=1, metric=None, trained=1)
+        gate.open.set()
+        publisher.wait()
+    assert published(window, model)[0] == 0
+
+
+def test_a_copy_that_fails_is_raised_by_the_next_step(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer
+) -> None:
+    gate = Gate(window)
+    with publisher_of(window, model, optimizer) as publisher:
+        publisher.offer(step=0, metric=None, trained=0)
+        assert gate.reached.wait(30)
+        window.close()
+        gate.open.set()
+        with pytest.raises(ConfigError, match="the window is closed"):
+            optimizer.step()
+        optimizer.step()
+
+
+def test_wrong_arguments_are_refused_at_once(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer
+) -> None:
+    with pytest.raises(ConfigError, match="do not fit the snapshot"):
+        Publisher(window, dict(model.named_parameters(remove_duplicate=False)), {}, optimizer)
+    publisher = publisher_of(window, model, optimizer)
+    for config in ({"a": object()}, {"a": "x" * 5000}):
+        with pytest.raises(ConfigError, match="config of a snapshot"):
+            publisher.offer(step=0, metric=None, trained=0, config=config)
+    assert publisher.offer(step=0, metric=None, trained=0)
+    publisher.close()
+    publisher.close()
+    with pytest.raises(ConfigError, match="the publisher is closed"):
+        publisher.offer(step=0, metric=None, trained=0)
+    optimizer.step()
+
+
+def test_the_thread_ends_with_the_publisher(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer
+) -> None:
+    def threads() -> list[Any]:
+        return [thread for thread in threading.enumerate() if thread.name == "softs-publisher"]
+
+    publisher = publisher_of(window, model, optimizer)
+    assert threads() == [], "it starts with the first copy"
+    publisher.offer(step=0, metric=None, trained=0)
+    assert len(threads()) == 1
+    del publisher  # without close
+    assert threads() == []

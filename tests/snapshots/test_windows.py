@@ -1,0 +1,309 @@
+"""Windows inside one process: what is published is read back to the bit, and never written to by its reader."""
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from softs_fast.errors import ConfigError, ForkedError, SegmentError
+from softs_fast.snapshots import MAX_CONFIG_BYTES, RemoteWindow, SnapshotLayout, Window, average
+
+DTYPES = [
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+]
+
+
+def model() -> dict[str, Tensor]:
+    """Tensors of all dtypes, of odd sizes, empty, without dimensions, not contiguous, and tied."""
+    torch.manual_seed(1)
+    made = {f"{dtype}": (torch.randn(37, 3) * 100).to(dtype) for dtype in DTYPES}
+    made["empty"] = torch.zeros(0, 4)
+    made["scalar"] = torch.tensor(2.5)
+    made["transposed"] = torch.randn(5, 7).T
+    made["tied"] = made["scalar"]
+    made["special"] = torch.tensor([-0.0, 1e-40, 3.4e38, -1e-45])
+    return made
+
+
+def fresh(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    if "tied" in zeros:
+        zeros["tied"] = zeros["scalar"]
+    return zeros
+
+
+def bits(tensor: Tensor) -> bytes:
+    return bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist()) if tensor.numel() else b""
+
+
+def maps_of(needle: str) -> list[list[str]]:
+    return [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if needle in line]
+
+
+def test_what_is_published_is_read_to_the_bit() -> None:
+    ours = model()
+    layout = SnapshotLayout.of(ours)
+    with Window(layout) as window, RemoteWindow.open(window.address) as remote:
+        assert remote.digest == layout.digest
+        assert remote.layout == layout
+        for version in range(1, 5):
+            for tensor in ours.values():
+                tensor.copy_(tensor.flip(0) if tensor.ndim else tensor + 1)
+            assert window.publish(ours, step=version * 10, metric=None, trained=version) == version
+            into = fresh(ours)
+            headers = average([remote], [1.0], into, layout)
+            assert headers == [remote.header()]
+            assert {name: bits(into[name]) for name in ours} == {name: bits(ours[name]) for name in ours}
+
+
+def test_a_header_says_what_was_published_with_it() -> None:
+    tensors = {"w": torch.zeros(3)}
+    with Window(SnapshotLayout.of(tensors)) as window, RemoteWindow.open(window.address) as remote:
+        assert remote.header().version == 0
+        window.publish(tensors, step=7, metric=-0.25, trained=5, config={"lr": 0.1, "name": "ä"})
+        first = remote.header()
+        assert (first.version, first.step, first.metric, first.trained) == (1, 7, -0.25, 5)
+        assert first.config == {"lr": 0.1, "name": "ä"}
+        window.publish(tensors, step=8, metric=math.nan, trained=6)
+        second = remote.header()
+        assert second.config is None
+        assert second.metric is not None
+        assert math.isnan(second.metric)
+        assert second.published_s >= first.published_s > 0
+        window.publish(tensors, step=9, metric=None, trained=6)
+        assert remote.header().metric is None
+
+
+def test_a_config_that_is_too_long_or_no_json_is_refused() -> None:
+    tensors = {"w": torch.zeros(3)}
+    with Window(SnapshotLayout.of(tensors)) as window, RemoteWindow.open(window.address) as remote:
+        fits = {"a": "x" * (MAX_CONFIG_BYTES - len('{"a":""}'))}
+        window.publish(tensors, step=1, metric=None, trained=1, config=fits)
+        assert remote.header().config == fits
+        with pytest.raises(ConfigError, match=f"has {MAX_CONFIG_BYTES + 1} bytes as JSON"):
+            window.publish(tensors, step=1, metric=None, trained=1, config={"a": fits["a"] + "x"})
+        with pytest.raises(ConfigError, match="is no JSON"):
+            window.publish(tensors, step=1, metric=None, trained=1, config={"a": object()})
+        assert remote.header().version == 1
+
+
+def test_a_version_in_parts_is_seen_when_it_is_committed() -> None:
+    tensors = {"w": torch.ones(1000), "b": torch.ones(10)}
+    layout = SnapshotLayout.of(tensors)
+    with Window(layout) as window, RemoteWindow.open(window.address) as remote:
+        with pytest.raises(ConfigError, match="before a version was begun"):
+            window.write(tensors)
+        with pytest.raises(ConfigError, match="before it was begun"):
+            window.commit(step=1, metric=None, trained=1)
+        window.publish(tensors, step=1, metric=None, trained=1)
+        for attempt in range(3):  # the first two are dropped
+            window.begin()
+            window.write({"b": torch.full((10,), 2.0 + attempt)})
+            assert remote.header().version == 1
+            into = fresh(tensors)
+            assert average([remote], [1.0], into, layout)
+            assert into["b"].eq(1).all()
+        window.write({"w": torch.full((1000,), 4.0)})
+        assert window.commit(step=2, metric=1.0, trained=2, config={}) == 2
+        assert average([remote], [1.0], into, layout) == [remote.header()]
+        assert into["w"].eq(4).all()
+        assert into["b"].eq(4).all()
+        assert remote.header().config == {}
+        for wrong in ({"x": torch.zeros(1)}, {"b": torch.zeros(11)}, {"b": torch.zeros(10).half()}):
+            with pytest.raises(ConfigError, match=r'tensor "[xb]" is'):
+                window.write(wrong)
+
+
+def test_an_ask_is_answered_by_the_next_version() -> None:
+    tensors = {"w": torch.zeros(3)}
+    layout = SnapshotLayout.of(tensors)
+    with (
+        Window(layout) as donor,
+        Window(layout) as reader,
+        Window(layout) as third,
+        RemoteWindow.open(donor.address) as of_donor,
+        RemoteWindow.open(reader.address) as of_reader,
+    ):
+        assert not donor.is_asked([of_reader])
+        for _ in range(3):
+            reader.ask(of_donor)
+            reader.ask(of_donor)
+            assert donor.is_asked([of_donor, of_reader])
+            assert not third.is_asked([of_reader])
+            assert not donor.is_asked([])
+            donor.publish(tensors, step=1, metric=None, trained=1)
+            assert not donor.is_asked([of_reader])
+
+
+def test_more_asks_than_the_table_has_replace_the_oldest() -> None:
+    layout = SnapshotLayout.of({"w": torch.zeros(1)})
+    donors = [Window(layout) for _ in range(125)]
+    remotes = [RemoteWindow.open(donor.address) for donor in donors]
+    with Window(layout) as reader, RemoteWindow.open(reader.address) as of_reader:
+        for remote in remotes:
+            reader.ask(remote)
+        asked = [donor.is_asked([of_reader]) for donor in donors]
+    assert asked == [False] * 5 + [True] * 120
+    for window in (*donors, *remotes):
+        window.close()
+
+
+def test_a_reader_cannot_write() -> None:
+    tensors = {"w": torch.zeros(3)}
+    with Window(SnapshotLayout.of(tensors)) as window:
+        [owned] = maps_of("/dev/shm/#")
+        assert owned[1] == "rw-s"
+        with RemoteWindow.open(window.address):
+            assert sorted(line[1] for line in maps_of("/dev/shm/#")) == ["r--s", "rw-s"]
+            inode = owned[4]
+            assert inode not in {str(entry.stat().st_ino) for entry in os.scandir("/dev/shm")}, (
+                "it has no name"
+            )
+            opened = [
+                os.readlink(f"/proc/self/fd/{fd}")
+                for fd in os.listdir("/proc/self/fd")
+                if fd.isdigit() and os.path.islink(f"/proc/self/fd/{fd}")
+            ]
+            assert sum(target.startswith("/dev/shm/#") for target in opened) == 1, "that of the owner"
+    assert maps_of("/dev/shm/#") == []
+
+
+def test_a_closed_window_stays_readable_for_those_that_have_it() -> None:
+    tensors = {"w": torch.ones(3)}
+    layout = SnapshotLayout.of(tensors)
+    window = Window(layout)
+    window.publish(tensors, step=1, metric=None, trained=1)
+    address = window.address
+    remote = RemoteWindow.open(address)
+    assert remote.is_alive()
+    window.close()
+    window.close()
+    assert not remote.is_alive()
+    into = fresh(tensors)
+    assert average([remote], [1.0], into, layout)
+    assert into["w"].eq(1).all()
+    with pytest.raises(SegmentError, match="cannot open shared memory of process"):
+        RemoteWindow.open(address)
+    for use in (
+        lambda: window.publish(tensors, step=1, metric=None, trained=1),
+        lambda: window.is_asked([]),
+        lambda: window.ask(remote),
+        window.begin,
+        lambda: window.write(tensors),
+        lambda: window.commit(step=1, metric=None, trained=1),
+        lambda: window.address,
+    ):
+        with pytest.raises(ConfigError, match="the window is closed"):
+            use()
+    remote.close()
+    remote.close()
+    for read in (remote.header, remote.is_alive, lambda: average([remote], [1.0], into, layout)):
+        with pytest.raises(ConfigError, match=r"the remote window of process \d+ is closed"):
+            read()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_cannot_use_them_and_does_not_end_them() -> None:
+    tensors = {"w": torch.ones(3)}
+    layout = SnapshotLayout.of(tensors)
+    window = Window(layout)
+    remote = RemoteWindow.open(window.address)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            uses = (
+                lambda: window.publish(tensors, step=1, metric=None, trained=1),
+                lambda: window.is_asked([]),
+                lambda: window.ask(remote),
+                window.begin,
+                lambda: window.address,
+                remote.header,
+                remote.is_alive,
+                lambda: average([remote], [1.0], tensors, layout),
+            )
+            for use in uses:
+                with pytest.raises(ForkedError, match="in a fork of the process that"):
+                    use()
+            window.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert remote.is_alive()
+    window.publish(tensors, step=1, metric=None, trained=1)
+    assert remote.header().version == 1
+    remote.close()
+    window.close()
+
+
+FULL = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import torch
+from softs_fast.errors import SegmentError
+from softs_fast.snapshots import SnapshotLayout, Window
+small = Window(SnapshotLayout.of({"w": torch.zeros(1000)}))
+try:
+    Window(SnapshotLayout.of({"w": torch.zeros(200_000)}))
+except SegmentError as error:
+    print(error)
+small.publish({"w": torch.zeros(1000)}, step=1, metric=None, trained=1)
+print("the first one goes on")
+"""
+
+
+def test_a_full_shared_memory_is_an_error_with_numbers() -> None:
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no unprivileged namespaces on this machine")
+    command = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
+    done = subprocess.run(
+        [*alone, "sh", "-c", command, "sh", sys.executable, "-c", FULL, *sys.path],
+        capture_output=True,
+        text=True,
+    )
+    text, last = done.stdout.splitlines()
+    found = re.match(
+        r"cannot take (\d+) bytes of shared memory, (\d+) are free: No space left on device; ", text
+    )
+    assert found, (text, done.stderr)
+    assert int(found[1]) > 2 * 800_000 > 1_048_576 > int(found[2]) > 900_000
+    assert last == "the first one goes on"
+
+
+def test_five_thousand_tensors() -> None:
+    tensors = {f"layer.{i}.weight": torch.full((i % 7 + 1,), float(i)) for i in range(5000)}
+    layout = SnapshotLayout.of(tensors)
+    with Window(layout) as window, RemoteWindow.open(window.address) as remote:
+        window.publish(tensors, step=1, metric=None, trained=1)
+        assert remote.layout == layout
+        into = fresh(tensors)
+        assert average([remote], [1.0], into, layout)
+        assert all(torch.equal(into[name], tensor) for name, tensor in tensors.items())
+
+
+def test_a_model_without_tensors() -> None:
+    layout = SnapshotLayout.of({})
+    with Window(layout) as window, RemoteWindow.open(window.address) as remote:
+        assert window.publish({}, step=1, metric=1.0, trained=1) == 1
+        assert average([remote], [1.0], {}, layout) == [remote.header()]
+
+
+@pytest.mark.slow
+def test_a_tensor_of_more_than_a_gigabyte() -> None:
+    tensors = {"w": torch.arange(300_000_000, dtype=torch.int32).view(torch.float32), "b": torch.ones(3)}
+    tensors["w"].view(torch.int32).bitwise_and_(0x3FFFFFFF)  # finite
+    layout = SnapshotLayout.of(tensors)
+    with Window(layout) as window, RemoteWindow.open(window.address) as remote:
+        window.publish(tensors, step=1, metric=None, trained=1)
+        into = fresh(tensors)
+        assert average([remote], [1.0], into, layout)
+        assert torch.equal(into["w"].view(torch.int32), tensors["w"].view(torch.int32))
