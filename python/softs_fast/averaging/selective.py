@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.optim import Optimizer
@@ -18,9 +18,14 @@ from torch.optim import Optimizer
 from softs_fast.averaging.board import Board, Donation, Event, Refused
 from softs_fast.averaging.decide import Decision, Member, Rules
 from softs_fast.averaging.lineage import Check, line_of
+from softs_fast.averaging.meeting import own_rank
 from softs_fast.averaging.schedule import Schedule
 from softs_fast.averaging.takeover import Before, Takeover, Trainee, copy_by_name, keep_share
+from softs_fast.averaging.window_board import WindowBoard
 from softs_fast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +58,9 @@ class SelectiveAveraging:
         model: of this rank; all ranks have the same tensors. One with others takes no part, and a warning says why.
         optimizer: its optimizer; None leaves all optimizers alone.
         rules: when to replace, and by what.
-        meet: a `Board`.
+        meet: where the ranks find each other: a folder of this host, or a `torch.distributed.Store`; or a `Board`. A
+            rank may join at any time.
+        rank: this rank's number, which no other rank has; None for that of torch.distributed.
         takeover: what is taken over.
         schedule: when to publish.
         build: makes a model and an optimizer: for the strategy `reset_weights`, and with `Takeover(in_place=False)`,
@@ -65,6 +72,24 @@ class SelectiveAveraging:
     Raises:
         ConfigError: arguments do not fit each other.
 
+    Example:
+        >>> import tempfile, torch
+        >>> from softs_fast.averaging import Rules, SelectiveAveraging
+        >>> ours, theirs = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        >>> rules = Rules(every=2, strategy="best_only")
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     with (
+        ...         SelectiveAveraging(ours, None, rules, meet=place, rank=0) as our_rank,
+        ...         SelectiveAveraging(theirs, None, rules, meet=place, rank=1) as their_rank,
+        ...     ):
+        ...         for _ in range(3):
+        ...             _ = their_rank.step(metric=0.9)
+        ...             event = our_rank.step(metric=0.1)
+        >>> event.reason
+        'metric 0.1 is among the worst 1 of 2; best_only of rank 1'
+        >>> torch.equal(ours.weight, theirs.weight)
+        True
+
     Source: own, see docs/averaging.md; after population based training, Jaderberg et al. 2017 (arXiv 1711.09846).
     """
 
@@ -74,7 +99,8 @@ class SelectiveAveraging:
         optimizer: Optimizer | None,
         rules: Rules,
         *,
-        meet: Board,
+        meet: Store | str | Path | Board,
+        rank: int | None = None,
         takeover: Takeover | None = None,
         schedule: Schedule | None = None,
         build: Build | None = None,
@@ -91,7 +117,7 @@ class SelectiveAveraging:
             )
         self._trainee = Trainee(model, optimizer)
         self._rules = rules
-        self._board = meet
+        self._board = meet if isinstance(meet, Board) else WindowBoard(meet, own_rank(rank))
         self._takeover = takeover
         self._schedule = schedule
         self._build = build
@@ -118,19 +144,9 @@ class SelectiveAveraging:
         self._n_steps = self._trained = self._n_replaced = 0
         self._last_replaced: int | None = None
         self._lineage: list[dict[str, Any]] = []
-        self._counters = dict.fromkeys(
-            (
-                "checks",
-                "published",
-                "rejected",
-                "refused_donors",
-                "alive",
-                "averaged",
-                "waited_steps",
-                "donor_age_s",
-            ),
-            0.0,
-        )
+        self._seen: tuple[Member, ...] = ()
+        names = "checks published rejected refused_donors alive averaged waited_steps donor_age_s"
+        self._counters = dict.fromkeys(names.split(), 0.0)
 
     @property
     def model(self) -> torch.nn.Module:
@@ -159,6 +175,11 @@ class SelectiveAveraging:
             "replaced": self._n_replaced,
             **self._counters,
         }
+
+    @property
+    def metrics(self) -> list[float]:
+        """What ranks had reported at the last check, this one too."""
+        return [member.metric for member in self._seen if member.metric is not None]
 
     def step(
         self, metric: float | None = None, *, number: int | None = None, publish: bool = True
@@ -312,11 +333,12 @@ class SelectiveAveraging:
                     member.rank,
                     self._board.difference(member.rank),
                 )
+        self._seen = (own, *others)
         self._counters["alive"] = 1 + sum(member.alive for member in others)
         return Check(
             self.rank,
             self._n_steps,
-            (own, *others),
+            self._seen,
             self._rules,
             self._last_replaced,
             self._n_replaced,
@@ -368,7 +390,7 @@ class SelectiveAveraging:
         if before is not None and self._accept is not None and not self._accept(event):
             event = replace(event, is_kept=False)
             before.restore()
-            self._trainee = before.trainee
+            self.use(before.trainee.model, before.trainee.optimizer)
         self._write(check, decision, event.donations, applied_at=self._n_steps, accepted=event.is_kept)
         self._count(event)
         if event.is_kept and self._on_replace is not None:
