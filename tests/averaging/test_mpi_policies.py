@@ -210,7 +210,7 @@ def test_ranks_of_other_hosts_are_refused_by_name() -> None:
             return 2
 
         def Allgather(self, own: bytearray, every: bytearray) -> None:
-            text = b'{"host": "another", "folder": ""}'
+            text = b'{"host": "another", "window": {}}'
             every[:] = own + text + bytes(len(own) - len(text))
 
     policy = POLICIES[0](Builder(), net(0.0), 1, group=TwoHosts())

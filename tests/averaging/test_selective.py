@@ -361,6 +361,43 @@ def test_a_model_that_is_built_takes_the_place_of_the_old_one() -> None:
     assert engine.model.norm.num_batches_tracked.item() == 1
 
 
+def test_a_model_that_was_built_and_is_not_accepted_goes_again() -> None:
+    team = Team(
+        2,
+        build=made(7.0),
+        takeover=Takeover(in_place=False, optimizer_state="fresh"),
+        accept=lambda event: False,
+    )
+    for _ in range(2):
+        team.step(0.1, 0.5)
+    assert team.ranks[0].counters["rejected"] == 1
+    assert team.ranks[0].model is team.models[0]
+    assert team.ranks[0].optimizer is team.optimizers[0]
+    assert team.value(0) == 0.0
+
+
+def test_other_layers_are_shared_as_they_were_last() -> None:
+    def build() -> tuple[torch.nn.Module, None]:
+        model = torch.nn.Module()
+        model.one = torch.nn.Linear(3, 3)
+        model.extra = torch.nn.Linear(3, 1)
+        return model, None
+
+    team = Team(2, build=build, takeover=Takeover(in_place=False, optimizer_state="fresh"))
+    for _ in range(2):
+        team.step(0.1, 0.5)
+    new = team.ranks[0].model
+    assert new is not team.models[0]
+    assert new.one.weight.detach().unique().tolist() == [1.0]
+    with torch.no_grad():
+        new.one.weight.fill_(5.0)
+    team.step(0.1, 0.5)
+    last = team.world.snapshots[0][-1].tensors
+    assert last.keys() == team.world.snapshots[1][-1].tensors.keys()
+    assert last["model/one.weight"].unique().tolist() == [5.0]
+    assert last["model/log_z"].item() == 1.0
+
+
 def test_ranks_with_other_tensors_take_no_part_and_a_warning_names_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -225,8 +225,7 @@ def test_a_rank_that_is_killed_or_stopped_holds_up_no_other(tmp_path: Path, way:
         told = [running.receive(0), running.receive(1)]
     finally:
         running.stop()
-    assert not any(isinstance(one, ranks.Raised) for one in told), told
-    assert told[0] > 10
+    assert all(isinstance(one, int) for one in told), told
 
 
 def builds_other_layers(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[str]:

@@ -1,82 +1,102 @@
-"""Where the ranks of a fixed group meet: a folder of their host, which they agree on by one all-gather."""
+"""How ranks learn of each other's windows: by notes at a place, or by one all-gather of a fixed group."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from softs_fast.averaging.window_board import WindowBoard
 from softs_fast.collectives.rendezvous import as_rendezvous
-from softs_fast.errors import ConfigError
+from softs_fast.errors import ConfigError, SegmentError
+from softs_fast.snapshots import Member, Members, RemoteWindow, Window
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+Exchange = Callable[[bytes], list[bytes]]
 
 # The group's own time-out counts for the all-gather.
 _TIMEOUT_S = 300.0
-# Of a message in a communicator; it holds a path.
+# Of a message in a communicator; it holds an address.
 _MESSAGE_BYTES = 1024
 
 
-def meet(rank: int, exchange: Callable[[bytes], list[bytes]]) -> WindowBoard:
-    """Return the board of a rank; all ranks of the group call it.
+class GatheredMembers:
+    """The windows of a fixed group of ranks, which tell each other their addresses once. A call of all ranks.
 
     Args:
-        rank: this process's number.
-        exchange: all-gathers a message.
+        window: of this rank.
+        rank: its number.
+        exchange: all-gathers a message of some hundred bytes.
 
     Raises:
         ConfigError: ranks are on other hosts.
     """
-    folder = tempfile.mkdtemp(prefix="softs-averaging-") if rank == 0 else ""
-    said = [
-        json.loads(message) for message in exchange(json.dumps({"host": _host(), "folder": folder}).encode())
-    ]
-    elsewhere = [str(other) for other, one in enumerate(said) if one["host"] != said[rank]["host"]]
-    if elsewhere:
-        if folder:
-            Path(folder).rmdir()
-        raise ConfigError(
-            f"rank {', '.join(elsewhere)} of {len(said)} is on another host, or in another pid namespace, than rank "
-            f"{rank}; selective averaging reads weights in shared memory, so make a group for each host"
-        )
-    return WindowBoard(said[0]["folder"], rank, is_temporary=True)
+
+    def __init__(self, window: Window, rank: int, exchange: Exchange) -> None:
+        host = _host()
+        said = [
+            json.loads(message)
+            for message in exchange(json.dumps({"host": host, "window": window.address}).encode())
+        ]
+        elsewhere = [str(other) for other, one in enumerate(said) if one["host"] != host]
+        if elsewhere:
+            raise ConfigError(
+                f"rank {', '.join(elsewhere)} of {len(said)} is on another host, or in another pid namespace, than "
+                f"rank {rank}; selective averaging reads weights in shared memory, so make a group for each host"
+            )
+        self._members: list[Member] = []
+        for other, one in enumerate(said):
+            if other != rank:
+                try:
+                    self._members.append(Member(other, RemoteWindow.open(one["window"])))
+                except SegmentError:  # it has ended already
+                    continue
+
+    def refresh(self) -> list[Member]:
+        """Return the ranks that are alive."""
+        return [member for member in self._members if member.window.is_alive()]
+
+    def close(self) -> None:
+        """Close the windows of the others."""
+        for member in self._members:
+            member.window.close()
+        self._members = []
+
+
+def meet_at(place: Store | str | Path, rank: int) -> WindowBoard:
+    """Return the board of a rank at a place, which ranks join and leave at any time."""
+    return WindowBoard(rank, lambda window: Members(place, window, rank=rank, name="averaging"))
 
 
 def meet_in_group(group: Any) -> WindowBoard:
-    """Return the board of this process in a process group; all of its ranks call it.
-
-    Raises:
-        ConfigError: ranks are on other hosts.
-        PeerLost: the group failed.
-    """
+    """Return the board of this process in a process group; opening it is a call of all of its ranks."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     place = as_rendezvous(group, rank, size, name="averaging", timeout_s=_TIMEOUT_S)
-    return meet(rank, lambda message: place.exchange(message, _TIMEOUT_S))
+    return WindowBoard(
+        rank,
+        lambda window: GatheredMembers(window, rank, lambda message: place.exchange(message, _TIMEOUT_S)),
+    )
 
 
 def meet_by_mpi(group: Any) -> WindowBoard:
-    """Return the board of this process in a communicator of mpi4py; all of its ranks call it.
-
-    Raises:
-        ConfigError: ranks are on other hosts.
-    """
-    size = group.Get_size()
+    """Return the board of this process in a communicator of mpi4py; opening it is a call of all of its ranks."""
+    rank, size = group.Get_rank(), group.Get_size()
 
     def exchange(message: bytes) -> list[bytes]:
         own, every = bytearray(_MESSAGE_BYTES), bytearray(size * _MESSAGE_BYTES)
         own[: len(message)] = message
         # Bytes: what mpi4py calls `allgather` unpickles.
         group.Allgather(own, every)
-        return [
-            bytes(every[at : at + _MESSAGE_BYTES]).rstrip(b"\0")
-            for at in range(0, len(every), _MESSAGE_BYTES)
-        ]
+        rows = [every[at : at + _MESSAGE_BYTES] for at in range(0, len(every), _MESSAGE_BYTES)]
+        return [bytes(row).rstrip(b"\0") for row in rows]
 
-    return meet(group.Get_rank(), exchange)
+    return WindowBoard(rank, lambda window: GatheredMembers(window, rank, exchange))
 
 
 def own_rank(rank: int | None) -> int:

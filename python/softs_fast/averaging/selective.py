@@ -18,10 +18,9 @@ from torch.optim import Optimizer
 from softs_fast.averaging.board import Board, Donation, Event, Refused
 from softs_fast.averaging.decide import Decision, Member, Rules
 from softs_fast.averaging.lineage import Check, line_of
-from softs_fast.averaging.meeting import own_rank
+from softs_fast.averaging.meeting import meet_at, own_rank
 from softs_fast.averaging.schedule import Schedule
 from softs_fast.averaging.takeover import Before, Takeover, Trainee, copy_by_name, keep_share
-from softs_fast.averaging.window_board import WindowBoard
 from softs_fast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class SelectiveAveraging:
             )
         self._trainee = Trainee(model, optimizer)
         self._rules = rules
-        self._board = meet if isinstance(meet, Board) else WindowBoard(meet, own_rank(rank))
+        self._board = meet if isinstance(meet, Board) else meet_at(meet, own_rank(rank))
         self._takeover = takeover
         self._schedule = schedule
         self._build = build

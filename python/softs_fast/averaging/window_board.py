@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from softs_fast.averaging.board import Board, Donation, Refused
 from softs_fast.averaging.decide import Member
 from softs_fast.errors import ConfigError, NotFinite, SegmentError
-from softs_fast.snapshots import Header, Members, RemoteWindow, SnapshotLayout, Window, average
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
+from softs_fast.snapshots import Header, RemoteWindow, SnapshotLayout, Window, average
+from softs_fast.snapshots import Member as Owner
 
 logger = logging.getLogger(__name__)
 
 
+class Membership(Protocol):
+    """Which ranks there are; `snapshots.Members` is one."""
+
+    def refresh(self) -> list[Owner]:
+        """Return the others that are alive, with their windows."""
+
+    def close(self) -> None:
+        """Leave, and close the windows of the others; a second call does nothing."""
+
+
 class WindowBoard(Board):
-    """Ranks that meet at a place, and read each other's windows. Joining and leaving is no collective call.
+    """Ranks that read each other's windows.
 
     Args:
-        place: a folder of this host, or a `torch.distributed.Store`.
-        rank: this rank's number; no other rank at the place has it.
-        name: distinguishes groups at the same place.
-        is_temporary: whether the place is a folder that the last rank removes.
+        rank: this rank's number; no other rank has it.
+        join: makes this rank's window known to the others.
     """
 
-    def __init__(
-        self, place: Store | str | Path, rank: int, *, name: str = "averaging", is_temporary: bool = False
-    ) -> None:
-        self._place = place
+    def __init__(self, rank: int, join: Callable[[Window], Membership]) -> None:
         self._rank = rank
-        self._name = name
-        self._is_temporary = is_temporary
+        self._join = join
         self._window: Window | None = None
-        self._members: Members | None = None
+        self._members: Membership | None = None
         self._seen: dict[int, RemoteWindow] = {}
         self._scratch: torch.Tensor | None = None
 
@@ -50,15 +50,16 @@ class WindowBoard(Board):
         return self._rank
 
     def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
-        """Make a window, and leave a note of it at the place; return the digest of its layout.
+        """Make a window, and make it known; return the digest of its layout.
 
         Raises:
-            ConfigError: the place is none, or a tensor cannot be in a snapshot.
+            ConfigError: there is no place to meet, ranks are on other hosts, or a tensor cannot be in a snapshot.
+            PeerLost: a rank did not take part.
             SegmentError: no shared memory.
         """
         self._window = Window(SnapshotLayout.of(tensors))
         try:
-            self._members = Members(self._place, self._window, rank=self._rank, name=self._name)
+            self._members = self._join(self._window)
         except BaseException:
             self._window.close()
             raise
@@ -138,16 +139,12 @@ class WindowBoard(Board):
             return f"its window cannot be read: {error}"
 
     def close(self) -> None:
-        """Remove note and window; a second call does nothing."""
+        """Leave, and close the window; a second call does nothing."""
         if self._members is not None:
             self._members.close()
         if self._window is not None:
             self._window.close()
         self._seen = {}
-        if self._is_temporary:
-            # Until the last rank has left, it has notes in it.
-            with suppress(OSError):
-                Path(str(self._place)).rmdir()
 
     @property
     def _opened(self) -> Window:
