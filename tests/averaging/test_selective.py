@@ -209,7 +209,7 @@ def test_donors_are_asked_and_answer_in_their_next_step() -> None:
     assert team.ranks[0].counters["donor_age_s"] == 1.0
 
 
-def test_who_does_not_answer_gives_its_last_snapshot() -> None:
+def test_a_donor_that_does_not_answer_gives_its_last_snapshot() -> None:
     team = Team(2, Rules(every=4, strategy="best_only"), Schedule(publish_every=100, max_wait_steps=3))
     team.step(0.1, 0.5)
     events = []

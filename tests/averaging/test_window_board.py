@@ -1,4 +1,4 @@
-"""Boards over windows: who is there, what is read, and what is refused; with ranks that die."""
+"""Boards over windows: which ranks there are, what is read, and what is refused; with ranks that die."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def publish(board: WindowBoard, value: float, **said: Any) -> int:
     )
 
 
-def test_a_board_shows_who_has_published_what(boards: list[WindowBoard]) -> None:
+def test_a_board_shows_what_each_rank_has_published(boards: list[WindowBoard]) -> None:
     publish(boards[2], 1.0, metric=None)
     assert publish(boards[1], 1.0) == 1
     assert publish(boards[1], 2.0) == 2

@@ -59,7 +59,7 @@ class Trainee:
 
     Attributes:
         model: the model.
-        optimizer: its optimizer; None if there is none whose state matters.
+        optimizer: its optimizer; None if there is none, or its state does not matter.
     """
 
     model: torch.nn.Module
