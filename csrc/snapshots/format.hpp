@@ -2,13 +2,13 @@
 // on one screen.
 //
 // Rules, each kept by window.cpp, remote.cpp and average.cpp:
-// - S1 one writer: only the owner writes to its segment; all others have it mapped for reading alone. Lines of
+// - P1 one writer: only the owner writes to its segment; all others have it mapped for reading alone. Lines of
 //   128 bytes that change for different reasons are apart.
-// - S2 version v is written to half v mod 2, between the sequence words 2v - 1 and 2v. `latest` becomes v after it.
+// - P2 version v is written to half v mod 2, between the sequence words 2v - 1 and 2v. `latest` becomes v after it.
 //   So a writer that ends or stops at any moment leaves the half of `latest` whole.
-// - S3 a reader takes a half of which the sequence word is 2v, and discards all that it has read if the word is
+// - P3 a reader takes a half of which the sequence word is 2v, and discards all that it has read if the word is
 //   another one afterwards.
-// - S4 nothing read from here is used as an index, an address or a length without a check: the owner is of the same
+// - P4 nothing read from here is used as an index, an address or a length without a check: the owner is of the same
 //   user, but may be faulty. Sizes are read once, when the segment is opened.
 //
 // Data and labels of a half are copied by plain loads and stores while another process may change them. By the letter

@@ -58,7 +58,7 @@ std::optional<std::uint64_t> View::begin() const noexcept {
     const std::uint64_t version = front().board.latest.load(std::memory_order_acquire);
     if (version == 0) return 0;
     // SYNC(snapshot-sequence): pairs with Window::commit. It is 2v only if all bytes of v are visible from here on
-    // (S2), and another word if the owner is two versions further already.
+    // (P2), and another word if the owner is two versions further already.
     const std::uint64_t sequence = front().halves[version % 2].sequence.load(std::memory_order_acquire);
     if (sequence != 2 * version) return std::nullopt;
     return version;
@@ -74,7 +74,7 @@ bool View::is_unchanged(std::uint64_t version) const noexcept {
 Seen View::label(std::uint64_t version) const {
     const Half& half = front().halves[version % 2];
     Seen seen{.version = version, .label = half.label, .config = {}};
-    // S4: a length that does not fit is cut here, and refused where it is confirmed.
+    // P4: a length that does not fit is cut here, and refused where it is confirmed.
     seen.config.assign(half.config.data(), std::min<std::size_t>(seen.label.config_bytes, max_config_bytes));
     return seen;
 }

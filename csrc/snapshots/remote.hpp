@@ -39,7 +39,7 @@ class View {
     std::string_view manifest() const noexcept;
     const std::byte* data(std::uint64_t version) const noexcept { return mapping_.data() + layout_.data_at(version); }
 
-    // Rule S3. `begin` returns the newest version, 0 if there is none yet; nothing if the words do not fit, as when
+    // Rule P3. `begin` returns the newest version, 0 if there is none yet; nothing if the words do not fit, as when
     // the owner has gone on meanwhile. `is_unchanged` is asked after the last byte was read.
     std::optional<std::uint64_t> begin() const noexcept;
     bool is_unchanged(std::uint64_t version) const noexcept;

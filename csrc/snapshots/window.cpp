@@ -131,7 +131,7 @@ bool Window::is_asked(std::span<const std::shared_ptr<const View>> others) const
     const std::uint64_t latest = front(*memory).board.latest.load(std::memory_order_relaxed);
     for (const auto& other : others) {
         const Asks& asks = other->front().asks;
-        // SYNC(snapshot-asked): pairs with Window::ask. S4: the count is checked.
+        // SYNC(snapshot-asked): pairs with Window::ask. P4: the count is checked.
         const std::size_t count = std::min<std::size_t>(asks.count.load(std::memory_order_acquire), max_asks);
         for (std::size_t i = 0; i < count; ++i) {
             const Ask& entry = asks.entries[i];

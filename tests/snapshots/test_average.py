@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from softs_fast.errors import ConfigError, NotFinite
-from softs_fast.snapshots import RemoteWindow, SnapshotLayout, Window, average
+from softs_fast.snapshots import RemoteWindow, SnapshotLayout, Window, average, fetch
 
 # More than a block of csrc/snapshots/average.cpp, and no multiple of a vector.
 COUNT = 20_011
@@ -147,6 +147,22 @@ def test_scratch_is_used_again_and_checked() -> None:
         for wrong in (scratch[1:], scratch.view(torch.int8), torch.zeros(2 * layout.n_bytes).byte()[::2]):
             with pytest.raises(ConfigError, match="scratch is"):
                 average(remotes, [1.0], into, layout, scratch=wrong)
+
+
+def test_what_was_fetched_is_applied_later_or_not_at_all() -> None:
+    into = {"w": torch.zeros(3), "n": torch.zeros(2, dtype=torch.int64)}
+    layout = SnapshotLayout.of(into)
+    with donors([{"w": torch.ones(3), "n": torch.ones(2, dtype=torch.int64)}]) as remotes:
+        fetched = fetch(remotes, [1.0], layout)
+    assert fetched is not None
+    assert [header.version for header in fetched.headers] == [1]
+    assert not into["w"].any()
+    with pytest.raises(ConfigError, match="do not fit the snapshot"):
+        fetched.apply({"w": into["w"], "n": torch.zeros(2)})
+    assert not into["w"].any()
+    fetched.apply(into)
+    assert into["w"].eq(1).all()
+    assert into["n"].eq(1).all()
 
 
 def test_parameters_are_replaced_in_place_and_autograd_learns_it() -> None:

@@ -44,6 +44,15 @@ def test_the_pace_keeps_its_rules(every: int, history: list[tuple[str, float, in
                 copy = (step, now_s)
 
 
+def test_a_copy_is_followed_by_a_rest_of_twice_its_time() -> None:
+    pace = Pace(1)
+    assert pace.is_possible(10.0)
+    pace.begin(0, 10.0)
+    assert not pace.is_possible(99.0)
+    pace.end(11.0)
+    assert [pace.is_possible(now_s) for now_s in (11.0, 12.9, 13.0)] == [False, False, True]
+
+
 def test_a_pace_of_less_than_no_steps_is_refused() -> None:
     with pytest.raises(ConfigError, match="every -1 steps"):
         Pace(-1)

@@ -38,17 +38,21 @@ def publishes_for_ever(say: Callable[[Any], None], rank: int, size: int, items: 
 
 
 def read_constantly(n_reads: int, n_donors: int, items: int) -> tuple[int, int]:
-    """Read windows that are published constantly; return the numbers of complete reads, and of those given up."""
+    """Read windows that are published constantly; return the numbers of complete reads, and of those given up.
+
+    Each window is a donor four times, so that a read takes as long as several versions.
+    """
     running = ranks.start(publishes_for_ever, n_donors, items)
     remotes: list[RemoteWindow] = []
     try:
         into = model(items, 0)
         layout = SnapshotLayout.of(into)
         scratch = layout.scratch()
-        remotes += [RemoteWindow.open(address) for address in running.results()]
+        remotes += [RemoteWindow.open(address) for address in running.results() for _ in range(4)]
+        weights = [1 / len(remotes)] * len(remotes)  # exact, as are the means
         complete = given_up = 0
         while complete < n_reads:
-            headers = average(remotes, [1 / n_donors] * n_donors, into, layout, scratch=scratch)
+            headers = average(remotes, weights, into, layout, scratch=scratch)
             if headers is None:
                 given_up += 1
                 continue
@@ -59,7 +63,7 @@ def read_constantly(n_reads: int, n_donors: int, items: int) -> tuple[int, int]:
                     header.version / 2,
                     3 * header.version,
                 )
-            mean = sum(header.version for header in headers) / n_donors
+            mean = sum(header.version for header in headers) / len(headers)
             for name in ("a", "b", "z"):
                 assert into[name].eq(mean).all(), f"{name}: torn"
             assert into["n"].eq(max(header.version for header in headers)).all(), "n: torn"

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from softs_fast import _kernels
 from softs_fast.errors import ConfigError, ForkedError, SegmentError
 from softs_fast.snapshots import MAX_CONFIG_BYTES, RemoteWindow, SnapshotLayout, Window, average
 
@@ -119,6 +120,41 @@ def test_a_version_in_parts_is_seen_when_it_is_committed() -> None:
         for wrong in ({"x": torch.zeros(1)}, {"b": torch.zeros(11)}, {"b": torch.zeros(10).half()}):
             with pytest.raises(ConfigError, match=r'tensor "[xb]" is'):
                 window.write(wrong)
+
+
+def test_the_words_of_a_version_change_in_their_order() -> None:
+    tensors = {"w": torch.full((5,), 7.0)}
+    with Window(SnapshotLayout.of(tensors)) as window:
+        fd = window.address["fd"]
+        assert isinstance(fd, int)
+
+        def words() -> tuple[int, int, int]:
+            """Latest, and the sequence words of the halves; by docs/snapshots.md, behind a page of the mapping."""
+            found = (os.pread(fd, 8, page * 4096) for page in (2, 3, 4))
+            latest, even, odd = (int.from_bytes(word, "little") for word in found)
+            return latest, even, odd
+
+        assert words() == (0, 0, 0)
+        for version in range(1, 6):
+            before = words()
+            window.begin()
+            marked = list(before)
+            marked[1 + version % 2] = 2 * version - 1
+            assert words() == tuple(marked)
+            window.write(tensors)
+            assert words() == tuple(marked)
+            window.commit(step=1, metric=None, trained=1)
+            marked[0], marked[1 + version % 2] = version, 2 * version
+            assert words() == tuple(marked)
+
+
+@pytest.mark.parametrize("row", [(0, 64, 1), (0, 65, 0), (0, 0, 65), (0, 1, 64), (0, 1 << 63, 1 << 63)])
+def test_no_row_is_written_outside_of_a_half(row: tuple[int, int, int]) -> None:
+    window = _kernels.SnapshotWindow(64, b"", bytes(32))
+    window.begin()
+    with pytest.raises(ConfigError, match="are outside of a window of 64"):
+        window.write([row])
+    window.close()
 
 
 def test_an_ask_is_answered_by_the_next_version() -> None:

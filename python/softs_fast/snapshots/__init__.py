@@ -1,10 +1,10 @@
 """Snapshots of models: each process publishes its tensors in memory that others of its host read at any time.
 
-`Window` publishes, `RemoteWindow` reads, `average` replaces tensors by those of others, `Publisher` publishes beside
-the training, `Members` finds the windows of others.
+`Window` publishes, `RemoteWindow` reads, and `average` replaces tensors by those of others (`fetch`, then
+`Fetched.apply`). `Publisher` publishes beside the training, `Members` finds the windows of others.
 """
 
-from .average import average
+from .average import Fetched, average, fetch
 from .layout import SnapshotLayout, TensorEntry
 from .members import MAX_MEMBERS, Member, Members
 from .publisher import Publisher
@@ -14,6 +14,7 @@ __all__ = [
     "MAX_CONFIG_BYTES",
     "MAX_MEMBERS",
     "Address",
+    "Fetched",
     "Header",
     "Member",
     "Members",
@@ -23,4 +24,5 @@ __all__ = [
     "TensorEntry",
     "Window",
     "average",
+    "fetch",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,21 +15,62 @@ from ..errors import ConfigError, NotFinite
 from .layout import SnapshotLayout
 from .window import Header, RemoteWindow, header_of, is_plain
 
-__all__ = ["average"]
+__all__ = ["Fetched", "average", "fetch"]
 
 
-def average(
+@dataclass(frozen=True)
+class Fetched:
+    """A weighted sum of snapshots in private memory, whole and finite; made by `fetch`.
+
+    Attributes:
+        headers: of each snapshot that was used.
+        layout: of the tensors.
+        memory: uint8 [layout.n_bytes]; `layout.views(memory)` are its tensors.
+    """
+
+    headers: list[Header]
+    layout: SnapshotLayout
+    memory: Tensor
+
+    def apply(self, into: Mapping[str, Tensor]) -> None:
+        """Copy it into tensors, in place.
+
+        Args:
+            into: on any device; contiguous tensors in host memory are the fastest.
+
+        Raises:
+            ConfigError: the tensors do not fit the layout; none has changed.
+        """
+        targets = self.layout.bind(into)
+        plain = [is_plain(target) for target in targets]
+        rows = [
+            (target.data_ptr(), entry.offset, entry.n_bytes)
+            for target, entry, is_in_place in zip(targets, self.layout.tensors, plain, strict=True)
+            if is_in_place
+        ]
+        _kernels.snapshot_scatter(self.memory.data_ptr(), rows)
+        with torch.no_grad():
+            if not all(plain):
+                for target, source, is_done in zip(
+                    targets, self.layout.views(self.memory), plain, strict=True
+                ):
+                    if not is_done:
+                        target.copy_(source)
+            # As an operation of torch would do, so that autograd refuses to use what it saved before.
+            torch.autograd.graph.increment_version([target for target in targets if target.requires_grad])
+
+
+def fetch(
     windows: Sequence[RemoteWindow],
     weights: Sequence[float],
-    into: Mapping[str, Tensor],
     layout: SnapshotLayout,
     *,
     scratch: Tensor | None = None,
-) -> list[Header] | None:
-    """Replace tensors by a weighted sum of the newest snapshots of other processes; nothing waits for those.
+) -> Fetched | None:
+    """Return a weighted sum of the newest snapshots of other processes; nothing waits for those.
 
-    The donors' memory is read once, into `scratch`. Only if no donor has written to it meanwhile, and all results are
-    finite, they are copied into the tensors; otherwise the tensors are unchanged. Up to three attempts.
+    The donors' memory is read once, without the GIL, so this may run beside the training, in a thread. It is tried up
+    to three times.
 
     Floats are the sum of weight * item, in the order of the windows, in float32 (float64 for float64), rounded once.
     Integers and bool are the largest. One window with the weight 1 is a copy.
@@ -36,29 +78,17 @@ def average(
     Args:
         windows: of the donors, one or more.
         weights: of each donor; above 0, finite; for a mean they sum up to 1.
-        into: the tensors that are replaced, on any device; contiguous ones in host memory are the fastest.
         layout: of the tensors.
         scratch: `layout.scratch()`, to be used again by later calls; without it, new memory is taken each time.
 
     Returns:
-        The header of each snapshot that was used. None if a donor has published nothing yet, or at each attempt has
-        published twice meanwhile.
+        The sum. None if a donor has published nothing yet, or at each attempt has published twice meanwhile.
 
     Raises:
-        ConfigError: the tensors or a window do not fit the layout, or a weight is none.
+        ConfigError: a window does not fit the layout, or a weight is none.
         NotFinite: a result is infinite or NaN; the text names the tensor and the donor.
         SegmentError: a segment is malformed.
         ForkedError: called in a fork of the process that opened a window.
-
-    Example:
-        >>> from softs_fast.snapshots import Window
-        >>> ours, theirs = {"w": torch.zeros(3)}, {"w": torch.arange(3.0)}
-        >>> layout = SnapshotLayout.of(ours)
-        >>> with Window(layout) as window, RemoteWindow.open(window.address) as donor:
-        ...     _ = window.publish(theirs, step=100, metric=0.5, trained=100)
-        ...     headers = average([donor], [1.0], ours, layout)
-        >>> ours["w"].tolist()
-        [0.0, 1.0, 2.0]
 
     Source: own, see docs/snapshots.md.
     """
@@ -72,7 +102,6 @@ def average(
         if window.digest != layout.digest:
             there = f"in process {window.address['pid']}"
             raise ConfigError(f"models differ: {layout.difference(window.layout, 'here', there)}")
-    targets = layout.bind(into)
     if scratch is None:
         scratch = layout.scratch()
     elif scratch.dtype is not torch.uint8 or scratch.shape != (layout.n_bytes,) or not is_plain(scratch):
@@ -87,26 +116,52 @@ def average(
         raise _not_finite(layout, at, windows, donor)
     if outcome != "complete":
         return None
-    headers = [header_of(one) for one in seen]
-    _apply(layout, scratch, targets)
-    return headers
+    return Fetched([header_of(one) for one in seen], layout, scratch)
 
 
-def _apply(layout: SnapshotLayout, scratch: Tensor, targets: list[Tensor]) -> None:
-    """Copy a whole snapshot into the tensors of its layout."""
-    rows = [
-        (tensor.data_ptr(), entry.offset, entry.n_bytes)
-        for tensor, entry in zip(targets, layout.tensors, strict=True)
-        if is_plain(tensor)
-    ]
-    _kernels.snapshot_scatter(scratch.data_ptr(), rows)
-    with torch.no_grad():
-        if len(rows) < len(targets):
-            for target, source in zip(targets, layout.views(scratch), strict=True):
-                if not is_plain(target):
-                    target.copy_(source)
-        # As an operation of torch would do, so that autograd refuses to use what it saved before.
-        torch.autograd.graph.increment_version([target for target in targets if target.requires_grad])
+def average(
+    windows: Sequence[RemoteWindow],
+    weights: Sequence[float],
+    into: Mapping[str, Tensor],
+    layout: SnapshotLayout,
+    *,
+    scratch: Tensor | None = None,
+) -> list[Header] | None:
+    """Replace tensors by a weighted sum of the newest snapshots of other processes: `fetch`, then `Fetched.apply`.
+
+    Only a sum that is whole and finite is copied into the tensors; otherwise they are unchanged.
+
+    Args:
+        windows: as for `fetch`.
+        weights: as for `fetch`.
+        into: the tensors that are replaced.
+        layout: of the tensors.
+        scratch: as for `fetch`.
+
+    Returns:
+        The header of each snapshot that was used; None where `fetch` returns None.
+
+    Raises:
+        ConfigError: as for `fetch`, or the tensors do not fit the layout.
+        NotFinite: a result is infinite or NaN; the text names the tensor and the donor.
+        SegmentError: a segment is malformed.
+        ForkedError: called in a fork of the process that opened a window.
+
+    Example:
+        >>> from softs_fast.snapshots import Window
+        >>> ours, theirs = {"w": torch.zeros(3)}, {"w": torch.arange(3.0)}
+        >>> layout = SnapshotLayout.of(ours)
+        >>> with Window(layout) as window, RemoteWindow.open(window.address) as donor:
+        ...     _ = window.publish(theirs, step=100, metric=0.5, trained=100)
+        ...     headers = average([donor], [1.0], ours, layout)
+        >>> ours["w"].tolist()
+        [0.0, 1.0, 2.0]
+    """
+    fetched = fetch(windows, weights, layout, scratch=scratch)
+    if fetched is None:
+        return None
+    fetched.apply(into)
+    return fetched.headers
 
 
 def _not_finite(layout: SnapshotLayout, at: int, windows: Sequence[RemoteWindow], donor: int) -> NotFinite:

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigError
 from .pace import Pace
+from .staging import Staging, by_device
 from .window import RemoteWindow, Window, as_json
 
 __all__ = ["Publisher"]
@@ -26,7 +27,8 @@ class Publisher:
     """Publishes a model in a window, beside the forward and backward pass of the next step.
 
     Buffers, which change in the forward pass, are copied inside the call of `offer`. Parameters, which change only when
-    the optimizer steps, are copied by a thread; a hook lets the optimizer's step wait for the end of that copy.
+    the optimizer steps, are copied by a thread; a hook lets the optimizer's step wait for the end of that copy. Tensors
+    on CUDA devices go through pinned memory: the stream of the training waits for their copies, but not the process.
 
     Args:
         window: of the layout of parameters and buffers together; stays open.
@@ -64,16 +66,24 @@ class Publisher:
     ) -> None:
         window.layout.bind({**parameters, **buffers})
         first = {entry.names[0] for entry in window.layout.tensors}
+        late = by_device({name: tensor for name, tensor in parameters.items() if name in first})
+        early = by_device(
+            {name: tensor for name, tensor in buffers.items() if name in first and name not in parameters}
+        )
         self._window = window
-        self._parameters = {name: tensor for name, tensor in parameters.items() if name in first}
-        self._buffers = {
-            name: tensor for name, tensor in buffers.items() if name in first and name not in parameters
-        }
+        self._parameters = late.get(None, {})
+        self._buffers = early.get(None, {})
+        self._staged = [
+            Staging(late.get(device, {}), early.get(device, {}), device)
+            for device in late.keys() | early.keys()
+            if device is not None
+        ]
         self._pace = Pace(every)
-        self._copier = copier = _Copier()
-        hook = optimizer.register_step_pre_hook(lambda *_: copier.wait())
+        self._copier = _Copier()
+        self._guard = _Guard(self._copier, self._staged, has_host=bool(self._parameters))
+        hook = optimizer.register_step_pre_hook(self._guard)
         # Also when the interpreter exits: the memory of the parameters must outlast the copy.
-        self._finalizer = weakref.finalize(self, _end, hook, copier)
+        self._finalizer = weakref.finalize(self, _end, hook, self._copier)
 
     def offer(
         self,
@@ -97,7 +107,8 @@ class Publisher:
             Whether a version was begun; it is published when the copy ends.
 
         Raises:
-            ConfigError: the window or the publisher is closed, or the config is too long or not JSON.
+            ConfigError: the window or the publisher is closed, the config is too long or not JSON, or the last copy
+                failed because the window was closed.
             ForkedError: called in a fork of the process that made the window.
         """
         if not self._finalizer.alive:
@@ -106,28 +117,33 @@ class Publisher:
         ended_s = self._copier.take_end()
         if ended_s is not None:
             self._pace.end(ended_s)
+            self._copier.wait()  # raises what it raised
         if not self._pace.is_possible(now_s):
             return False
         if not self._pace.is_due(step) and not self._window.is_asked(others):
             return False
         said = None if config is None else json.loads(as_json(config))
-        window, parameters = self._window, self._parameters
+        window, parameters, staged = self._window, self._parameters, self._staged
 
         def copy() -> None:
             window.write(parameters)
+            for staging in staged:
+                window.write(staging.finish())
             window.commit(step=step, metric=metric, trained=trained, config=said)
 
         window.begin()
         window.write(self._buffers)
+        for staging in staged:
+            staging.submit()
         self._pace.begin(step, now_s)
         self._copier.start(copy)
         return True
 
     def wait(self) -> None:
-        """Wait for the end of the copy that runs.
+        """Wait until the version that was begun is published.
 
         Raises:
-            ConfigError: it failed, because the window was closed.
+            ConfigError: the copy failed, because the window was closed.
         """
         self._copier.wait()
 
@@ -149,6 +165,23 @@ class Publisher:
 def _end(hook: RemovableHandle, copier: _Copier) -> None:
     hook.remove()
     copier.close()
+
+
+class _Guard:
+    """The hook before a step of the optimizer: parameters change only after they have been copied."""
+
+    def __init__(self, copier: _Copier, staged: list[Staging], *, has_host: bool) -> None:
+        self._copier = copier
+        self._staged = staged
+        self._has_host = has_host
+
+    def __call__(self, *_: object) -> None:
+        if not self._copier.is_busy():
+            return
+        for staging in self._staged:
+            staging.hold()
+        if self._has_host:
+            self._copier.wait()
 
 
 class _Copier:
@@ -177,6 +210,10 @@ class _Copier:
         with self._changed:
             ended_s, self._ended_s = self._ended_s, None
             return ended_s
+
+    def is_busy(self) -> bool:
+        """Return whether a copy runs, or one has failed and not raised yet."""
+        return self._copy is not None or self._error is not None
 
     def wait(self) -> None:
         """Wait until no copy runs; raise what it raised, once."""
