@@ -20,7 +20,8 @@ class Device:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
-        self.done = threading.Event()
+        self.is_lost = False
+        self.done, self.is_waited_for = threading.Event(), threading.Event()
         self.current = "training"
         empty, copy = torch.empty, Tensor.copy_
         device = self
@@ -40,7 +41,10 @@ class Device:
                 device.log.append(f"event in {stream.name}")
 
             def synchronize(self) -> None:
+                device.is_waited_for.set()
                 assert device.done.wait(30)
+                if device.is_lost:
+                    raise RuntimeError("the device is lost")
 
         @contextlib.contextmanager
         def stream(given: Stream) -> Iterator[None]:
@@ -115,6 +119,7 @@ def test_a_version_appears_when_the_device_has_copied_it_and_the_step_blocks_onl
         assert device.log == ORDER
         optimizer.step()
         assert device.log[len(ORDER) :] == ["training waits for the event"]
+        assert device.is_waited_for.wait(30)
         assert remote.header().version == 0
         assert not publisher_.offer(step=4, metric=None, trained=4), "the pinned memory is in use"
         device.done.set()
@@ -131,17 +136,17 @@ def test_a_copy_that_fails_is_raised_by_the_next_offer(
     with Window(SnapshotLayout.of({"w": parameter})) as window:
         publisher_ = Publisher(window, {"w": parameter}, {}, optimizer)
         publisher_.offer(step=0, metric=None, trained=0)
-        window.close()
+        device.is_lost = True
         device.done.set()
         failed: list[str] = []
 
         def has_failed() -> bool:
             try:
                 publisher_.offer(step=1, metric=None, trained=1)
-            except ValueError as error:
+            except RuntimeError as error:
                 failed.append(str(error))
             return bool(failed)
 
         eventually(has_failed, "the error of the copy")
-        assert failed == ["the window is closed"]
+        assert failed == ["the device is lost"]
         publisher_.close()

@@ -107,8 +107,8 @@ class Publisher:
             Whether a version was begun; it is published when the copy ends.
 
         Raises:
-            ConfigError: the window or the publisher is closed, the config is too long or not JSON, or the last copy
-                failed because the window was closed.
+            ConfigError: the window or the publisher is closed, or the config is too long or not JSON.
+            RuntimeError: CUDA failed; also of the copy before.
             ForkedError: called in a fork of the process that made the window.
         """
         if not self._finalizer.alive:
@@ -144,6 +144,7 @@ class Publisher:
 
         Raises:
             ConfigError: the copy failed, because the window was closed.
+            RuntimeError: CUDA failed.
         """
         self._copier.wait()
 
