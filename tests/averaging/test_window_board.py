@@ -15,9 +15,10 @@ import torch
 import torch.distributed as dist
 
 from softs_fast.averaging import Donation, Refused, Rules, Schedule, SelectiveAveraging
-from softs_fast.averaging.meeting import meet_at
+from softs_fast.averaging.meeting import GatheredMembers, meet_at
 from softs_fast.averaging.window_board import WindowBoard
 from softs_fast.errors import ConfigError
+from softs_fast.snapshots import SnapshotLayout, Window
 
 
 def weights(value: float, n: int = 3) -> dict[str, torch.Tensor]:
@@ -187,3 +188,23 @@ def test_killed_stopped_and_late_ranks(tmp_path: Path) -> None:
 
 def joins_as_rank_nine(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     trains_for_ever(lambda _: None, 9, size, folder)
+
+
+def test_a_fixed_group_knows_the_ranks_that_are_alive() -> None:
+    layout = SnapshotLayout.of(weights(0.0))
+    said: list[bytes] = []
+
+    def alone(message: bytes) -> list[bytes]:
+        said.append(message)
+        return [message]
+
+    with Window(layout) as ours, Window(layout) as theirs:
+        assert GatheredMembers(theirs, 0, alone).refresh() == []
+        group = GatheredMembers(ours, 0, lambda message: [message, *said])
+        assert [member.rank for member in group.refresh()] == [1]
+        theirs.close()
+        assert group.refresh() == []
+        # A rank that has left before the others open its window.
+        assert GatheredMembers(ours, 0, lambda message: [message, *said]).refresh() == []
+        group.close()
+        group.close()
