@@ -1,0 +1,127 @@
+"""What a rank knows of the others, and how it gets at their weights: the only way out of `SelectiveAveraging`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from softs_fast.averaging.decide import Member
+
+
+@dataclass(frozen=True)
+class Donation:
+    """The snapshot of a donor that was averaged.
+
+    Attributes:
+        rank: of the donor.
+        weight: its share of the average.
+        version: of the snapshot.
+        step: of the donor when it published the snapshot.
+        metric: of the donor then.
+        age_s: how old the snapshot was when it was read, seconds.
+        config: what the donor had published with it.
+    """
+
+    rank: int
+    weight: float
+    version: int
+    step: int
+    metric: float | None
+    age_s: float
+    config: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why an average could not be had. No tensor was changed.
+
+    Attributes:
+        rank: the donor that is the reason; None if none of them alone is.
+        reason: in words.
+    """
+
+    rank: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """A replacement.
+
+    Attributes:
+        rank: the rank that was replaced.
+        step: its number of steps.
+        reason: why, in words.
+        metric: what it had reported before.
+        donations: the snapshots that it took; none after `reset_weights`.
+        waited_steps: from the decision to the change of the weights.
+        is_kept: False if `accept` refused it, and all is as it was before.
+        chance: a generator of random numbers that depends on seed, rank and number of the replacement alone.
+    """
+
+    rank: int
+    step: int
+    reason: str
+    metric: float | None
+    donations: tuple[Donation, ...]
+    waited_steps: int
+    is_kept: bool
+    chance: random.Random
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What the donor with the most weight had published with its snapshot; empty without a donor."""
+        best = max(self.donations, key=lambda one: one.weight, default=None)
+        return (best.config if best is not None else None) or {}
+
+
+@runtime_checkable
+class Board(Protocol):
+    """The other ranks, as one rank sees them, and its own place among them. No call waits for another rank."""
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+
+    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
+        """Take a place for snapshots of such tensors; return the digest of their names, shapes and dtypes."""
+
+    def members(self) -> Sequence[Member]:
+        """Return the other ranks, as known now."""
+
+    def publish(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        *,
+        step: int,
+        metric: float | None,
+        trained: int,
+        config: Mapping[str, Any] | None,
+    ) -> int:
+        """Make a snapshot for the others; return its version."""
+
+    def ask(self, ranks: Iterable[int]) -> None:
+        """Ask ranks for newer snapshots."""
+
+    def is_asked(self) -> bool:
+        """Return whether another rank has asked for a newer snapshot than the last one."""
+
+    def average(
+        self, donors: Sequence[tuple[int, float]], into: Mapping[str, torch.Tensor]
+    ) -> Sequence[Donation] | Refused:
+        """Set the tensors to the sum of weight times snapshot: floats; integers and bool to the largest.
+
+        Args:
+            donors: rank and weight of each.
+            into: tensors as given to `open`; unchanged if the average is refused, as it is if it is not finite.
+        """
+
+    def difference(self, rank: int) -> str:
+        """Return in words how the tensors of another rank differ from this rank's."""
+
+    def close(self) -> None:
+        """Leave; a second call does nothing."""

@@ -1,0 +1,158 @@
+"""A line of JSON for each check of the rules, and how the same board is decided again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from softs_fast.averaging.board import Donation
+from softs_fast.averaging.decide import Decision, Member, Rules, decide
+from softs_fast.errors import ConfigError
+
+# A line has about 80 bytes per rank.
+_MAX_LINE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Check:
+    """All that a decision was made of.
+
+    Attributes:
+        rank: that decided.
+        step: of the rank.
+        members: the ranks as it saw them, itself too.
+        rules: its rules.
+        last_replaced: its step at its last replacement.
+        n_replaced: number of its replacements before.
+        seed: of its choices.
+    """
+
+    rank: int
+    step: int
+    members: tuple[Member, ...]
+    rules: Rules
+    last_replaced: int | None
+    n_replaced: int
+    seed: int
+
+    def decide(self, rules: Rules | None = None) -> Decision:
+        """Decide, by these rules or others."""
+        return decide(
+            self.rank,
+            self.step,
+            self.members,
+            rules or self.rules,
+            self.last_replaced,
+            self.n_replaced,
+            self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A line of a log, read again.
+
+    Attributes:
+        check: what the decision was made of.
+        outcome: what was logged of the decision and of what followed.
+        decision: the decision, made again.
+    """
+
+    check: Check
+    outcome: Mapping[str, Any]
+    decision: Decision
+
+
+def line_of(
+    check: Check, decision: Decision, donations: Sequence[Donation], *, applied_at: int | None, accepted: bool
+) -> str:
+    """Return the line of a check, without its end.
+
+    Args:
+        check: what the decision was made of.
+        decision: what was decided.
+        donations: the snapshots that were taken.
+        applied_at: the step in which weights changed; None if they did not.
+        accepted: whether they were kept.
+    """
+    said = {
+        "rank": check.rank,
+        "step": check.step,
+        "seed": check.seed,
+        "last_replaced": check.last_replaced,
+        "n_replaced": check.n_replaced,
+        "rules": {key: _plain(value) for key, value in asdict(check.rules).items()},
+        "members": [
+            [one.rank, one.alive, one.version, one.trained, _plain(one.metric), one.digest.hex()]
+            for one in check.members
+        ],
+        "replace": decision.replace,
+        "donors": decision.donors,
+        "reason": decision.reason,
+        "applied_at": applied_at,
+        "accepted": accepted,
+        "taken": [[one.rank, one.version, one.step, round(one.age_s, 6)] for one in donations],
+    }
+    return json.dumps(said, separators=(",", ":"), allow_nan=False)
+
+
+def replay(path: str | Path, rules: Rules | None = None) -> Iterator[Replayed]:
+    """Decide all checks of a log again: to see that they were made so, or what other rules would have decided.
+
+    Args:
+        path: of the log.
+        rules: used instead of those of the log.
+
+    Yields:
+        Each check, with the decision.
+
+    Raises:
+        ConfigError: a line is malformed; the text has its number.
+    """
+    with Path(path).open("rb") as file:
+        number = 0
+        while line := file.readline(_MAX_LINE_BYTES):
+            number += 1
+            try:
+                outcome = json.loads(line)
+                check = _check_of(outcome)
+                yield Replayed(check, outcome, check.decide(rules))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise ConfigError(f"line {number} of {path} is no check of a rank: {error}") from error
+
+
+def _check_of(said: Mapping[str, Any]) -> Check:
+    given = said["rules"]
+    rules = Rules(
+        **{
+            **given,
+            "threshold": _number(given["threshold"]),
+            "age_range": tuple(given["age_range"]),
+        }
+    )
+    members = tuple(
+        Member(rank, alive, version, trained, _number(metric), bytes.fromhex(digest))
+        for rank, alive, version, trained, metric, digest in said["members"]
+    )
+    return Check(
+        said["rank"],
+        said["step"],
+        members,
+        rules,
+        said["last_replaced"],
+        said["n_replaced"],
+        said["seed"],
+    )
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

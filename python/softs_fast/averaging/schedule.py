@@ -1,0 +1,40 @@
+"""When a rank publishes and how long it waits for others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from softs_fast.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a rank publishes, and how it judges its metric.
+
+    Attributes:
+        publish_every: steps from one snapshot to the next that others did not ask for; None for the `every` of the
+            rules. A snapshot is never begun before twice the time of the last copy has gone by.
+        max_wait_steps: steps that a rank gives its donors to answer with newer snapshots, before it takes what there
+            is; 0 takes it at once.
+        smoothing: share of the earlier metric in the new one, from 0 to below 1.
+        seed: for all random choices.
+        log: file to which a line of JSON is added for each check; `replay` reads it.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    publish_every: int | None = None
+    max_wait_steps: int = 10
+    smoothing: float = 0.0
+    seed: int = 0
+    log: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.publish_every is not None and self.publish_every < 1:
+            raise ConfigError(f"publish_every is {self.publish_every}; it counts steps, from 1")
+        if self.max_wait_steps < 0:
+            raise ConfigError(f"max_wait_steps is {self.max_wait_steps}; it counts steps, from 0")
+        if not 0 <= self.smoothing < 1:
+            raise ConfigError(f"smoothing is {self.smoothing}; a share is from 0 to below 1")
