@@ -5,11 +5,11 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint setup bench stress fuzz gpu gpu-build gpu-tests wheels clean
+.PHONY: help demo test lint setup bench stress fuzz gpu gputests wheels clean
 
 # The first of these that is fit to use; `make PYTHON=/path/to/python3.12` overrides.
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
-# Passed on to the program behind demo, test, bench, stress, gpu and gpu-tests: `make test ARGS="-k loader"`.
+# Passed on to the program behind demo, test, bench, stress, gpu and gputests: `make test ARGS="-k loader"`.
 ARGS ?=
 # Most tests wait for other processes: three at a time keep two cores busy. The number is the same on every machine.
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
@@ -31,7 +31,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The demo needs fewer packages than the tests; if those of the tests are installed, it uses them.
 demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) ## distil a teacher into a student, live; draws demo-output/distill_digits.png
@@ -76,13 +76,13 @@ define CHOOSE_PYTHON
 		done; \
 	done; \
 	if [ -n "$$found" ]; then export PYTHONPATH="$$paths"; echo "$$python has softs_fast with CUDA: nothing is built"; \
-	else $(MAKE) gpu-build; python=$(RUN); fi
+	else $(MAKE) $(VENV)/.with-cuda; python=$(RUN); fi
 endef
 
 gpu: ## check and measure the GPU of this machine (softs-fast gpu); results go to benches/results/gpu-*.json
 	@$(CHOOSE_PYTHON); $$python -m softs_fast gpu --json benches/results $(ARGS)
 
-gpu-tests: ## all tests of the CUDA side, on a machine with a GPU and pytest; those of kernels under compute-sanitizer too
+gputests: ## all tests of the CUDA side, on a machine with a GPU and pytest; those of kernels under compute-sanitizer too
 	@$(CHOOSE_PYTHON); \
 	$$python -c 'import sys; from softs_fast.tensors import cuda; sys.exit(0 if cuda.n_devices() else "no device that can be used: make gpu tells why")'; \
 	$$python -m pytest tests/gpu $(ARGS); \
@@ -90,7 +90,8 @@ gpu-tests: ## all tests of the CUDA side, on a machine with a GPU and pytest; th
 		then compute-sanitizer --error-exitcode 1 $$python -m pytest -q tests/gpu/test_pack.py tests/gpu/test_devices.py tests/gpu/test_cuda_all_reduce.py; \
 		else echo 'compute-sanitizer is not on PATH: accesses of the kernels were not checked' >&2; fi
 
-gpu-build: $(VENV)/.installed-dev
+# What has not changed is not compiled again, so this file is never made.
+$(VENV)/.with-cuda: $(VENV)/.installed-dev
 	@if ! command -v nvcc >/dev/null; then $(RUN) -m pip install --quiet $$($(RUN) -c 'import build_backend; print(*build_backend.NVCC)'); fi
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SOFTS_CUDA="$$(command -v nvcc >/dev/null || echo pip)" $(RUN) build_backend.py
 

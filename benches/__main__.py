@@ -93,12 +93,12 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def newest(folder: Path) -> Path:
-    """The results file with the latest date inside.
+    """The results file with the latest date inside; those of `softs-fast gpu` begin with its name, not with a date.
 
     Raises:
         FileNotFoundError: there is none.
     """
-    files = list(folder.glob("*.json"))
+    files = list(folder.glob("[0-9]*.json"))
     if not files:
         raise FileNotFoundError(f"no results in {folder}; run `python -m benches` first")
     return max(files, key=lambda path: str(json.loads(path.read_text())["date"]))

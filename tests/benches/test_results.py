@@ -9,7 +9,7 @@ import pytest
 from benches import __main__ as command
 from benches import beside, report
 
-RESULTS = sorted(command.RESULTS.glob("*.json"))
+RESULTS = sorted(command.RESULTS.glob("[0-9]*.json"))
 
 
 @pytest.mark.parametrize("results", RESULTS, ids=lambda path: path.stem)

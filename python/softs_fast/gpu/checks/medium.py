@@ -19,7 +19,7 @@ __all__ = ["check", "check_deaths", "take"]
 _BATCH_SIZE = 4
 _N_BATCHES = 8
 #: Batches around the death of a teacher.
-_N_BEFORE, _N_AFTER = 4, 8
+_N_BEFORE, _N_AFTER = 3, 6
 #: Errors of one teacher's death at most: each names a sample that is made again, and four batches are under way.
 _N_LOST = 4 * _BATCH_SIZE
 
