@@ -98,11 +98,12 @@ struct Words::Watchdog {
     }
 
     void run() noexcept {
+        pthread_setname_np(pthread_self(), "softs-words");
         std::array<pollfd, max_ranks + 1> entries;
         auto before = wanted.load(std::memory_order_seq_cst);
         while (!ended.load(std::memory_order_relaxed)) {
             const bool again = look();
-            // Asleep only if nothing is wanted: a stream may wait for a rank that breaks the group without an end of
+            // Blocked only if nothing is wanted: a stream may wait for a rank that breaks the group without an end of
             // its process, which no descriptor tells. Sequentially consistent with `want`: either this sees the new
             // value, or `want` sees that this sleeps.
             sleeps.store(true, std::memory_order_seq_cst);

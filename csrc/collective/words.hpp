@@ -6,17 +6,18 @@
 // because counts wrap around.
 //
 // Rules:
-// - W1 one writer: a word is written by the stream of its rank, and by watchdogs only after W3.
-// - W2 no stream waits for a value whose write was not submitted by a live process: the hosts pass an epoch in between.
+// - W1 one writer: a word is written by the stream of its rank, and by watchdogs as W3 says.
+// - W2 no stream waits for a value before a live process has submitted its write: the hosts pass an epoch in between.
 //   So a word stays behind only because its rank's process has ended, is stopped, or its device no longer works.
 // - W3 a watchdog raises the word of a rank to the value that the streams of its own rank wait for, no further: at once
-//   if the process of that rank has ended, and for all ranks if one of them has broken the group. Both are final, so
-//   all waits of the group's streams end some time, and no stream waits again: calls throw from then on.
+//   if the process of that rank has ended, and for all ranks if one of them has broken the group. Both are final, and
+//   calls throw from then on; what a call has begun to submit before, the watchdog lets through as well. So all waits
+//   of the group's streams end.
 // - W4 a watchdog stores `drained` of its own rank before it raises a word. A host that has seen its stream pass the word
 //   of any rank reads `drained` of all ranks afterwards. So it knows whether the results may be wrong.
-// - W5 the device of a process that was killed may still do a write that was submitted. It is lower than what was
-//   raised or equal to it, so a watchdog looks again every `look_every` until `close`. What it raises it
-//   compares first, in one atomic operation: it never lowers a word that another watchdog or a device has raised.
+// - W5 the device of a process that was killed may still do a write that was submitted, of a lower value: so a watchdog
+//   that has raised a word looks again every `look_every`, until `close`. It raises a word by one atomic operation that
+//   compares, so it never lowers one that a device or another watchdog has raised.
 // - W6 words are never reset: a group that was rebuilt has a new segment.
 #pragma once
 

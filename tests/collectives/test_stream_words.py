@@ -27,8 +27,18 @@ class Played:
         self.group = join_host_group(
             rank, size, folder, name="words", staging_bytes=1 << 16, timeout_s=NEVER_S
         )
+        before = set(os.listdir("/proc/self/task"))
         self.words = _kernels.Words(self.group)
+        (self.thread,) = set(os.listdir("/proc/self/task")) - before
         self.group.barrier(0)
+
+    def await_blocked_watchdog(self) -> None:
+        """Until it waits without a time limit."""
+        while platform.machine() == "x86_64":  # where the system call's number is known
+            number, *arguments = Path(f"/proc/self/task/{self.thread}/syscall").read_text().split()
+            if number == str(POLL) and int(arguments[2], 16) & 0xFFFFFFFF == 0xFFFFFFFF:
+                return
+            os.sched_yield()
 
     def word(self, rank: int) -> ctypes.c_uint32:
         return ctypes.c_uint32.from_address(self.words.word(rank))
@@ -87,6 +97,7 @@ def test_the_word_of_a_killed_rank_is_raised_to_what_is_wanted(tmp_path: Path, n
 
 def gives_up(say: Say, rank: int, size: int, folder: str) -> list[int]:
     played = Played(rank, size, folder)
+    played.await_blocked_watchdog()
     played.words.want(mark(5))
     played.group.barrier(0)
     if rank == 0:
@@ -111,32 +122,21 @@ def test_all_words_are_raised_when_a_rank_breaks_the_group(tmp_path: Path) -> No
 
 
 def sleeps(say: Say, rank: int, size: int, folder: str) -> None:
-    before = set(os.listdir("/proc/self/task"))
     played = Played(rank, size, folder)
-    (thread,) = set(os.listdir("/proc/self/task")) - before
-    _await_endless_poll(thread)
-    # Awake while a stream waits; asleep again when it need not.
+    played.await_blocked_watchdog()
     played.words.want(mark(1))
     played.group.barrier(0)
     played.words.own = mark(1)
     played.wait(1 - rank, mark(1))
-    _await_endless_poll(thread)
+    # It looks at times while a stream waits, and no longer.
+    played.await_blocked_watchdog()
     assert not played.words.drained()
     played.group.barrier(0)
     played.close()
-    assert thread not in os.listdir("/proc/self/task")
+    assert played.thread not in os.listdir("/proc/self/task")
 
 
-def _await_endless_poll(thread: str) -> None:
-    while True:
-        number, *arguments = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
-        if number == str(POLL) and int(arguments[2], 16) & 0xFFFFFFFF == 0xFFFFFFFF:
-            return
-        os.sched_yield()
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the system call's number there")
-def test_a_watchdog_sleeps_without_a_time_limit_while_nothing_waits(tmp_path: Path) -> None:
+def test_a_watchdog_waits_without_a_time_limit_while_nothing_waits_for_a_word(tmp_path: Path) -> None:
     ranks.run(sleeps, 2, str(tmp_path))
 
 

@@ -69,7 +69,8 @@ def many_epochs(
     wrong = []
     with strategy.init(rank, size, folder):
         poison(strategy._work, device, rank)
-        tensors = [to_device(torch.zeros(N), device) for _ in range(epochs)]
+        # One allocation: each takes 2 MiB at least.
+        tensors = to_device(torch.zeros(epochs, N), device).unbind()
         stream = SideStream(device)
         for _ in range(rounds):
             for epoch, tensor in enumerate(tensors):
@@ -126,16 +127,21 @@ def mixed_calls(say: Say, rank: int, size: int, folder: str) -> None:
     with strategy.init(rank, size, folder):
         poison(strategy._work, device, rank)
         checks = []
-        # Freeing memory would wait for all streams.
-        kept: list[torch.Tensor] = []
+        # One allocation: each takes 2 MiB at least, and freeing one would wait for all streams.
+        memory = to_device(torch.zeros(1 << 23), device)
+        taken = 0
+
+        def made(n: int, value: float) -> torch.Tensor:
+            nonlocal taken
+            tensor = memory[taken : taken + n].fill_(value)
+            taken += -(-n // 64) * 64
+            return tensor
+
         # The default one, too.
         streams = [SideStream(device), SideStream(device), nullcontext]
         for _ in range(150):
             n, kind = chance.choice([5, 1000, 4000]), chance.randrange(5)
-            tensor = to_device(torch.full((n,), rank + 1.0), device)
-            whole = to_device(torch.zeros(size * n), device)
-            parts = to_device(torch.full((size * n,), rank + 1.0), device)
-            kept += [tensor, whole, parts]
+            tensor, whole, parts = made(n, rank + 1.0), made(size * n, 0.0), made(size * n, rank + 1.0)
             if not cuda.is_standin:
                 torch.cuda.synchronize(device)
             total = sum(range(1, size + 1))
