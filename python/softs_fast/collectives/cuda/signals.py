@@ -125,7 +125,10 @@ class Words:
         texts = [
             f"rank {rank}: {text.decode(errors='replace')}" for rank, text in enumerate(problems) if text
         ]
-        logger.info("streams wait for events, not for words in memory: %s", "; ".join(texts))
+        logger.warning(
+            "streams wait for events, which a killed rank never completes, instead of words in memory: %s",
+            "; ".join(texts),
+        )
         if words is not None:
             words.close()
         return None
