@@ -121,6 +121,12 @@ def test_a_dispatch_mode_sees_each_operator() -> None:
     assert {"exp", "sum", "mul"} <= set(names.seen), "also those of the backward pass"
 
 
+def test_many_tensors_are_copied_in_one_call() -> None:
+    to, source = [torch.zeros(2), torch.zeros(3)], [torch.ones(2), torch.ones(3)]
+    torch._foreach_copy_(to, source)
+    assert all(torch.equal(a, b) for a, b in zip(to, source, strict=True))
+
+
 class Probe:
     """Notes whether it is pickled for a process that starts."""
 
