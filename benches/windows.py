@@ -1,4 +1,4 @@
-"""What snapshots cost: `python -m benches.snapshots [ROUNDS]`.
+"""What snapshots cost: `python -m benches.windows [ROUNDS]`.
 
 Publishing and applying beside `torch._foreach_copy_` of the same tensors, in turns; and steps of a training of 42 MB
 with and without a publisher, in turns, while every core has a process. All numbers are ratios of neighbouring runs.
