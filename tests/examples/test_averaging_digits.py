@@ -1,0 +1,46 @@
+"""The averaging example: a poisoned rank is rescued, the others are not spoilt, a picture is drawn, nothing is left."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from demo import Demo
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "averaging_digits.py"
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_selective_averaging_rescues_the_poisoned_rank_and_spares_the_others(
+    launch: Callable[..., Demo], tmp_path: Path
+) -> None:
+    picture = tmp_path / "picture.png"
+    demo = launch(sys.executable, EXAMPLE, "--steps", "320", "--output", picture)
+    code, text = demo.finish()
+    assert code == 0, text
+    assert demo.remaining() == []
+    assert re.search(
+        r"^rank 3, step \d+: metric [\d.]+ is among the worst 1 of \d; mean of rank [012, ]+$",
+        text,
+        re.MULTILINE,
+    )
+    rows = {
+        name: [float(value) for value in values]
+        for name, *values in re.findall(r"^(\w[\w ]+?) +([\d.]+)% +([\d.]+)% +([\d.]+)%$", text, re.MULTILINE)
+    }
+    assert set(rows) == {"no averaging", "mean of all ranks", "selective averaging"}, text
+    poisoned, others, lowest = range(3)
+    assert rows["selective averaging"][poisoned] > rows["no averaging"][poisoned]
+    assert rows["selective averaging"][lowest] > rows["mean of all ranks"][lowest] + 10
+    assert all(row[others] > 85 for row in rows.values())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "Traceback" not in text
+
+
+def test_too_few_steps_are_refused(launch: Callable[..., Demo]) -> None:
+    code, text = launch(sys.executable, EXAMPLE, "--steps", "10").finish()
+    assert code == 2
+    assert "--steps is 10; the four quarters of the run need 80" in text
