@@ -73,7 +73,7 @@ class NotFinite(SoftsError, ArithmeticError):
         donor: the number of the window.
     """
 
-    def __init__(self, text: str, donor: int) -> None:
+    def __init__(self, text: str, donor: int = -1) -> None:
         super().__init__(text, donor)
         self.donor = donor
 

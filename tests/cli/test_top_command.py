@@ -133,6 +133,41 @@ def test_a_small_terminal_that_grows(busy_market: Market, screen: Callable[..., 
     assert top.end(signal.SIGINT).endswith(LEAVE)
 
 
+OTHER_THREAD = """
+import select, signal, sys, threading, time
+from softs_fast.cli.terminal import Terminal
+
+# The other thread runs only when this one has let go of the interpreter: in `select`.
+sys.setswitchinterval(1000.0)
+entering = threading.Event()
+wait = select.select
+
+
+def entered(*arguments):
+    entering.set()
+    return wait(*arguments)
+
+
+def send():
+    entering.wait()
+    signal.pthread_kill(threading.get_ident(), signal.SIGWINCH)
+
+
+with Terminal() as terminal:
+    threading.Thread(target=send, daemon=True).start()
+    select.select = entered
+    print(terminal.pause(time.monotonic() + 10_000))
+"""
+
+
+def test_a_change_of_the_size_is_seen_whatever_thread_the_kernel_tells() -> None:
+    """The handler would run when the main thread has waited to the end."""
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_THREAD], capture_output=True, text=True, check=True, timeout=WATCHDOG_S
+    )
+    assert "True" in done.stdout
+
+
 def test_a_terminal_without_a_size(busy_market: Market, screen: Callable[..., Screen]) -> None:
     top = screen(0, 0, "top", busy_market.frontend, "--interval", "0.05")
     assert "1 client, 1 supplier" in top.wait_for(lambda text: "\x1b[J" in text)

@@ -19,6 +19,7 @@ BUILTINS = {
     "PeerLost": (ConnectionError,),
     "ForkedError": (RuntimeError,),
     "HelloError": (RuntimeError,),
+    "NotFinite": (ArithmeticError,),
     "SampleTimeout": (TimeoutError, RuntimeError),
     "NoBroker": (errors.SampleTimeout,),
     "NoModel": (errors.SampleTimeout,),

@@ -28,7 +28,10 @@ class Terminal:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        self._before = signal.signal(signal.SIGWINCH, self._resized)
+        # Python runs handlers between two instructions of the main thread: one for a signal that comes just before
+        # `select`, or to another thread, would run when `select` returns. The descriptor wakes `select` at once.
+        self._before = signal.signal(signal.SIGWINCH, _take_note)
+        self._woken_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         say(_ENTER, end="")
         return self
 
@@ -36,6 +39,7 @@ class Terminal:
         # The terminal may be gone by now.
         with contextlib.suppress(BrokenPipeError, SoftsError):
             say(_LEAVE, end="")
+        signal.set_wakeup_fd(self._woken_before)
         signal.signal(signal.SIGWINCH, self._before)
         os.close(self._reader)
         os.close(self._writer)
@@ -51,7 +55,7 @@ class Terminal:
         say(_HOME + body + _END_OF_SCREEN, end="")
 
     def pause(self, until_s: float) -> bool:
-        """Wait until a time of `time.monotonic`; return True at once if the size of the terminal changes."""
+        """Wait until a time of `time.monotonic`; return True at once if a signal comes, as at a change of the size."""
         ready, _, _ = select.select([self._reader], [], [], max(until_s - time.monotonic(), 0.0))
         if not ready:
             return False
@@ -59,7 +63,6 @@ class Terminal:
             os.read(self._reader, 4096)
         return True
 
-    def _resized(self, number: int, frame: FrameType | None) -> None:
-        # A full pipe wakes the thread as well.
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._writer, b"r")
+
+def _take_note(number: int, frame: FrameType | None) -> None:
+    """Do nothing: without a handler a signal would be ignored."""
