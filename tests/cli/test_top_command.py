@@ -137,7 +137,7 @@ OTHER_THREAD = """
 import select, signal, sys, threading, time
 from softs_fast.cli.terminal import Terminal
 
-# The other thread runs only when this one has let go of the interpreter: in `select`.
+# The other thread runs only when this one has released the interpreter: in `select`.
 sys.setswitchinterval(1000.0)
 entering = threading.Event()
 wait = select.select
