@@ -111,14 +111,16 @@ def test_a_build_takes_its_compilers_from_the_packages_and_hides_its_folder() ->
         "HOME": "/home/a",
         "PYO3_PYTHON": "/b",
     }
-    tree = Path("/work/tree")
-    found = plan.environment(base, TOOLS, tree, Path("/work/zig-c++"), Path("/work/headers"), epoch=7)
-    assert found["CXX"] == found["CUDAHOSTCXX"] == "/work/zig-c++"
+    tree = Path("/somewhere/tree")
+    found = plan.environment(
+        base, TOOLS, tree, Path("/somewhere/zig-c++"), Path("/somewhere/headers"), epoch=7
+    )
+    assert found["CXX"] == found["CUDAHOSTCXX"] == "/somewhere/zig-c++"
     assert found["CARGO_ZIGBUILD_ZIG_PATH"] == "/tools/packages/ziglang/zig"
     assert found["PATH"] == "/tools/bin:/usr/bin"
     assert found["SOURCE_DATE_EPOCH"] == "7"
-    assert found["RUSTFLAGS"] == "--remap-path-prefix=/work/tree=."
-    assert "-ffile-prefix-map=/work/tree=." in found["CXXFLAGS"].split()
+    assert found["RUSTFLAGS"] == "--remap-path-prefix=/somewhere/tree=."
+    assert "-ffile-prefix-map=/somewhere/tree=." in found["CXXFLAGS"].split()
     assert "--zig --compatibility manylinux_2_28 " in found["MATURIN_PEP517_ARGS"]
     assert found["HOME"] == "/home/a"
     assert "PYO3_PYTHON" not in found
