@@ -71,7 +71,7 @@ def environment(
         # an option of one file says.
         "CXXFLAGS": f"-mevex512 -ffile-prefix-map={tree}=.",
         # CMake asks the host compiler where libraries are, and does not understand zig's answer.
-        "LDFLAGS": f"-L{tools.cuda_libraries}",
+        "LDFLAGS": f'-L"{tools.cuda_libraries}"',
         "MATURIN_PEP517_ARGS": f"--zig --compatibility {PLATFORM.removesuffix('_x86_64')} --auditwheel check",
         "NVCC_APPEND_FLAGS": " ".join([*NVCC_FLAGS, f"-I{headers}"]),
         "PATH": os.pathsep.join([str(tools.programs), base.get("PATH", "")]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from softs_fast.averaging import Donation, Member, Refused
+from softs_fast.averaging import Board, Donation, Member, Refused
 
 
 @dataclass
@@ -32,19 +32,33 @@ class World:
     asked: set[int] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     torn: set[int] = field(default_factory=set)
+    #: Ranks of which no fetch is complete yet.
+    reading: set[int] = field(default_factory=set)
     n_reads: int = 0
 
     def clock(self) -> float:
         return self.now_s
 
 
-class MemoryBoard:
+@dataclass
+class MemoryFetch:
+    donations: list[Donation]
+    tensors: dict[str, torch.Tensor]
+
+    def apply(self, into: Mapping[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, tensor in into.items():
+                tensor.copy_(self.tensors[name])
+
+
+class MemoryBoard(Board):
     """The place of one rank in a world."""
 
     def __init__(self, world: World, rank: int) -> None:
         self.world = world
         self._rank = rank
         self.n_closed = 0
+        self._found: MemoryFetch | Refused | None = None
 
     @property
     def rank(self) -> int:
@@ -91,9 +105,13 @@ class MemoryBoard:
     def is_asked(self) -> bool:
         return self.rank in self.world.asked
 
-    def average(
-        self, donors: Sequence[tuple[int, float]], into: Mapping[str, torch.Tensor]
-    ) -> Sequence[Donation] | Refused:
+    def fetch(self, donors: Sequence[tuple[int, float]]) -> None:
+        self._found = self._read(donors)
+
+    def fetched(self) -> MemoryFetch | Refused | None:
+        return None if self.rank in self.world.reading else self._found
+
+    def _read(self, donors: Sequence[tuple[int, float]]) -> MemoryFetch | Refused:
         self.world.n_reads += 1
         donations = []
         taken = []
@@ -113,13 +131,14 @@ class MemoryBoard:
             age_s = self.world.now_s - last.published_s
             version = len(self.world.snapshots[rank])
             donations.append(Donation(rank, weight, version, last.step, last.metric, age_s, last.config))
-        with torch.no_grad():
-            for name, tensor in into.items():
-                if tensor.is_floating_point():
-                    tensor.copy_(sum(weight * tensors[name].double() for weight, tensors in taken))  # type: ignore[arg-type]
-                else:
-                    tensor.copy_(torch.stack([tensors[name] for _, tensors in taken]).max(0).values)
-        return donations
+        found = {}
+        for name, tensor in taken[0][1].items():
+            if tensor.is_floating_point():
+                wide = sum(weight * tensors[name].double() for weight, tensors in taken)
+                found[name] = torch.as_tensor(wide).to(tensor.dtype)
+            else:
+                found[name] = torch.stack([tensors[name] for _, tensors in taken]).max(0).values
+        return MemoryFetch(donations, found)
 
     def difference(self, rank: int) -> str:
         return f"{self.world.digests[self.rank].decode()} / {self.world.digests[rank].decode()}"

@@ -51,6 +51,7 @@ def any_rules(draw: Any) -> Rules:
         donor_share=draw(st.sampled_from([1.0, 0.5, 0.1])),
         burn_in=draw(st.sampled_from([0, 3, 6])),
         cooldown=draw(st.sampled_from([0, 3, 6])),
+        patience=draw(st.sampled_from([1, 1, 3])),
     )
 
 
@@ -64,7 +65,16 @@ def situations(draw: Any) -> tuple[Any, ...]:
     known = [member for member in board if member.metric is not None]
     worst = min(known, key=score).rank if known else 0
     me = draw(st.sampled_from([worst, worst, *(member.rank for member in board)]))
-    return me, step, board, draw(any_rules()), replaced_at, draw(st.integers(0, 3)), draw(st.integers())
+    return (
+        me,
+        step,
+        board,
+        draw(any_rules()),
+        replaced_at,
+        draw(st.integers(0, 3)),
+        draw(st.integers()),
+        draw(st.integers(0, 4)),
+    )
 
 
 def score(member: Member) -> float:
@@ -319,3 +329,20 @@ def test_the_share_counts_ranks() -> None:
     assert [n_worst(n, 0.2) for n in (1, 2, 4, 5, 10, 11)] == [0, 1, 1, 1, 2, 2]
     assert n_worst(10, 0.0) == 0
     assert n_worst(10, 1.0) == 9
+
+
+def test_a_metric_must_be_bad_in_checks_in_a_row() -> None:
+    rules = Rules(every=1, patience=3, strategy="best_only")
+
+    def after(n_bad: int, metric: float, **named: Any) -> Decision:
+        return decide(0, 1, board_of(metric, 0.5, 0.9), rules, None, 0, seed=0, n_bad=n_bad, **named)
+
+    said = [(one.replace, one.n_bad) for one in (after(n_bad, 0.1) for n_bad in range(4))]
+    assert said == [(False, 1), (False, 2), (True, 3), (True, 4)]
+    assert after(1, 0.1).reason == "metric 0.1 is among the worst 1 of 3, for 2 of 3 checks in a row"
+    assert (after(2, 0.7).replace, after(2, 0.7).n_bad) == (False, 0), "one good metric begins anew"
+    assert decide(0, 3, board_of(0.1, 0.5), Rules(every=2), None, 0, 0, n_bad=2).n_bad == 2, "no check"
+    alone = decide(0, 1, board_of(0.1, 0.1), rules, None, 0, 0, n_bad=2)
+    assert (alone.replace, alone.n_bad) == (False, 3), "no donor"
+    by_age = Rules(every=1, patience=3, mode="age", age_range=(0, 0))
+    assert decide(0, 1, board_of(0.1, 0.5), by_age, None, 0, 0).replace

@@ -35,6 +35,8 @@ def train(folder: Path) -> list[SelectiveAveraging]:
         world.now_s += 1.0
         for rank, metric in zip(ranks, (0.5, 0.1, 0.9 if step < 6 else math.nan), strict=True):
             rank.step(metric)
+    for one in ranks:
+        one.shutdown()
     return ranks
 
 
@@ -51,9 +53,9 @@ def test_each_check_has_a_line_that_is_decided_again_the_same(tmp_path: Path) ->
             assert one.decision.reason == one.outcome["reason"]
         outcomes[rank.rank] = [one.outcome for one in replayed]
     applied = [(one["step"], one["applied_at"], one["accepted"]) for one in outcomes[1] if one["replace"]]
-    assert applied[:2] == [(2, 3, True), (6, 7, False)]
+    assert applied[:2] == [(2, 4, True), (6, 8, False)]
     assert [one[0] for one in outcomes[1][0]["taken"]] == [0, 2]
-    assert ranks[1].state_dict()["lineage"][0]["step"] == 3
+    assert ranks[1].state_dict()["lineage"][0]["step"] == 4
     assert any(one["replace"] for one in outcomes[2]), "NaN is replaced, and JSON can say so"
     assert not any(one["replace"] for one in outcomes[0])
 
@@ -71,14 +73,14 @@ def test_other_rules_may_be_tried_on_a_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("metric", [None, 0.5, math.nan, math.inf, -math.inf])
 def test_any_board_can_be_written(tmp_path: Path, metric: float | None) -> None:
     members = (Member(0, True, 1, 5, 0.1, b"\x00\xff"), Member(1, False, 2, 6, metric, b""))
-    rules = Rules(every=1, mode="threshold", threshold=math.inf)
-    check = Check(0, 7, members, rules, None, 3, 11)
+    rules = Rules(every=1, mode="threshold", threshold=math.inf, patience=4)
+    check = Check(0, 7, members, rules, None, 3, 11, 2)
     line = line_of(check, check.decide(), (), applied_at=None, accepted=False)
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     (tmp_path / "log").write_text(line + "\n")
     (found,) = replay(tmp_path / "log")
     assert str(found.check) == str(check), "as text, because NaN is not equal to itself"
-    assert found.decision == decide(0, 7, members, rules, None, 3, 11)
+    assert found.decision == decide(0, 7, members, rules, None, 3, 11, 2)
 
 
 @pytest.mark.parametrize(

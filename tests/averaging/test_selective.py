@@ -11,62 +11,11 @@ from typing import Any
 import pytest
 import torch
 from memory_board import MemoryBoard, World
+from team import NOW, RULES, Team, net
 from torch.optim.swa_utils import AveragedModel
 
 from softs_fast.averaging import Event, Rules, Schedule, SelectiveAveraging, Takeover
 from softs_fast.errors import ConfigError
-
-# A check in each step, of what is there.
-NOW = Schedule(publish_every=1, max_wait_steps=0)
-RULES = Rules(every=1, replace_worst=0.01, strategy="best_only")
-
-
-def net(value: float) -> torch.nn.Module:
-    """A model with a weight, a scalar, batch norm and tied weights, all of one value."""
-    model = torch.nn.Module()
-    model.one = torch.nn.Linear(3, 3)
-    model.two = torch.nn.Linear(3, 3, bias=False)
-    model.two.weight = model.one.weight
-    model.norm = torch.nn.BatchNorm1d(3)
-    model.log_z = torch.nn.Parameter(torch.tensor(0.0))
-    with torch.no_grad():
-        for tensor in (*model.parameters(), model.norm.running_mean):
-            tensor.fill_(value)
-        model.norm.num_batches_tracked.fill_(int(value))
-    return model
-
-
-class Team:
-    """Ranks in one process that make their steps in turn."""
-
-    def __init__(self, n: int, rules: Rules = RULES, schedule: Schedule = NOW, **arguments: Any) -> None:
-        self.world = World()
-        self.models = [net(float(rank)) for rank in range(n)]
-        self.optimizers = [torch.optim.Adam(model.parameters()) for model in self.models]
-        for model, optimizer in zip(self.models, self.optimizers, strict=True):
-            for weight in model.parameters():
-                weight.grad = torch.zeros_like(weight)
-            optimizer.step()
-        self.ranks = [
-            SelectiveAveraging(
-                model,
-                optimizer,
-                rules,
-                meet=MemoryBoard(self.world, rank),
-                schedule=schedule,
-                clock=self.world.clock,
-                **arguments,
-            )
-            for rank, (model, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True))
-        ]
-
-    def step(self, *metrics: float | None) -> list[Event | None]:
-        self.world.now_s += 1.0
-        return [rank.step(metric) for rank, metric in zip(self.ranks, metrics, strict=True)]
-
-    def value(self, rank: int) -> float:
-        (value,) = {round(float(weight.detach().mean()), 5) for weight in self.models[rank].parameters()}
-        return value
 
 
 def test_the_worst_rank_takes_the_weights_of_the_best_in_place() -> None:
@@ -78,9 +27,12 @@ def test_the_worst_rank_takes_the_weights_of_the_best_in_place() -> None:
     calls: list[int] = []
     model.one.register_forward_hook(lambda *_: calls.append(1))
     assert team.step(0.1, 0.5, 0.7) == [None, None, None]  # rank 0 saw no other rank
+    assert team.step(0.1, 0.5, 0.7) == [None, None, None]
+    assert team.value(0) == 0.0, "it has decided, and fetches"
     first, *others = team.step(0.1, 0.5, 0.7)
     assert others == [None, None]
     assert first is not None
+    assert first.waited_steps == 1
     assert first.reason == "metric 0.1 is among the worst 1 of 3; best_only of rank 2"
     assert [(one.rank, one.version, one.step, one.age_s) for one in first.donations] == [(2, 1, 1, 1.0)]
     assert first.metric == 0.1
@@ -100,7 +52,7 @@ def test_the_worst_rank_takes_the_weights_of_the_best_in_place() -> None:
 def test_mean_and_weighted_mean() -> None:
     for strategy, expected in (("mean", 2.0), ("weighted_mean", (1 * 1 + 2 * 3 + 3 * 2) / 6)):
         team = Team(4, Rules(every=1, replace_worst=0.01, strategy=strategy))
-        for _ in range(2):
+        for _ in range(3):
             team.step(0.1, 0.2, 0.4, 0.3)
         assert team.value(0) == round(expected, 5)
         assert team.models[0].norm.running_mean[0].item() == pytest.approx(expected)
@@ -109,21 +61,21 @@ def test_mean_and_weighted_mean() -> None:
 
 def test_a_replaced_rank_counts_anew() -> None:
     team = Team(2, Rules(every=1, burn_in=2, cooldown=4, strategy="best_only"))
-    events = [team.step(0.1, 0.5)[0] for _ in range(8)]
+    events = [team.step(0.1, 0.5)[0] for _ in range(9)]
     # Rank 1 is no donor before its second step, which rank 0 sees in its third.
-    assert [step for step, event in enumerate(events, 1) if event] == [3, 7]
+    assert [step for step, event in enumerate(events, 1) if event] == [4, 9]
     assert team.ranks[0].counters["replaced"] == 2
-    # Others see at once that its snapshot is of a rank that has just begun.
-    assert [one.trained for one in team.world.snapshots[0]] == [1, 2, 3, 0, 1, 2, 3, 4, 0, 1]
+    # Others see in its next step that its snapshot is of a rank that has just begun.
+    assert [one.trained for one in team.world.snapshots[0]] == [1, 2, 3, 1, 2, 3, 4]
     assert {one.metric for one in team.world.snapshots[0]} == {0.1}
 
 
 def test_a_metric_of_the_weights_before_does_not_count() -> None:
     team = Team(2)
-    team.step(0.1, 0.5)
-    assert team.step(0.1, 0.5)[0] is not None
-    assert team.step(None, 0.5) == [None, None]
-    assert team.step(0.1, 0.5)[0] is not None
+    events = [team.step(0.1, 0.5)[0] for _ in range(3)]
+    assert events[2] is not None
+    assert [team.step(None, 0.5) for _ in range(3)] == [[None, None]] * 3
+    assert [bool(team.step(0.1, 0.5)[0]) for _ in range(2)] == [False, True]
 
 
 def test_the_next_rank_does_not_move_up_when_the_worst_is_replaced() -> None:
@@ -137,89 +89,16 @@ def test_a_rank_with_weights_that_are_not_finite_is_replaced_and_donates_to_no_r
     with torch.no_grad():
         team.models[2].log_z.fill_(math.nan)
     # Rank 2 claims the best metric, but counts as the worst.
-    first, second = team.step(0.1, 0.5, 0.9), team.step(0.1, 0.5, 0.9)
-    assert first[:2] == [None, None]
-    assert first[2] is not None
-    assert first[2].reason == "metric nan is among the worst 1 of 3; mean of rank 0, 1"
-    assert second[0] is None, "rank 0 sees the metric as NaN, and itself not as the worst"
+    events = [team.step(0.1, 0.5, 0.9) for _ in range(3)]
+    assert [event for event, *_ in events] == [None] * 3, (
+        "rank 0 sees the metric as NaN, itself not as the worst"
+    )
+    assert [bool(event) for *_, event in events] == [False, True, False]
+    event = events[1][2]
+    assert event is not None
+    assert event.reason == "metric nan is among the worst 1 of 3; mean of rank 0, 1"
     assert team.value(2) == 0.5
-    assert [math.isnan(one.metric or 0.0) for one in team.world.snapshots[2]] == [True, True, False]
-
-
-def test_a_snapshot_that_is_not_finite_is_refused_until_there_is_another() -> None:
-    team = Team(3, Rules(every=2, replace_worst=0.01, strategy="mean"), Schedule(1, 0))
-    team.step(0.1, 0.5, 0.9)
-    # Its own check comes after that of rank 0, so its metric is still the best.
-    team.world.snapshots[2][-1].tensors["model/log_z"].fill_(math.nan)
-    # Rank 2 stops. Until it publishes again it counts as the worst, so that rank 0 does not.
-    event = team.ranks[0].step(0.1)
-    assert event is not None
-    assert [one.rank for one in event.donations] == [1]
-    n_reads = team.world.n_reads
-    assert [team.ranks[0].step(0.1) for _ in range(4)] == [None] * 4
-    assert team.ranks[0].counters["refused_donors"] == 1
-    assert team.world.n_reads == n_reads
-    team.world.snapshots[2][-1].tensors["model/log_z"].fill_(2.0)
-    team.world.snapshots[2].append(team.world.snapshots[2][-1])
-    events = [team.ranks[0].step(0.1) for _ in range(2)]
-    assert [one.rank for event in events if event for one in event.donations] == [1, 2]
-
-
-def test_a_donor_that_dies_after_the_decision_is_replaced_by_another() -> None:
-    team = Team(3, Rules(every=2, replace_worst=0.01, strategy="best_only"), Schedule(max_wait_steps=3))
-    team.step(0.1, 0.5, 0.9)
-    assert team.step(0.1, 0.5, 0.9)[0] is None
-    assert team.ranks[0]._pending is not None
-    team.world.dead.add(2)
-    event = team.ranks[0].step(0.1)
-    assert event is not None
-    assert [one.rank for one in event.donations] == [1]
-    assert event.waited_steps == 1
-
-
-def test_without_a_donor_left_the_weights_stay() -> None:
-    team = Team(2, Rules(every=2, strategy="best_only"), Schedule(publish_every=1, max_wait_steps=0))
-    team.step(0.1, 0.5)
-    team.world.snapshots[1][-1].tensors["model/log_z"].fill_(math.inf)
-    assert team.ranks[0].step(0.1) is None
-    assert team.value(0) == 0.0
-    team = Team(2)
-    team.step(0.1, 0.5)
-    team.world.torn.add(1)
-    assert team.ranks[0].step(0.1) is None
-    assert team.value(0) == 0.0
-
-
-def test_donors_are_asked_and_answer_in_their_next_step() -> None:
-    schedule = Schedule(publish_every=1000, max_wait_steps=5)
-    team = Team(2, Rules(every=10, strategy="best_only"), schedule)
-    events = []
-    for step in range(1, 15):
-        with torch.no_grad():
-            for weight in team.models[1].parameters():
-                weight.fill_(100.0 + step)
-        events.append(team.step(0.1, 0.5)[0])
-    (at,) = [step for step, event in enumerate(events, 1) if event]
-    event = events[at - 1]
-    assert event is not None
-    assert (at, event.waited_steps) == (11, 1)
-    # Rank 1 answered in its step 10, right after rank 0 had asked.
-    assert [one.step for one in event.donations] == [10]
-    assert team.value(0) == 110.0
-    assert team.ranks[0].counters["donor_age_s"] == 1.0
-
-
-def test_a_donor_that_does_not_answer_gives_its_last_snapshot() -> None:
-    team = Team(2, Rules(every=4, strategy="best_only"), Schedule(publish_every=100, max_wait_steps=3))
-    team.step(0.1, 0.5)
-    events = []
-    for _ in range(7):
-        team.world.now_s += 1.0
-        events.append(team.ranks[0].step(0.1))
-    (event,) = [event for event in events if event]
-    assert event.waited_steps == 3
-    assert event.step == 7
-    assert [(one.step, one.age_s) for one in event.donations] == [(1, 6.0)]
+    assert [math.isnan(one.metric or 0.0) for one in team.world.snapshots[2]] == [True, False]
 
 
 def test_snapshots_are_no_closer_than_twice_the_time_of_a_copy() -> None:
@@ -244,7 +123,7 @@ def test_buffers_by_rule(rule: Any, mean: float, n_batches: int) -> None:
     team = Team(3, rules, takeover=Takeover(buffers=rule))
     team.models[2].norm.running_mean.fill_(7.0)
     team.models[2].norm.num_batches_tracked.fill_(5)
-    for _ in range(2):
+    for _ in range(4):  # a step more where the buffers are fetched alone
         team.step(0.1, 0.5, 0.4)
     # Two thirds of rank 1, which is the best, and a third of rank 2.
     assert team.value(0) == 1.33333
@@ -254,7 +133,7 @@ def test_buffers_by_rule(rule: Any, mean: float, n_batches: int) -> None:
 
 def test_momentum_keeps_a_share() -> None:
     team = Team(2, takeover=Takeover(momentum=0.75))
-    for _ in range(2):
+    for _ in range(3):
         team.step(0.1, 0.5)
     assert team.value(0) == 0.25
     assert team.models[0].norm.num_batches_tracked.item() == 1
@@ -270,7 +149,7 @@ def test_the_state_of_the_optimizer_by_rule(rule: Any, expected: set[float]) -> 
     for state in team.optimizers[1].state.values():
         state["step"].fill_(3.0)
         state["exp_avg"].fill_(5.0)
-    for _ in range(2):
+    for _ in range(3):
         team.step(0.1, 0.5)
     assert team.value(0) == 1.0
     assert steps_of(team.optimizers[0]) == expected
@@ -296,8 +175,7 @@ def test_what_is_not_accepted_is_undone(rule: Any) -> None:
     )
     for state in team.optimizers[1].state.values():
         state["step"].fill_(3.0)
-    team.step(0.1, 0.5)
-    event = team.step(0.1, 0.5)[0]
+    event = [team.step(0.1, 0.5)[0] for _ in range(3)][-1]
     assert event is not None
     assert not event.is_kept
     assert [value for value, _ in seen] == [1.0]
@@ -307,10 +185,10 @@ def test_what_is_not_accepted_is_undone(rule: Any) -> None:
     assert team.ranks[0].counters["rejected"] == 1
     assert team.ranks[0].counters["replaced"] == 0
     # The next try is after the cooldown, and is kept.
-    events = [team.step(0.1, 0.5)[0] for _ in range(3)]
-    assert events[:2] == [None, None]
-    assert events[2] is not None
-    assert replaced == [events[2]]
+    events = [team.step(0.1, 0.5)[0] for _ in range(4)]
+    assert events[:3] == [None, None, None]
+    assert events[3] is not None
+    assert replaced == [events[3]]
     assert team.value(0) == 1.0
 
 
@@ -323,7 +201,7 @@ def test_a_callback_gets_the_config_of_the_donor_and_its_own_chance() -> None:
     for _ in range(2):
         team = Team(3, on_replace=explore)
         team.ranks[2].config = {"lr": 0.5}
-        for _ in range(2):
+        for _ in range(3):
             team.step(0.1, 0.5, 0.7)
     assert found[0][0] == 0.5
     assert found[0] == found[1], "the same seed gives the same numbers"
@@ -351,7 +229,7 @@ def test_weights_are_made_anew_in_place() -> None:
 
 def test_a_model_that_is_built_takes_the_place_of_the_old_one() -> None:
     team = Team(2, build=made(7.0), takeover=Takeover(in_place=False, optimizer_state="fresh"))
-    for _ in range(2):
+    for _ in range(3):
         team.step(0.1, 0.5)
     engine = team.ranks[0]
     assert engine.model is not team.models[0]
@@ -368,7 +246,7 @@ def test_a_model_that_was_built_and_is_not_accepted_goes_again() -> None:
         takeover=Takeover(in_place=False, optimizer_state="fresh"),
         accept=lambda event: False,
     )
-    for _ in range(2):
+    for _ in range(3):
         team.step(0.1, 0.5)
     assert team.ranks[0].counters["rejected"] == 1
     assert team.ranks[0].model is team.models[0]
@@ -384,7 +262,7 @@ def test_other_layers_are_shared_as_they_were_last() -> None:
         return model, None
 
     team = Team(2, build=build, takeover=Takeover(in_place=False, optimizer_state="fresh"))
-    for _ in range(2):
+    for _ in range(3):
         team.step(0.1, 0.5)
     new = team.ranks[0].model
     assert new is not team.models[0]
@@ -392,7 +270,7 @@ def test_other_layers_are_shared_as_they_were_last() -> None:
     with torch.no_grad():
         new.one.weight.fill_(5.0)
     team.step(0.1, 0.5)
-    last = team.world.snapshots[0][-2].tensors  # before it was replaced once more
+    last = team.world.snapshots[0][-1].tensors
     assert last.keys() == team.world.snapshots[1][-1].tensors.keys()
     assert last["model/one.weight"].unique().tolist() == [5.0]
     assert last["model/log_z"].item() == 1.0
@@ -423,21 +301,37 @@ def test_smoothing_weighs_old_metrics() -> None:
     assert seen[4] == 5.0
 
 
+def test_patience_counts_checks_and_begins_anew_after_a_replacement() -> None:
+    rules = Rules(every=2, strategy="best_only", patience=2)
+    team = Team(2, rules)
+    metrics = [0.1, 0.1, 0.1, 0.9, 0.1, 0.1, 0.1, 0.1]
+    events = [team.step(metric, 0.5)[0] for metric in metrics]
+    # Bad in the checks of steps 2, 6 and 8, good in step 4.
+    assert [event is not None for event in events] == [False] * 8
+    state = team.ranks[0].state_dict()
+    assert state["n_bad"] == 2
+    assert team.step(0.1, 0.5)[0] is not None
+    assert team.ranks[0].state_dict()["n_bad"] == 0
+    assert [team.step(0.1, 0.5)[0] for _ in range(3)] == [None] * 3
+    team.ranks[0].load_state_dict(state)
+    assert team.ranks[0].state_dict() == state
+
+
 def test_it_goes_on_where_it_was_saved() -> None:
     rules = Rules(every=1, cooldown=5, strategy="best_only")
     team = Team(2, rules)
     for _ in range(3):
         team.step(0.1, 0.5)
     state = team.ranks[0].state_dict()
-    assert [one["step"] for one in state["lineage"]] == [2]
+    assert [one["step"] for one in state["lineage"]] == [3]
     assert state["lineage"][0]["donors"] == [[1, 1, 1.0]]
     again = SelectiveAveraging(
         team.models[0], None, rules, meet=MemoryBoard(team.world, 0), schedule=NOW, clock=team.world.clock
     )
     again.load_state_dict(state)
     assert again.state_dict() == state
-    steps = [again.step(0.1) for _ in range(4)]
-    assert [step for step, event in enumerate(steps, 4) if event] == [7]
+    steps = [again.step(0.1) for _ in range(6)]
+    assert [step for step, event in enumerate(steps, 4) if event] == [9]
 
 
 def test_shutdown_twice_and_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:

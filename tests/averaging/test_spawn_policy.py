@@ -109,8 +109,9 @@ def trains(
     folder: str,
     metrics: list[float],
     arguments: dict[str, Any],
+    n_iterations: int = 7,
 ) -> dict[str, Any]:
-    """Seven iterations, the first one without metrics; returns what a rank has at the end, and what it was told."""
+    """Iterations, the first one without metrics; returns what a rank has at the end, and what it was told."""
     builder = Builder()
     model, optimizer = net(float(rank)), None
     held = model
@@ -118,8 +119,8 @@ def trains(
     with gloo(rank, size, folder):
         policy = AsyncSelectiveAveragingPolicy(builder, **{"average_every": 2, "cooldown": 0, **arguments})
         policy.shutdown()  # before the first call: nothing happens
-        for iteration in range(7):
-            with turn(iteration):
+        for iteration in range(n_iterations):
+            with turn(iteration, policy):
                 model, optimizer, info = policy(
                     iteration, model, optimizer, local_metric=metrics[rank] if iteration else None
                 )
@@ -141,9 +142,10 @@ def trains(
 def test_the_worst_rank_gets_a_new_model_with_the_mean_of_the_others(tmp_path: Path) -> None:
     told = ranks.run(trains, 3, str(tmp_path), [0.1, 0.5, 0.9], {})
     worst = told[0]
-    # The metrics are published in iteration 2. Rank 0 decides in iteration 4, in which the others answer.
-    assert worst["infos"] == [False] * 5 + [True, False]
-    assert worst["values"] == [0.0] * 5 + [1.5, 1.5]
+    # The metrics are published in iteration 2. Rank 0 decides in iteration 4, in which the others answer, and fetches in
+    # iteration 5.
+    assert worst["infos"] == [False] * 6 + [True]
+    assert worst["values"] == [0.0] * 6 + [1.5]
     assert worst["n_built"] == 1
     assert worst["buffer"] == 1.5, "buffers are averaged too"
     assert not worst["is_held"]
@@ -180,7 +182,7 @@ def test_momentum_acts(tmp_path: Path) -> None:
 
 
 def test_a_rank_with_a_metric_of_nan_is_replaced_and_does_not_donate(tmp_path: Path) -> None:
-    told = ranks.run(trains, 3, str(tmp_path), [0.1, math.nan, 0.9], {"averaging_strategy": "mean"})
+    told = ranks.run(trains, 3, str(tmp_path), [0.1, math.nan, 0.9], {"averaging_strategy": "mean"}, 9)
     assert told[0]["n_built"] == told[2]["n_built"] == 0
     assert told[1]["values"][-1] == 1.0
 
@@ -237,7 +239,7 @@ def builds_other_layers(say: Callable[[Any], None], rank: int, size: int, folder
     with gloo(rank, size, folder):
         policy = AsyncSelectiveAveragingPolicy(build, 1, cooldown=0)
         for iteration in range(6):
-            with turn(iteration):
+            with turn(iteration, policy):
                 model, optimizer, _ = policy(
                     iteration, model, optimizer, local_metric=float(rank) if iteration else None
                 )

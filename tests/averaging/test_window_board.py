@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +18,11 @@ import ranks
 import torch
 import torch.distributed as dist
 
-from softs_fast.averaging import Donation, Refused, Rules, Schedule, SelectiveAveraging
-from softs_fast.averaging.meeting import GatheredMembers, meet_at
-from softs_fast.averaging.window_board import WindowBoard
-from softs_fast.errors import ConfigError
-from softs_fast.snapshots import SnapshotLayout, Window
+from softs_fast.averaging import Donation, Refused, Rules, Schedule, SelectiveAveraging, window_board
+from softs_fast.averaging.meeting import meet_at
+from softs_fast.averaging.window_board import WindowBoard, WindowFetch
+from softs_fast.errors import ConfigError, ForkedError
+from softs_fast.snapshots import Fetched
 
 
 def weights(value: float, n: int = 3) -> dict[str, torch.Tensor]:
@@ -43,6 +47,18 @@ def publish(board: WindowBoard, value: float, **said: Any) -> int:
     )
 
 
+def complete(board: WindowBoard) -> WindowFetch | Refused:
+    """Wait for a fetch."""
+    while (found := board.fetched()) is None:
+        time.sleep(0.001)
+    return found
+
+
+def fetched(board: WindowBoard, donors: list[tuple[int, float]]) -> WindowFetch | Refused:
+    board.fetch(donors)
+    return complete(board)
+
+
 def test_a_board_shows_what_each_rank_has_published(boards: list[WindowBoard]) -> None:
     publish(boards[2], 1.0, metric=None)
     assert publish(boards[1], 1.0) == 1
@@ -60,10 +76,14 @@ def test_an_average_says_what_it_was_made_of(boards: list[WindowBoard]) -> None:
     publish(boards[2], 5.0, step=9)
     boards[0].members()
     into = weights(0.0)
-    taken = boards[0].average([(1, 0.25), (2, 0.75)], into)
-    assert not isinstance(taken, Refused)
+    found = fetched(boards[0], [(1, 0.25), (2, 0.75)])
+    assert isinstance(found, WindowFetch)
+    assert into["w"].tolist() == [0.0] * 3
+    found.apply({"seen": into["seen"]})
+    assert (into["w"].tolist(), into["seen"].item()) == ([0.0] * 3, 5), "a part of them"
+    found.apply(into)
     assert into["w"].tolist() == [4.25] * 3
-    assert into["seen"].item() == 5
+    taken = found.donations
     assert [(one.rank, one.weight, one.version, one.step) for one in taken] == [
         (1, 0.25, 1, 7),
         (2, 0.75, 1, 9),
@@ -71,19 +91,139 @@ def test_an_average_says_what_it_was_made_of(boards: list[WindowBoard]) -> None:
     assert all(isinstance(one, Donation) and one.age_s >= 0 and one.config == {"lr": 0.1} for one in taken)
 
 
-def test_a_donor_that_is_of_no_use_is_named_and_nothing_changes(boards: list[WindowBoard]) -> None:
+def test_a_donor_that_is_of_no_use_is_named(boards: list[WindowBoard]) -> None:
     publish(boards[1], 2.0)
     publish(boards[2], math.nan)
     boards[0].members()
-    into = weights(0.0)
-    refused = boards[0].average([(1, 0.5), (2, 0.5)], into)
+    refused = fetched(boards[0], [(1, 0.5), (2, 0.5)])
     assert isinstance(refused, Refused)
     assert refused.rank == 2
     assert "is not finite" in refused.reason
     boards[1].close()
     boards[0].members()
-    assert boards[0].average([(1, 1.0)], into) == Refused(1, "it has ended")
-    assert into["w"].tolist() == [0.0] * 3
+    assert fetched(boards[0], [(1, 1.0)]) == Refused(1, "it has ended")
+
+
+class Held:
+    """Holds the reads of boards until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.reached = threading.Event()
+        self.n_reads = 0
+        self._fetch = window_board.fetch
+        monkeypatch.setattr(window_board, "fetch", self)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Fetched | None:
+        self.n_reads += 1
+        self.reached.set()
+        assert self.open.wait(30)
+        return self._fetch(*arguments, **named)
+
+
+def test_a_fetch_runs_beside_the_caller_and_a_later_one_takes_its_place(
+    boards: list[WindowBoard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    publish(boards[1], 2.0)
+    publish(boards[2], 5.0)
+    boards[0].members()
+    assert boards[0].fetched() is None, "none was begun"
+    boards[0].fetch([(1, 1.0)])
+    assert held.reached.wait(30)
+    assert boards[0].fetched() is None
+    boards[0].fetch([(1, 0.5), (2, 0.5)])
+    boards[0].fetch([(2, 1.0)])
+    held.open.set()
+    found = complete(boards[0])
+    assert isinstance(found, WindowFetch)
+    assert [one.rank for one in found.donations] == [2]
+    assert boards[0].fetched() is found, "until the next one"
+    assert held.n_reads == 2, "the second one was dropped before it began"
+    into = weights(0.0)
+    found.apply(into)
+    assert into["w"].tolist() == [5.0] * 3
+
+
+def test_a_donor_that_ends_and_is_forgotten_while_it_is_read(
+    boards: list[WindowBoard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    publish(boards[1], 2.0)
+    boards[0].members()
+    boards[0].fetch([(1, 1.0)])
+    assert held.reached.wait(30)
+    boards[1].close()
+    assert [member.rank for member in boards[0].members()] == [2], "its window is closed here"
+    held.open.set()
+    refused = complete(boards[0])
+    assert isinstance(refused, Refused)
+    assert refused.rank == 1
+
+
+def test_wrong_weights_are_raised_where_the_fetch_is_looked_at(boards: list[WindowBoard]) -> None:
+    publish(boards[1], 2.0)
+    boards[0].members()
+    with pytest.raises(ConfigError, match="weights are"):
+        fetched(boards[0], [(1, math.nan)])
+
+
+def readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("softs-fetch")]
+
+
+def test_the_thread_starts_with_the_first_fetch_and_ends_with_the_board(
+    boards: list[WindowBoard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(boards[1], 2.0)
+    boards[0].members()
+    assert readers() == []
+    fetched(boards[0], [(1, 1.0)])
+    assert len(readers()) == 1
+    held = Held(monkeypatch)
+    boards[0].fetch([(1, 1.0)])
+    assert held.reached.wait(30)
+    boards[0].fetch([(1, 1.0)])
+    threading.Timer(0.1, held.open.set).start()
+    boards[0].close()
+    assert readers() == []
+    assert held.n_reads == 1, "what had not begun is dropped"
+    assert boards[0].fetched() is None
+
+
+def test_a_fork_cannot_fetch_and_closes_without_a_thread(boards: list[WindowBoard]) -> None:
+    publish(boards[1], 2.0)
+    boards[0].members()
+    fetched(boards[0], [(1, 1.0)])
+    pid = os.fork()
+    if not pid:
+        try:
+            boards[0].fetch([(1, 1.0)])
+        except ForkedError:
+            boards[0]._reader.shutdown = None  # type: ignore[method-assign, assignment]
+            boards[0].close()
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert isinstance(fetched(boards[0], [(1, 1.0)]), WindowFetch)
+
+
+def test_a_fetch_that_runs_when_the_interpreter_exits(tmp_path: Path) -> None:
+    code = f"""
+import sys, torch
+from softs_fast.averaging.meeting import meet_at
+boards = [meet_at({str(tmp_path / "exit")!r}, rank) for rank in range(2)]
+tensors = {{"w": torch.ones(1 << 22)}}
+for board in boards:
+    board.open(tensors)
+boards[1].publish(tensors, step=1, metric=0.5, trained=1, config=None)
+boards[0].members()
+for _ in range(20):
+    boards[0].fetch([(1, 1.0)])
+print("exits")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "exits\n", "")
 
 
 def test_a_rank_is_asked_until_it_publishes(boards: list[WindowBoard]) -> None:
@@ -133,7 +273,8 @@ def test_ranks_may_meet_at_a_store_of_torch() -> None:
             rank=1,
             schedule=Schedule(max_wait_steps=0),
         ) as other:
-            other.step(0.1)
+            while other.step(0.1) is None:
+                pass
             assert torch.equal(other.model.weight, model.weight)  # type: ignore[arg-type, union-attr]
 
 
@@ -175,7 +316,8 @@ def test_killed_stopped_and_late_ranks(tmp_path: Path) -> None:
         os.kill(pids[1], signal.SIGKILL)
         os.kill(pids[2], signal.SIGSTOP)
         # Rank 0 goes on with what rank 2 has published; then a rank joins that was not there before.
-        assert running.receive(0)[1] == [2]
+        while running.receive(0)[1] != [2]:
+            pass
         late = ranks.start(joins_as_rank_nine, 1, place)
         while 9 not in running.receive(0)[1]:
             pass
@@ -188,23 +330,3 @@ def test_killed_stopped_and_late_ranks(tmp_path: Path) -> None:
 
 def joins_as_rank_nine(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     trains_for_ever(lambda _: None, 9, size, folder)
-
-
-def test_a_fixed_group_knows_the_ranks_that_are_alive() -> None:
-    layout = SnapshotLayout.of(weights(0.0))
-    said: list[bytes] = []
-
-    def alone(message: bytes) -> list[bytes]:
-        said.append(message)
-        return [message]
-
-    with Window(layout) as ours, Window(layout) as theirs:
-        assert GatheredMembers(theirs, 0, alone).refresh() == []
-        group = GatheredMembers(ours, 0, lambda message: [message, *said])
-        assert [member.rank for member in group.refresh()] == [1]
-        theirs.close()
-        assert group.refresh() == []
-        # A rank that has left before the others open its window.
-        assert GatheredMembers(ours, 0, lambda message: [message, *said]).refresh() == []
-        group.close()
-        group.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,12 +22,18 @@ def gloo(rank: int, size: int, folder: str) -> Iterator[None]:
 
 
 @contextmanager
-def turn(iteration: int) -> Iterator[None]:
-    """Ranks run a block one after another, by rank; that of the first iteration at once, as it is a collective call."""
+def turn(iteration: int, policy: Any) -> Iterator[None]:
+    """Ranks run a block one after another, by rank; that of the first iteration at once, as it is a collective call.
+
+    What the policy has begun to fetch is complete when the block ends.
+    """
     n_before = dist.get_rank() if iteration else 0
     for _ in range(n_before):
         dist.barrier()
     yield
+    engine = policy._engine
+    while engine._pending is not None and engine._pending.is_fetching and engine._board.fetched() is None:
+        time.sleep(0.001)
     for _ in range(n_before, dist.get_world_size()):
         dist.barrier()
 

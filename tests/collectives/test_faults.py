@@ -139,6 +139,45 @@ def test_a_rank_that_comes_too_late_is_left_out(tmp_path: Path) -> None:
         running.stop()
 
 
+def completes_what_failed(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    """The others give up on rank 2, which then completes that call: all have staged their tensors."""
+    strategy = ShmStrategy(timeout_s=4.0, schedule=SCHEDULE).init(rank, size, folder)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    say(os.getpid())
+    tensor = torch.ones(10)
+    if rank == 2:
+        signal.sigwait([signal.SIGUSR1])
+        strategy.all_reduce(tensor)
+        assert tensor.tolist() == [size] * 10
+    with pytest.raises(PeerLost):
+        strategy.all_reduce(tensor)
+    say("failed")
+    with pytest.raises(ConfigError) as raised:
+        strategy.rebuild()
+    # The new group works, and has nothing to tell the next time.
+    tensor.fill_(1)
+    strategy.all_reduce(tensor)
+    assert tensor.tolist() == [size] * 10
+    strategy.rebuild()
+    strategy.barrier()
+    strategy.close()
+    return str(raised.value)
+
+
+def test_a_call_that_a_late_rank_completes_is_not_mixed_with_its_next_one(tmp_path: Path) -> None:
+    running = ranks.start(completes_what_failed, 3, str(tmp_path))
+    try:
+        pids = running.results()
+        assert [running.receive(0), running.receive(1)] == ["failed"] * 2
+        os.kill(pids[2], signal.SIGUSR1)
+        assert running.receive(2) == "failed"
+        told = running.results()
+    finally:
+        running.stop()
+    assert told[0] == told[1] == told[2]
+    assert "completed a call that failed on others: 0 on rank 0, 0 on rank 1, 1 on rank 2 calls" in told[0]
+
+
 def leaves_early(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
     strategy = ShmStrategy(timeout_s=NEVER_S, schedule=SCHEDULE).init(rank, size, folder)
     if rank == 0:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hierarchies
 import pytest
 import ranks
 import torch
@@ -17,34 +18,17 @@ import torch.distributed as dist
 from softs_fast.collectives import (
     AllReduceStrategy,
     HierarchicalStrategy,
-    Schedule,
     ShmStrategy,
     Strategy,
     TorchStrategy,
 )
 from softs_fast.errors import ConfigError, PeerLost
 
-SCHEDULE = Schedule(1 << 15, 1 << 16)
-
 
 def joined(
     rank: int, size: int, folder: str, sizes: list[int], timeout_s: float = 20.0
 ) -> HierarchicalStrategy:
-    """Play nodes of the given sizes on one host."""
-    number, inside = next(
-        (number, rank - sum(sizes[:number]))
-        for number in range(len(sizes))
-        if rank < sum(sizes[: number + 1])
-    )
-    local = ShmStrategy(timeout_s=timeout_s, schedule=SCHEDULE).init(
-        inside, sizes[number], f"{folder}/{number}"
-    )
-    cross = None
-    if inside < min(sizes):
-        cross = TorchStrategy(timeout_s=timeout_s, host="127.0.0.1").init(
-            number, len(sizes), f"{folder}/slice{inside}"
-        )
-    return HierarchicalStrategy(local, cross).init(rank, size)
+    return hierarchies.joined(rank, hierarchies.in_blocks(sizes), folder, timeout_s)
 
 
 def everything(strategy: Strategy, rank: int, size: int) -> None:
@@ -130,7 +114,7 @@ def by_process_group(say: Callable[[Any], None], rank: int, size: int, folder: s
         with pytest.raises(ConfigError, match="does not fit"):
             engine.init(rank, size + 1, None)
         everything(engine.init(rank, size, None), rank, size)
-    local = ShmStrategy(timeout_s=20, schedule=SCHEDULE)
+    local = ShmStrategy(timeout_s=20, schedule=hierarchies.SCHEDULE)
     with HierarchicalStrategy(local, TorchStrategy(timeout_s=20)).init(rank, size, world) as strategy:
         everything(strategy, rank, size)
         nodes = strategy.nodes
@@ -162,7 +146,7 @@ def test_large_tensors_go_in_chunks_and_all_ranks_end_with_the_same_bits(tmp_pat
 
 
 def finds_out(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[list[int]]:
-    local = ShmStrategy(timeout_s=20, schedule=SCHEDULE)
+    local = ShmStrategy(timeout_s=20, schedule=hierarchies.SCHEDULE)
     with AllReduceStrategy(local, TorchStrategy(timeout_s=20)).init(rank, size, folder) as strategy:
         tensor = torch.ones(3)
         strategy.all_reduce(tensor)
@@ -226,7 +210,7 @@ def test_nodes_apart_are_told_apart_by_what_memory_they_can_read(tmp_path: Path)
 
 
 def wrong_groups(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
-    local = ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, folder)
+    local = ShmStrategy(timeout_s=20, schedule=hierarchies.SCHEDULE).init(rank, size, folder)
     with pytest.raises(ConfigError) as raised:
         HierarchicalStrategy(local, None).init(0, size)
     local.close()

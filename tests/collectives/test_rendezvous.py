@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from softs_fast import _kernels
 from softs_fast.collectives import Schedule, ShmStrategy, TorchStrategy
-from softs_fast.collectives.rendezvous import FolderStore, StoreRendezvous, as_rendezvous
+from softs_fast.collectives.rendezvous import FolderStore, StoreRendezvous, TorchStore, as_rendezvous
 from softs_fast.errors import ConfigError, PeerLost
 
 SCHEDULE = Schedule(1 << 15, 1 << 16)
@@ -63,6 +63,36 @@ def test_notes_of_processes_that_have_ended_do_not_count(tmp_path: Path) -> None
     place = StoreRendezvous(FolderStore(tmp_path), 0, 2, "g")
     with pytest.raises(PeerLost, match="not there: rank 1"):
         place.exchange(b"", 0.1)
+
+
+class SharedRank(FolderStore):
+    """A folder in which another process of the same rank is a little later."""
+
+    def set(self, key: str, value: bytes) -> None:
+        super().set(key, value)
+        if key.endswith("hello.1"):
+            super().set(key, b"of another one")
+
+
+def test_two_processes_of_one_rank_do_not_both_join(tmp_path: Path) -> None:
+    FolderStore(tmp_path).set("softs.g.hello.0", b"the first rank's")
+    place = StoreRendezvous(SharedRank(tmp_path), 1, 2, "g")
+    with pytest.raises(ConfigError, match='another process joins group "g" as rank 1 too'):
+        place.exchange(b"", 20.0)
+
+
+def test_the_first_decision_counts_even_if_its_author_has_ended(tmp_path: Path) -> None:
+    folder = FolderStore(tmp_path)
+    assert folder.decided("d") is None
+    namespace = _kernels.this_process()[2]
+    (tmp_path / "d").write_bytes(b"1 12345 %d\nfirst" % namespace)
+    assert folder.get("d") is None
+    stores = [folder, TorchStore(dist.HashStore())]
+    stores[1].decide("d", b"first")
+    for store in stores:
+        store.decide("d", b"second")
+        assert store.decided("d") == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
 def talk(folder: Path, change: dict[str, Any]) -> str:

@@ -145,3 +145,21 @@ def test_only_connections_of_the_engine_are_shut_down() -> None:
                 assert other.recv(1) == b"x"
             connections.close()
             connections.close()
+
+
+def meets_in_a_store(say: Callable[[Any], None], rank: int, size: int, place: str) -> float:
+    store = torch.distributed.FileStore(place, size)
+    with TorchStrategy.meet(rank, size, store, name="of a file") as strategy:
+        tensor = torch.full((3,), float(rank + 1))
+        strategy.all_reduce(tensor)
+        return tensor.sum().item()
+
+
+def test_ranks_meet_in_a_store_of_their_own(tmp_path: Path) -> None:
+    assert ranks.run(meets_in_a_store, 3, str(tmp_path / "store")) == [18.0] * 3
+
+
+def test_a_rank_that_does_not_come_to_the_store(tmp_path: Path) -> None:
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 2)
+    with pytest.raises(PeerLost, match='no gloo connections among the 2 ranks of "alone"'):
+        TorchStrategy.meet(0, 2, store, name="alone", timeout_s=0.2)

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._utils import ExceptionWrapper
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,6 +31,8 @@ SOURCES = [
     path
     for folder in ("python", "tests", "benches", "examples", "wheels")
     for path in (REPOSITORY / folder).rglob("*.py")
+    # Generated, for whichever version is installed.
+    if not path.name.endswith("_pb2.py")
 ] + [REPOSITORY / "build_backend.py"]
 
 # Python 3.12 and later warn about a fork of a process with threads.
@@ -100,6 +104,26 @@ def test_accelerate_takes_what_is_prepared() -> None:
 
     loader = Loader([1, 2])  # type: ignore[arg-type]
     assert Accelerator(cpu=True).prepare(loader) is loader
+
+
+def test_the_time_out_of_gloo_can_be_changed(tmp_path: Path) -> None:
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    group = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=5))
+    group._set_default_timeout(timedelta(seconds=100))
+    assert group.options._timeout == timedelta(seconds=100)
+
+
+def test_the_default_store_can_be_had(tmp_path: Path) -> None:
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        store.set("key", "value")
+        prefixes = dist.distributed_c10d._get_default_store()
+        assert isinstance(prefixes, dist.Store)
+        prefixes.set("other", "value")
+        assert prefixes.get("other") == b"value"
+    finally:
+        dist.destroy_process_group()
 
 
 class Names(TorchDispatchMode):
@@ -357,7 +381,7 @@ def is_ours(name: str) -> bool:
 
 def defined(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id

@@ -13,6 +13,7 @@ import ranks
 import torch
 import torch.distributed as dist
 
+from softs_fast.collectives.rendezvous import FolderStore
 from softs_fast.errors import ConfigError, ForkedError
 from softs_fast.snapshots import Members, SnapshotLayout, Window
 
@@ -60,6 +61,30 @@ def test_members_come_and_go(place: Any) -> None:
         assert ranks_of(late) == []
     for window in windows:
         window.close()
+
+
+def test_a_folder_is_read_again_only_after_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    get = FolderStore.get
+    monkeypatch.setattr(FolderStore, "get", lambda self, key: reads.append(key) or get(self, key))
+
+    def n_reads() -> int:
+        reads.clear()
+        first.refresh()
+        return len(reads)
+
+    with Window(LAYOUT) as mine, Window(LAYOUT) as other, Members(tmp_path, mine, rank=0) as first:
+        # Until some time has passed, another note may have been added at the same tick of the clock.
+        assert [n_reads() for _ in range(2)] == [1, 1]
+        ended_ns = time.time_ns() - 10**9
+        os.utime(tmp_path, ns=(ended_ns, ended_ns))
+        assert [n_reads() for _ in range(3)] == [1, 0, 0]
+        with Members(tmp_path, other, rank=1):
+            assert ranks_of(first) == [1]
+        other.close()
+        assert ranks_of(first) == []
 
 
 def test_groups_at_one_place_are_apart(place: Any) -> None:

@@ -1,5 +1,6 @@
 """Publishing beside the training: by steps or on demand, never too often, and never half a step."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from softs_fast.errors import ConfigError
-from softs_fast.snapshots import Publisher, RemoteWindow, SnapshotLayout, Window, average
+from softs_fast.snapshots import Publisher, RemoteWindow, SnapshotLayout, Window, are_finite, average
 from softs_fast.snapshots.pace import REST, Pace
 
 events = st.lists(
@@ -203,6 +204,53 @@ def test_no_copy_begins_while_one_runs(
         gate.open.set()
         publisher.wait()
     assert published(window, model)[0] == 0
+
+
+def test_a_version_may_be_begun_without_a_reason(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer, eventually: Callable[..., None]
+) -> None:
+    gate = Gate(window)
+    with publisher_of(window, model, optimizer) as publisher:
+        assert publisher.begin(step=0, metric=None, trained=0)
+        assert gate.reached.wait(30)
+        assert publisher.is_busy()
+        assert not publisher.begin(step=1, metric=None, trained=1)
+        gate.open.set()
+        publisher.wait()
+        assert not publisher.is_busy()
+        eventually(lambda: publisher.begin(step=2, metric=None, trained=2), "a version after the rest")
+        publisher.wait()
+        assert publisher.inspected() == (0, True), "not asked for"
+    assert published(window, model)[0] == 2
+
+
+@pytest.mark.parametrize("metric", [0.5, None])
+@pytest.mark.parametrize("value", [1.0, float("nan"), float("inf"), -float("inf")])
+def test_a_version_that_is_not_finite_has_the_metric_nan(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer, value: float, metric: float | None
+) -> None:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    with Publisher(window, parameters, dict(model.named_buffers()), optimizer, inspect=True) as publisher:
+        with torch.no_grad():
+            model.b.bias[2] = value
+        publisher.begin(step=0, metric=metric, trained=0)
+        publisher.wait()
+        assert publisher.inspected() == (1, math.isfinite(value))
+    with RemoteWindow.open(window.address) as remote:
+        said = remote.header().metric
+    assert said == metric if math.isfinite(value) else math.isnan(said or 0.0)
+
+
+def test_tensors_of_any_dtype_are_inspected() -> None:
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool):
+        assert are_finite(
+            [torch.ones(3, 2, dtype=dtype).t(), torch.ones(0, dtype=dtype), torch.ones((), dtype=dtype)]
+        )
+        for value in (math.nan, math.inf, -math.inf):
+            if dtype.is_floating_point:
+                weight = torch.nn.Parameter(torch.ones(3, 2, dtype=dtype))
+                weight.data[1, 1] = value
+                assert not are_finite([torch.ones(3), weight])
 
 
 def test_a_copy_that_fails_is_raised_by_the_next_step(

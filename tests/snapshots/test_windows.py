@@ -13,7 +13,7 @@ from torch import Tensor
 
 from softs_fast import _kernels
 from softs_fast.errors import ConfigError, ForkedError, SegmentError
-from softs_fast.snapshots import MAX_CONFIG_BYTES, RemoteWindow, SnapshotLayout, Window, average
+from softs_fast.snapshots import MAX_CONFIG_BYTES, RemoteWindow, SnapshotLayout, Window, average, fetch
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -189,6 +189,32 @@ def test_more_asks_than_the_table_has_replace_the_oldest() -> None:
     assert asked == [False] * 5 + [True] * 120
     for window in (*donors, *remotes):
         window.close()
+
+
+def test_a_version_may_be_written_as_the_bytes_of_another_window() -> None:
+    ours, theirs = model(), fresh(model())
+    layout = SnapshotLayout.of(ours)
+    with Window(layout) as source, Window(layout) as copy:
+        source.publish(ours, step=1, metric=0.5, trained=1)
+        with RemoteWindow.open(source.address) as seen, RemoteWindow.open(copy.address) as copied:
+            fetched = fetch([seen], [1.0], layout)
+            assert fetched is not None
+            copy.begin()
+            for at in range(0, layout.n_bytes, 100):
+                copy.write_bytes(fetched.memory[at : at + 100], at)
+            assert copied.header().version == 0
+            assert copy.commit(step=2, metric=None, trained=1) == 1
+            average([copied], [1.0], theirs, layout)
+        assert [bits(tensor) for tensor in theirs.values()] == [bits(tensor) for tensor in ours.values()]
+        copy.begin()
+        for part, at in (
+            (torch.zeros(1, dtype=torch.uint8), layout.n_bytes),
+            (torch.zeros(layout.n_bytes + 1, dtype=torch.uint8), 0),
+            (torch.zeros(4), 0),
+            (torch.zeros(8, dtype=torch.uint8)[::2], 0),
+        ):
+            with pytest.raises(ConfigError, match=r"outside of a window|need contiguous uint8"):
+                copy.write_bytes(part, at)
 
 
 def test_a_reader_cannot_write() -> None:

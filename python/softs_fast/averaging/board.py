@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch.optim import Optimizer
 
 from softs_fast.averaging.decide import Member
 
@@ -37,7 +38,7 @@ class Donation:
 
 @dataclass(frozen=True)
 class Refused:
-    """Why an average could not be had. No tensor was changed.
+    """Why an average could not be had, such as that a result is not finite.
 
     Attributes:
         rank: the donor that is the reason; None if none of them alone is.
@@ -58,7 +59,8 @@ class Event:
         reason: why, in words.
         metric: what it had reported before.
         donations: the snapshots that it took; none after `reset_weights`.
-        waited_steps: from the decision to the change of the weights.
+        waited_steps: from the decision to the change of the weights: until the donors had answered, and while the
+            sum was fetched.
         is_kept: False if `accept` refused it, and all is as it was before.
         chance: a generator of random numbers that depends on seed, rank and number of the replacement alone.
     """
@@ -77,6 +79,21 @@ class Event:
         """What the donor with the most weight had published with its snapshot; empty without a donor."""
         best = max(self.donations, key=lambda one: one.weight, default=None)
         return (best.config if best is not None else None) or {}
+
+
+class Fetch(Protocol):
+    """A weighted sum of snapshots, whole and finite. It is there until the next `Board.fetch`."""
+
+    @property
+    def donations(self) -> Sequence[Donation]:
+        """The snapshots that it was made of."""
+
+    def apply(self, into: Mapping[str, torch.Tensor]) -> None:
+        """Copy the sum into tensors.
+
+        Args:
+            into: as given to `Board.open`, all or some of them.
+        """
 
 
 @runtime_checkable
@@ -102,7 +119,26 @@ class Board(Protocol):
         trained: int,
         config: Mapping[str, Any] | None,
     ) -> int:
-        """Make a snapshot for the others; return its version."""
+        """Make a snapshot for the others; return its version, or that of the one before if none can begin now."""
+
+    def follow(self, optimizer: Optimizer | None, late: Collection[str]) -> None:
+        """Learn which tensors change in steps of an optimizer alone; `publish` may copy those beside the training.
+
+        A board that copies all of them in `publish` has nothing to do here.
+
+        Args:
+            optimizer: None if there is none.
+            late: names of the tensors.
+        """
+        return
+
+    def settle(self) -> None:
+        """Wait until the tensors that were published last are copied, so that they may change."""
+        return
+
+    def inspected(self) -> tuple[int, bool] | None:
+        """Return a version, and whether its floats are finite; None if the board does not look at that."""
+        return None
 
     def ask(self, ranks: Iterable[int]) -> None:
         """Ask ranks for newer snapshots."""
@@ -110,15 +146,17 @@ class Board(Protocol):
     def is_asked(self) -> bool:
         """Return whether another rank has asked for a newer snapshot than the last one."""
 
-    def average(
-        self, donors: Sequence[tuple[int, float]], into: Mapping[str, torch.Tensor]
-    ) -> Sequence[Donation] | Refused:
-        """Set the tensors to the sum of weight times snapshot: floats; integers and bool to the largest.
+    def fetch(self, donors: Sequence[tuple[int, float]]) -> None:
+        """Begin to fetch the weighted sum of snapshots beside the training; what was begun before is dropped.
+
+        The sum is that of weight times snapshot: of floats; of integers and bool it is the largest.
 
         Args:
             donors: rank and weight of each.
-            into: tensors as given to `open`; unchanged if the average is refused, as it is if it is not finite.
         """
+
+    def fetched(self) -> Fetch | Refused | None:
+        """Return what `fetch` has brought; None while it is under way. Never waits."""
 
     def difference(self, rank: int) -> str:
         """Return in words how the tensors of another rank differ from this rank's."""

@@ -37,6 +37,8 @@ class Rules:
         donor_share: share of the ranks, drawn at random, of which the average is taken, at least one.
         burn_in: steps that a rank trains, after its start or last replacement, before it donates or is replaced.
         cooldown: steps after a replacement in which a rank is not replaced again.
+        patience: checks in a row in which the metric must be bad before a rank is replaced, for metrics that vary by
+            chance; not for the mode `age`.
 
     Raises:
         ConfigError: a value is out of range.
@@ -51,14 +53,16 @@ class Rules:
     donor_share: float = 1.0
     burn_in: int = 0
     cooldown: int = 0
+    patience: int = 1
 
     def __post_init__(self) -> None:
         _check_name("mode", self.mode, get_args(Mode))
         _check_name("strategy", self.strategy, get_args(Strategy))
-        for name, least in (("every", 1), ("burn_in", 0), ("cooldown", 0)):
+        for name, least in (("every", 1), ("burn_in", 0), ("cooldown", 0), ("patience", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} is {value!r}; it counts steps, from {least}")
+                unit = "checks" if name == "patience" else "steps"
+                raise ConfigError(f"{name} is {value!r}; it counts {unit}, from {least}")
         if not 0 <= self.replace_worst <= 1:
             raise ConfigError(f"replace_worst is {self.replace_worst}; a share is from 0 to 1")
         if not 0 < self.donor_share <= 1:
@@ -101,11 +105,13 @@ class Decision:
         replace: whether it takes other weights.
         donors: rank and weight of each donor, by rank; the weights add up to 1. None with `reset_weights`.
         reason: why, in words.
+        n_bad: checks in a row, this one too, in which the metric of the rank was bad.
     """
 
     replace: bool
     donors: tuple[tuple[int, float], ...]
     reason: str
+    n_bad: int = 0
 
 
 def decide(
@@ -116,6 +122,7 @@ def decide(
     last_replaced: int | None,
     n_replaced: int,
     seed: int,
+    n_bad: int = 0,
 ) -> Decision:
     """Return whether rank `me` is replaced at `step`, and by which donors.
 
@@ -130,6 +137,7 @@ def decide(
         last_replaced: its step at its last replacement; None before the first.
         n_replaced: number of its replacements so far.
         seed: for the choice of donors and lifetimes.
+        n_bad: of its decision before; 0 if there is none.
 
     Raises:
         ConfigError: a rank is in `members` twice, or `me` is not there.
@@ -138,13 +146,13 @@ def decide(
         >>> from softs_fast.averaging.decide import Member, Rules, decide
         >>> board = [Member(rank, True, 1, 100, metric, b"") for rank, metric in enumerate([0.1, 0.5, 0.9])]
         >>> decide(0, 100, board, Rules(strategy="best_only"), None, 0, seed=0)
-        Decision(replace=True, donors=((2, 1.0),), reason='metric 0.1 is among the worst 1 of 3; best_only of rank 2')
+        Decision(replace=True, donors=((2, 1.0),), reason='metric 0.1 is among the worst 1 of 3; best_only of rank 2', n_bad=1)
 
     Source: own, see docs/averaging.md; exploit step of population based training, Jaderberg et al. 2017, section 3.
     """
     own, others = _split(me, members)
     if step % rules.every:
-        return _keep(f"step {step} is no multiple of {rules.every}")
+        return _keep(f"step {step} is no multiple of {rules.every}", n_bad)
     if last_replaced is not None and step - last_replaced < rules.cooldown:
         return _keep(f"replaced {step - last_replaced} steps ago; the cooldown is {rules.cooldown} steps")
     if own.trained < rules.burn_in:
@@ -154,6 +162,7 @@ def decide(
         lifetime = lifetime_of(me, n_replaced, rules, seed)
         if own.trained <= lifetime:
             return _keep(f"trained {own.trained} steps of a lifetime of {lifetime}")
+        n_bad = 0  # no metric is looked at
         why = f"trained {own.trained} steps, longer than its lifetime of {lifetime}"
         donors = [peer for peer in peers if _donates_by_age(peer, rules.strategy)]
     else:
@@ -165,16 +174,20 @@ def decide(
         is_worst, why, donors = (_among_worst if rules.mode == "worst_ratio" else _below)(own, ranked, rules)
         if not is_worst:
             return _keep(why)
+        n_bad += 1
+        if n_bad < rules.patience:
+            return _keep(f"{why}, for {n_bad} of {rules.patience} checks in a row", n_bad)
         donors = [donor for donor in donors if _is_finite(donor) and _score(donor) > _score(own)]
     donors = [donor for donor in donors if donor.trained >= rules.burn_in]
     if not donors:
-        return _keep(f"{why}, but there is no donor: {_why_none(others, own, rules)}")
+        return _keep(f"{why}, but there is no donor: {_why_none(others, own, rules)}", n_bad)
     if rules.strategy == "reset_weights":
-        return Decision(True, (), f"{why}; reset_weights")
+        return Decision(True, (), f"{why}; reset_weights", n_bad)
     weights = _weigh(
         donors, rules, me=me, step=step, n_replaced=n_replaced, seed=seed, n_ranks=len(peers) + 1
     )
-    return Decision(True, weights, f"{why}; {rules.strategy} of rank {_list(rank for rank, _ in weights)}")
+    reason = f"{why}; {rules.strategy} of rank {_list(rank for rank, _ in weights)}"
+    return Decision(True, weights, reason, n_bad)
 
 
 def lifetime_of(me: int, n_replaced: int, rules: Rules, seed: int) -> int:
@@ -206,8 +219,8 @@ def _split(me: int, members: Iterable[Member]) -> tuple[Member, list[Member]]:
     return own[0], [member for member in in_order if member.rank != me]
 
 
-def _keep(reason: str) -> Decision:
-    return Decision(False, (), reason)
+def _keep(reason: str, n_bad: int = 0) -> Decision:
+    return Decision(False, (), reason, n_bad)
 
 
 def _score(member: Member) -> float:

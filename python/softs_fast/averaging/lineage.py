@@ -29,6 +29,7 @@ class Check:
         last_replaced: its step at its last replacement.
         n_replaced: number of its replacements before.
         seed: of its choices.
+        n_bad: of the decision before.
     """
 
     rank: int
@@ -38,6 +39,7 @@ class Check:
     last_replaced: int | None
     n_replaced: int
     seed: int
+    n_bad: int
 
     def decide(self, rules: Rules | None = None) -> Decision:
         """Decide, by these rules or others."""
@@ -49,6 +51,7 @@ class Check:
             self.last_replaced,
             self.n_replaced,
             self.seed,
+            self.n_bad,
         )
 
 
@@ -85,6 +88,7 @@ def line_of(
         "seed": check.seed,
         "last_replaced": check.last_replaced,
         "n_replaced": check.n_replaced,
+        "n_bad": check.n_bad,
         "rules": {key: _plain(value) for key, value in asdict(check.rules).items()},
         "members": [
             [one.rank, one.alive, one.version, one.trained, _plain(one.metric), one.digest.hex()]
@@ -146,6 +150,7 @@ def _check_of(said: Mapping[str, Any]) -> Check:
         said["last_replaced"],
         said["n_replaced"],
         said["seed"],
+        said["n_bad"],
     )
 
 

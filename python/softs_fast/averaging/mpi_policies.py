@@ -1,4 +1,4 @@
-"""The policies over mpi4py. MPI carries where the windows are, and no weights."""
+"""The policies over mpi4py. MPI carries where the windows are, and weights between hosts alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from softs_fast.averaging.decide import Mode, Rules, Strategy, lifetime_of
-from softs_fast.averaging.meeting import meet_by_mpi
+from softs_fast.averaging.meeting import POLL_INTERVAL_S, meet_by_mpi
 from softs_fast.averaging.mpi import average_by_mpi, load_mpi
 from softs_fast.averaging.torch_policies import ModelBuilder, Result, SelectivePolicy, SpawnPolicy
 from softs_fast.errors import ConfigError
@@ -42,7 +42,7 @@ class AverageAllPolicympi4py(SpawnPolicy):
 
 
 class MpiPolicy(SelectivePolicy):
-    """What both policies over mpi4py share; MPI carries where the windows are, at the first call, and no weights.
+    """What both policies over mpi4py share; MPI carries where the windows are, at the first call, and weights between hosts alone.
 
     Attributes:
         stats: for each kind, a number per replacement.
@@ -75,6 +75,7 @@ class MpiPolicy(SelectivePolicy):
             donor_share=0.5,
         )
         super().__init__(model_builder, average_every, rules, momentum=momentum, in_place=in_place, seed=seed)
+        self.poll_interval_s = POLL_INTERVAL_S
         self.train_comm_group = load_mpi().COMM_WORLD if group is None else group
         self.myrank: int = self.train_comm_group.Get_rank()
         self.comm_size: int = self.train_comm_group.Get_size()
@@ -97,7 +98,7 @@ class MpiPolicy(SelectivePolicy):
         expose_params: bool = True,
         group: Any = None,
     ) -> Result:
-        """Publish, check, and replace if it is time for that. Call it after `optimizer.step()`.
+        """Publish, check, and take over weights that have been fetched. Call it after `optimizer.step()`.
 
         Args:
             iteration: its number, from 0.
@@ -111,12 +112,13 @@ class MpiPolicy(SelectivePolicy):
             Model and optimizer to go on with, and flat values for a log.
 
         Raises:
-            ConfigError: at the first call, ranks are on other hosts; later, it was shut down.
+            ConfigError: at the first call, ranks are on several hosts, and MPI was not initialized for threads; later,
+                it was shut down.
             SegmentError: no shared memory.
         """
         self.total_iterations += 1
         engine, event = self._run(
-            lambda: meet_by_mpi(self.train_comm_group),
+            lambda: meet_by_mpi(self.train_comm_group, self.poll_interval_s),
             iteration,
             model,
             optimizer,
@@ -196,7 +198,7 @@ class MpiPolicy(SelectivePolicy):
 
 
 class AsyncSelectiveAveragingPolicympi4pyFast(MpiPolicy):
-    """Replaces ranks of a communicator of mpi4py, of one host, by the average of half of the others, drawn at random.
+    """Replaces ranks of a communicator of mpi4py by the average of half of the others, drawn at random.
 
     Args:
         model_builder: makes a model and its optimizer, once per replacement.
@@ -241,7 +243,8 @@ class AsyncSelectiveAveragingPolicympi4pyGeneral(MpiPolicy):
         replacement_ratio: as there.
         averaging_strategy: as there.
         momentum: as there.
-        poll_interval_s: not used, since nothing is polled; above 0.
+        poll_interval_s: from one look for messages of other hosts to the next one, seconds; ranks of one host need no
+            messages.
         age_range: as there.
         replacement_mode: as there.
         group: as there.

@@ -31,8 +31,9 @@ def reduce_among_survivors(
 ) -> Mapping[str, torch.Tensor]:
     """Reduce the tensors of `make` over all ranks; after a death, those of the ranks that are left.
 
-    With `ShmStrategy` all ranks that are left repeat the same reduction: if one of them has its result, each has, since
-    every rank had published the last epoch of the call.
+    All ranks that are left repeat the same reduction, or none does: `rebuild` finds out if some have its result. With
+    `ShmStrategy` a death never causes that, since every rank had published the last epoch of a call of which one rank
+    has the result.
 
     Args:
         strategy: the group.
@@ -44,7 +45,8 @@ def reduce_among_survivors(
 
     Raises:
         PeerLost: a rank was lost, and the strategy cannot rebuild its group, or did so without this rank.
-        ConfigError: ranks differ in names, shapes or dtypes.
+        ConfigError: ranks differ in names, shapes or dtypes; a hierarchy has no store to rebuild in; or some ranks have
+            the result that others lack, so that these must not repeat the reduction alone.
     """
     while True:
         tensors = make()

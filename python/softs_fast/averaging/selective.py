@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.optim import Optimizer
 
-from softs_fast.averaging.board import Board, Donation, Event, Refused
+from softs_fast.averaging.board import Board, Donation, Event, Fetch, Refused
 from softs_fast.averaging.decide import Decision, Member, Rules
 from softs_fast.averaging.lineage import Check, line_of
 from softs_fast.averaging.meeting import meet_at, own_rank
+from softs_fast.averaging.publishing import Publishing
 from softs_fast.averaging.schedule import Schedule
-from softs_fast.averaging.takeover import Before, Takeover, Trainee, copy_by_name, keep_share
+from softs_fast.averaging.shared_model import Build, SharedModel
+from softs_fast.averaging.takeover import Takeover, Trainee
 from softs_fast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,23 +33,32 @@ logger = logging.getLogger(__name__)
 # Replacements that `state_dict` has at most.
 _MOST_REMEMBERED = 1000
 
-Build = Callable[[], tuple[torch.nn.Module, Optimizer | None]]
-
 
 @dataclass
 class _Pending:
-    """A decision of which the donors were asked for newer snapshots."""
+    """A decision to replace, until it is applied.
+
+    Attributes:
+        check: what it was made of.
+        decision: of which the donors are asked, and then fetched.
+        versions: of the donors' snapshots when they were asked.
+        is_fetching: whether a fetch is under way.
+        buffers: of the best donor; None until they are fetched, if they are wanted.
+    """
 
     check: Check
     decision: Decision
-    versions: dict[int, int] = field(default_factory=dict)
+    versions: dict[int, int]
+    is_fetching: bool = False
+    buffers: dict[str, torch.Tensor] | None = None
 
 
 class SelectiveAveraging:
     """Replaces this rank's weights by an average of other ranks', when its rules say so.
 
     Every rank publishes snapshots of its weights, and decides for itself by those of the others. No call waits for
-    another rank; ranks may come, go, stop and die. Weights change in place and inside `step` alone, so references to
+    another rank; ranks may come, go, stop and die. The weights of donors are fetched beside the training, and taken
+    over in the first step that finds them complete. Weights change in place and inside `step` alone, so references to
     parameters, hooks, DistributedDataParallel, EMA copies, schedulers and tied weights stay valid.
 
     A rank with weights that are not finite counts as the worst, whatever its metric; a snapshot that is not finite is
@@ -81,7 +92,8 @@ class SelectiveAveraging:
         ...         SelectiveAveraging(ours, None, rules, meet=place, rank=0) as our_rank,
         ...         SelectiveAveraging(theirs, None, rules, meet=place, rank=1) as their_rank,
         ...     ):
-        ...         for _ in range(3):
+        ...         event = None
+        ...         while event is None:
         ...             _ = their_rank.step(metric=0.9)
         ...             event = our_rank.step(metric=0.1)
         >>> event.reason
@@ -114,33 +126,25 @@ class SelectiveAveraging:
             raise ConfigError(
                 f'optimizer_state="donor" needs the strategy "best_only", with one donor; it is "{rules.strategy}"'
             )
-        self._trainee = Trainee(model, optimizer)
+        self._shared = SharedModel(Trainee(model, optimizer), takeover, build)
         self._rules = rules
         self._board = meet if isinstance(meet, Board) else meet_at(meet, own_rank(rank))
         self._takeover = takeover
         self._schedule = schedule
-        self._build = build
         self._on_replace = on_replace
         self._accept = accept
-        self._clock = clock
+        self._publishing = Publishing(self._board, self._shared, schedule.publish_every or rules.every, clock)
         #: Published with each snapshot from now on: a small dict that JSON can hold, such as the learning rate.
         self.config: Mapping[str, Any] | None = None
         self._digest: bytes | None = None
         self._is_closed = False
         self._pending: _Pending | None = None
-        # Of the weights that there are; and what the others see, which may be of the weights before a replacement.
+        # Of the weights that there are.
         self._metric: float | None = None
-        self._shown_metric: float | None = None
-        self._version = 0
-        self._must_publish = True
-        self._not_before = -math.inf
-        # Versions of other ranks that are not finite.
-        self._refused: dict[int, int] = {}
         self._warned: set[int] = set()
-        # The layout of the first model, and the tensors that the present one lacks.
-        self._shared_names: list[str] = []
-        self._absent: dict[str, torch.Tensor] = {}
-        self._n_steps = self._trained = self._n_replaced = 0
+        # Versions of snapshots that were refused.
+        self._refused: dict[int, int] = {}
+        self._n_steps = self._trained = self._n_replaced = self._n_bad = 0
         self._last_replaced: int | None = None
         self._lineage: list[dict[str, Any]] = []
         self._seen: tuple[Member, ...] = ()
@@ -150,12 +154,12 @@ class SelectiveAveraging:
     @property
     def model(self) -> torch.nn.Module:
         """The model that is trained."""
-        return self._trainee.model
+        return self._shared.trainee.model
 
     @property
     def optimizer(self) -> Optimizer | None:
         """Its optimizer."""
-        return self._trainee.optimizer
+        return self._shared.trainee.optimizer
 
     @property
     def rank(self) -> int:
@@ -183,7 +187,7 @@ class SelectiveAveraging:
     def step(
         self, metric: float | None = None, *, number: int | None = None, publish: bool = True
     ) -> Event | None:
-        """Count a training step; publish, check the rules, and change the weights if it is time for that.
+        """Count a training step; publish, check the rules, and take over weights that have been fetched.
 
         Call it after `optimizer.step()`: the weights must not be in use.
 
@@ -205,27 +209,34 @@ class SelectiveAveraging:
         self._trained += 1
         if metric is not None:
             self._metric = self._smoothed(float(metric))
-        is_due = self._n_steps % self._rules.every == 0
-        if is_due and not self._trainee.is_finite():
-            self._metric = math.nan
         if self._digest is None:
-            self._digest = self._board.open(self._tensors())
-        if publish:
+            self._digest = self._board.open(self._shared.tensors())
+            self._publishing.follow()
+        is_due = self._n_steps % self._rules.every == 0
+        if is_due and not self._publishing.is_finite():
+            self._metric = math.nan
+        event = None
+        if self._pending is not None:
+            event = self._advance(self._pending)
+        elif is_due:
+            event = self._check()
+        # After weights were replaced, the next step publishes them: this call has made one copy already.
+        if event is None and publish:
             self._publish()
-        if self._pending is None and is_due:
-            self._check()
-        if self._pending is not None and self._is_answered(self._pending):
-            event = self._conclude(self._pending)
-            self._pending = None
-            return event
-        return None
+        return event
 
     def use(self, model: torch.nn.Module, optimizer: Optimizer | None) -> None:
-        """Go on with another model. Tensors that it lacks, or has in other shapes, are shared as they were last."""
-        shared = self._tensors() if self._digest is not None else {}
-        self._trainee = Trainee(model, optimizer)
-        found = self._trainee.tensors(self._takeover)
-        self._absent = {name: tensor for name, tensor in shared.items() if not _fits(tensor, found.get(name))}
+        """Go on with another model; a replacement that was decided for the old one is dropped.
+
+        Tensors that it lacks, or has in other shapes, are shared as they were last.
+        """
+        if model is not self.model:
+            self._drop()
+            self._publishing.begin_anew()
+        self._board.settle()
+        self._shared.use(Trainee(model, optimizer))
+        if self._digest is not None:
+            self._publishing.follow()
 
     def reset_age(self) -> None:
         """Have the lifetime and the burn-in begin now."""
@@ -243,22 +254,24 @@ class SelectiveAveraging:
             "trained": self._trained,
             "n_replaced": self._n_replaced,
             "last_replaced": self._last_replaced,
+            "n_bad": self._n_bad,
             "metric": self._metric,
             "lineage": list(self._lineage),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called."""
+        """Go on where `state_dict` was called; a replacement that was decided before is dropped."""
+        self._drop()
+        self._publishing.begin_anew()
         self._n_steps, self._trained = int(state["n_steps"]), int(state["trained"])
         self._n_replaced, self._last_replaced = int(state["n_replaced"]), state["last_replaced"]
-        self._metric = state["metric"]
+        self._metric, self._n_bad = state["metric"], int(state["n_bad"])
         self._lineage = list(state["lineage"])
-        self._pending = None
-        self._must_publish = True
 
     def shutdown(self) -> None:
-        """Leave the other ranks; a second call does nothing."""
+        """Leave the other ranks; a replacement that was decided is dropped. A second call does nothing."""
         self._is_closed = True
+        self._drop()
         self._board.close()
 
     def __enter__(self) -> Self:
@@ -277,52 +290,80 @@ class SelectiveAveraging:
             return metric
         return share * self._metric + (1 - share) * metric
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """Return what is shared; its layout is that of the first model for good."""
-        found = self._trainee.tensors(self._takeover)
-        if self._absent:
-            names = self._shared_names
-            found = {name: self._absent[name] if name in self._absent else found[name] for name in names}
-        self._shared_names = list(found)
-        return found
-
     def _publish(self) -> None:
-        """Make a snapshot, if it is time for one."""
-        every = self._schedule.publish_every or self._rules.every
-        self._must_publish |= self._n_steps % every == 0 or self._board.is_asked()
-        start = self._clock()
-        if not self._must_publish or start < self._not_before:
-            return
-        self._shown_metric = self._shown_metric if self._metric is None else self._metric
-        self._version = self._board.publish(
-            self._tensors(),
-            step=self._n_steps,
-            metric=self._shown_metric,
-            trained=self._trained,
-            config=self.config,
+        self._counters["published"] += self._publishing.offer(
+            step=self._n_steps, metric=self._metric, trained=self._trained, config=self.config
         )
-        self._not_before = start + 2 * (self._clock() - start)
-        self._must_publish = False
-        self._counters["published"] += 1
 
-    def _check(self) -> None:
+    def _check(self) -> Event | None:
         """Decide, and ask the donors for newer snapshots."""
         check = self._look()
         decision = check.decide()
         self._counters["checks"] += 1
+        self._n_bad = decision.n_bad
         if not decision.replace:
             self._write(check, decision, ())
-            return
+            return None
         ranks = [rank for rank, _ in decision.donors]
         versions = {member.rank: member.version for member in check.members if member.rank in ranks}
-        self._pending = _Pending(check, decision, versions)
-        if self._schedule.max_wait_steps and ranks:
+        self._pending = pending = _Pending(check, decision, versions)
+        if not ranks:
+            return self._conclude(pending, None)
+        if self._schedule.max_wait_steps:
             self._board.ask(ranks)
+        else:
+            self._fetch(pending)
+        return None
+
+    def _advance(self, pending: _Pending) -> Event | None:
+        """Go on with a decision: wait for the donors, fetch their weights, and take them when they are there."""
+        if not pending.is_fetching:
+            if self._is_answered(pending):
+                self._fetch(pending)
+            return None
+        found = self._board.fetched()
+        if found is None:
+            return None
+        if isinstance(found, Refused):
+            return self._reconsider(pending, found)
+        if pending.buffers is None and self._wants_buffers(pending.decision):
+            pending.buffers = self._shared.buffers_of(found)
+            self._board.fetch(pending.decision.donors)
+            return None
+        return self._conclude(pending, found)
+
+    def _fetch(self, pending: _Pending) -> None:
+        """Begin to fetch; before the average of several donors the buffers of the best one, if they are wanted."""
+        pending.is_fetching = True
+        self._shared.tensors()  # the call that takes over goes not through all modules again
+        donors = pending.decision.donors
+        if self._wants_buffers(pending.decision):
+            donors = ((max(donors, key=lambda donor: (donor[1], -donor[0]))[0], 1.0),)
+        self._board.fetch(donors)
+
+    def _wants_buffers(self, decision: Decision) -> bool:
+        """Return whether buffers are those of one donor while weights are those of several."""
+        return self._takeover.buffers == "best" and len(decision.donors) > 1 and self._shared.has_buffers()
+
+    def _reconsider(self, pending: _Pending, refused: Refused) -> Event | None:
+        """Decide again, without a donor that is of no use."""
+        self._counters["refused_donors"] += 1
+        check = self._without(pending.check, refused)
+        decision = Decision(False, (), f"kept: {refused.reason}")
+        if refused.rank is not None:
+            decision = check.decide()
+        if not decision.replace:
+            self._pending = None
+            self._write(check, decision, ())
+            return None
+        self._pending = _Pending(check, decision, {})
+        self._fetch(self._pending)
+        return None
 
     def _look(self) -> Check:
         """Return what is known now."""
         digest = self._digest or b""
-        own = Member(self.rank, True, self._version, self._trained, self._metric, digest)
+        own = Member(self.rank, True, self._publishing.version, self._trained, self._metric, digest)
         others = [self._without_refused(member) for member in self._board.members()]
         for member in others:
             if member.version and member.digest != digest and member.rank not in self._warned:
@@ -342,6 +383,7 @@ class SelectiveAveraging:
             self._last_replaced,
             self._n_replaced,
             self._schedule.seed,
+            self._n_bad,
         )
 
     def _without_refused(self, member: Member) -> Member:
@@ -350,9 +392,8 @@ class SelectiveAveraging:
         return member
 
     def _is_answered(self, pending: _Pending) -> bool:
-        """Return whether it is time to take the weights."""
-        waited = self._n_steps - pending.check.step
-        if waited >= self._schedule.max_wait_steps or not pending.versions:
+        """Return whether the donors have newer snapshots, or have had the time for that."""
+        if self._n_steps - pending.check.step >= self._schedule.max_wait_steps:
             return True
         now = {member.rank: member for member in self._board.members()}
         return all(
@@ -360,84 +401,43 @@ class SelectiveAveraging:
             for rank, version in pending.versions.items()
         )
 
-    def _conclude(self, pending: _Pending) -> Event | None:
-        """Take the weights of the donors, or of others in place of those that are of no use."""
+    def _conclude(self, pending: _Pending, fetch: Fetch | None) -> Event:
+        """Take the weights that were fetched, or new ones."""
+        self._pending = None
         check, decision = pending.check, pending.decision
-        waited = self._n_steps - check.step
-        before = Before.of(self._trainee, self._takeover) if self._accept is not None else None
-        taken = self._take(decision)
-        while isinstance(taken, Refused):
-            self._counters["refused_donors"] += 1
-            check = self._without(check, taken)
-            decision = (
-                check.decide() if taken.rank is not None else Decision(False, (), f"kept: {taken.reason}")
-            )
-            if not decision.replace:
-                self._write(check, decision, ())
-                return None
-            taken = self._take(decision)
+        model = self.model
+        self._board.settle()
+        before = self._shared.before() if self._accept is not None else None
+        if fetch is None:
+            self._shared.reset()
+        else:
+            self._shared.take(fetch, pending.buffers or {})
         event = Event(
             self.rank,
             self._n_steps,
             decision.reason,
             self._metric,
-            tuple(taken),
-            waited,
+            tuple(fetch.donations) if fetch is not None else (),
+            self._n_steps - check.step,
             True,
             random.Random(f"{self._schedule.seed} {self.rank} {self._n_replaced}"),
         )
         if before is not None and self._accept is not None and not self._accept(event):
             event = replace(event, is_kept=False)
-            before.restore()
-            self.use(before.trainee.model, before.trainee.optimizer)
+            self._shared.undo(before)
         self._write(check, decision, event.donations, applied_at=self._n_steps, accepted=event.is_kept)
+        if self.model is not model:
+            self._publishing.follow()
         self._count(event)
         if event.is_kept and self._on_replace is not None:
             self._on_replace(event)
         return event
 
-    def _take(self, decision: Decision) -> list[Donation] | Refused:
-        """Change the weights; they are as they were if the donors cannot be averaged."""
-        taken: list[Donation] = []
-        tensors = self._tensors()
-        momentum = self._takeover.momentum
-        if decision.donors:
-            old = {name: tensor.clone() for name, tensor in tensors.items()} if momentum else tensors
-            read = self._board.average(decision.donors, tensors)
-            if isinstance(read, Refused):
-                return read
-            taken = list(read)
-            if self._takeover.buffers == "best" and len(decision.donors) > 1:
-                self._take_buffers(decision, tensors)
-            if momentum:
-                keep_share(tensors, old, momentum)
-        if self._build is not None:
-            model, optimizer = self._build()
-            self._enter(Trainee(model, optimizer), tensors if decision.donors else {})
-        if self._takeover.in_place and self._takeover.optimizer_state == "fresh":
-            self._trainee.drop_state()
-        return taken
-
-    def _take_buffers(self, decision: Decision, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take the buffers of the donor with the most weight; those of the average stay if it cannot be read again."""
-        best = max(decision.donors, key=lambda donor: (donor[1], -donor[0]))[0]
-        buffers = self._trainee.buffer_names()
-        into = {
-            name: tensor if name in buffers else torch.empty_like(tensor) for name, tensor in tensors.items()
-        }
-        self._board.average([(best, 1.0)], into)
-
-    def _enter(self, new: Trainee, averaged: Mapping[str, torch.Tensor]) -> None:
-        """Go on with a new model that has the averaged weights, or with its weights in the model that there is."""
-        if not self._takeover.in_place:
-            copy_by_name(new.tensors(self._takeover), averaged)
-            self.use(new.model, new.optimizer)
-        elif not averaged:
-            own, fresh = self._trainee.tensors(self._takeover), new.tensors(self._takeover)
-            old = {name: tensor.clone() for name, tensor in own.items()}
-            copy_by_name(own, fresh)
-            if self._takeover.momentum:
-                keep_share(own, old, self._takeover.momentum)
+    def _drop(self) -> None:
+        """Remove a decision that was not applied."""
+        if self._pending is not None:
+            self._write(self._pending.check, self._pending.decision, ())
+        self._pending = None
 
     def _without(self, check: Check, refused: Refused) -> Check:
         """Return what is known, without a donor that is of no use."""
@@ -452,6 +452,7 @@ class SelectiveAveraging:
 
     def _count(self, event: Event) -> None:
         self._last_replaced = event.step
+        self._n_bad = 0
         self._counters["averaged"] = len(event.donations)
         self._counters["waited_steps"] = event.waited_steps
         self._counters["donor_age_s"] = max((one.age_s for one in event.donations), default=0.0)
@@ -461,8 +462,7 @@ class SelectiveAveraging:
         self._n_replaced += 1
         self._trained = 0
         self._metric = None
-        self._must_publish = True
-        self._not_before = -math.inf
+        self._publishing.begin_anew()
         self._lineage.append(
             {
                 "step": event.step,
@@ -471,7 +471,6 @@ class SelectiveAveraging:
             }
         )
         del self._lineage[:-_MOST_REMEMBERED]
-        self._publish()
 
     def _write(
         self,
@@ -486,7 +485,3 @@ class SelectiveAveraging:
             line = line_of(check, decision, donations, applied_at=applied_at, accepted=accepted)
             with Path(self._schedule.log).open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
-
-
-def _fits(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
-    return other is not None and (other.shape, other.dtype) == (tensor.shape, tensor.dtype)

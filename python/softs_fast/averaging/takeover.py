@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from softs_fast.errors import ConfigError
+from softs_fast.snapshots import are_finite
 
 BufferRule = Literal["average", "own", "best"]
 StateRule = Literal["keep", "fresh", "donor"]
@@ -53,7 +54,7 @@ class Takeover:
             )
 
 
-@dataclass
+@dataclass(eq=False)
 class Trainee:
     """A model and its optimizer.
 
@@ -65,9 +66,29 @@ class Trainee:
     model: torch.nn.Module
     optimizer: Optimizer | None
 
-    def tensors(self, rules: Takeover) -> dict[str, torch.Tensor]:
-        """Return what is shared by the rules, by name; tied weights once."""
-        shared = {f"model/{name}": weight.detach() for name, weight in self.model.named_parameters()}
+    def __post_init__(self) -> None:
+        self._parameters: dict[str, torch.nn.Parameter] = {}
+        self._places: list[int] = []
+        self._weights: dict[str, torch.Tensor] = {}
+
+    def tensors(self, rules: Takeover, *, has_same_parameters: bool = False) -> dict[str, torch.Tensor]:
+        """Return what is shared by the rules, by name; tied weights once.
+
+        Args:
+            rules: what is shared.
+            has_same_parameters: whether the parameters are the objects of the last call, which saves the way through
+                all modules.
+        """
+        parameters = self._parameters
+        if not has_same_parameters or not parameters:
+            parameters = dict(self.model.named_parameters())
+        places = [weight.data_ptr() for weight in parameters.values()]
+        known = self._parameters.values()
+        if places != self._places or [*map(id, parameters.values())] != [*map(id, known)]:
+            self._places = places
+            self._weights = {f"model/{name}": weight.detach() for name, weight in parameters.items()}
+        self._parameters = parameters
+        shared = dict(self._weights)
         if rules.buffers != "own":
             shared |= {f"model/{name}": buffer.detach() for name, buffer in self.model.named_buffers()}
         if rules.optimizer_state == "donor":
@@ -78,10 +99,17 @@ class Trainee:
         """Return the names of the buffers among `tensors`."""
         return {f"model/{name}" for name, _ in self.model.named_buffers()}
 
+    def late_names(self, rules: Takeover) -> set[str]:
+        """Return the names of the tensors among `tensors` that change in steps of the optimizer alone."""
+        if self.optimizer is None:
+            return set()
+        trained = {id(weight) for group in self.optimizer.param_groups for weight in group["params"]}
+        names = {f"model/{name}" for name, weight in self.model.named_parameters() if id(weight) in trained}
+        return names | (self._state().keys() if rules.optimizer_state == "donor" else set())
+
     def is_finite(self) -> bool:
         """Return whether all weights are."""
-        floats = [weight for weight in self.model.parameters() if weight.is_floating_point()]
-        return all(bool(torch.isfinite(weight.detach()).all()) for weight in floats)
+        return are_finite(self.model.parameters())
 
     def drop_state(self) -> None:
         """Have the optimizer begin as if it were new."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
-from softs_fast.averaging.board import Board, Donation, Refused
+from softs_fast.averaging.board import Board, Donation, Fetch, Refused
 from softs_fast.averaging.decide import Member
 
 # Of the measurements of one kind, so many are kept.
@@ -31,21 +33,39 @@ class Timing(dict[str, deque[float]]):
         self[name].append(time.perf_counter() - start)
 
 
+@dataclass(frozen=True)
+class TimedFetch:
+    """What another board has fetched, measured."""
+
+    donations: Sequence[Donation]
+    fetch: Fetch
+    timing: Timing
+    name: str
+
+    def apply(self, into: Mapping[str, torch.Tensor]) -> None:
+        """As the other board, measured."""
+        with self.timing.measure(self.name):
+            self.fetch.apply(into)
+
+
 class TimedBoard(Board):
     """Another board, measured.
 
     Args:
         board: the other one.
         timing: gets the seconds.
-        reading: under this name, those of averages.
+        reading: under this name, those from the beginning of a fetch to the call that finds it complete.
+        applying: under this name, those of copying what was fetched.
         publishing: under this name, those of snapshots.
     """
 
-    def __init__(self, board: Board, timing: Timing, *, reading: str, publishing: str) -> None:
+    def __init__(self, board: Board, timing: Timing, *, reading: str, applying: str, publishing: str) -> None:
         self._board = board
         self._timing = timing
         self._reading = reading
+        self._applying = applying
         self._publishing = publishing
+        self._began_s: float | None = None
 
     @property
     def rank(self) -> int:
@@ -73,6 +93,18 @@ class TimedBoard(Board):
         with self._timing.measure(self._publishing):
             return self._board.publish(tensors, step=step, metric=metric, trained=trained, config=config)
 
+    def follow(self, optimizer: Optimizer | None, late: Collection[str]) -> None:
+        """As the other board."""
+        self._board.follow(optimizer, late)
+
+    def settle(self) -> None:
+        """As the other board."""
+        self._board.settle()
+
+    def inspected(self) -> tuple[int, bool] | None:
+        """As the other board."""
+        return self._board.inspected()
+
     def ask(self, ranks: Iterable[int]) -> None:
         """As the other board."""
         self._board.ask(ranks)
@@ -81,12 +113,19 @@ class TimedBoard(Board):
         """As the other board."""
         return self._board.is_asked()
 
-    def average(
-        self, donors: Sequence[tuple[int, float]], into: Mapping[str, torch.Tensor]
-    ) -> Sequence[Donation] | Refused:
+    def fetch(self, donors: Sequence[tuple[int, float]]) -> None:
+        """As the other board."""
+        self._began_s = time.perf_counter()
+        self._board.fetch(donors)
+
+    def fetched(self) -> Fetch | Refused | None:
         """As the other board, measured."""
-        with self._timing.measure(self._reading):
-            return self._board.average(donors, into)
+        found = self._board.fetched()
+        if self._began_s is None or found is None or isinstance(found, Refused):
+            return found
+        self._timing[self._reading].append(time.perf_counter() - self._began_s)
+        self._began_s = None
+        return TimedFetch(found.donations, found, self._timing, self._applying)
 
     def difference(self, rank: int) -> str:
         """As the other board."""

@@ -149,7 +149,7 @@ class SelectivePolicy(SpawnPolicy):
                 model,
                 optimizer,
                 self._rules,
-                meet=TimedBoard(board(), self.timing, reading=_READ, publishing=_PUBLISH),
+                meet=TimedBoard(board(), self.timing, reading=_READ, applying=_CONVERT, publishing=_PUBLISH),
                 takeover=self._takeover,
                 schedule=self._schedule,
                 build=self._build,
@@ -167,7 +167,7 @@ class SelectivePolicy(SpawnPolicy):
 class AsyncSelectiveAveragingPolicy(SelectivePolicy):
     """Replaces the worst ranks of a group of torch.distributed by an average of the others; no rank waits for another.
 
-    The first call is one of all ranks of the group, which must be of one host. After it ranks may stop or die.
+    The first call is one of all ranks of the group, of one host or of several. After it ranks may stop or die.
 
     Args:
         model_builder: makes a model and its optimizer, once per replacement.
@@ -175,7 +175,8 @@ class AsyncSelectiveAveragingPolicy(SelectivePolicy):
         replacement_ratio: share of the ranks that is replaced, at least one rank, never all; 0 for none.
         averaging_strategy: "mean", "weighted_mean", "best_only" or "reset_weights".
         momentum: share of the own weights that stays, from 0 to below 1.
-        poll_interval_s: not used, since nothing is polled; above 0.
+        poll_interval_s: from one look for messages of other hosts to the next one, seconds; ranks of one host need no
+            messages.
         threshold: ranks are replaced only while the lowest metric is below it; None for always.
         cooldown: iterations after a replacement in which a rank is not replaced again.
         timing: a dict that gets `timing`; None makes one.
@@ -225,7 +226,7 @@ class AsyncSelectiveAveragingPolicy(SelectivePolicy):
         local_metric: float | None = None,
         group: Any = None,
     ) -> Result:
-        """Publish, check, and replace if it is time for that. Call it after `optimizer.step()`.
+        """Publish, check, and take over weights that have been fetched. Call it after `optimizer.step()`.
 
         Args:
             iteration: its number, from 0.
@@ -238,7 +239,7 @@ class AsyncSelectiveAveragingPolicy(SelectivePolicy):
             Model and optimizer to go on with, and `averaged_this_iteration`; no values without torch.distributed.
 
         Raises:
-            ConfigError: at the first call, ranks of the group are on other hosts; later, it was shut down.
+            ConfigError: it was shut down.
             PeerLost: at the first call, the group failed.
             SegmentError: no shared memory.
         """
@@ -248,7 +249,7 @@ class AsyncSelectiveAveragingPolicy(SelectivePolicy):
             return model, optimizer, {"averaged_this_iteration": False}
 
         def board() -> Board:
-            return meet_in_group(group if group is not None else dist.group.WORLD)
+            return meet_in_group(group if group is not None else dist.group.WORLD, self.poll_interval_s)
 
         engine, event = self._run(board, iteration, model, optimizer, local_metric, publish=True)
         return engine.model, engine.optimizer, {"averaged_this_iteration": event is not None}

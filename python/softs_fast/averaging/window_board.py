@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch.optim import Optimizer
 
 from softs_fast.averaging.board import Board, Donation, Refused
 from softs_fast.averaging.decide import Member
-from softs_fast.errors import ConfigError, NotFinite, SegmentError
-from softs_fast.snapshots import Header, RemoteWindow, SnapshotLayout, Window, average
+from softs_fast.errors import ConfigError, ForkedError, NotFinite, SegmentError
+from softs_fast.snapshots import Fetched, Header, Publisher, RemoteWindow, SnapshotLayout, Window, fetch
 from softs_fast.snapshots import Member as Owner
 
 logger = logging.getLogger(__name__)
@@ -42,6 +47,14 @@ class WindowBoard(Board):
         self._window: Window | None = None
         self._members: Membership | None = None
         self._seen: dict[int, RemoteWindow] = {}
+        self._version = 0
+        self._followed: _Followed | None = None
+        self._publisher: Publisher | None = None
+        self._places: list[int] = []
+        self._pid = os.getpid()
+        # It starts with the first fetch, blocks in between, and ends with the board, or when the interpreter exits.
+        self._reader = ThreadPoolExecutor(1, "softs-fetch")
+        self._reading: Future[WindowFetch | Refused] | None = None
         self._scratch: torch.Tensor | None = None
 
     @property
@@ -53,7 +66,7 @@ class WindowBoard(Board):
         """Make a window, and make it known; return the digest of its layout.
 
         Raises:
-            ConfigError: there is no place to meet, ranks are on other hosts, or a tensor cannot be in a snapshot.
+            ConfigError: there is no place to meet, or a tensor cannot be in a snapshot.
             PeerLost: a rank did not take part.
             SegmentError: no shared memory.
         """
@@ -89,12 +102,42 @@ class WindowBoard(Board):
         trained: int,
         config: Mapping[str, Any] | None,
     ) -> int:
-        """Copy the tensors into the window; return the version.
+        """Copy the tensors into the window, those that `follow` has named in a thread.
+
+        Returns:
+            The version. That of the one before if tensors are copied in a thread, and one is still copied, or was less
+            than twice the time of its copy ago.
 
         Raises:
             ConfigError: the tensors are not those of `open`, or the config is too long or not JSON.
+            RuntimeError: CUDA failed.
         """
-        return self._opened.publish(tensors, step=step, metric=metric, trained=trained, config=config)
+        window = self._opened
+        if self._followed is None:
+            self._version = window.publish(tensors, step=step, metric=metric, trained=trained, config=config)
+        elif self._publisher_of(tensors, self._followed).begin(
+            step=step, metric=metric, trained=trained, config=config
+        ):
+            self._version += 1
+        return self._version
+
+    def follow(self, optimizer: Optimizer | None, late: Collection[str]) -> None:
+        """Publish tensors beside the training from now on, and have each step of the optimizer wait for their copy."""
+        self._stop_publishing()
+        self._followed = None if optimizer is None else _Followed(optimizer, frozenset(late))
+
+    def settle(self) -> None:
+        """Wait for the copy that runs.
+
+        Raises:
+            RuntimeError: CUDA failed.
+        """
+        if self._publisher is not None:
+            self._publisher.wait()
+
+    def inspected(self) -> tuple[int, bool] | None:
+        """Return a version that was copied by the thread, and whether its parameters are finite."""
+        return None if self._publisher is None else self._publisher.inspected()
 
     def ask(self, ranks: Iterable[int]) -> None:
         """Ask ranks for newer snapshots."""
@@ -103,33 +146,31 @@ class WindowBoard(Board):
                 self._opened.ask(self._seen[rank])
 
     def is_asked(self) -> bool:
-        """Return whether another rank has asked for a newer snapshot than the last one."""
-        return self._opened.is_asked(self._seen.values())
+        """Return whether another rank has asked for a newer snapshot than the last one, or the one that is copied."""
+        if self._publisher is not None and self._publisher.is_busy():
+            return False
+        return self._is_wanted()
 
-    def average(
-        self, donors: Sequence[tuple[int, float]], into: Mapping[str, torch.Tensor]
-    ) -> Sequence[Donation] | Refused:
-        """Set the tensors to the weighted sum of the donors' snapshots, which are read where they are."""
+    def fetch(self, donors: Sequence[tuple[int, float]]) -> None:
+        """Begin to read the donors' snapshots where they are, in a thread; what was begun before is dropped.
+
+        Raises:
+            ForkedError: called in a fork of the process that made the window.
+        """
         gone = next((rank for rank, _ in donors if rank not in self._seen), None)
         if gone is not None:
-            return Refused(gone, "it has ended")
-        layout = self._opened.layout
-        if self._scratch is None:
-            self._scratch = layout.scratch()
+            self._refuse(Refused(gone, "it has ended"))
+            return
         windows = [self._seen[rank] for rank, _ in donors]
-        try:
-            headers = average(windows, [weight for _, weight in donors], into, layout, scratch=self._scratch)
-        except NotFinite as error:
-            return Refused(donors[error.donor][0] if error.donor >= 0 else None, str(error))
-        except SegmentError as error:
-            return Refused(self._broken(donors), str(error))
-        if headers is None:
-            return Refused(None, "a donor published twice during each of the attempts to read it")
-        now_s = time.monotonic()
-        return [
-            _donation(rank, weight, header, now_s)
-            for (rank, weight), header in zip(donors, headers, strict=True)
-        ]
+        self._begin(partial(read_windows, list(donors), windows))
+
+    def fetched(self) -> WindowFetch | Refused | None:
+        """Return what `fetch` has brought, until the next one; None while it is under way.
+
+        Raises:
+            ConfigError: a donor has other tensors, or a weight is none.
+        """
+        return self._reading.result() if self._reading is not None and self._reading.done() else None
 
     def difference(self, rank: int) -> str:
         """Return in words how the tensors of another rank differ from this rank's."""
@@ -139,18 +180,63 @@ class WindowBoard(Board):
             return f"its window cannot be read: {error}"
 
     def close(self) -> None:
-        """Leave, and close the window; a second call does nothing."""
+        """Leave, end the thread, and close the window; a second call does nothing."""
+        if os.getpid() == self._pid:  # a fork has no such thread
+            self._reader.shutdown(cancel_futures=True)
+        self._reading = None
+        self._stop_publishing()
         if self._members is not None:
             self._members.close()
         if self._window is not None:
             self._window.close()
         self._seen = {}
 
+    def _is_wanted(self) -> bool:
+        """Return whether another rank wants a newer snapshot than the last one."""
+        return self._opened.is_asked(self._seen.values())
+
+    def _begin(self, read: Callable[[SnapshotLayout, torch.Tensor], WindowFetch | Refused]) -> None:
+        """Begin to read in the thread, into the memory that it is called with; what was begun before is dropped."""
+        layout = self._opened.layout
+        self._drop()
+        if self._scratch is None:
+            self._scratch = layout.scratch()
+        # One at a time, so that a sum that was dropped is complete before the next one takes its memory.
+        self._reading = self._reader.submit(read, layout, self._scratch)
+
+    def _refuse(self, refused: Refused) -> None:
+        """Have nothing to read; what was begun before is dropped."""
+        self._drop()
+        self._reading = Future()
+        self._reading.set_result(refused)
+
+    def _drop(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError("a board cannot be used in a fork of the process that made it; make one there")
+        if self._reading is not None:
+            self._reading.cancel()
+
     @property
     def _opened(self) -> Window:
         if self._window is None:
             raise ConfigError("this board has no window yet; call open first")
         return self._window
+
+    def _publisher_of(self, tensors: Mapping[str, torch.Tensor], followed: _Followed) -> Publisher:
+        """Return the publisher of tensors; another one if their memory is no longer the same."""
+        places = [tensor.data_ptr() for tensor in tensors.values()]
+        if self._publisher is None or places != self._places:
+            self._stop_publishing()
+            late = {name: tensor for name, tensor in tensors.items() if name in followed.late}
+            early = {name: tensor for name, tensor in tensors.items() if name not in followed.late}
+            self._publisher = Publisher(self._opened, late, early, followed.optimizer, inspect=True)
+            self._places = places
+        return self._publisher
+
+    def _stop_publishing(self) -> None:
+        if self._publisher is not None:
+            self._publisher.close()
+            self._publisher = None
 
     def _member(self, rank: int, window: RemoteWindow) -> Member:
         try:
@@ -160,14 +246,80 @@ class WindowBoard(Board):
             return Member(rank, False, 0, 0, None, window.digest)
         return Member(rank, True, header.version, header.trained, header.metric, window.digest)
 
-    def _broken(self, donors: Sequence[tuple[int, float]]) -> int | None:
-        """Return the donor with a window that is malformed."""
-        for rank, _ in donors:
-            try:
-                self._seen[rank].header()
-            except SegmentError:
-                return rank
-        return None
+
+@dataclass(frozen=True)
+class _Followed:
+    """An optimizer, and the names of the tensors that change in its steps alone."""
+
+    optimizer: Optimizer
+    late: frozenset[str]
+
+
+@dataclass(frozen=True)
+class WindowFetch:
+    """A weighted sum of snapshots in the memory of the board."""
+
+    donations: Sequence[Donation]
+    fetched: Fetched
+
+    def apply(self, into: Mapping[str, torch.Tensor]) -> None:
+        """Copy the sum into tensors, all or some.
+
+        Raises:
+            ConfigError: they are not those of `WindowBoard.open`; none has changed.
+        """
+        if len(into) == len(self.fetched.layout.by_name):
+            self.fetched.apply(into)
+        else:
+            self.fetched.apply_part(into)
+
+
+def read_windows(
+    donors: Sequence[tuple[int, float]],
+    windows: Sequence[RemoteWindow],
+    layout: SnapshotLayout,
+    scratch: torch.Tensor,
+) -> WindowFetch | Refused:
+    """Return the weighted sum of the snapshots of donors.
+
+    Args:
+        donors: rank and weight of each.
+        windows: of each.
+        layout: of the tensors.
+        scratch: memory for the sum.
+
+    Raises:
+        ConfigError: a donor has other tensors, or a weight is none.
+    """
+    try:
+        fetched = fetch(windows, [weight for _, weight in donors], layout, scratch=scratch)
+    except NotFinite as error:
+        return Refused(donors[error.donor][0] if error.donor >= 0 else None, str(error))
+    except (SegmentError, ConfigError) as error:
+        broken = _broken(donors, windows)
+        if broken is None and isinstance(error, ConfigError):
+            raise
+        return Refused(broken, str(error))
+    if fetched is None:
+        return Refused(None, "a donor published twice during each of the attempts to read it")
+    now_s = time.monotonic()
+    return WindowFetch(
+        [
+            _donation(rank, weight, header, now_s)
+            for (rank, weight), header in zip(donors, fetched.headers, strict=True)
+        ],
+        fetched,
+    )
+
+
+def _broken(donors: Sequence[tuple[int, float]], windows: Sequence[RemoteWindow]) -> int | None:
+    """Return the donor with a window that is malformed, or was closed when its process ended."""
+    for (rank, _), window in zip(donors, windows, strict=True):
+        try:
+            window.header()
+        except (SegmentError, ConfigError):
+            return rank
+    return None
 
 
 def _donation(rank: int, weight: float, header: Header, now_s: float) -> Donation:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .._core import __version__
 from ..market import EndpointConfig
+from . import coordinator_arguments
 
 __all__ = ["parse"]
 
@@ -45,6 +46,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_run(add_parser)
     _add_stats(add_parser)
     _add_top(add_parser)
+    _add_coordinator(add_parser)
     _add_bench(add_parser)
     _add_gpu(add_parser)
     arguments = parser.parse_args(argv)
@@ -221,6 +223,16 @@ Without a terminal it prints plain text, one screen after the other.""",
     parser.set_defaults(run=_loaded("top"), is_endless=lambda arguments: not arguments.once)
 
 
+def _add_coordinator(add_parser: _AddParser) -> None:
+    parser = _command(
+        add_parser,
+        "coordinator",
+        "run the coordinator of a training until SIGINT or SIGTERM, or ask one that runs",
+        coordinator_arguments.EPILOG,
+    )
+    coordinator_arguments.add_arguments(parser, lambda name: _loaded("coordinator", name))
+
+
 def _add_bench(add_parser: _AddParser) -> None:
     parser = _command(
         add_parser,
@@ -286,9 +298,9 @@ def _command(add_parser: _AddParser, name: str, summary: str, epilog: str) -> ar
     )
 
 
-def _loaded(command: str) -> Callable[[argparse.Namespace], None]:
+def _loaded(command: str, function: str = "run") -> Callable[[argparse.Namespace], None]:
     def run(arguments: argparse.Namespace) -> None:
-        importlib.import_module(f".{command}", __package__).run(arguments)
+        getattr(importlib.import_module(f".{command}", __package__), function)(arguments)
 
     return run
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Self
 
 import torch
 
-from softs_fast.collectives import agreement
+from softs_fast.collectives.bounded_store import BoundedStore
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
+from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.meter import Lap, Meter
-from softs_fast.collectives.nodes import Topology, join_nodes, learn_topology
+from softs_fast.collectives.nodes import discover, join_nodes, learn_topology
+from softs_fast.collectives.remaining import Member
+from softs_fast.collectives.rendezvous import (
+    KeyValueStore,
+    Rendezvous,
+    StoreRendezvous,
+    as_rendezvous,
+    as_store,
+)
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
-from softs_fast.collectives.tensors import describe, dtype_code, op_code, plain
-from softs_fast.collectives.torch_strategy import TorchStrategy, divide
+from softs_fast.collectives.tensors import check_operand, describe, plain
+from softs_fast.collectives.torch_strategy import TorchStrategy
+from softs_fast.collectives.world import World
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 
-# A chunk is reduced inside the node while the one before it is transferred between nodes.
-_CHUNK_BYTES = 4 << 20
+_NO_GROUP = "this strategy is in no group yet; call init first"
 
 
 class HierarchicalStrategy(Strategy):
@@ -33,16 +41,21 @@ class HierarchicalStrategy(Strategy):
     Args:
         local: the strategy inside the node.
         cross_node: the strategy between nodes for this rank's slice: the ranks with the same number inside their nodes,
-            in the same order of nodes for every slice. None for a rank without a slice.
+            in the same order of nodes for every slice. A rank without a slice gives None, or one that is in no group,
+            which it uses if a rebuild gives it a slice.
 
-    Both may be joined already, or are joined by `init`, which then finds out which ranks share a node.
+    Both may be joined already, or are joined by `init`, which then finds out which ranks share a node. If a rank dies,
+    stops, is too late or leaves, calls of all ranks raise PeerLost until the remaining ones call `rebuild`.
     """
 
     def __init__(self, local: ShmStrategy, cross_node: TorchStrategy | None) -> None:
         self._local = local
-        self._cross: TorchStrategy | None = cross_node
-        self._topology: Topology | None = None
-        self._worker: ThreadPoolExecutor | None = None
+        self._cross_node = cross_node
+        self._levels: Levels | None = None
+        self._member: Member | None = None
+        self._store: KeyValueStore | None = None
+        self._broken = ""
+        self._closed = False
         self._meter = Meter()
 
     def init(self, rank: int, size: int, rendezvous: object = None) -> Self:
@@ -59,30 +72,43 @@ class HierarchicalStrategy(Strategy):
             PeerLost: a rank did not join in time.
             SegmentError: no shared memory.
         """
-        place = None
+        place: Rendezvous | None = None
+        cross = self._cross_node if self._cross_node is not None and self._cross_node.is_joined else None
         if rendezvous is not None:
-            self._cross, place = join_nodes(self._local, self._cross, rank, size, rendezvous)
-        self._topology = learn_topology(self._local, self._cross, rank, size)
+            timeout_s = self._local.timeout_s
+            store = as_store(rendezvous, size=size, serves=rank == 0, timeout_s=timeout_s)
+            if store is None:
+                place = as_rendezvous(rendezvous, rank, size, name="world", timeout_s=timeout_s)
+            else:
+                self._store = BoundedStore(store, timeout_s)
+                place = StoreRendezvous(self._store, rank, size, "world")
+            cross = join_nodes(self._local, self._cross_node, place, discover(place, rank, timeout_s))
+        topology = learn_topology(self._local, cross, rank, size)
+        levels = Levels(self._local, cross, topology)
+        self._levels = levels
         if place is not None:
             place.close()
-            self._agree("init", {})
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="softs-cross-node")
+            levels.agree("init", {})
+        name = torch.tensor([secrets.randbits(62)])
+        levels.broadcast(name, 0)
+        world = World(f"{int(name):x}", 0, topology.nodes)
+        self._member = Member(world, rank, self._processes_of(world, rank))
         return self
 
     @property
     def rank(self) -> int:
         """This process's number in the world."""
-        return self._nodes.rank
+        return self._joined.topology.rank
 
     @property
     def size(self) -> int:
         """Number of ranks of the world."""
-        return self._nodes.size
+        return self._joined.topology.size
 
     @property
     def nodes(self) -> list[list[int]]:
         """Ranks of the world by node, in the order of the ranks inside it."""
-        return [list(node) for node in self._nodes.nodes]
+        return [list(node) for node in self._joined.topology.nodes]
 
     @property
     def metrics(self) -> dict[str, OpMetrics]:
@@ -103,11 +129,10 @@ class HierarchicalStrategy(Strategy):
 
         Source: own; slices instead of the leaders of Horovod's hierarchical all-reduce.
         """
-        dtype_code(tensor.dtype), op_code(op, tensor.dtype)
-        with self._call("all_reduce", tensor) as lap:
-            self._agree(f"all_reduce {op} of {describe(tensor)}", {})
-            with plain([tensor]) as (lent,):
-                self._reduce(lent.detach().view(-1), ReduceOp(op), lap)
+        check_operand(tensor, op)
+        with self._call("all_reduce", tensor) as (levels, lap), plain([tensor]) as (lent,):
+            levels.agree(f"all_reduce {op} of {describe(tensor)}", {})
+            levels.all_reduce(lent.detach().view(-1), ReduceOp(op), lap)
 
     def all_reduce_gradients(
         self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
@@ -122,15 +147,15 @@ class HierarchicalStrategy(Strategy):
         ordered = dict(sorted(gradients.items()))
         by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
         for tensor in ordered.values():
-            dtype_code(tensor.dtype), op_code(op, tensor.dtype)
+            check_operand(tensor, op)
             by_dtype.setdefault(tensor.dtype, []).append(tensor.detach())
-        with self._call("all_reduce", *ordered.values()) as lap:
+        with self._call("all_reduce", *ordered.values()) as (levels, lap):
             manifest = {name: describe(tensor) for name, tensor in ordered.items()}
-            self._agree(f"all_reduce_gradients {op}", manifest)
+            levels.agree(f"all_reduce_gradients {op}", manifest)
             for tensors in by_dtype.values():
                 # One flat tensor, because each of many small ones would wait for the network.
                 flat = torch.cat([tensor.reshape(-1).cpu() for tensor in tensors])
-                self._reduce(flat, ReduceOp(op), lap)
+                levels.all_reduce(flat, ReduceOp(op), lap)
                 parts = torch.split(flat, [tensor.numel() for tensor in tensors])
                 for tensor, part in zip(tensors, parts, strict=True):
                     tensor.copy_(part.view(tensor.shape))
@@ -140,7 +165,14 @@ class HierarchicalStrategy(Strategy):
     ) -> None:
         """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n].
 
-        By an all-reduce of a copy.
+        Between nodes each rank receives its own elements alone, and a share of those of ranks of its node without a
+        slice. Sums over nodes are made in the order of the nodes, 16-bit floats in float32 and then rounded;
+        `all_reduce` adds in the engine's order, so with more than two nodes floats may differ in the last bits.
+
+        Args:
+            output: n elements; may be this rank's part of `tensor`, but must not overlap it otherwise.
+            tensor: size * n elements, of the same dtype.
+            op: the reduction.
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
@@ -152,13 +184,11 @@ class HierarchicalStrategy(Strategy):
                 f"reduce_scatter of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
                 "need the same dtype, and one part of equal size per rank"
             )
-        dtype_code(tensor.dtype), op_code(op, tensor.dtype)
-        with self._call("reduce_scatter", tensor) as lap:
-            self._agree(f"reduce_scatter {op} of {describe(tensor)}", {})
-            whole = tensor.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1)
-            self._reduce(whole, ReduceOp(op), lap)
-            begin = self.rank * output.numel()
-            output.detach().copy_(whole[begin : begin + output.numel()].view(output.shape))
+        check_operand(tensor, op)
+        with self._call("reduce_scatter", tensor) as (levels, lap), plain([output]) as (lent,):
+            levels.agree(f"reduce_scatter {op} of {describe(tensor)}", {})
+            parts = tensor.detach().cpu().contiguous().view(self.size, -1)
+            levels.reduce_scatter(lent.detach().view(-1), parts, ReduceOp(op), lap)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Put the `tensor` [n] of every rank, by rank of the world, into `output` [size * n].
@@ -173,10 +203,10 @@ class HierarchicalStrategy(Strategy):
                 f"all_gather of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
                 "need the same dtype, and room for every rank's"
             )
-        dtype_code(tensor.dtype)
-        with self._call("all_gather", output), plain([output]) as (lent,):
-            self._agree(f"all_gather of {describe(tensor)}", {})
-            self._gather(lent.detach().view(self.size, -1), tensor.detach().cpu().contiguous().view(-1))
+        check_operand(tensor)
+        with self._call("all_gather", output) as (levels, _), plain([output]) as (lent,):
+            levels.agree(f"all_gather of {describe(tensor)}", {})
+            levels.gather(lent.detach().view(self.size, -1), tensor.detach().cpu().contiguous().view(-1))
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
         """Copy `tensor` of rank `root` of the world to every rank.
@@ -188,13 +218,10 @@ class HierarchicalStrategy(Strategy):
         """
         if not 0 <= root < self.size:
             raise ConfigError(f"root is {root} in a world of {self.size}")
-        dtype_code(tensor.dtype)
-        number, inside = self._nodes.place_of(root)
-        with self._call("broadcast", tensor), plain([tensor]) as (lent,):
-            self._agree(f"broadcast of {describe(tensor)} from rank {root}", {})
-            if number == self._nodes.own:
-                self._local.broadcast_tensor(lent, inside)
-            self._spread(lent.detach().view(-1), number)
+        check_operand(tensor)
+        with self._call("broadcast", tensor) as (levels, _), plain([tensor]) as (lent,):
+            levels.agree(f"broadcast of {describe(tensor)} from rank {root}", {})
+            levels.broadcast(lent, root)
 
     def barrier(self) -> None:
         """Return once every rank of the world has called it.
@@ -204,123 +231,134 @@ class HierarchicalStrategy(Strategy):
             PeerLost: a rank died, stopped or left.
             ForkedError: called in a fork of the process that made the group.
         """
-        with self._call("barrier"):
-            self._agree("barrier", {})
+        with self._call("barrier") as (levels, _):
+            levels.agree("barrier", {})
+
+    def rebuild(self, rendezvous: object = None) -> None:
+        """After PeerLost, form a new group of the remaining ranks. They keep their order; `rank` and `size` are new.
+
+        Every remaining rank must call it. It waits for all ranks that live, at most `timeout_s` of the strategy inside
+        the node, and for a node without any rank that remains as long. Ranks meet in a store, which must live: the loss
+        of the process that serves it cannot be survived. If ranks are lost meanwhile, it may be called again. No call
+        of the group before writes to a tensor after it.
+
+        Args:
+            rendezvous: a Store of torch.distributed, the address of a running TCPStore or, on a single host, a folder,
+                the same for all ranks. None takes that of `init`.
+
+        Raises:
+            ConfigError: there is no store, the engine between nodes is a process group that was given, or the group is
+                closed. Or some ranks have completed a call that failed on others, so that it must not be repeated by
+                the others alone: the new group works then, and the error is raised on all of its ranks.
+            PeerLost: the other ranks formed their group without this one, the store has failed, or a rank was lost
+                meanwhile.
+            SegmentError: no shared memory for the new group.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        member = self._member
+        if member is None or self._closed:
+            raise ConfigError("the group is closed" if self._closed else _NO_GROUP)
+        member.check_process()
+        timeout_s = self._local.timeout_s
+        store = self._store
+        if rendezvous is not None:
+            given = as_store(rendezvous, size=len(member.world.members), serves=False, timeout_s=timeout_s)
+            store = None if given is None else BoundedStore(given, timeout_s)
+        if store is None:
+            raise ConfigError(
+                "the remaining ranks have no store to meet in: give `init` or `rebuild` a Store of torch.distributed, "
+                "tcp://HOST:PORT or, on a single host, a folder"
+            )
+        if self._cross_node is not None and not self._cross_node.connects:
+            raise ConfigError(
+                "a process group that was given between nodes cannot be made again: use TorchStrategy() without one, or "
+                "start a new group"
+            )
+        self._store = store
+        self._break("this rank rebuilds its group")
+        try:
+            member.meet(store, timeout_s)
+            self._join_again(member, store)
+        except BaseException as error:
+            self._break(f"the group was not rebuilt: {error}")
+            raise
+        if member.difference:
+            difference, member.difference = member.difference, ""
+            raise ConfigError(
+                f"the group is rebuilt, but {difference}; bring all ranks to one state, such as a checkpoint, and go on"
+            )
 
     def close(self) -> None:
         """Leave the groups; a second call does nothing."""
-        if self._worker is not None:
-            self._worker.shutdown()
-        self._local.close()
-        if self._cross is not None:
-            self._cross.close()
+        self._closed = True
+        self._end()
 
     @property
-    def _nodes(self) -> Topology:
-        if self._topology is None:
-            raise ConfigError("this strategy is in no group yet; call init first")
-        return self._topology
+    def _joined(self) -> Levels:
+        if self._closed:
+            raise ConfigError("the group is closed")
+        if self._broken:
+            raise PeerLost(self._broken)
+        if self._levels is None:
+            raise ConfigError(_NO_GROUP)
+        return self._levels
+
+    def _break(self, why: str) -> None:
+        """Leave both groups for good; calls of other ranks that wait for this one end."""
+        self._broken = why
+        if self._levels is not None:
+            self._levels.give_up(why)
+        self._end()
+
+    def _end(self) -> None:
+        """Leave both groups; no transfer is under way afterwards."""
+        levels, self._levels = self._levels, None
+        if levels is not None:
+            levels.close()
+        self._local.close()
+        if self._cross_node is not None:
+            self._cross_node.close()
+
+    def _join_again(self, member: Member, store: KeyValueStore) -> None:
+        """Join the groups of the ranks of a decision."""
+        world = member.world
+        topology = world.topology(member.number)
+        place = StoreRendezvous(store, topology.rank, topology.size, f"{world.name}.{world.n_rebuilds}")
+        try:
+            cross = join_nodes(self._local, self._cross_node, place, topology)
+            self._levels = Levels(self._local, cross, topology)
+            self._levels.agree("rebuild", {})
+            member.remove_notes(store)
+        finally:
+            with suppress(PeerLost):
+                place.close()
+        member.processes = self._processes_of(world, member.number)
+        self._broken = ""
+
+    def _processes_of(self, world: World, number: int) -> dict[int, tuple[int, int]]:
+        """Return the processes of this node, by the first numbers of their ranks."""
+        node = next(node for node in world.nodes if number in node)
+        return dict(zip(node, self._local.processes, strict=True))
 
     @contextmanager
-    def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Lap]:
-        """Count a call. If it fails on one level, tell the ranks of the other, which would wait for this one."""
+    def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[tuple[Levels, Lap]]:
+        """Count a call. If it ends midway on one level, tell the ranks of both, which would wait for this one."""
+        levels = self._joined
         n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         with self._meter.lap(name, n_bytes) as lap:
-            waiting = _waiting(self._local)
+            waiting = levels.waiting_s
             try:
-                yield lap
-            except PeerLost as error:
-                for give_up in (self._local.give_up, self._cross.give_up if self._cross else None):
-                    try:
-                        if give_up is not None:
-                            give_up(str(error))
-                    except (PeerLost, ConfigError, ForkedError):
-                        pass  # that level is broken already
+                yield levels, lap
+                if self._member is not None:
+                    self._member.completed += 1
+            except (ConfigError, ForkedError):
+                raise
+            except BaseException as error:
+                levels.give_up(str(error) if isinstance(error, PeerLost) else f"{name}: {error!r}")
                 raise
             finally:
-                lap.waiting_s += _waiting(self._local) - waiting
-
-    def _agree(self, what: str, manifest: Mapping[str, str]) -> None:
-        """Raise ConfigError, on every rank, unless all make the same call; also a barrier."""
-        tag = agreement.tag_of({"": what, **manifest})
-        tags = torch.tensor([tag, -tag], dtype=torch.int64)
-        self._local.all_reduce(tags, ReduceOp.MIN)
-        if self._local.rank == 0 and self._cross is not None:
-            self._cross.all_reduce(tags, ReduceOp.MIN)
-        self._local.broadcast_tensor(tags, 0)
-        if int(tags[0]) == -int(tags[1]):
-            return
-
-        def gather(own: torch.Tensor) -> list[torch.Tensor]:
-            rows = own.new_empty(self.size, own.numel())
-            self._gather(rows, own)
-            return list(rows)
-
-        exchange = agreement.TensorExchange(gather, self.size)
-        raise ConfigError(agreement.difference(exchange, what, manifest))
-
-    def _slices(self, count: int) -> list[int]:
-        """Return the bounds of the ranks' slices of `count` elements: equal, and empty for ranks without a slice."""
-        n_slices = self._nodes.n_slices
-        return [count * min(rank, n_slices) // n_slices for rank in range(self._local.size + 1)]
-
-    def _reduce(self, flat: torch.Tensor, op: ReduceOp, lap: Lap) -> None:
-        """All-reduce a flat tensor in chunks: while one is transferred between nodes, the next is reduced inside."""
-        worker = self._worker
-        if worker is None:
-            raise ConfigError("this strategy is in no group yet; call init first")
-        inside = ReduceOp.SUM if op is ReduceOp.MEAN else op
-        floating = flat.is_floating_point()
-        scale = 1.0 / self.size if op is ReduceOp.MEAN and floating else 1.0
-        on_the_way: tuple[torch.Tensor, torch.Tensor, list[int], Future[None]] | None = None
-        for chunk in torch.split(flat, max(1, _CHUNK_BYTES // flat.element_size())) if flat.numel() else ():
-            bounds = self._slices(chunk.numel())
-            rank = self._local.rank
-            own = torch.empty(bounds[rank + 1] - bounds[rank], dtype=flat.dtype)
-            self._local.reduce_scatter_slices(own, chunk, bounds, inside, scale=scale)
-            sent = worker.submit(self._between, own, inside)
-            if on_the_way is not None:
-                self._finish(*on_the_way, lap)
-            on_the_way = (chunk, own, bounds, sent)
-        if on_the_way is not None:
-            self._finish(*on_the_way, lap)
-        if op is ReduceOp.MEAN and not floating:
-            divide(flat, self.size)
-
-    def _between(self, own: torch.Tensor, op: ReduceOp) -> None:
-        if self._cross is not None and own.numel():
-            self._cross.all_reduce(own, op)
-
-    def _finish(
-        self, chunk: torch.Tensor, own: torch.Tensor, bounds: Sequence[int], sent: Future[None], lap: Lap
-    ) -> None:
-        start = time.perf_counter()
-        sent.result()
-        lap.waiting_s += time.perf_counter() - start
-        self._local.all_gather_slices(chunk, own, bounds)
-
-    def _gather(self, rows: torch.Tensor, own: torch.Tensor) -> None:
-        """Gather the tensor of every rank of the world into its row."""
-        for number, members in enumerate(self._nodes.nodes):
-            block = torch.empty(len(members) * own.numel(), dtype=own.dtype)
-            if number == self._nodes.own:
-                self._local.all_gather(block, own)
-            self._spread(block, number)
-            rows[list(members)] = block.view(len(members), -1)
-
-    def _spread(self, flat: torch.Tensor, number: int) -> None:
-        """Copy a tensor that all ranks of one node have to those of the other nodes, slice by slice."""
-        bounds = self._slices(flat.numel())
-        own = flat[bounds[self._local.rank] : bounds[self._local.rank + 1]]
-        if self._cross is not None and own.numel():
-            self._cross.broadcast_tensor(own, number)
-        if number != self._nodes.own:
-            self._local.all_gather_slices(flat, own, bounds)
+                lap.waiting_s += levels.waiting_s - waiting
 
 
 class AllReduceStrategy(HierarchicalStrategy):
     """`HierarchicalStrategy` under the name that it has in zerfoo."""
-
-
-def _waiting(local: ShmStrategy) -> float:
-    return sum(metric.waiting_s for metric in local.metrics.values())

@@ -22,6 +22,13 @@ class Lap:
     waiting_s: float = 0.0
 
 
+@dataclass
+class Progress:
+    """Calls that a rank has completed since its group was formed."""
+
+    completed: int = 0
+
+
 class Meter:
     """Sums of operations by name."""
 

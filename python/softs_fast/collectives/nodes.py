@@ -9,7 +9,7 @@ import torch
 
 from softs_fast import _kernels
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
-from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
+from softs_fast.collectives.rendezvous import Rendezvous
 from softs_fast.collectives.torch_strategy import TorchStrategy
 from softs_fast.errors import ConfigError, SegmentError
 
@@ -63,13 +63,18 @@ class SubsetRendezvous:
 
 
 def join_nodes(
-    local: ShmStrategy, cross_node: TorchStrategy | None, rank: int, size: int, rendezvous: object
-) -> tuple[TorchStrategy | None, Rendezvous]:
-    """Find out which ranks share a node, and join the group inside it and the one between nodes.
+    local: ShmStrategy, cross_node: TorchStrategy | None, place: Rendezvous, topology: Topology
+) -> TorchStrategy | None:
+    """Join the group inside the node, and the one between nodes.
+
+    Args:
+        local: the strategy inside the node.
+        cross_node: the strategy between nodes, of a rank that has one.
+        place: rendezvous of all ranks; to be closed once all are known to have joined.
+        topology: the ranks on their nodes.
 
     Returns:
-        The strategy between nodes, or None for a rank without a slice; and the rendezvous, to be closed once all ranks
-        are known to have joined.
+        The strategy between nodes; None for a rank without a slice, and if there is one node.
 
     Raises:
         ConfigError: arguments are wrong, or a strategy between nodes is missing.
@@ -77,25 +82,28 @@ def join_nodes(
         SegmentError: no shared memory.
     """
     timeout_s = local.timeout_s
-    place = as_rendezvous(rendezvous, rank, size, name="world", timeout_s=timeout_s)
-    nodes = discover(place, rank, timeout_s)
-    own = next(number for number, node in enumerate(nodes) if rank in node)
-    inside = nodes[own].index(rank)
-    local.init(inside, len(nodes[own]), SubsetRendezvous(place, nodes[own]))
-    # One exchange, in which ranks without a slice take part too.
-    joined = None
-    if inside >= min(len(node) for node in nodes) or len(nodes) == 1:
+    has_strategy = [bool(said) for said in place.exchange(b"" if cross_node is None else b"1", timeout_s)]
+    nodes, n_slices = topology.nodes, topology.n_slices
+    missing = [rank for node in nodes for rank in node[:n_slices] if not has_strategy[rank]]
+    if len(nodes) > 1 and missing:
+        raise ConfigError(
+            f"each of the first {n_slices} ranks of {len(nodes)} nodes has a slice, but rank {_text(missing)} no strategy "
+            "between nodes: give every rank one"
+        )
+    own = nodes[topology.own]
+    inside = own.index(topology.rank)
+    local.init(inside, len(own), SubsetRendezvous(place, own))
+    if cross_node is None or inside >= n_slices or len(nodes) == 1:
+        # One exchange, in which ranks without a slice take part too.
         place.exchange(b"", timeout_s)
-    elif cross_node is None:
-        raise ConfigError(f"rank {rank} has a slice, but no strategy between its node and the others")
-    else:
-        members = [node[inside] for node in nodes]
-        joined = cross_node.init(own, len(nodes), SubsetRendezvous(place, members))
-    return joined, place
+        return None
+    return cross_node.init(
+        topology.own, len(nodes), SubsetRendezvous(place, [node[inside] for node in nodes])
+    )
 
 
-def discover(place: Rendezvous, rank: int, timeout_s: float) -> list[list[int]]:
-    """Return the ranks by node. Two ranks share a node if each can read a random number in the other's memory.
+def discover(place: Rendezvous, rank: int, timeout_s: float) -> Topology:
+    """Return which ranks share a node. Two do if each can read a random number in the other's memory.
 
     Raises:
         PeerLost: a rank did not join in time.
@@ -116,7 +124,8 @@ def discover(place: Rendezvous, rank: int, timeout_s: float) -> list[list[int]]:
             f"others beside them cannot read ({'; '.join(strange[:4])}); start the ranks of a node in one pid "
             "namespace, as one user"
         )
-    return sorted(groups.values())
+    nodes = tuple(tuple(members) for members in sorted(groups.values()))
+    return Topology(rank, nodes, next(number for number, node in enumerate(nodes) if rank in node))
 
 
 def learn_topology(local: ShmStrategy, cross_node: TorchStrategy | None, rank: int, size: int) -> Topology:

@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -38,21 +37,30 @@ class Rendezvous(Protocol):
 
         Raises:
             PeerLost: a rank did not join in time; the text names the missing ranks.
-            ConfigError: the message is too long.
+            ConfigError: the message is too long, or another process has the same rank.
         """
 
     def close(self) -> None:
         """Remove all data of this rank from the transport."""
 
 
-class _KeyValueStore(Protocol):
+class KeyValueStore(Protocol):
     """A key-value store that all ranks can reach."""
 
-    def set(self, key: str, value: bytes) -> None: ...
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value."""
 
-    def get(self, key: str) -> bytes | None: ...
+    def get(self, key: str) -> bytes | None:
+        """Return a value; None if there is none, or if its author is known to have ended."""
 
-    def delete(self, key: str) -> None: ...
+    def delete(self, key: str) -> None:
+        """Remove a value, if it exists."""
+
+    def decide(self, key: str, value: bytes) -> None:
+        """Store a value, unless there is one: the first one counts for all ranks."""
+
+    def decided(self, key: str) -> bytes | None:
+        """Return the value that `decide` has stored, even if its author has ended; or None."""
 
 
 class StoreRendezvous:
@@ -68,7 +76,7 @@ class StoreRendezvous:
         ConfigError: the name has other characters than letters, digits, "_", "." and "-".
     """
 
-    def __init__(self, store: _KeyValueStore, rank: int, size: int, name: str) -> None:
+    def __init__(self, store: KeyValueStore, rank: int, size: int, name: str) -> None:
         if not re.fullmatch(r"[\w.-]+", name):
             raise ConfigError(f'group name is "{name}"; it may have letters, digits, "_", "." and "-"')
         self._store = store
@@ -88,7 +96,12 @@ class StoreRendezvous:
         deadline = time.monotonic() + timeout_s
         if not self._session:
             # Keys of later rounds contain a hash of random numbers of all ranks, so no other rendezvous uses them.
-            hello = self._gather("hello", secrets.token_bytes(16), deadline)
+            own = secrets.token_bytes(16)
+            hello = self._gather("hello", own, deadline)
+            if hello[self._rank] != own:
+                raise ConfigError(
+                    f'another process joins group "{self._name}" as rank {self._rank} too; give each a number of its own'
+                )
             self._session = hashlib.blake2b(b"".join(hello), digest_size=8).hexdigest()
         self._round += 1
         messages = self._gather(f"{self._session}.{self._round}", message, deadline)
@@ -148,12 +161,7 @@ class FolderStore:
 
     def get(self, key: str) -> bytes | None:
         """Return a value; None if there is none, or its author has ended."""
-        try:
-            with (self._folder / key).open("rb") as file:
-                text = file.read(MAX_MESSAGE_BYTES + 64)
-        except FileNotFoundError:
-            return None
-        author, _, value = text.partition(b"\n")
+        author, value = self._read(key)
         try:
             pid, started, namespace = map(int, author.split())
             alive = _kernels.is_alive(pid, started, namespace)
@@ -165,6 +173,29 @@ class FolderStore:
         """Remove a value, if it exists."""
         with suppress(FileNotFoundError):
             (self._folder / key).unlink()
+
+    def decide(self, key: str, value: bytes) -> None:
+        """Store a value, unless there is one: the first one counts for all ranks."""
+        draft = f".{key}.{secrets.token_hex(8)}"
+        self.set(draft, value)
+        with suppress(FileExistsError):
+            (self._folder / key).hardlink_to(self._folder / draft)
+        self.delete(draft)
+
+    def decided(self, key: str) -> bytes | None:
+        """Return the value that `decide` has stored, even if its author has ended; or None."""
+        author, value = self._read(key)
+        return value if author else None
+
+    def _read(self, key: str) -> tuple[bytes, bytes]:
+        """Return author and value, both empty if there is none."""
+        try:
+            with (self._folder / key).open("rb") as file:
+                text = file.read(MAX_MESSAGE_BYTES + 64)
+        except FileNotFoundError:
+            return b"", b""
+        author, _, value = text.partition(b"\n")
+        return author, value
 
 
 class TorchStore:
@@ -191,6 +222,14 @@ class TorchStore:
         """Remove a value, if the store supports it."""
         with suppress(RuntimeError):
             self._store.delete_key(key)
+
+    def decide(self, key: str, value: bytes) -> None:
+        """Store a value, unless there is one: the first one counts for all ranks."""
+        self._store.compare_set(key, "", value.hex())
+
+    def decided(self, key: str) -> bytes | None:
+        """Return the value that `decide` has stored; or None."""
+        return self.get(key)
 
 
 class ProcessGroupRendezvous:
@@ -241,14 +280,12 @@ def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: 
         ConfigError: none of these, or not for this rank and size.
         PeerLost: no server at the address.
     """
-    if isinstance(place, str | Path):
-        text = str(place)
-        if text.startswith("tcp://"):
-            return StoreRendezvous(TorchStore(_tcp_store(text, rank, size, timeout_s)), rank, size, name)
-        return StoreRendezvous(FolderStore(text.removeprefix("file://")), rank, size, name)
-    for kind, make in _torch_kinds(rank, size, name):
-        if isinstance(place, kind):
-            return make(place)
+    store = as_store(place, size=size, serves=rank == 0, timeout_s=timeout_s)
+    if store is not None:
+        return StoreRendezvous(store, rank, size, name)
+    group = _as_group(place, rank, size)
+    if group is not None:
+        return ProcessGroupRendezvous(group)
     if isinstance(place, Rendezvous):
         return place
     raise ConfigError(
@@ -257,27 +294,43 @@ def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: 
     )
 
 
-def _torch_kinds(rank: int, size: int, name: str) -> list[tuple[type, Callable[..., Rendezvous]]]:
+def as_store(place: object, *, size: int, serves: bool, timeout_s: float) -> KeyValueStore | None:
+    """Return the store behind a user's argument for a rendezvous; None if there is none.
+
+    Args:
+        place: as for `as_rendezvous`.
+        size: number of ranks.
+        serves: whether this process opens the TCPStore of an address; others connect to it.
+        timeout_s: how long to wait for a TCP server, seconds.
+
+    Raises:
+        ConfigError: the address is malformed, or the folder is another user's.
+        PeerLost: no server at the address.
+    """
+    if isinstance(place, str | Path):
+        text = str(place)
+        if text.startswith("tcp://"):
+            return TorchStore(_tcp_store(text, size, serves, timeout_s))
+        return FolderStore(text.removeprefix("file://"))
     import torch.distributed as dist
 
-    if not dist.is_available():
-        return []
-
-    def by_group(group: ProcessGroup) -> Rendezvous:
-        if (group.rank(), group.size()) != (rank, size):
-            raise ConfigError(
-                f"rank {rank} of {size} does not fit the process group, in which this is rank {group.rank()} of "
-                f"{group.size()}"
-            )
-        return ProcessGroupRendezvous(group)
-
-    return [
-        (dist.Store, lambda store: StoreRendezvous(TorchStore(store), rank, size, name)),
-        (dist.ProcessGroup, by_group),
-    ]
+    return TorchStore(place) if dist.is_available() and isinstance(place, dist.Store) else None
 
 
-def _tcp_store(address: str, rank: int, size: int, timeout_s: float) -> Store:
+def _as_group(place: object, rank: int, size: int) -> ProcessGroup | None:
+    import torch.distributed as dist
+
+    if not dist.is_available() or not isinstance(place, dist.ProcessGroup):
+        return None
+    if (place.rank(), place.size()) != (rank, size):
+        raise ConfigError(
+            f"rank {rank} of {size} does not fit the process group, in which this is rank {place.rank()} of "
+            f"{place.size()}"
+        )
+    return place
+
+
+def _tcp_store(address: str, size: int, serves: bool, timeout_s: float) -> Store:
     from torch.distributed import TCPStore
 
     host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -285,7 +338,7 @@ def _tcp_store(address: str, rank: int, size: int, timeout_s: float) -> Store:
         raise ConfigError(f'rendezvous is "{address}"; an address has the form tcp://HOST:PORT')
     try:
         return TCPStore(
-            host.strip("[]"), int(port), size, rank == 0, timedelta(seconds=timeout_s), wait_for_workers=False
+            host.strip("[]"), int(port), size, serves, timedelta(seconds=timeout_s), wait_for_workers=False
         )
     except RuntimeError as error:
         raise PeerLost(f"no rendezvous at {address}: {error}") from error

@@ -57,6 +57,18 @@ def op_code(op: ReduceOp | str, dtype: torch.dtype) -> int:
     return code
 
 
+def check_operand(tensor: torch.Tensor, op: ReduceOp | str | None = None) -> None:
+    """Check a tensor for a collective operation, and the reduction, if there is one.
+
+    Raises:
+        ConfigError: the dtype or the operation is unknown, or the tensor is sparse.
+    """
+    dtype_code(tensor.dtype)
+    is_plain(tensor)
+    if op is not None:
+        op_code(op, tensor.dtype)
+
+
 def check_casts(tensor: torch.dtype, staged: torch.dtype, output: torch.dtype, op: ReduceOp | str) -> None:
     """Check that tensors of one dtype can be reduced as those of another, into a third.
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore
 
 from softs_fast.collectives import agreement
-from softs_fast.collectives.connections import Connections, open_sockets
+from softs_fast.collectives.engine import Engine
 from softs_fast.collectives.meter import Meter
 from softs_fast.collectives.rendezvous import as_rendezvous
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
-from softs_fast.collectives.tensors import describe, dtype_code, op_code
-from softs_fast.errors import ConfigError, PeerLost
-
-_PORT_BYTES = 2
+from softs_fast.collectives.tensors import check_operand, describe
+from softs_fast.errors import ConfigError
 
 
 class TorchStrategy(Strategy):
@@ -45,20 +40,18 @@ class TorchStrategy(Strategy):
         host: str | None = None,
         name: str = "torch",
     ) -> None:
-        # A backend made without `init_process_group` has the same methods, but the type checker knows no common base.
-        self._engine: Any = process_group
-        # Of an engine that `init` has made.
-        self._connections: Connections | None = None
+        self._group = process_group
+        self._engine = None if process_group is None else Engine.of(process_group)
         self._timeout_s = timeout_s
         self._host = host
         self._name = name
         self._closed = False
-        self._broken = ""
         self._meter = Meter()
-        self._device = _device_of(process_group)
 
     def init(self, rank: int, size: int, rendezvous: object) -> Self:
         """Connect to the other ranks by gloo; with a process group, only compare rank and size. Return self.
+
+        A strategy that was closed may connect to another group.
 
         Args:
             rank: this process's number.
@@ -66,56 +59,92 @@ class TorchStrategy(Strategy):
             rendezvous: as for `ShmStrategy.init`; distributes rank 0's address. Unused with a process group.
 
         Raises:
-            ConfigError: rank and size are not those of the process group.
+            ConfigError: rank and size are not those of the process group, or the strategy is in a group already.
             PeerLost: a rank did not join in time.
         """
-        if self._engine is not None:
-            if (self._engine.rank(), self._engine.size()) != (rank, size):
+        if self._group is not None:
+            if (self.rank, self.size) != (rank, size):
                 raise ConfigError(
                     f"rank {rank} of {size} does not fit the group, in which this is rank {self.rank} of {self.size}"
                 )
             return self
+        if self._engine is not None:
+            raise ConfigError("this strategy is in a group already; close it first, or make another one")
         place = as_rendezvous(rendezvous, rank, size, name=self._name, timeout_s=self._timeout_s)
-        timeout = timedelta(seconds=self._timeout_s)
-        try:
-            store: TCPStore
-            if rank == 0:
-                own_host = self._host or _own_host()
-                store = TCPStore(own_host, 0, size, True, timeout, wait_for_workers=False)
-                place.exchange(
-                    store.port.to_bytes(_PORT_BYTES, "little") + own_host.encode(), self._timeout_s
-                )
-            else:
-                said = place.exchange(b"", self._timeout_s)[0]
-                port = int.from_bytes(said[:_PORT_BYTES], "little")
-                host = said[_PORT_BYTES:].decode(errors="replace")
-                store = TCPStore(host, port, size, False, timeout, wait_for_workers=False)
-            sockets = open_sockets()
-            self._engine = dist.ProcessGroupGloo(PrefixStore(self._name, store), rank, size, timeout)
-            self._engine.barrier().wait()
-            self._connections = Connections.since(sockets, self._gather)
-        except RuntimeError as error:
-            self._engine = None
-            raise PeerLost(
-                f'no gloo connections among the {size} ranks of "{self._name}": {error}'
-            ) from error
+        self._engine = Engine.connect(
+            rank, size, place, name=self._name, host=self._host, timeout_s=self._timeout_s
+        )
+        self._closed = False
         place.close()
         return self
+
+    @classmethod
+    def meet(
+        cls,
+        rank: int,
+        size: int,
+        store: dist.Store,
+        *,
+        name: str,
+        timeout_s: float = 30.0,
+        connect_s: float | None = None,
+    ) -> Self:
+        """Return a strategy over gloo, of ranks that find each other in a store for this group alone.
+
+        No port is opened but those of the connections: `init` has rank 0 serve a store, and shares the one it is given.
+
+        Args:
+            rank: this process's number.
+            size: number of ranks.
+            store: no key of it was used by another group.
+            name: of the group, for texts.
+            timeout_s: seconds to wait for the slowest rank in each call.
+            connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
+
+        Raises:
+            PeerLost: a rank did not join in time, or the store has ended.
+        """
+        strategy = cls(timeout_s=timeout_s, name=name)
+        strategy._engine = Engine.meet(rank, size, store, name=name, timeout_s=timeout_s, connect_s=connect_s)
+        return strategy
 
     @property
     def rank(self) -> int:
         """This process's number in the group."""
-        return int(self._group.rank())
+        return self.engine.rank
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return int(self._group.size())
+        return self.engine.size
 
     @property
     def metrics(self) -> dict[str, OpMetrics]:
         """Metrics so far, by the name of the operation; the engine does not report its waits."""
         return self._meter.metrics
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it is in a group, which may have failed."""
+        return self._engine is not None
+
+    @property
+    def connects(self) -> bool:
+        """Whether `init` makes gloo connections; False if a process group was given."""
+        return self._group is None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the group, for callers that have compared the calls of the ranks themselves.
+
+        Raises:
+            ConfigError: the strategy is in no group.
+        """
+        if self._closed:
+            raise ConfigError("the group is closed")
+        if self._engine is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        return self._engine
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
         """Reduce a tensor over all ranks, in place.
@@ -128,10 +157,10 @@ class TorchStrategy(Strategy):
             ConfigError: dtype or operation is unknown, or ranks differ (nothing was moved).
             PeerLost: the engine failed: a rank died, or was too late.
         """
-        dtype_code(tensor.dtype), op_code(op, tensor.dtype)
-        with self._call("all_reduce", tensor):
-            self._agree(f"all_reduce {op} of {describe(tensor)}", {})
-            self._reduce(tensor, ReduceOp(op))
+        check_operand(tensor, op)
+        with self._call("all_reduce", tensor) as engine:
+            self._agree(engine, f"all_reduce {op} of {describe(tensor)}", {})
+            engine.all_reduce(tensor, ReduceOp(op))
 
     def all_reduce_gradients(
         self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
@@ -144,19 +173,21 @@ class TorchStrategy(Strategy):
         """
         ordered = dict(sorted(gradients.items()))
         for tensor in ordered.values():
-            dtype_code(tensor.dtype), op_code(op, tensor.dtype)
-        with self._call("all_reduce", *ordered.values()):
+            check_operand(tensor, op)
+        with self._call("all_reduce", *ordered.values()) as engine:
             manifest = {name: describe(tensor) for name, tensor in ordered.items()}
-            self._agree(f"all_reduce_gradients {op}", manifest)
+            self._agree(engine, f"all_reduce_gradients {op}", manifest)
             for tensor in ordered.values():
-                self._reduce(tensor, ReduceOp(op))
+                engine.all_reduce(tensor, ReduceOp(op))
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
     ) -> None:
         """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n].
 
-        By an all-reduce of a copy, because not every engine has a reduce-scatter.
+        Each rank receives only its own elements, of all ranks, and adds them in the order of the ranks, 16-bit floats
+        in float32. `all_reduce` adds in the engine's order, so with more than two ranks floats may differ in the last
+        bits.
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
@@ -167,13 +198,14 @@ class TorchStrategy(Strategy):
                 f"reduce_scatter of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
                 "need the same dtype, and one part of equal size per rank"
             )
-        dtype_code(tensor.dtype), op_code(op, tensor.dtype)
-        with self._call("reduce_scatter", tensor):
-            self._agree(f"reduce_scatter {op} of {describe(tensor)}", {})
-            whole = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)
-            self._reduce(whole, ReduceOp(op))
-            begin = self.rank * output.numel()
-            output.detach().copy_(whole[begin : begin + output.numel()].view(output.shape))
+        check_operand(tensor, op)
+        check_operand(output)
+        with self._call("reduce_scatter", tensor) as engine:
+            self._agree(engine, f"reduce_scatter {op} of {describe(tensor)}", {})
+            own = torch.empty(output.numel(), dtype=tensor.dtype, device=tensor.device)
+            bounds = [rank * own.numel() for rank in range(self.size + 1)]
+            engine.reduce_scatter(own, tensor.detach().contiguous().view(-1), bounds, ReduceOp(op))
+            output.detach().copy_(own.view(output.shape))
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Put the `tensor` [n] of every rank, one after another, into `output` [size * n].
@@ -187,12 +219,12 @@ class TorchStrategy(Strategy):
                 f"all_gather of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
                 "need the same dtype, and room for every rank's"
             )
-        dtype_code(tensor.dtype)
-        with self._call("all_gather", output):
-            self._agree(f"all_gather of {describe(tensor)}", {})
-            output.detach().copy_(
-                torch.cat(self._gather(_as_bytes(tensor))).view(output.dtype).view(output.shape)
-            )
+        check_operand(tensor)
+        check_operand(output)
+        with self._call("all_gather", output) as engine:
+            self._agree(engine, f"all_gather of {describe(tensor)}", {})
+            every = engine.gather(tensor.detach().contiguous().view(-1).view(torch.uint8))
+            output.detach().copy_(torch.cat(every).view(output.dtype).view(output.shape))
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
         """Copy `tensor` of rank `root` to every rank.
@@ -203,15 +235,10 @@ class TorchStrategy(Strategy):
         """
         if not 0 <= root < self.size:
             raise ConfigError(f"root is {root} in a group of {self.size}")
-        dtype_code(tensor.dtype)
-        with self._call("broadcast", tensor):
-            self._agree(f"broadcast of {describe(tensor)} from rank {root}", {})
-            options = dist.BroadcastOptions()
-            options.rootRank = root
-            lent = _as_bytes(tensor)
-            self._group.broadcast([lent], options).wait()
-            if self.rank != root:
-                tensor.detach().copy_(lent.view(tensor.dtype).view(tensor.shape))
+        check_operand(tensor)
+        with self._call("broadcast", tensor) as engine:
+            self._agree(engine, f"broadcast of {describe(tensor)} from rank {root}", {})
+            engine.broadcast(tensor, root)
 
     def barrier(self) -> None:
         """Return once every rank has called it.
@@ -220,130 +247,41 @@ class TorchStrategy(Strategy):
             ConfigError: ranks do different things, or the strategy is closed.
             PeerLost: the engine failed: a rank died, or was too late.
         """
-        with self._call("barrier"):
-            self._agree("barrier", {})
+        with self._call("barrier") as engine:
+            self._agree(engine, "barrier", {})
 
     def give_up(self, why: str) -> None:
         """Leave a group that has failed: all calls of this rank raise PeerLost, pending ones at once.
 
         So do calls of other ranks that wait for this one, or for one of which the call has ended by that. One that waits
         only for a rank that has not come ends when that rank comes, or after its time-out. May be called from any
-        thread. The engine is dropped, and writes to no tensor afterwards; make a new strategy for a new group.
+        thread. The engine is dropped, and writes to no tensor afterwards. For a new group, close the strategy and call
+        `init`, or make a new one.
 
         A process group that was given is aborted. With gloo that frees no rank: calls end after their time-out.
         """
-        self._broken = why
-        if self._connections is not None:
-            self._drop_engine()
-        elif hasattr(self._engine, "abort"):
-            self._engine.abort()
+        if self._engine is not None:
+            self._engine.give_up(why)
 
     def close(self) -> None:
         """Leave the group; a second call does nothing. A process group that was given stays open."""
         self._closed = True
-        self._engine = None
-        if self._connections is not None:
-            self._connections.close()
-
-    def _drop_engine(self) -> None:
-        """End the calls that use the connections. The engine ends with the last of them."""
-        if self._connections is not None:
-            self._connections.shut_down()
+        if self._engine is not None:
+            self._engine.close()
             self._engine = None
-            self._connections.close()
-
-    @property
-    def _group(self) -> Any:
-        if self._closed:
-            raise ConfigError("the group is closed")
-        if self._broken:
-            raise PeerLost(self._broken)
-        if self._engine is None:
-            raise ConfigError("this strategy is in no group yet; call init first")
-        return self._engine
 
     @contextmanager
-    def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[None]:
+    def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Engine]:
         """Count a call, and raise the engine's errors as PeerLost."""
-        group = self._group
+        engine = self.engine
         n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        with self._meter.lap(name, n_bytes):
-            try:
-                yield
-            except (ConfigError, PeerLost):
-                raise
-            except RuntimeError as error:
-                # Engines do not name the rank, but mostly its address. The cause that this rank gave comes first.
-                failure = f"{name} among {group.size()} ranks of the process group failed: {error}"
-                self._broken = self._broken or failure
-                # gloo tells only the neighbours of a lost rank.
-                self._drop_engine()
-                raise PeerLost(self._broken) from error
+        with self._meter.lap(name, n_bytes), engine.call(name):
+            yield engine
 
-    def _agree(self, what: str, manifest: Mapping[str, str]) -> None:
+    def _agree(self, engine: Engine, what: str, manifest: Mapping[str, str]) -> None:
         """Raise ConfigError unless every rank makes the same call."""
         tag = agreement.tag_of({"": what, **manifest})
-        own = torch.tensor([tag], dtype=torch.int64, device=self._device)
-        tags = [int(tag) for tag in self._gather(own)]
+        tags = [int(other) for other in engine.gather(torch.tensor([tag], dtype=torch.int64))]
         if any(other != tag for other in tags):
-
-            def gather(own: torch.Tensor) -> list[torch.Tensor]:
-                return self._gather(own.to(self._device))
-
-            exchange = agreement.TensorExchange(gather, self.size)
+            exchange = agreement.TensorExchange(engine.gather, engine.size)
             raise ConfigError(agreement.difference(exchange, what, manifest))
-
-    def _gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        every = [torch.empty_like(tensor) for _ in range(self.size)]
-        self._group.allgather([every], [tensor]).wait()
-        return every
-
-    def _reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
-        lent, engine_op = _reducible(tensor, op)
-        options = dist.AllreduceOptions()
-        options.reduceOp = engine_op
-        self._group.allreduce([lent], options).wait()
-        if op is ReduceOp.MEAN:
-            divide(lent, self.size)
-        if lent.data_ptr() != tensor.data_ptr():
-            tensor.detach().copy_(lent)
-
-
-def divide(tensor: torch.Tensor, divisor: int) -> None:
-    """Divide in place; integers are truncated toward zero."""
-    with torch.no_grad():
-        if tensor.is_floating_point():
-            tensor.mul_(1.0 / divisor)
-        else:
-            tensor.copy_(torch.div(tensor, divisor, rounding_mode="trunc"))
-
-
-def _reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Any]:
-    """Return a contiguous tensor of a dtype that engines reduce, and their name of the operation."""
-    lent = tensor.detach().contiguous()
-    if tensor.dtype is torch.bool:
-        # Logical or and and, on bytes that are 0 or 1.
-        return lent.to(torch.uint8), dist.ReduceOp.MIN if op is ReduceOp.MIN else dist.ReduceOp.MAX
-    if tensor.dtype is torch.int16:
-        lent = lent.to(torch.int32)
-    names = {ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
-    return lent, names.get(op, dist.ReduceOp.SUM)
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as bytes, which every engine supports; a view if possible."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
-def _device_of(group: dist.ProcessGroup | None) -> str:
-    """Return the device of a group's tensors."""
-    return "cuda" if group is not None and dist.get_backend(group) == "nccl" else "cpu"
-
-
-def _own_host() -> str:
-    name = socket.gethostname()
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError:
-        return "127.0.0.1"
-    return name

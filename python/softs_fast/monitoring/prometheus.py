@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
-import threading
-from collections.abc import Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator
 
-from ..errors import ConfigError, EndpointInUse, PeerLost, SoftsError
+from ..errors import SoftsError
+from .families import Family, Labels, one, text_of
 from .snapshot import ClientView, Observer, Snapshot
+from .text_server import TextServer, parse_address
 
 __all__ = ["MetricsServer", "parse_address", "render_metrics"]
 
-#: A connection without data for so long is closed, seconds.
+#: A broker that does not answer for so long is not up, seconds.
 _TIMEOUT_S = 2.0
-
-_Labels = dict[str, str]
-#: Name without the prefix, type, help, values.
-_Family = tuple[str, str, str, Iterable[tuple[_Labels, float]]]
 
 
 def render_metrics(snapshot: Snapshot | None) -> str:
@@ -27,11 +21,12 @@ def render_metrics(snapshot: Snapshot | None) -> str:
     Every name begins with ``softs_fast_``. Peers are labelled by the number that the broker gave them.
     """
     families = _families(snapshot) if snapshot is not None else ()
-    up: _Family = ("up", "gauge", "Whether the broker answers.", [({}, int(snapshot is not None))])
-    return "".join(line + "\n" for family in (up, *families) for line in _lines(family))
+    return text_of(
+        [("up", "gauge", "Whether the broker answers.", one(int(snapshot is not None))), *families]
+    )
 
 
-class MetricsServer:
+class MetricsServer(TextServer):
     """Serves the metrics of one broker over HTTP, in a thread, from `start` to `stop`.
 
     Each request connects to the broker like a client and reads the counters in the segments of the clients on this
@@ -56,126 +51,24 @@ class MetricsServer:
 
     def __init__(self, endpoint: str, address: str, *, allow_remote: bool = False) -> None:
         self.endpoint = endpoint
-        self._address = parse_address(address, allow_remote)
+        super().__init__(self._read, address, allow_remote=allow_remote)
         Observer(endpoint).close()
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Listen and begin to serve; returns at once.
-
-        Raises:
-            EndpointInUse: something else listens there.
-            PeerLost: the operating system refused the address.
-        """
-        if self._server is not None:
-            return
-        family, host, port = self._address
+    def _read(self) -> str:
         try:
-            self._server = _Server(family, host, port, self.endpoint)
-        except OSError as error:
-            text = f"cannot serve metrics at {host}:{port}: {error.strerror or error}"
-            raise (EndpointInUse if error.errno == 98 else PeerLost)(text) from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="softs-metrics", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop listening after the current request. Idempotent."""
-        if self._server is not None and self._thread is not None:
-            self._server.shutdown()
-            self._thread.join()
-            self._server.server_close()
-        self._server = self._thread = None
-
-    @property
-    def url(self) -> str:
-        """URL of the metrics, with the port that was chosen."""
-        host, port = self._address[1:]
-        if self._server is not None:
-            port = self._server.server_port
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
-
-    def __enter__(self) -> MetricsServer:
-        self.start()
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.stop()
-
-
-class _Server(HTTPServer):
-    """An HTTP server for one request at a time: Prometheus asks every few seconds."""
-
-    def __init__(self, family: socket.AddressFamily, host: str, port: int, endpoint: str) -> None:
-        self.address_family = family
-        self.endpoint = endpoint
-        super().__init__((host, port), _Handler)
-
-    def server_bind(self) -> None:
-        # HTTPServer's own would look up the name of the host, which can take seconds.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore a client that closed its connection."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = _TIMEOUT_S
-    server: _Server
-
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] not in ("/", "/metrics"):
-            self.send_error(404)
-            return
-        try:
-            with Observer(self.server.endpoint) as observer:
-                snapshot = observer.snapshot(_TIMEOUT_S)
+            with Observer(self.endpoint) as observer:
+                return render_metrics(observer.snapshot(_TIMEOUT_S))
         except SoftsError:
-            snapshot = None
-        body = render_metrics(snapshot).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: a line per request has no use."""
+            return render_metrics(None)
 
 
-def parse_address(address: str, allow_remote: bool) -> tuple[socket.AddressFamily, str, int]:
-    """Split ``host:port`` and look the host up: family, numeric host, port.
-
-    Raises:
-        ConfigError: it is malformed, or reachable from other machines without `allow_remote`.
-    """
-    host, colon, digits = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (digits.isascii() and digits.isdigit() and int(digits) < 1 << 16):
-        raise ConfigError(f"address for metrics: have {address!r}, need host:port")
-    try:
-        found = socket.getaddrinfo(host, int(digits), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise ConfigError(f"address for metrics {address!r}: {error.strerror}") from None
-    family, numeric = found[0][0], str(found[0][4][0])
-    if not allow_remote and not ipaddress.ip_address(numeric.partition("%")[0]).is_loopback:
-        raise ConfigError(
-            f"metrics at {address} would be reachable from other machines, without authentication; "
-            "use 127.0.0.1, or allow_remote=True"
-        )
-    return family, numeric, int(digits)
-
-
-def _families(snapshot: Snapshot) -> Iterator[_Family]:
+def _families(snapshot: Snapshot) -> Iterator[Family]:
     stats = snapshot.stats
-    yield "pending_orders", "gauge", "Orders at the broker, queued or leased.", _one(stats.pending_orders)
-    yield "free_suppliers", "gauge", "Suppliers that wait for orders.", _one(stats.available_suppliers)
-    yield "clients", "gauge", "Clients that are connected.", _one(stats.connected_clients)
-    yield "suppliers", "gauge", "Suppliers that are connected.", _one(stats.connected_suppliers)
-    yield "wire_orders_total", "counter", "Orders completed through the broker.", _one(stats.total_completed)
+    yield "pending_orders", "gauge", "Orders at the broker, queued or leased.", one(stats.pending_orders)
+    yield "free_suppliers", "gauge", "Suppliers that wait for orders.", one(stats.available_suppliers)
+    yield "clients", "gauge", "Clients that are connected.", one(stats.connected_clients)
+    yield "suppliers", "gauge", "Suppliers that are connected.", one(stats.connected_suppliers)
+    yield "wire_orders_total", "counter", "Orders completed through the broker.", one(stats.total_completed)
     yield from _client_families(snapshot.clients or ())
     yield from _lane_families(snapshot.clients or ())
     products = [({"product": product.product_id}, product) for product in snapshot.products or ()]
@@ -212,7 +105,7 @@ def _families(snapshot: Snapshot) -> Iterator[_Family]:
     )
 
 
-def _client_families(clients: tuple[ClientView, ...]) -> Iterator[_Family]:
+def _client_families(clients: tuple[ClientView, ...]) -> Iterator[Family]:
     orders = [(_client_labels(c), c.orders) for c in clients]
     yield "client_wire_orders", "gauge", "Orders of a client at the broker.", orders
     counted = [(_client_labels(c), c.segment.counters) for c in clients if c.segment is not None]
@@ -234,7 +127,7 @@ _CLIENT_COUNTERS = (
 )
 
 
-def _lane_families(clients: tuple[ClientView, ...]) -> Iterator[_Family]:
+def _lane_families(clients: tuple[ClientView, ...]) -> Iterator[Family]:
     segments = [(_client_labels(c), c.segment) for c in clients if c.segment is not None]
     lanes = [
         (labels | {"lane": str(lane.index), "generation": str(lane.generation)}, lane)
@@ -268,22 +161,5 @@ _SUPPLIER_COUNTERS = (
 )
 
 
-def _client_labels(client: ClientView) -> _Labels:
+def _client_labels(client: ClientView) -> Labels:
     return {"client": str(client.peer_id), "address": client.address or ""}
-
-
-def _one(value: float) -> list[tuple[_Labels, float]]:
-    return [({}, value)]
-
-
-def _lines(family: _Family) -> Iterator[str]:
-    name, kind, text, values = family
-    yield f"# HELP softs_fast_{name} {text}"
-    yield f"# TYPE softs_fast_{name} {kind}"
-    for labels, value in values:
-        inner = ",".join(f'{key}="{_escaped(content)}"' for key, content in labels.items())
-        yield f"softs_fast_{name}{f'{{{inner}}}' if inner else ''} {value!r}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

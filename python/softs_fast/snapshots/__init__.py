@@ -5,6 +5,7 @@
 """
 
 from .average import Fetched, average, fetch
+from .finite import are_finite
 from .layout import SnapshotLayout, TensorEntry
 from .members import MAX_MEMBERS, Member, Members
 from .publisher import Publisher
@@ -23,6 +24,7 @@ __all__ = [
     "SnapshotLayout",
     "TensorEntry",
     "Window",
+    "are_finite",
     "average",
     "fetch",
 ]

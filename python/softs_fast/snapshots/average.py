@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import _kernels
 from ..errors import ConfigError, NotFinite
-from .layout import SnapshotLayout
+from .layout import SnapshotLayout, TensorEntry
 from .window import Header, RemoteWindow, header_of, is_plain
 
 __all__ = ["Fetched", "average", "fetch"]
@@ -41,21 +41,31 @@ class Fetched:
         Raises:
             ConfigError: the tensors do not fit the layout; none has changed.
         """
-        targets = self.layout.bind(into)
+        self._copy(self.layout.bind(into), self.layout.tensors)
+
+    def apply_part(self, into: Mapping[str, Tensor]) -> None:
+        """Copy some of the tensors, in place.
+
+        Args:
+            into: as for `apply`, but only some of them.
+
+        Raises:
+            ConfigError: a tensor is not of the layout; none has changed.
+        """
+        self._copy(list(into.values()), self.layout.entries_of(into))
+
+    def _copy(self, targets: Sequence[Tensor], entries: Sequence[TensorEntry]) -> None:
         plain = [is_plain(target) for target in targets]
         rows = [
             (target.data_ptr(), entry.offset, entry.n_bytes)
-            for target, entry, is_in_place in zip(targets, self.layout.tensors, plain, strict=True)
+            for target, entry, is_in_place in zip(targets, entries, plain, strict=True)
             if is_in_place
         ]
         _kernels.snapshot_scatter(self.memory.data_ptr(), rows)
         with torch.no_grad():
-            if not all(plain):
-                for target, source, is_done in zip(
-                    targets, self.layout.views(self.memory), plain, strict=True
-                ):
-                    if not is_done:
-                        target.copy_(source)
+            for target, entry, is_done in zip(targets, entries, plain, strict=True):
+                if not is_done:
+                    target.copy_(entry.view(self.memory))
             # As an operation of torch would do, so that autograd refuses to use what it saved before.
             torch.autograd.graph.increment_version([target for target in targets if target.requires_grad])
 

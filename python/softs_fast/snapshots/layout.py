@@ -64,6 +64,10 @@ class TensorEntry:
         """The dtype in torch."""
         return _DTYPES[self.dtype]
 
+    def view(self, snapshot: Tensor) -> Tensor:
+        """Return the tensor, as a view of a whole snapshot."""
+        return snapshot[self.offset : self.offset + self.n_bytes].view(self.torch_dtype).view(self.shape)
+
     def __str__(self) -> str:
         """Return dtype and shape: "float32 [2, 3]"."""
         return f"{self.dtype} {list(self.shape)}"
@@ -194,6 +198,22 @@ class SnapshotLayout:
             f"the tensors do not fit the snapshot: {self.difference(other, 'in the snapshot', 'given')}"
         )
 
+    def entries_of(self, tensors: Mapping[str, Tensor]) -> list[TensorEntry]:
+        """Return the entry of each of some tensors.
+
+        Raises:
+            ConfigError: a tensor has another name, shape or dtype than those of the layout.
+        """
+        found = []
+        for name, tensor in tensors.items():
+            entry = self.by_name.get(name)
+            if entry is None or tensor.dtype is not entry.torch_dtype or tensor.shape != entry.shape:
+                raise ConfigError(
+                    f'tensor "{name}" is {tensor.dtype} {list(tensor.shape)}; the snapshot has {entry or "none"}'
+                )
+            found.append(entry)
+        return found
+
     def scratch(self) -> Tensor:
         """Return memory for `average`, uint8 [n_bytes]."""
         return torch.empty(self.n_bytes, dtype=torch.uint8)
@@ -204,10 +224,7 @@ class SnapshotLayout:
         Args:
             snapshot: uint8 [n_bytes].
         """
-        return [
-            snapshot[entry.offset : entry.offset + entry.n_bytes].view(entry.torch_dtype).view(entry.shape)
-            for entry in self.tensors
-        ]
+        return [entry.view(snapshot) for entry in self.tensors]
 
     @cached_property
     def by_name(self) -> Mapping[str, TensorEntry]:

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ __all__ = ["MAX_MEMBERS", "Member", "Members"]
 
 #: Notes that are looked at; a place has one for each window that was ever published there, less those removed.
 MAX_MEMBERS = 10_000
+
+# File systems note times in ticks of 10 ms at most.
+_TICK_NS = 100_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -170,6 +174,8 @@ class _FolderNotes:
         self._folder = folder
         self._prefix = prefix
         self._store = FolderStore(folder)
+        # When the folder had changed last, once no other change can have the same time.
+        self._listed_ns: int | None = None
 
     def add(self, note: bytes) -> str:
         key = f"{self._prefix}.{secrets.token_hex(8)}"
@@ -177,12 +183,20 @@ class _FolderNotes:
         return key
 
     def others(self, known: set[str | None]) -> Iterator[tuple[str, bytes]]:
+        try:
+            changed_ns = self._folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed_ns == self._listed_ns:
+            return
+        is_past = time.time_ns() - changed_ns > _TICK_NS
         for path in sorted(self._folder.glob(f"{self._prefix}.*"))[:MAX_MEMBERS]:
             note = self._store.get(path.name)
             if note is None:
                 self._store.delete(path.name)
             elif path.name not in known:
                 yield path.name, note
+        self._listed_ns = changed_ns if is_past else None
 
     def remove(self, key: str) -> None:
         self._store.delete(key)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigError
+from .finite import are_finite
 from .pace import Pace
 from .staging import Staging, by_device
 from .window import RemoteWindow, Window, as_json
@@ -36,6 +39,8 @@ class Publisher:
         buffers: by name; also all else that may change before the next step of the optimizer.
         optimizer: that changes the parameters. Call `wait` before anything else changes them.
         every: steps from one version to the next; 0 publishes the first one, and then only what others ask for.
+        inspect: whether the thread looks at each copy if its floats are finite, buffers in host memory apart. A version
+            that is not is published with the metric NaN.
 
     Raises:
         ConfigError: the tensors do not fit the window's layout, or `every` is negative.
@@ -63,6 +68,7 @@ class Publisher:
         optimizer: Optimizer,
         *,
         every: int = 0,
+        inspect: bool = False,
     ) -> None:
         window.layout.bind({**parameters, **buffers})
         first = {entry.names[0] for entry in window.layout.tensors}
@@ -79,6 +85,8 @@ class Publisher:
             if device is not None
         ]
         self._pace = Pace(every)
+        self._inspect = inspect
+        self._inspection = _Inspection()
         self._copier = _Copier()
         self._guard = _Guard(self._copier, self._staged, has_host=bool(self._parameters))
         hook = optimizer.register_step_pre_hook(self._guard)
@@ -111,33 +119,40 @@ class Publisher:
             RuntimeError: CUDA failed; also of the copy before.
             ForkedError: called in a fork of the process that made the window.
         """
-        if not self._finalizer.alive:
-            raise ConfigError("the publisher is closed")
-        now_s = time.monotonic()
-        ended_s = self._copier.take_end()
-        if ended_s is not None:
-            self._pace.end(ended_s)
-            self._copier.wait()  # raises what it raised
-        if not self._pace.is_possible(now_s):
+        now_s = self._ready()
+        if now_s is None or not (self._pace.is_due(step) or self._window.is_asked(others)):
             return False
-        if not self._pace.is_due(step) and not self._window.is_asked(others):
-            return False
-        said = None if config is None else json.loads(as_json(config))
-        window, parameters, staged = self._window, self._parameters, self._staged
-
-        def copy() -> None:
-            window.write(parameters)
-            for staging in staged:
-                window.write(staging.finish())
-            window.commit(step=step, metric=metric, trained=trained, config=said)
-
-        window.begin()
-        window.write(self._buffers)
-        for staging in staged:
-            staging.submit()
-        self._pace.begin(step, now_s)
-        self._copier.start(copy)
+        self._begin(now_s, step, metric, trained, config)
         return True
+
+    def begin(
+        self, *, step: int, metric: float | None, trained: int, config: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Begin to publish, whether it is time to or not; not while a version is copied, nor too soon after one.
+
+        Args:
+            step: as for `offer`, like the others.
+            metric: of this process.
+            trained: steps since the start, or the last replacement.
+            config: a small dict.
+
+        Returns:
+            Whether a version was begun.
+
+        Raises:
+            ConfigError: as for `offer`.
+            RuntimeError: as for `offer`.
+            ForkedError: called in a fork of the process that made the window.
+        """
+        now_s = self._ready()
+        if now_s is None:
+            return False
+        self._begin(now_s, step, metric, trained, config)
+        return True
+
+    def is_busy(self) -> bool:
+        """Return whether a version is copied now."""
+        return self._copier.is_busy()
 
     def wait(self) -> None:
         """Wait until the version that was begun is published.
@@ -147,6 +162,10 @@ class Publisher:
             RuntimeError: CUDA failed.
         """
         self._copier.wait()
+
+    def inspected(self) -> tuple[int, bool]:
+        """Return the newest version that was inspected, 0 if none was, and whether its floats are finite."""
+        return self._inspection.version, self._inspection.is_finite
 
     def close(self) -> None:
         """Wait for the copy that runs, remove the hook, and end the thread; a second call does nothing."""
@@ -161,6 +180,52 @@ class Publisher:
     ) -> None:
         """Close it."""
         self.close()
+
+    def _ready(self) -> float | None:
+        """Return the time; None if no copy may begin now."""
+        if not self._finalizer.alive:
+            raise ConfigError("the publisher is closed")
+        now_s = time.monotonic()
+        ended_s = self._copier.take_end()
+        if ended_s is not None:
+            self._pace.end(ended_s)
+            self._copier.wait()  # raises what it raised
+        return now_s if self._pace.is_possible(now_s) else None
+
+    def _begin(
+        self, now_s: float, step: int, metric: float | None, trained: int, config: Mapping[str, Any] | None
+    ) -> None:
+        said = None if config is None else json.loads(as_json(config))
+        window, parameters, staged = self._window, self._parameters, self._staged
+        inspect, inspection = self._inspect, self._inspection
+
+        def copy() -> None:
+            window.write(parameters)
+            copied: list[Mapping[str, Tensor]] = [parameters]
+            for staging in staged:
+                copied.append(staging.finish())
+                window.write(copied[-1])
+            is_finite = not inspect or all(are_finite(part.values()) for part in copied)
+            version = window.commit(
+                step=step, metric=metric if is_finite else math.nan, trained=trained, config=said
+            )
+            if inspect:
+                inspection.version, inspection.is_finite = version, is_finite
+
+        window.begin()
+        window.write(self._buffers)
+        for staging in staged:
+            staging.submit()
+        self._pace.begin(step, now_s)
+        self._copier.start(copy)
+
+
+@dataclass
+class _Inspection:
+    """What the thread has seen of the newest version that it has inspected."""
+
+    version: int = 0
+    is_finite: bool = True
 
 
 def _end(hook: RemovableHandle, copier: _Copier) -> None:

@@ -137,16 +137,28 @@ class Window:
             ConfigError: a tensor is not of the layout, no version was begun, or the window is closed.
             ForkedError: called in a fork of the process that made the window.
         """
-        entries = []
-        for name, tensor in tensors.items():
-            entry = self.layout.by_name.get(name)
-            if entry is None or tensor.dtype is not entry.torch_dtype or tensor.shape != entry.shape:
-                raise ConfigError(
-                    f'tensor "{name}" is {tensor.dtype} {list(tensor.shape)}; the window has {entry or "none"}'
-                )
-            entries.append(entry)
+        entries = self.layout.entries_of(tensors)
         with _rows(entries, list(tensors.values())) as rows, self._publishing:
             self._native.write(rows)
+
+    def write_bytes(self, part: Tensor, at: int) -> None:
+        """Copy bytes of a snapshot of the same layout into the version that was begun.
+
+        Args:
+            part: uint8 [n], contiguous and in host memory.
+            at: offset of its first byte in a snapshot.
+
+        Raises:
+            ConfigError: it is no such tensor, the bytes are outside of a snapshot, no version was begun, or the window is
+                closed.
+            ForkedError: called in a fork of the process that made the window.
+        """
+        if part.dtype is not torch.uint8 or not is_plain(part):
+            raise ConfigError(
+                f"part of a snapshot is {part.dtype} {list(part.shape)}; need contiguous uint8 in host memory"
+            )
+        with self._publishing:
+            self._native.write([(part.data_ptr(), at, part.numel())])
 
     def commit(
         self, *, step: int, metric: float | None, trained: int, config: Mapping[str, Any] | None = None

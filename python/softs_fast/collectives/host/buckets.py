@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from softs_fast.collectives import agreement
+from softs_fast.collectives.meter import Progress
 from softs_fast.collectives.probe import best_time, slowest
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import dtype_code, name_of, op_code
@@ -37,9 +38,16 @@ class Bucket:
     """
 
     def __init__(
-        self, group: _kernels.Group, region: _kernels.Region, plan: _Plan, private: bool, tag: int
+        self,
+        group: _kernels.Group,
+        region: _kernels.Region,
+        plan: _Plan,
+        private: bool,
+        tag: int,
+        progress: Progress,
     ) -> None:
         self._group = group
+        self._progress = progress
         self._region = region
         self._plan = plan
         self._tag = tag
@@ -50,7 +58,13 @@ class Bucket:
 
     @classmethod
     def create(
-        cls, group: _kernels.Group, specs: Mapping[str, Spec], *, private: bool, number: int
+        cls,
+        group: _kernels.Group,
+        specs: Mapping[str, Spec],
+        *,
+        private: bool,
+        number: int,
+        progress: Progress,
     ) -> Bucket:
         """Make a bucket, with all ranks of the group.
 
@@ -65,7 +79,7 @@ class Bucket:
         if region is None:
             what = f"bucket {number}, {'private' if private else 'with one result'}"
             raise ConfigError(agreement.difference(group, what, plan.manifest))
-        bucket = cls(group, region, plan, private, tag)
+        bucket = cls(group, region, plan, private, tag, progress)
         bucket._choose_stores()
         return bucket
 
@@ -91,6 +105,7 @@ class Bucket:
             )
             if not agreed:
                 raise ConfigError(agreement.difference(self._group, f"{op} of a bucket", self._plan.manifest))
+        self._progress.completed += 1
         return self.results
 
     def _choose_stores(self) -> None:

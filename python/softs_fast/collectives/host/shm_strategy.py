@@ -11,6 +11,7 @@ from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.host.buckets import Bucket, Spec
 from softs_fast.collectives.host.group import check_timeout, join_host_group
+from softs_fast.collectives.meter import Progress
 from softs_fast.collectives.probe import Schedule, choose_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import describe, dtype_code, is_plain, op_code, plain, shape_tag
@@ -70,10 +71,12 @@ class ShmStrategy(Strategy):
         self._schedule = schedule
         self._name = name
         self._joined: _kernels.Group | None = None
+        self._closed = False
         self._n_buckets = 0
+        self._progress = Progress()
 
     def init(self, rank: int, size: int, rendezvous: object) -> Self:
-        """Join the group of all ranks; return self.
+        """Join the group of all ranks; return self. A strategy that was closed may join another group.
 
         Args:
             rank: this process's number.
@@ -87,8 +90,8 @@ class ShmStrategy(Strategy):
             PeerLost: a rank did not join in time.
             SegmentError: no shared memory; the text names the cause.
         """
-        if self._joined is not None:
-            raise ConfigError("this strategy is in a group already; make another one")
+        if self._joined is not None and not self._closed:
+            raise ConfigError("this strategy is in a group already; close it first, or make another one")
         group = join_host_group(
             rank,
             size,
@@ -103,7 +106,8 @@ class ShmStrategy(Strategy):
         except BaseException:
             group.close()
             raise
-        self._joined = group
+        self._joined, self._closed = group, False
+        self._n_buckets, self._progress = 0, Progress()
         return self
 
     @property
@@ -133,6 +137,11 @@ class ShmStrategy(Strategy):
         """Metrics of this group so far, by the name of the operation."""
         rows = zip(_KINDS, self._group.metrics(), strict=True)
         return {kind: OpMetrics(*row) for kind, row in rows if kind not in ("exchange", "share")}
+
+    @property
+    def processes(self) -> list[tuple[int, int]]:
+        """Number and start of the process of each rank."""
+        return self._group.processes()
 
     @property
     def lost(self) -> list[int]:
@@ -166,6 +175,7 @@ class ShmStrategy(Strategy):
                 agreed = group.all_reduce([(lent.data_ptr(), lent.numel())], dtype, code, 1.0, tag)
         if not agreed:
             self._explain(f"all_reduce {op} of {describe(tensor)}")
+        self._progress.completed += 1
 
     def all_reduce_gradients(
         self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
@@ -199,6 +209,7 @@ class ShmStrategy(Strategy):
                 break
         if not agreed:
             self._explain(f"all_reduce_gradients {op}", manifest)
+        self._progress.completed += 1
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
@@ -257,6 +268,7 @@ class ShmStrategy(Strategy):
             )
         if not agreed:
             self._explain(f"reduce_scatter {op} of {describe(tensor)} at {list(bounds)}")
+        self._progress.completed += 1
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Put the tensor of every rank, one after another, into `output`.
@@ -302,6 +314,7 @@ class ShmStrategy(Strategy):
             agreed = group.all_gather(source.data_ptr(), in_bytes, target.data_ptr(), tag)
         if not agreed:
             self._explain(f"all_gather into {describe(output)} at {list(bounds)}")
+        self._progress.completed += 1
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
         """Copy a tensor of one rank to every rank.
@@ -322,6 +335,7 @@ class ShmStrategy(Strategy):
             agreed = self._group.broadcast(lent.data_ptr(), n_bytes, root, tag)
         if not agreed:
             self._explain(f"broadcast of {describe(tensor)} from rank {root}")
+        self._progress.completed += 1
 
     def barrier(self) -> None:
         """Return once every rank has called it.
@@ -333,6 +347,7 @@ class ShmStrategy(Strategy):
         """
         if not self._group.barrier(0):
             self._explain("barrier")
+        self._progress.completed += 1
 
     def bucket(self, specs: Mapping[str, Spec], *, private: bool = True) -> Bucket:
         """Make tensors in memory that all ranks share; they are reduced without copies. Every rank must call it.
@@ -353,7 +368,9 @@ class ShmStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
         """
         self._n_buckets += 1
-        return Bucket.create(self._group, specs, private=private, number=self._n_buckets)
+        return Bucket.create(
+            self._group, specs, private=private, number=self._n_buckets, progress=self._progress
+        )
 
     def rebuild(self) -> None:
         """After PeerLost, form a new group of the remaining ranks. They keep their order; `rank` and `size` are new.
@@ -364,7 +381,9 @@ class ShmStrategy(Strategy):
         Raises:
             PeerLost: the other ranks formed their group without this one, or the first of them is lost too; start a
                 new group.
-            ConfigError: the group is closed.
+            ConfigError: the group is closed. Or some ranks have completed a call that failed on others, which waited too
+                short for the last one, so that it must not be repeated by the others alone: the new group works then,
+                and the error is raised on all of its ranks.
             SegmentError: no shared memory for the new group.
             ForkedError: called in a fork of the process that made the group.
         """
@@ -373,7 +392,16 @@ class ShmStrategy(Strategy):
         old.close()
         self._joined = group
         self._n_buckets = 0
-        group.barrier(0)
+        said = group.exchange(b"%d" % self._progress.completed)
+        self._progress = Progress()
+        if any(other != said[0] for other in said):
+            counts = ", ".join(
+                f"{text.decode(errors='replace')} on rank {rank}" for rank, text in enumerate(said)
+            )
+            raise ConfigError(
+                f"the group is rebuilt, but some ranks have completed a call that failed on others: {counts} calls; bring "
+                "all ranks to one state, such as a checkpoint, and go on"
+            )
 
     def give_up(self, why: str) -> None:
         """Break the group: the other ranks raise PeerLost with `why` at once.
@@ -388,6 +416,7 @@ class ShmStrategy(Strategy):
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost."""
         if self._joined is not None:
             self._joined.close()
+        self._closed = True
 
     @property
     def _group(self) -> _kernels.Group:

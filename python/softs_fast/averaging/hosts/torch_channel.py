@@ -1,0 +1,158 @@
+"""Messages by a store of torch.distributed, and streams by connections of gloo that are made for one transfer each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from softs_fast.averaging.hosts.channel import PIECE_BYTES, Channel, Stream, pieces
+from softs_fast.averaging.hosts.correspondent import SILENT_S
+from softs_fast.collectives.rendezvous import TorchStore
+from softs_fast.errors import PeerLost
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+# Looked at in one call, so that a rank that writes without end holds up no other.
+_MOST_AT_ONCE = 256
+# The sender counts a message, then writes it. One that is counted and not written for so long never is.
+_WRITTEN_S = 5.0
+_SENDER_BYTES = 4
+
+
+class TorchChannel(Channel):
+    """Messages and streams between the ranks of a group of torch.distributed.
+
+    A message is a value in the store, under the next number of its receiver. Each transfer has a group of gloo of two
+    ranks: gloo cannot cancel a receive, and one that times out ends all connections of its group.
+
+    Args:
+        store: that all ranks reach; values get a prefix.
+        name: of the group, the same on all its ranks and of no other one.
+        rank: this rank's number.
+        others: the ranks that it exchanges messages with.
+    """
+
+    def __init__(self, store: Store, name: str, rank: int, others: Iterable[int]) -> None:
+        self._store = dist.PrefixStore(f"softs.averaging.{name}", _connection(store))
+        self._values = TorchStore(self._store)
+        self._rank = rank
+        self._others = frozenset(others)
+        self._n_seen = 0
+        self._unwritten: dict[int, float] = {}
+        self._is_closing = False
+
+    def send(self, rank: int, said: bytes) -> None:
+        """Write a message for a rank."""
+        try:
+            number = self._store.add(f"{rank}.count", 1)
+            self._values.set(f"{rank}.{number}", self._rank.to_bytes(_SENDER_BYTES, "little") + said)
+        except RuntimeError as error:
+            raise PeerLost(f"the store of torch.distributed failed: {error}") from error
+
+    def receive(self) -> Sequence[tuple[int, bytes | PeerLost]]:
+        """Return the messages for this rank; they are removed from the store."""
+        now_s = time.monotonic()
+        found: list[tuple[int, bytes | PeerLost]] = []
+        try:
+            count = self._store.add(f"{self._rank}.count", 0)
+            last = min(count, self._n_seen + _MOST_AT_ONCE)
+            self._unwritten |= dict.fromkeys(range(self._n_seen + 1, last + 1), now_s)
+            self._n_seen = last
+            for number, since_s in list(self._unwritten.items()):
+                key = f"{self._rank}.{number}"
+                message = self._values.get(key)
+                if message is None and now_s - since_s < _WRITTEN_S:
+                    continue
+                del self._unwritten[number]
+                if message is not None:
+                    self._values.delete(key)
+                    sender = int.from_bytes(message[:_SENDER_BYTES], "little")
+                    if sender in self._others:
+                        found.append((sender, message[_SENDER_BYTES:]))
+        except RuntimeError as error:
+            raise PeerLost(f"the store of torch.distributed failed: {error}") from error
+        return found
+
+    def stream(self, donor: int, reader: int, transfer: int) -> Stream:
+        """Connect with the other rank."""
+        name = f"{donor}.{reader}.{transfer}"
+        place = dist.PrefixStore(name, _connection(self._store))
+        is_reader = self._rank == reader
+        try:
+            group = dist.ProcessGroupGloo(place, int(is_reader), 2, timedelta(seconds=SILENT_S))
+        except RuntimeError as error:
+            raise PeerLost(f"gloo has not connected for a transfer: {error}") from error
+        return _GlooStream(group, place, is_reader, lambda: self._is_closing)
+
+    def close(self) -> None:
+        """End streams with their next piece."""
+        self._is_closing = True
+
+
+class _GlooStream(Stream):
+    """A connection of two ranks: number 0 sends, number 1 receives."""
+
+    def __init__(
+        self,
+        group: Any,
+        place: Store,
+        is_reader: bool,
+        is_closing: Callable[[], bool],
+    ) -> None:
+        self._group: Any = group
+        self._place = place
+        self._is_reader = is_reader
+        self._is_closing = is_closing
+
+    def send(self, memory: Tensor) -> None:
+        """Send memory piece by piece."""
+        for piece in pieces(memory):
+            self._move(partial(_send, piece))
+
+    def receive(self, n_bytes: int, take: Callable[[int, Tensor], None]) -> None:
+        """Receive piece by piece, into the same memory."""
+        buffer = torch.empty(min(n_bytes, PIECE_BYTES), dtype=torch.uint8)
+        for at in range(0, n_bytes, PIECE_BYTES):
+            piece = buffer[: min(PIECE_BYTES, n_bytes - at)]
+            self._move(partial(_receive, piece))
+            take(at, piece)
+
+    def close(self) -> None:
+        """Disconnect; the reader, which is the last one, removes what gloo has left in the store."""
+        self._group = None
+        if self._is_reader:
+            for number in (0, 1):
+                with suppress(RuntimeError):
+                    self._place.delete_key(f"0/{number}")
+
+    def _move(self, begin: Callable[[Any], Any]) -> None:
+        if self._is_closing() or self._group is None:
+            raise PeerLost("this rank leaves")
+        try:
+            # A handle that is dropped before its end would lose the message.
+            begin(self._group).wait()
+        except RuntimeError as error:
+            raise PeerLost(f"a transfer by gloo failed: {error}") from error
+
+
+def _connection(store: Store) -> Store:
+    """Return a connection of its own to a store, by which calls that wait hold up no other thread."""
+    # Older versions of torch have none.
+    return store.clone() if hasattr(store, "clone") else store
+
+
+def _send(piece: Tensor, group: Any) -> Any:
+    return group.send([piece], 1, 0)
+
+
+def _receive(piece: Tensor, group: Any) -> Any:
+    return group.recv([piece], 0, 0)

@@ -1,0 +1,71 @@
+"""A key-value store with calls that end: that of torch waits for its server without a limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from softs_fast.collectives.rendezvous import KeyValueStore
+from softs_fast.errors import PeerLost
+
+_T = TypeVar("_T")
+
+
+class BoundedStore:
+    """Another store, of which each call ends after a time, and fails with PeerLost.
+
+    A call that does not end stays in a thread, which holds no tensor, until the server answers or is gone.
+
+    Args:
+        store: the store.
+        timeout_s: seconds for each call.
+    """
+
+    def __init__(self, store: KeyValueStore, timeout_s: float) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value."""
+        self._bounded(lambda: self._store.set(key, value))
+
+    def get(self, key: str) -> bytes | None:
+        """Return a value, or None."""
+        return self._bounded(lambda: self._store.get(key))
+
+    def delete(self, key: str) -> None:
+        """Remove a value, if it exists."""
+        self._bounded(lambda: self._store.delete(key))
+
+    def decide(self, key: str, value: bytes) -> None:
+        """Store a value, unless there is one."""
+        self._bounded(lambda: self._store.decide(key, value))
+
+    def decided(self, key: str) -> bytes | None:
+        """Return the value that `decide` has stored; or None."""
+        return self._bounded(lambda: self._store.decided(key))
+
+    def _bounded(self, call: Callable[[], _T]) -> _T:
+        result: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(call())
+            except BaseException as error:  # raised by the waiting thread
+                result.set_exception(error)
+
+        threading.Thread(target=run, name="softs-store", daemon=True).start()
+        try:
+            return result.result(self._timeout_s)
+        except TimeoutError as error:
+            raise PeerLost(
+                f"the store has not answered for {self._timeout_s} s: the process that serves it is stopped or cannot be "
+                "reached; its loss cannot be survived, start all ranks anew"
+            ) from error
+        except RuntimeError as error:
+            raise PeerLost(
+                f"the store has failed, and the loss of the process that serves it cannot be survived: {error}; start all "
+                "ranks anew"
+            ) from error

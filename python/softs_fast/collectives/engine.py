@@ -1,0 +1,275 @@
+"""A process group of torch.distributed: its calls, its errors as PeerLost, and its end."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore
+
+from softs_fast.collectives.connections import Connections, open_sockets
+from softs_fast.collectives.rendezvous import Rendezvous
+from softs_fast.collectives.strategy import ReduceOp
+from softs_fast.errors import ConfigError, PeerLost
+
+_PORT_BYTES = 2
+
+
+class Engine:
+    """A process group of any backend, or gloo connections of its own.
+
+    It compares nothing: its caller knows that all ranks make the same call. Calls are made inside `call`.
+
+    Args:
+        group: a process group, or a backend without one, which has the same methods.
+        device: where the group wants its tensors.
+        connections: those of a group of gloo; they belong to the engine.
+    """
+
+    def __init__(self, group: Any, device: str, connections: Connections | None = None) -> None:
+        self._group: Any = group
+        self._connections = connections
+        self._broken = ""
+        self._store: dist.Store | None = None
+        self.device = device
+        self.rank = int(group.rank())
+        self.size = int(group.size())
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup) -> Engine:
+        """Return the engine of a process group; it stays open when the engine is closed."""
+        return cls(group, "cuda" if dist.get_backend(group) == "nccl" else "cpu")
+
+    @classmethod
+    def connect(
+        cls, rank: int, size: int, place: Rendezvous, *, name: str, host: str | None, timeout_s: float
+    ) -> Engine:
+        """Connect all ranks by gloo.
+
+        Args:
+            rank: this process's number.
+            size: number of ranks.
+            place: distributes rank 0's address.
+            name: of the group.
+            host: the address under which others reach this host; None takes that of its name.
+            timeout_s: seconds to wait for the slowest rank, also in each call.
+
+        Raises:
+            PeerLost: a rank did not join in time.
+        """
+        timeout = timedelta(seconds=timeout_s)
+        try:
+            store: TCPStore
+            if rank == 0:
+                own_host = host or _own_host()
+                store = TCPStore(own_host, 0, size, True, timeout, wait_for_workers=False)
+                place.exchange(store.port.to_bytes(_PORT_BYTES, "little") + own_host.encode(), timeout_s)
+            else:
+                said = place.exchange(b"", timeout_s)[0]
+                port = int.from_bytes(said[:_PORT_BYTES], "little")
+                store = TCPStore(
+                    said[_PORT_BYTES:].decode(errors="replace"),
+                    port,
+                    size,
+                    False,
+                    timeout,
+                    wait_for_workers=False,
+                )
+        except RuntimeError as error:
+            raise PeerLost(f'no store of the {size} ranks of "{name}": {error}') from error
+        return cls.meet(rank, size, PrefixStore(name, store), name=name, timeout_s=timeout_s)
+
+    @classmethod
+    def meet(
+        cls,
+        rank: int,
+        size: int,
+        store: dist.Store,
+        *,
+        name: str,
+        timeout_s: float,
+        connect_s: float | None = None,
+    ) -> Engine:
+        """Connect all ranks by gloo, with a store for this group alone.
+
+        Args:
+            rank: this process's number.
+            size: number of ranks.
+            store: in which ranks find each other; no key of it was used by another group.
+            name: of the group, for texts.
+            timeout_s: seconds to wait for the slowest rank in each call.
+            connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
+
+        Raises:
+            PeerLost: a rank did not join in time.
+        """
+        try:
+            sockets = open_sockets()
+            connect = timedelta(seconds=timeout_s if connect_s is None else connect_s)
+            engine = cls(dist.ProcessGroupGloo(store, rank, size, connect), "cpu")
+            # torch keeps no reference to a store that is written in Python.
+            engine._store = store
+            engine._group.barrier().wait()
+            engine._connections = Connections.since(sockets, engine.gather)
+            if connect_s is not None:
+                engine._group._set_default_timeout(timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            raise PeerLost(f'no gloo connections among the {size} ranks of "{name}": {error}') from error
+        return engine
+
+    @contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        """Raise the errors of the group inside as PeerLost. A call that ends midway ends the group, on all ranks.
+
+        Raises:
+            PeerLost: the group failed: a rank died, or was too late; or `give_up` was called.
+        """
+        # Kept until the end of the call, whatever another thread does.
+        group = self._usable
+        try:
+            yield
+        except (ConfigError, PeerLost):
+            raise
+        except RuntimeError as error:
+            # Groups do not name the rank, but mostly its address. The cause that this rank gave comes first.
+            self.give_up(
+                self._broken or f"{name} among {self.size} ranks of the process group failed: {error}"
+            )
+            raise PeerLost(self._broken) from error
+        except BaseException as error:
+            # The other ranks are in the middle of the call, and the next one of this rank must not meet it.
+            self.give_up(f"{name} was interrupted by {type(error).__name__}")
+            raise
+        finally:
+            del group
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return the tensors of all ranks, of one size, by rank."""
+        own = tensor.to(self.device)
+        every = [torch.empty_like(own) for _ in range(self.size)]
+        self._usable.allgather([every], [own]).wait()
+        return every
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
+        """Reduce in place. Groups add 16-bit floats in 16 bits."""
+        lent, group_op = _reducible(tensor, op)
+        options = dist.AllreduceOptions()
+        options.reduceOp = group_op
+        self._usable.allreduce([lent], options).wait()
+        if op is ReduceOp.MEAN:
+            divide(lent, self.size)
+        if lent.data_ptr() != tensor.data_ptr():
+            tensor.detach().copy_(lent)
+
+    def reduce_scatter(
+        self, output: torch.Tensor, tensor: torch.Tensor, bounds: Sequence[int], op: ReduceOp
+    ) -> None:
+        """Put elements `bounds[rank]` to `bounds[rank + 1]` of the reduced tensor into `output`.
+
+        Each rank sends to each other one that one's elements only: gloo's own reduce-scatter is an all-reduce of a
+        copy. They are added in the order of the ranks, 16-bit floats in float32.
+
+        Args:
+            output: flat.
+            tensor: flat, of `bounds[-1]` elements.
+            bounds: from 0, increasing; the same on every rank.
+            op: the reduction.
+        """
+        item = tensor.element_size()
+        parts = [item * (end - begin) for begin, end in pairwise(bounds)]
+        received = torch.empty(self.size, output.numel(), dtype=tensor.dtype, device=tensor.device)
+        own = [item * output.numel()] * self.size
+        options = dist.AllToAllOptions()
+        self._usable.alltoall_base(_as_bytes(received), _as_bytes(tensor), own, parts, options).wait()
+        output.copy_(_reduced(received, op))
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Copy the tensor of rank `root` to every rank."""
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        lent = _as_bytes(tensor)
+        self._usable.broadcast([lent], options).wait()
+        if self.rank != root and lent.data_ptr() != tensor.data_ptr():
+            tensor.detach().copy_(lent.view(tensor.dtype).view(tensor.shape))
+
+    def give_up(self, why: str) -> None:
+        """End the pending calls of this rank, and those that wait for it; later ones raise PeerLost. Idempotent.
+
+        With connections of its own the engine drops its group, which then writes to no tensor. A process group that was
+        given is aborted; with gloo that ends no call.
+        """
+        self._broken = self._broken or why
+        if self._connections is not None:
+            self._connections.shut_down()
+            self._group = None
+            self._connections.close()
+        elif hasattr(self._group, "abort"):
+            self._group.abort()
+
+    def close(self) -> None:
+        """Release the group; a second call does nothing. A process group that was given stays open."""
+        self._broken = self._broken or "the group is closed"
+        self._group = None
+        if self._connections is not None:
+            self._connections.close()
+
+    @property
+    def _usable(self) -> Any:
+        # In this order: another thread may give up in between.
+        group = self._group
+        if self._broken:
+            raise PeerLost(self._broken)
+        return group
+
+
+def divide(tensor: torch.Tensor, divisor: int) -> None:
+    """Divide in place; integers are truncated toward zero."""
+    with torch.no_grad():
+        if tensor.is_floating_point():
+            tensor.mul_(1.0 / divisor)
+        else:
+            tensor.copy_(torch.div(tensor, divisor, rounding_mode="trunc"))
+
+
+def _reduced(rows: torch.Tensor, op: ReduceOp) -> torch.Tensor:
+    """Reduce the rows in their order, 16-bit floats in float32."""
+    narrow = rows.is_floating_point() and rows.element_size() == 2
+    result = rows[0].to(torch.float32 if narrow else rows.dtype, copy=True)
+    combine = {ReduceOp.MIN: torch.minimum, ReduceOp.MAX: torch.maximum}.get(op, torch.add)
+    for row in rows[1:]:
+        combine(result, row.to(result.dtype), out=result)
+    if op is ReduceOp.MEAN:
+        divide(result, len(rows))
+    return result
+
+
+def _reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Any]:
+    """Return a contiguous tensor of a dtype that groups reduce, and their name of the operation."""
+    lent = tensor.detach().contiguous()
+    if tensor.dtype is torch.bool:
+        # Logical or and and, on bytes that are 0 or 1.
+        return lent.to(torch.uint8), dist.ReduceOp.MIN if op is ReduceOp.MIN else dist.ReduceOp.MAX
+    if tensor.dtype is torch.int16:
+        lent = lent.to(torch.int32)
+    names = {ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
+    return lent, names.get(op, dist.ReduceOp.SUM)
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor as bytes, which every group supports; a view if possible."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def _own_host() -> str:
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return "127.0.0.1"
+    return name

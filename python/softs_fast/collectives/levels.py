@@ -1,0 +1,222 @@
+"""The two levels of a hierarchy, and how data moves through both: inside each node, and between nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+
+import torch
+
+from softs_fast.collectives import agreement
+from softs_fast.collectives.engine import Engine, divide
+from softs_fast.collectives.host.shm_strategy import ShmStrategy
+from softs_fast.collectives.meter import Lap
+from softs_fast.collectives.nodes import Topology
+from softs_fast.collectives.placement import Placement
+from softs_fast.collectives.strategy import ReduceOp
+from softs_fast.collectives.torch_strategy import TorchStrategy
+from softs_fast.errors import ConfigError, ForkedError, PeerLost
+
+# A chunk is reduced inside the node while the one before it is transferred between nodes.
+_CHUNK_BYTES = 4 << 20
+
+Step = Callable[[], None]
+
+
+class Levels:
+    """Joined groups on both levels.
+
+    Only `agree` compares the ranks: it comes first in each call of all ranks, and transfers between nodes after it are
+    not compared again.
+
+    Args:
+        local: the group inside the node.
+        cross: the group between nodes of this rank's slice; None for a rank without a slice.
+        topology: the ranks on their nodes.
+    """
+
+    def __init__(self, local: ShmStrategy, cross: TorchStrategy | None, topology: Topology) -> None:
+        self._local = local
+        self._cross = cross
+        self.topology = topology
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="softs-cross-node")
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds that this rank has waited for ranks of its node."""
+        return sum(metric.waiting_s for metric in self._local.metrics.values())
+
+    def agree(self, what: str, manifest: Mapping[str, str]) -> None:
+        """Raise ConfigError, on every rank, unless all make the same call; also a barrier."""
+        tag = agreement.tag_of({"": what, **manifest})
+        tags = torch.tensor([tag, -tag], dtype=torch.int64)
+        self._local.all_reduce(tags, ReduceOp.MIN)
+        if self._local.rank == 0:
+            self._between("comparison of calls", lambda engine: engine.all_reduce(tags, ReduceOp.MIN))
+        self._local.broadcast_tensor(tags, 0)
+        if int(tags[0]) == -int(tags[1]):
+            return
+
+        def gather(own: torch.Tensor) -> list[torch.Tensor]:
+            rows = own.new_empty(self.topology.size, own.numel())
+            self.gather(rows, own)
+            return list(rows)
+
+        exchange = agreement.TensorExchange(gather, self.topology.size)
+        raise ConfigError(agreement.difference(exchange, what, manifest))
+
+    def all_reduce(self, flat: torch.Tensor, op: ReduceOp, lap: Lap) -> None:
+        """Reduce a flat tensor over all ranks, in place."""
+        inside, scale = self._scaled(flat, op)
+
+        def chunks() -> Iterator[tuple[Step, Step]]:
+            for chunk in torch.split(flat, max(1, _CHUNK_BYTES // flat.element_size())):
+                bounds = self._slices(chunk.numel())
+                own = self._reduce_inside(chunk, bounds, inside, scale)
+                between = partial(self._reduce_between, own, inside)
+                yield between, partial(self._local.all_gather_slices, chunk, own, bounds)
+
+        if flat.numel():
+            self._overlap(chunks(), lap)
+        if op is ReduceOp.MEAN and not flat.is_floating_point():
+            divide(flat, self.topology.size)
+
+    def reduce_scatter(self, output: torch.Tensor, parts: torch.Tensor, op: ReduceOp, lap: Lap) -> None:
+        """Reduce the parts [size, n], and put this rank's into `output` [n], which may be that part itself."""
+        inside, scale = self._scaled(parts, op)
+        step = max(1, _CHUNK_BYTES // (parts.element_size() * self.topology.size))
+
+        def chunks() -> Iterator[tuple[Step, Step]]:
+            for begin in range(0, output.numel(), step):
+                columns = parts[:, begin : begin + step]
+                place = Placement(self.topology, columns.shape[1])
+                own = self._reduce_inside(
+                    place.packed(columns), place.inside(self._local.size), inside, scale
+                )
+                mine = self._share_of(own, place)
+                between = partial(self._scatter_between, mine, own, place, inside)
+                yield between, partial(self._hand_out, output[begin : begin + step], mine, place)
+
+        self._overlap(chunks(), lap)
+        if op is ReduceOp.MEAN and not output.is_floating_point():
+            divide(output, self.topology.size)
+
+    def gather(self, rows: torch.Tensor, own: torch.Tensor) -> None:
+        """Gather the tensor of every rank of the world into its row."""
+        for number, members in enumerate(self.topology.nodes):
+            block = torch.empty(len(members) * own.numel(), dtype=own.dtype)
+            if number == self.topology.own:
+                self._local.all_gather(block, own)
+            self._spread(block, number)
+            rows[list(members)] = block.view(len(members), -1)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Copy a plain tensor of a rank of the world to every rank."""
+        number, inside = self.topology.place_of(root)
+        if number == self.topology.own:
+            self._local.broadcast_tensor(tensor, inside)
+        self._spread(tensor.detach().view(-1), number)
+
+    def give_up(self, why: str) -> None:
+        """End the calls of all ranks on both levels."""
+        for level in (self._local, self._cross):
+            if level is not None:
+                with suppress(PeerLost, ConfigError, ForkedError):  # that level is broken already
+                    level.give_up(why)
+
+    def close(self) -> None:
+        """End the thread of transfers, after those that are under way; a second call does nothing."""
+        self._worker.shutdown()
+
+    def _scaled(self, tensor: torch.Tensor, op: ReduceOp) -> tuple[ReduceOp, float]:
+        """Return the operation of both levels, and the factor that makes a mean over all ranks of a sum of floats."""
+        if op is not ReduceOp.MEAN:
+            return op, 1.0
+        return ReduceOp.SUM, 1.0 / self.topology.size if tensor.is_floating_point() else 1.0
+
+    def _slices(self, count: int) -> list[int]:
+        """Return the bounds of the ranks' slices of `count` elements: equal, and empty for ranks without a slice."""
+        n_slices = self.topology.n_slices
+        return [count * min(rank, n_slices) // n_slices for rank in range(self._local.size + 1)]
+
+    def _overlap(self, chunks: Iterator[tuple[Step, Step]], lap: Lap) -> None:
+        """Transfer each chunk between nodes while the next is reduced inside, and finish it after that.
+
+        Args:
+            chunks: reduces a chunk inside the node, and yields its transfer and what follows it.
+            lap: of the call.
+        """
+
+        def end(sent: Future[None], finish: Step) -> None:
+            start = time.perf_counter()
+            sent.result()
+            lap.waiting_s += time.perf_counter() - start
+            finish()
+
+        before: tuple[Future[None], Step] | None = None
+        for transfer, finish in chunks:
+            sent = self._worker.submit(transfer)
+            if before is not None:
+                end(*before)
+            before = (sent, finish)
+        if before is not None:
+            end(*before)
+
+    def _reduce_inside(
+        self, flat: torch.Tensor, bounds: list[int], op: ReduceOp, scale: float
+    ) -> torch.Tensor:
+        """Return this rank's slice of the sum over its node."""
+        rank = self._local.rank
+        own = flat.new_empty(bounds[rank + 1] - bounds[rank])
+        self._local.reduce_scatter_slices(own, flat, bounds, op, scale=scale)
+        return own
+
+    def _reduce_between(self, own: torch.Tensor, op: ReduceOp) -> None:
+        if own.numel():
+            self._between("all_reduce", lambda engine: engine.all_reduce(own, op))
+
+    def _share_of(self, own: torch.Tensor, place: Placement) -> torch.Tensor:
+        """Return memory for this node's elements of this rank's slice: the slice itself if there are no other nodes."""
+        if self._cross is None:
+            return own
+        bounds = place.between(self._local.rank)
+        return own.new_empty(bounds[self.topology.own + 1] - bounds[self.topology.own])
+
+    def _scatter_between(self, mine: torch.Tensor, own: torch.Tensor, place: Placement, op: ReduceOp) -> None:
+        self._between(
+            "reduce_scatter",
+            lambda engine: engine.reduce_scatter(mine, own, place.between(self._local.rank), op),
+        )
+
+    def _hand_out(self, target: torch.Tensor, mine: torch.Tensor, place: Placement) -> None:
+        """Copy the reduced elements of this node's ranks to them, from the ranks that have slices."""
+        rank, width = self._local.rank, target.numel()
+        without_slice = rank - self.topology.n_slices
+        if without_slice < 0:
+            target.copy_(mine[:width])
+        bounds = place.rest(self.topology.own)
+        if bounds[-1]:
+            rest = target.new_empty(bounds[-1])
+            bounds += bounds[-1:] * (self._local.size - self.topology.n_slices)
+            self._local.all_gather_slices(rest, mine[width:], bounds)
+            if without_slice >= 0:
+                target.copy_(rest[without_slice * width :][:width])
+
+    def _spread(self, flat: torch.Tensor, number: int) -> None:
+        """Copy a tensor that all ranks of one node have to those of the other nodes, slice by slice."""
+        bounds = self._slices(flat.numel())
+        own = flat[bounds[self._local.rank] : bounds[self._local.rank + 1]]
+        if own.numel():
+            self._between("broadcast", lambda engine: engine.broadcast(own, number))
+        if number != self.topology.own:
+            self._local.all_gather_slices(flat, own, bounds)
+
+    def _between(self, name: str, transfer: Callable[[Engine], None]) -> None:
+        """Transfer between nodes, if this rank takes part in that."""
+        if self._cross is not None:
+            engine = self._cross.engine
+            with engine.call(name):
+                transfer(engine)

@@ -1,0 +1,1 @@
+"""Which processes take part in a training: a coordinator, its workers, and how they speak with each other."""

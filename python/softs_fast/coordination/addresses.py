@@ -1,0 +1,54 @@
+"""Where a coordinator listens, and at which of these addresses it needs no encryption."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from ..errors import ConfigError
+
+__all__ = ["Address", "parse_address"]
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address.
+
+    Attributes:
+        host: as it was given.
+        port: as it was given.
+        numeric: the addresses of the host.
+    """
+
+    host: str
+    port: int
+    numeric: tuple[str, ...]
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether no other machine can reach it."""
+        return all(ipaddress.ip_address(one).is_loopback for one in self.numeric)
+
+    def target(self, port: int | None = None) -> str:
+        """Return ``host:port``, with another port if one is given."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port if port is None else port}"
+
+
+def parse_address(text: str) -> Address:
+    """Split ``host:port`` and look the host up.
+
+    Raises:
+        ConfigError: it is malformed, or the host is not known.
+    """
+    host, colon, digits = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (digits.isascii() and digits.isdigit() and int(digits) < 1 << 16):
+        raise ConfigError(f"address of a coordinator: have {text!r}, need host:port")
+    try:
+        found = socket.getaddrinfo(host, int(digits), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"address of a coordinator {text!r}: {error}") from None
+    numeric = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
+    return Address(host, int(digits), tuple(numeric))

@@ -1,0 +1,286 @@
+"""The life of an epoch: when it ends, and when the next one is opened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from .events import Completed, Opened, Persist
+from .forming import Formed, SeatView, Waiting, choose, form
+from .messages import Alarm, Cause, Fence, Member, Refused, Table, Welcome
+from .rolling import resume
+from .seats import Worker
+from .state import Phase, State
+
+# --- Ends ---
+
+
+def plan_end(state: State, cause: Cause, seat: int | None, text: str) -> None:
+    """Have the members end the epoch after the step in which they are."""
+    if state.phase != "open" or state.fence is not None or state.table is None:
+        return
+    state.fence = Fence(state.table.boot, state.epoch, cause, seat, text, planned=True)
+    state.fence_since_s = state.now_s
+    state.log(f"epoch {state.epoch} ends after this step: {text}")
+    for worker in state.connected_members():
+        state.tell(worker, state.fence)
+
+
+def end(state: State, cause: Cause, seat: int | None, text: str) -> None:
+    """End the epoch at once, if it is open: the first cause is kept."""
+    if state.phase != "open" or state.table is None:
+        return
+    fence = Fence(state.table.boot, state.epoch, cause, seat, text)
+    state.log(f"epoch {state.epoch} is over: {text}", is_warning=True)
+    for worker in state.connected_members():
+        state.tell(worker, fence)
+    _close(state, fence)
+
+
+def finish(state: State, phase: Phase, why: str) -> None:
+    """End the job, for all."""
+    if state.is_over:
+        return
+    end(state, "ended" if phase == "ended" else "failed", None, why)
+    state.log(f"the job has {phase}: {why}", is_warning=phase == "failed")
+    for worker in list(state.seats.by_id.values()):
+        if worker.conn is not None:
+            state.refuse(worker.conn, Refused("ended", f"the job has {phase}: {why}"))
+        state.seats.remove(worker)
+    state.phase, state.reason, state.since_s = phase, why, state.now_s
+
+
+def _close(state: State, fence: Fence) -> None:
+    state.fence = fence
+    state.fences.append(fence)
+    state.n_fences[fence.cause] += 1
+    state.phase, state.since_s = "fenced", state.now_s
+    for step, path in state.checkpoints.abort():
+        state.log(f"checkpoint of step {step} is dropped, its epoch is over: {path}", is_warning=True)
+
+
+# --- What time does ---
+
+
+def advance(state: State) -> list[Worker]:
+    """Do all that is due now; return workers that stand still and are to be evicted."""
+    if state.is_over:
+        return []
+    _end_of_missing(state)
+    stalled = _name_stalled(state)
+    _end_planned(state)
+    if state.is_over:
+        return []
+    _release_leaving(state)
+    # Members keep their seats until their epoch is over.
+    if state.phase != "open" or state.options.n_seats > state.seats.n_seats:
+        state.seats.resize(state.options.n_seats)
+    _promote_spares(state)
+    if state.phase == "open":
+        _grow(state)
+    else:
+        _form(state)
+    return stalled
+
+
+def deadlines(state: State) -> Iterator[float]:
+    """Iterate over the times at which `advance` may have to do something; some may be past."""
+    options = state.options
+    for worker in () if state.seats.are_connected else state.seats:
+        if worker.conn is None:
+            yield worker.back_until_s
+            yield max(worker.away_since_s + options.kept_s, worker.back_until_s)
+    if state.phase == "open":
+        if state.fence is not None:
+            yield _planned_until(state)
+        if state.joined_since_s is not None:
+            yield state.joined_since_s + options.join_s
+    elif state.phase == "fenced":
+        yield state.since_s + options.window_s
+        yield state.since_s + options.rejoin_s
+    elif state.phase == "forming" and state.enough_since_s is not None:
+        yield state.enough_since_s + options.window_s
+
+
+def _end_of_missing(state: State) -> None:
+    """End the epoch of a member that is away for too long."""
+    if state.seats.are_connected:
+        return
+    for seat in sorted(state.members):
+        worker = state.seats.by_number.get(seat)
+        if worker is None or not state.is_member(worker):
+            continue
+        if worker.conn is None and state.now_s >= worker.back_until_s:
+            end(state, "gone", seat, f"{worker.name} is gone")
+
+
+def _name_stalled(state: State) -> list[Worker]:
+    if state.phase != "open":
+        return []
+    stalled = state.progress.name_stalled(state.now_s, state.options.stall_s)
+    workers = [state.seats.by_number[seat] for seat in stalled if seat in state.seats.by_number]
+    if not workers:
+        return []
+    names = ", ".join(worker.name for worker in workers)
+    text = (
+        f"no progress for {state.options.stall_s:g} s, while others are in step {state.progress.top}: {names}"
+    )
+    state.log(text, is_warning=True)
+    for member in state.connected_members():
+        state.tell(member, Alarm(tuple(stalled), text))
+    return workers if state.options.evict_stalled else []
+
+
+def _end_planned(state: State) -> None:
+    """End an epoch of which all members have ended their last step, or one has not for too long."""
+    fence = state.fence
+    if state.phase != "open" or fence is None:
+        return
+    workers = [state.seats.by_number.get(seat) for seat in state.members]
+    if all(worker is not None and worker.resting_since_s is not None for worker in workers):
+        finish(state, "ended", "all members have left")
+    elif all(
+        worker is not None and state.is_member(worker) and worker.ready is not None for worker in workers
+    ):
+        _close(state, fence)
+    elif state.now_s >= _planned_until(state):
+        late = ", ".join(worker.name for worker in workers if worker is not None and worker.ready is None)
+        text = f"{fence.text}; the step has not ended at {late}"
+        end(state, fence.cause, fence.culprit_seat, text)
+
+
+def _planned_until(state: State) -> float:
+    """Return until when members may end their last step.
+
+    For a blink after the first of them has ended it; and as long as it takes to learn of the end of a step that is over
+    for a member that will begin none.
+    """
+    ends = [worker.ready_since_s for worker in state.connected_members() if worker.ready is not None]
+    rests = [
+        worker.resting_since_s for worker in state.connected_members() if worker.resting_since_s is not None
+    ]
+    return min(
+        state.fence_since_s + state.options.window_s,
+        min(ends, default=math.inf) + state.options.blink_s,
+        min(rests, default=math.inf) + state.options.settle_s,
+    )
+
+
+def _release_leaving(state: State) -> None:
+    """Remove workers that leave, and have no engine any more."""
+    for worker in list(state.seats.by_id.values()):
+        if not worker.is_leaving:
+            continue
+        if state.is_member(worker):
+            if state.phase == "open" or (worker.conn is not None and worker.ready is None):
+                continue
+            state.left.add(worker.number)
+        if worker.conn is not None:
+            state.refuse(worker.conn, Refused("ended", f"{worker.name} has left the job"))
+        state.seats.remove(worker)
+
+
+def _promote_spares(state: State) -> None:
+    for worker in state.seats.spares():
+        seat = state.seats.choose(None, state.now_s, state.options.kept_s)
+        if seat is None:
+            return
+        state.seats.add(worker, seat)
+        state.tell(worker, Welcome(state.boot, seat))
+
+
+# --- Begins ---
+
+
+def _grow(state: State) -> None:
+    """End the epoch after this step if more workers could be members."""
+    if all(worker.ready is None for worker in state.seats.by_number.values()):
+        state.joined_since_s = None
+        return
+    members = set(state.members)
+    ready = {worker.number for worker in state.seats if worker.ready is not None and not worker.is_leaving}
+    more = len(choose(state.options, members | ready, members))
+    if state.fence is not None or more <= len(members):
+        state.joined_since_s = None
+        return
+    if state.joined_since_s is None:
+        state.joined_since_s = state.now_s
+    if more == state.options.n_seats or state.now_s >= state.joined_since_s + state.options.join_s:
+        plan_end(state, "joined", None, f"{more - len(members)} more workers are ready")
+
+
+def _form(state: State) -> None:
+    if state.left and not state.seats.by_number:
+        finish(state, "ended", "all members have left")
+        return
+    n_ready = sum(worker.ready is not None for worker in state.seats.by_number.values())
+    # Most of the workers that come do not complete an epoch, so that much is seen without looking at each.
+    result = _result(state) if state.options.largest(n_ready) else None
+    if isinstance(result, Formed):
+        _open(state, result.seats)
+        return
+    has_enough = result is not None and result.has_enough
+    if not has_enough:
+        state.enough_since_s = None
+    elif state.enough_since_s is None:
+        state.enough_since_s = state.now_s
+    rejoin_s = state.options.rejoin_s
+    if state.table is not None and not has_enough and state.now_s >= state.since_s + rejoin_s:
+        finish(state, "failed", f"too few workers for {rejoin_s:g} s: {why_waiting(state)}")
+
+
+def why_waiting(state: State) -> str:
+    """Return in words what the next table waits for."""
+    result = _result(state)
+    return result.reason if isinstance(result, Waiting) else "enough workers are ready"
+
+
+def _result(state: State) -> Formed | Waiting:
+    is_first = state.table is None
+    since_s = state.enough_since_s if is_first else state.since_s
+    is_over = since_s is not None and state.now_s >= since_s + state.options.window_s
+    views = [_view(state, worker) for worker in state.seats if not worker.is_leaving]
+    return form(state.options, views, is_first=is_first, is_over=is_over)
+
+
+def _open(state: State, seats: tuple[int, ...]) -> None:
+    workers = [state.seats.by_number[seat] for seat in seats]
+    checkpoint = state.checkpoints.last or Completed(0, 0, "")
+    states = {rank: worker.ready for rank, worker in enumerate(workers) if worker.ready is not None}
+    way = resume(states, state.epoch_id, checkpoint.step)
+    members = tuple(
+        Member(rank, worker.number, worker.id, worker.incarnation, worker.address)
+        for rank, worker in enumerate(workers)
+    )
+    table = Table(
+        state.boot,
+        1 + max(state.epoch, *(ready.epoch for ready in states.values())),
+        members,
+        way.step,
+        way.roll,
+        way.survivors,
+        way.source,
+        checkpoint.path,
+    )
+    if state.table is not None:
+        state.table_s = state.now_s - state.since_s
+    state.enter(table)
+    state.outputs.append(Persist(Opened(table)))
+    state.log(
+        f"epoch {table.epoch} is open: {len(members)} members, step {way.step}, rolled {way.roll}, "
+        f"{len(way.survivors)} have its weights"
+    )
+    for worker in workers:
+        worker.ready = None
+        state.tell(worker, table)
+
+
+def _view(state: State, worker: Worker) -> SeatView:
+    ready = worker.ready
+    return SeatView(
+        worker.number,
+        f"{worker.name}, which is {'away' if worker.conn is None else 'not ready'}",
+        ready is not None,
+        ready is not None and (ready.boot, ready.epoch) == state.epoch_id,
+        worker.number in state.members and not worker.is_missing(state.now_s, state.options.kept_s),
+    )

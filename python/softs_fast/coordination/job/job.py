@@ -1,0 +1,330 @@
+"""The coordinator of a job: which workers are members, and what names their epochs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...errors import ConfigError
+from . import epochs
+from .admission import Gate
+from .events import (
+    Booted,
+    Close,
+    Completed,
+    Drain,
+    End,
+    Event,
+    Evict,
+    Gone,
+    Opened,
+    Output,
+    Persist,
+    Received,
+    Record,
+    Resize,
+)
+from .messages import (
+    Cause,
+    CheckpointBegin,
+    CheckpointEnd,
+    Fault,
+    Fence,
+    FromWorker,
+    Hello,
+    Leave,
+    Ready,
+    Refused,
+    Step,
+    Welcome,
+)
+from .options import MAX_TEXT, JobOptions
+from .seats import Seats, Worker
+from .state import State
+from .status import Status, status_of
+
+
+class Job:
+    """The machine of a coordinator: FORMING -> OPEN -> FENCED -> OPEN -> ...; ENDED, FAILED.
+
+    Same events, same outputs: it has no clock and no random numbers.
+
+    Args:
+        options: of the job.
+        boot: a random number; together with their own number it names the epochs that this coordinator opens.
+        now_s: on the clock of all later calls.
+        records: of the coordinator before this one.
+
+    Raises:
+        ConfigError: the records are of another job, or do not fit the options.
+
+    Invariants, which tests/coordination checks in thousands of histories:
+        I1: one table per boot and epoch; the numbers of epochs only grow.
+        I2: one process per seat.
+        I3: no table before each member of the epoch before was ready, or is no member of the new one.
+        I4: a message of an earlier epoch, connection or process changes nothing.
+        I5: size, unit and blocks hold in every table.
+        I6: ranks are 0 to n - 1 in the order of the seats.
+        I7: all members resume at one step; no step that a survivor has committed is lost, none is applied twice.
+        I8: the same events make the same outputs.
+        I9: nothing grows without bound.
+        I10: an accusation evicts nothing, nor does standing still, unless the options say so.
+        I11: while there is no coordinator, no epoch changes.
+
+    Source: own, see docs/coordination.md.
+    """
+
+    def __init__(self, options: JobOptions, boot: int, now_s: float, records: Sequence[Record] = ()) -> None:
+        self._state = State(options, boot, now_s, now_s, Seats(options.n_seats))
+        self._gate = Gate()
+        self._wake_s = math.inf
+        self._restore(records)
+
+    def handle(self, now_s: float, event: Event) -> list[Output]:
+        """Take an event; return what is to be done, in this order.
+
+        Raises:
+            ConfigError: an administrator names a seat that has no worker, or a size that cannot be; nothing has changed.
+        """
+        state = self._state
+        state.now_s = max(state.now_s, now_s)
+        state.outputs = []
+        if self._is_progress(event):
+            return state.outputs
+        match event:
+            case Received():
+                self._receive(event)
+            case Gone():
+                self._lose(event.conn)
+            case Drain():
+                self._drain(self._holder(event.seat), event.why)
+            case Evict():
+                self._evict(self._holder(event.seat), "evicted", event.why)
+            case Resize():
+                self._resize(event)
+            case End():
+                epochs.finish(state, "ended", event.why)
+        for worker in epochs.advance(state):
+            self._evict(worker, "stalled", f"no progress for {state.options.stall_s:g} s")
+        self._wake_s = min((at for at in epochs.deadlines(state) if at > state.now_s), default=math.inf)
+        return state.outputs
+
+    def next_wake_s(self) -> float | None:
+        """Return when `handle` wants a Tick, if nothing happens before."""
+        state = self._state
+        stalled_s = state.progress.top_since_s + state.options.stall_s
+        wake_s = min(
+            self._wake_s, stalled_s if stalled_s > state.now_s and state.phase == "open" else math.inf
+        )
+        return None if wake_s == math.inf else wake_s
+
+    def records(self) -> list[Record]:
+        """Return what a coordinator after this one has to know."""
+        state = self._state
+        found: list[Record] = [Booted(state.options.name, state.boot)]
+        if state.table is not None:
+            found.append(Opened(state.table))
+        if state.checkpoints.last is not None:
+            found.append(state.checkpoints.last)
+        return found
+
+    def status(self, now_s: float) -> Status:
+        """Return what the job does, and what it waits for."""
+        return status_of(self._state, now_s)
+
+    # --- Messages of workers ---
+
+    def _receive(self, event: Received) -> None:
+        message = event.message
+        worker = self._state.seats.by_conn.get(event.conn)
+        if isinstance(message, Hello):
+            if worker is None:
+                self._admit(event.conn, message, event.identity)
+            return
+        # I4: of a connection that was closed, or one that has said no Hello.
+        if worker is None:
+            return
+        if isinstance(message, Ready):
+            self._ready(worker, message)
+        elif isinstance(message, Leave):
+            self._leave(worker, message)
+        elif (
+            self._state.phase == "open"
+            and message.epoch == self._state.epoch
+            and self._state.is_member(worker)
+        ):
+            self._member_says(worker, message)
+
+    def _member_says(self, worker: Worker, message: FromWorker) -> None:
+        state = self._state
+        match message:
+            case Fault():
+                self._fail(worker, message)
+            case CheckpointBegin():
+                refused = state.checkpoints.begin(message.step, message.path[:MAX_TEXT], state.members)
+                if refused:
+                    state.log(f"{worker.name} cannot begin a checkpoint: {refused}", is_warning=True)
+            case CheckpointEnd():
+                done = state.checkpoints.end(
+                    state.epoch, message.step, message.path[:MAX_TEXT], worker.number
+                )
+                if done is not None:
+                    state.outputs.append(Persist(done))
+                    state.log(f"checkpoint of step {done.step} is complete: {done.path}")
+
+    def _is_progress(self, event: Event) -> bool:
+        """Note a step that a member has begun; nothing else comes of it, so it costs the same with any number of them."""
+        state = self._state
+        if not (isinstance(event, Received) and isinstance(event.message, Step)):
+            return False
+        worker = state.seats.by_conn.get(event.conn)
+        is_of_epoch = state.phase == "open" and event.message.epoch == state.epoch
+        if worker is not None and is_of_epoch and state.is_member(worker):
+            state.progress.note(state.now_s, worker.number, event.message.number)
+        return True
+
+    def _admit(self, conn: int, hello: Hello, identity: str | None) -> None:
+        state = self._state
+        if state.is_over:
+            state.refuse(conn, Refused("ended", f"the job has {state.phase}: {state.reason}"))
+            return
+        verdict = self._gate.judge(state.options, state.seats, hello, identity, state.now_s)
+        if isinstance(verdict, Refused):
+            state.log(f'worker "{hello.worker_id[:200]}" is refused: {verdict.text}', is_warning=True)
+            state.refuse(conn, verdict)
+            return
+        worker = verdict.known
+        if worker is None:
+            before = verdict.replaced or state.seats.by_number.get(
+                -1 if verdict.seat is None else verdict.seat
+            )
+            if before is not None:
+                self._replace(before, hello)
+            worker = Worker(hello.worker_id, hello.incarnation, hello.address)
+            state.seats.add(worker, verdict.seat)
+        elif worker.conn is not None:
+            state.outputs.append(Close(worker.conn))
+            state.seats.disconnect(worker)
+        state.seats.connect(worker, conn, hello)
+        state.tell(worker, Welcome(state.boot, worker.seat))
+        engine = (hello.engine_boot, hello.engine_epoch)
+        if hello.engine_epoch and (engine != state.epoch_id or not state.is_member(worker)):
+            # This coordinator has lost that epoch, or the job has gone on without this worker.
+            text = f"epoch {hello.engine_epoch} is over for this worker; the coordinator is at epoch {state.epoch}"
+            state.tell(worker, Fence(*engine, "coordinator", worker.seat, text))
+        elif state.is_member(worker):
+            if state.phase == "open" and state.table is not None:
+                state.tell(worker, state.table)
+            if state.fence is not None:
+                state.tell(worker, state.fence)
+
+    def _replace(self, before: Worker, hello: Hello) -> None:
+        """Make room for a later process with the same name or seat."""
+        text = f'worker "{hello.worker_id}" was started again'
+        if before.conn is not None:
+            self._state.refuse(before.conn, Refused("older", text, hello.worker_id))
+        self._remove(
+            before,
+            "restarted",
+            f"{before.name} was started again, as process {hello.incarnation} of {hello.worker_id}",
+        )
+
+    def _ready(self, worker: Worker, message: Ready) -> None:
+        # I3, I4: else it has not heard of its newest epoch yet, and may still take part in it.
+        if worker.told is not None and worker.told != (message.boot, message.epoch):
+            return
+        worker.ready, worker.ready_since_s = message.state, self._state.now_s
+        if self._state.fence is None and self._state.is_member(worker):
+            epochs.end(self._state, "dropped", worker.seat, f"{worker.name} has given up its engine")
+
+    def _leave(self, worker: Worker, leave: Leave) -> None:
+        worker.is_leaving = True
+        if leave.is_resting and worker.resting_since_s is None:
+            worker.resting_since_s = self._state.now_s
+        if self._state.is_member(worker):
+            epochs.plan_end(self._state, "left", worker.seat, f"{worker.name} leaves: {leave.why[:MAX_TEXT]}")
+
+    def _fail(self, worker: Worker, fault: Fault) -> None:
+        accused = next((one for one in self._state.members.values() if one.rank == fault.accused_rank), None)
+        hint = "" if accused is None else f', which accuses seat {accused.seat} ("{accused.worker_id}")'
+        epochs.end(
+            self._state,
+            "fault",
+            worker.seat if accused is None else accused.seat,
+            f"a call of {worker.name} failed in step {fault.step}{hint}: {fault.text[:MAX_TEXT]}",
+        )
+
+    def _lose(self, conn: int) -> None:
+        worker = self._state.seats.by_conn.get(conn)
+        if worker is None:
+            return
+        self._state.seats.disconnect(worker)
+        worker.away_since_s = self._state.now_s
+        worker.back_until_s = self._state.now_s + self._state.options.blink_s
+        if worker.seat is None:
+            self._state.seats.remove(worker)
+
+    # --- Administrators ---
+
+    def _holder(self, seat: int) -> Worker:
+        worker = self._state.seats.by_number.get(seat)
+        if worker is None:
+            raise ConfigError(
+                f"no worker has seat {seat}; the job has seats 0 to {self._state.options.n_seats - 1}"
+            )
+        return worker
+
+    def _drain(self, worker: Worker, why: str) -> None:
+        worker.is_leaving = True
+        if self._state.is_member(worker):
+            epochs.plan_end(self._state, "drained", worker.seat, f"{worker.name} is drained: {why}")
+
+    def _evict(self, worker: Worker, cause: Cause, why: str) -> None:
+        self._gate.evicted.append((worker.id, worker.incarnation))
+        text = f"{worker.name} is evicted: {why}"
+        if worker.conn is not None:
+            self._state.refuse(worker.conn, Refused("evicted", text))
+        self._remove(worker, cause, text)
+
+    def _remove(self, worker: Worker, cause: Cause, text: str) -> None:
+        was_member = self._state.is_member(worker)
+        self._state.seats.remove(worker)
+        if was_member:
+            epochs.end(self._state, cause, worker.seat, text)
+
+    def _resize(self, event: Resize) -> None:
+        state = self._state
+        state.options = replace(state.options, min_size=event.min_size, max_size=event.max_size)
+        if state.phase == "open" and state.options.largest(len(state.members)) != len(state.members):
+            text = f"the job has {event.min_size} to {event.max_size} members from now on"
+            epochs.plan_end(state, "resized", None, text)
+
+    # --- Records ---
+
+    def _restore(self, records: Sequence[Record]) -> None:
+        state = self._state
+        table = None
+        for record in records:
+            match record:
+                case Booted(job):
+                    if job != state.options.name:
+                        raise ConfigError(f'the state is of job "{job}", not of "{state.options.name}"')
+                case Opened():
+                    table = record.table
+                case Completed():
+                    state.checkpoints.last = record
+        if table is None:
+            return
+        highest = max(member.seat for member in table.members)
+        if highest >= state.options.n_seats:
+            raise ConfigError(
+                f"the state has a worker on seat {highest}, the job {state.options.n_seats} seats; begin with the sizes "
+                "that it had, and change them later"
+            )
+        state.enter(table)
+        for member in table.members:
+            worker = Worker(member.worker_id, member.incarnation, member.address)
+            worker.away_since_s = state.now_s
+            worker.back_until_s = state.now_s + state.options.grace_s
+            state.seats.add(worker, member.seat)

@@ -1,0 +1,257 @@
+"""What coordinator and workers say to each other. All are values: equal contents are equal messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+#: Of the messages between coordinator and workers; both sides must have the same.
+PROTOCOL = 1
+
+#: Why an epoch ended, or is to end.
+Cause = Literal[
+    "gone",
+    "fault",
+    "restarted",
+    "dropped",
+    "joined",
+    "left",
+    "drained",
+    "evicted",
+    "resized",
+    "stalled",
+    "coordinator",
+    "ended",
+    "failed",
+]
+
+#: Why a worker was refused.
+Refusal = Literal["protocol", "job", "identity", "taken", "older", "full", "restarts", "ended", "evicted"]
+
+#: What members do with the step in doubt: apply what they hold, or drop it.
+Roll = Literal["forward", "back"]
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What a worker has, by its own account.
+
+    Attributes:
+        boot: of the coordinator that opened its last epoch; 0 if it was in none.
+        epoch: the last one of which it was a member; 0 if there was none.
+        committed: steps applied.
+        in_doubt: whether it holds the reduced gradients of step committed + 1, and does not know whether all have them.
+    """
+
+    boot: int = 0
+    epoch: int = 0
+    committed: int = 0
+    in_doubt: bool = False
+
+    @property
+    def reach(self) -> int:
+        """The step up to which it could go on by itself."""
+        return self.committed + self.in_doubt
+
+
+# --- From a worker ---
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Asks for a seat; the first message of a connection.
+
+    Attributes:
+        job: the name of the job.
+        worker_id: of the worker, the same after a restart.
+        incarnation: of its process; a later process has a greater one.
+        wanted_seat: the number that the launcher gave it, if any.
+        address: where other members reach it.
+        last: what it has.
+        engine_boot: of the epoch of which it has an engine; 0 if it has none.
+        engine_epoch: number of that epoch.
+        protocol: PROTOCOL.
+    """
+
+    job: str
+    worker_id: str
+    incarnation: int
+    wanted_seat: int | None = None
+    address: str = ""
+    last: WorkerState = field(default_factory=WorkerState)
+    engine_boot: int = 0
+    engine_epoch: int = 0
+    protocol: int = PROTOCOL
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Waits for a table: it has no engine, and no call is pending.
+
+    Attributes:
+        state: what it has.
+        boot: of the newest epoch that it was told of, open or over; 0 for none.
+        epoch: number of that epoch. A worker that is told of a newer one later says Ready again.
+    """
+
+    state: WorkerState
+    boot: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """Has begun step `number` of an epoch."""
+
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A call of an epoch failed.
+
+    Attributes:
+        epoch: of the call.
+        step: that failed.
+        accused_rank: that the engine names, if any.
+        text: of the exception.
+    """
+
+    epoch: int
+    step: int
+    accused_rank: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Leaves at the end of the present step, for good.
+
+    Attributes:
+        why: in words.
+        is_resting: it is in no step, and will begin none; it has its engine until the epoch is over, because others may
+            need what it has sent for the end of their last step.
+    """
+
+    why: str
+    is_resting: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointBegin:
+    """Begins to write its part of a checkpoint of a step, in an epoch, at a path that all members name alike."""
+
+    epoch: int
+    step: int
+    path: str
+
+
+@dataclass(frozen=True)
+class CheckpointEnd:
+    """Has written its part, durably."""
+
+    epoch: int
+    step: int
+    path: str
+
+
+FromWorker = Hello | Ready | Step | Fault | Leave | CheckpointBegin | CheckpointEnd
+
+# --- To a worker ---
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of an epoch."""
+
+    rank: int
+    seat: int
+    worker_id: str
+    incarnation: int
+    address: str
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """A worker is known.
+
+    Attributes:
+        boot: a random number of the coordinator; it names epochs together with their number.
+        seat: that it has; None for a spare.
+    """
+
+    boot: int
+    seat: int | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """An epoch is open.
+
+    Attributes:
+        boot: as in Welcome.
+        epoch: its number.
+        members: in the order of their ranks.
+        resume_step: steps that all have applied once they have done what the table says.
+        roll: what members that are in doubt do.
+        survivors: ranks that were in the epoch before, and hold its state.
+        source_rank: from which all but the survivors copy; None: all load `checkpoint`.
+        checkpoint: the path of the last complete one; empty if there is none.
+    """
+
+    boot: int
+    epoch: int
+    members: tuple[Member, ...]
+    resume_step: int
+    roll: Roll
+    survivors: tuple[int, ...]
+    source_rank: int | None
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True)
+class Fence:
+    """An epoch is over: members end their calls, drop their engine, and say Ready.
+
+    Attributes:
+        boot: as in Welcome.
+        epoch: that is over.
+        cause: why.
+        culprit_seat: where it began, if that is known.
+        text: the reason in words.
+        planned: members first end the step in which they are, and agree on it: nothing has failed.
+    """
+
+    boot: int
+    epoch: int
+    cause: Cause
+    culprit_seat: int | None
+    text: str
+    planned: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A worker cannot take part; its connection is closed.
+
+    Attributes:
+        code: why.
+        text: the reason in words.
+        held_by: the worker that has what was asked for, if that is the reason.
+    """
+
+    code: Refusal
+    text: str
+    held_by: str = ""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Seats stand still; nothing was done about it."""
+
+    seats: tuple[int, ...]
+    text: str
+
+
+ToWorker = Welcome | Table | Fence | Refused | Alarm

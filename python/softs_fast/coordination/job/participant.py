@@ -1,0 +1,302 @@
+"""A worker of a job: what it says to the coordinator, and what its engine has to do."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ...errors import ConfigError
+from .messages import (
+    Alarm,
+    CheckpointBegin,
+    CheckpointEnd,
+    Fault,
+    Fence,
+    FromWorker,
+    Hello,
+    Leave,
+    Ready,
+    Refused,
+    Step,
+    Table,
+    ToWorker,
+    Welcome,
+    WorkerState,
+)
+from .options import MAX_TEXT
+
+#: What a worker does with its weights before the first step of an epoch: nothing; apply the step that it has reduced;
+#: copy those of the source; load the checkpoint.
+Duty = Literal["keep", "apply", "copy", "load"]
+
+# --- Actions, in the order in which they are to be done ---
+
+
+@dataclass(frozen=True)
+class Say:
+    """Send a message to the coordinator."""
+
+    message: FromWorker
+
+
+@dataclass(frozen=True)
+class Build:
+    """Build an engine for the members of a table, do the duty, then call `prepared`; after `apply`, also `applied`.
+
+    With the duty `copy` or `load`, and as the source, a worker takes part in what brings weights to others.
+    """
+
+    table: Table
+    rank: int
+    duty: Duty
+
+
+@dataclass(frozen=True)
+class EndEngine:
+    """End all calls of the engine, drop it, then call `ended`."""
+
+    fence: Fence
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Tell people."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The coordinator has refused this worker."""
+
+    refused: Refused
+
+
+Action = Say | Build | EndEngine | Warn | GiveUp
+
+#: away: not welcome yet; idle: waits for a table; building: prepares for the steps of an epoch; member; ending: its
+#: epoch is over, and its engine has calls yet; over: refused.
+Phase = Literal["away", "idle", "building", "member", "ending", "over"]
+
+
+# Epochs that a worker remembers to have been in.
+_MOST_ENDED = 1024
+
+
+class Participant:
+    """The machine of a worker: AWAY -> IDLE -> BUILDING -> MEMBER -> ENDING -> IDLE ...
+
+    A step is: `begin`; reduce the gradients; `reduced`; a barrier of the engine, which tells each member whether one of
+    them has `wants_end`; `passed`; apply the gradients. What was reduced is kept until `passed`, or until a table says
+    what becomes of it.
+
+    Args:
+        hello: the first message; `last` is what the worker has: after a restart from a checkpoint, its step.
+    """
+
+    def __init__(self, hello: Hello) -> None:
+        self._hello = hello
+        self.state = hello.last
+        self.phase: Phase = "away"
+        self.table: Table | None = None
+        self.seat: int | None = None
+        # Of the epoch, once it is to end after this step.
+        self._planned: Fence | None = None
+        self._heard = (0, 0)
+        self._ended: deque[tuple[int, int]] = deque(maxlen=_MOST_ENDED)
+        self._is_connected = False
+        self._left: Leave | None = None
+        self._is_stepping = False
+
+    @property
+    def wants_end(self) -> bool:
+        """Whether the epoch is to end after this step; members tell each other in the barrier."""
+        return self._planned is not None
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it leaves, and begins no step any more."""
+        return self._left is not None and self._left.is_resting
+
+    # --- The connection ---
+
+    def connected(self) -> list[Action]:
+        """A connection is there."""
+        self._is_connected = True
+        has_engine = self.table is not None and self.phase in ("building", "member", "ending")
+        engine = (self.table.boot, self.table.epoch) if has_engine and self.table is not None else (0, 0)
+        return [Say(replace(self._hello, last=self.state, engine_boot=engine[0], engine_epoch=engine[1]))]
+
+    def disconnected(self) -> list[Action]:
+        """The connection has ended; the engine goes on."""
+        self._is_connected = False
+        return []
+
+    def receive(self, message: ToWorker) -> list[Action]:
+        """Take a message of the coordinator."""
+        match message:
+            case Welcome():
+                self.seat = message.seat
+                if self.phase == "away":
+                    self.phase = "idle"
+                left = [] if self._left is None else self._say(self._left)
+                return [*left, *self._ready_if_idle()]
+            case Table():
+                return self._take(message)
+            case Fence():
+                return self._fenced(message)
+            case Alarm():
+                return [Warn(message.text)]
+            case Refused():
+                return self._refused(message)
+
+    # --- The engine ---
+
+    def applied(self) -> None:
+        """The duty `apply` is done: that must be known even if the epoch ends before `prepared`."""
+        self.state = WorkerState(self.state.boot, self.state.epoch, self.state.reach)
+
+    def prepared(self) -> None:
+        """The engine of the table is there, and the weights are of its `resume_step`."""
+        if self.phase == "building" and self.table is not None:
+            self.phase = "member"
+            self.state = WorkerState(self.table.boot, self.table.epoch, self.table.resume_step)
+
+    def ended(self) -> list[Action]:
+        """The engine is gone, and none of its calls is pending."""
+        if self.table is not None:
+            self._ended.append((self.table.boot, self.table.epoch))
+        self.phase = "idle" if self.phase != "over" else "over"
+        self._planned, self._is_stepping = None, False
+        return self._ready_if_idle()
+
+    def fail(self, text: str, accused_rank: int | None = None) -> list[Action]:
+        """A call of the engine has failed."""
+        if self.phase not in ("building", "member") or self.table is None:
+            return []
+        self.phase = "ending"
+        fault = Fault(self.table.epoch, self.state.committed + 1, accused_rank, text[:MAX_TEXT])
+        fence = Fence(self.table.boot, self.table.epoch, "fault", None, text)
+        return [*self._say(fault), EndEngine(fence)]
+
+    # --- Steps ---
+
+    def begin(self) -> list[Action]:
+        """Begin the next step.
+
+        Raises:
+            ConfigError: the worker is in no epoch, or has left.
+        """
+        if self.phase != "member" or self.table is None:
+            raise ConfigError(f"a step needs an open epoch; the worker is {self.phase}")
+        if self.is_resting:
+            raise ConfigError("the worker leaves the job, and begins no step")
+        self._is_stepping = True
+        return self._say(Step(self.table.epoch, self.state.committed + 1))
+
+    def reduced(self) -> None:
+        """The gradients of the step are reduced; whether all members have them is not known."""
+        if self.phase == "member":
+            self.state = _in_doubt(self.state)
+
+    def passed(self, *, is_last: bool) -> list[Action]:
+        """The barrier has been passed, so all members have the gradients: the caller applies them.
+
+        Args:
+            is_last: whether a member wants the epoch to end; the barrier tells all the same.
+        """
+        if self.phase != "member":
+            return []
+        state = self.state
+        self.state = WorkerState(state.boot, state.epoch, state.committed + 1)
+        self._is_stepping = False
+        return self._end_planned() if is_last else []
+
+    def leave(self, why: str, *, at_once: bool = False) -> list[Action]:
+        """Leave at the end of this step, for good; outside of a step, begin none, and keep the engine until a fence.
+
+        Args:
+            why: in words.
+            at_once: whether a step that was begun is not ended, either.
+        """
+        self._is_stepping = self._is_stepping and not at_once
+        self._left = Leave(why[:MAX_TEXT], is_resting=not self._is_stepping)
+        return self._say(self._left)
+
+    def begin_checkpoint(self, path: str) -> list[Action]:
+        """This worker begins to write its part of a checkpoint of the step that it has committed."""
+        if self.phase != "member" or self.table is None:
+            return []
+        return self._say(CheckpointBegin(self.table.epoch, self.state.committed, path))
+
+    def end_checkpoint(self, epoch: int, step: int, path: str) -> list[Action]:
+        """It has written its part of a checkpoint that it began in an epoch, durably."""
+        return self._say(CheckpointEnd(epoch, step, path))
+
+    # --- Small things ---
+
+    def _take(self, table: Table) -> list[Action]:
+        self._heard = (table.boot, table.epoch)
+        rank = next(
+            (
+                member.rank
+                for member in table.members
+                if (member.worker_id, member.incarnation) == (self._hello.worker_id, self._hello.incarnation)
+            ),
+            None,
+        )
+        if self.phase != "idle" or rank is None:
+            return []
+        if self._heard in self._ended:
+            # It was sent twice, or by a coordinator that begins with an old state.
+            return self._ready_if_idle()
+        self.table, self.phase, self._planned = table, "building", None
+        return [Build(table, rank, self._duty(table, rank))]
+
+    def _duty(self, table: Table, rank: int) -> Duty:
+        if rank in table.survivors:
+            return "apply" if self.state.in_doubt and self.state.reach == table.resume_step else "keep"
+        return "load" if table.source_rank is None else "copy"
+
+    def _fenced(self, fence: Fence) -> list[Action]:
+        self._heard = (fence.boot, fence.epoch)
+        if self.phase in ("away", "idle"):
+            return self._ready_if_idle()
+        if self.table is None or self.phase not in ("building", "member"):
+            return []
+        is_of_table = (self.table.boot, self.table.epoch) == (fence.boot, fence.epoch)
+        if fence.planned and is_of_table:
+            # Members agree on the last step in its barrier, so one that is outside of a step goes on to the next.
+            self._planned = fence
+            return []
+        self.phase = "ending"
+        return [EndEngine(fence)]
+
+    def _end_planned(self) -> list[Action]:
+        if self.table is None or self.phase not in ("building", "member"):
+            return []
+        self.phase = "ending"
+        # Without a fence of its own it has learned of the end in the barrier, or has asked for it.
+        text = "a member has asked for the end of the epoch"
+        unheard = Fence(self.table.boot, self.table.epoch, "left", None, text, planned=True)
+        return [EndEngine(self._planned or unheard)]
+
+    def _refused(self, refused: Refused) -> list[Action]:
+        has_engine = self.phase in ("building", "member")
+        self.phase = "over"
+        if has_engine and self.table is not None:
+            fence = Fence(self.table.boot, self.table.epoch, "evicted", self.seat, refused.text)
+            return [EndEngine(fence), GiveUp(refused)]
+        return [GiveUp(refused)]
+
+    def _ready_if_idle(self) -> list[Action]:
+        return self._say(Ready(self.state, *self._heard)) if self.phase == "idle" else []
+
+    def _say(self, message: FromWorker) -> list[Action]:
+        """Say something, if there is a connection; what the coordinator must know is said again with the next one."""
+        return [Say(message)] if self._is_connected else []
+
+
+def _in_doubt(state: WorkerState) -> WorkerState:
+    return WorkerState(state.boot, state.epoch, state.committed, in_doubt=True)

@@ -1,0 +1,48 @@
+"""Which members stand still. That alone evicts none of them: a step may be slow for a good reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Progress:
+    """Of an epoch.
+
+    Attributes:
+        steps: that each seat has begun.
+        top: the greatest of them.
+        top_since_s: when the first seat began it.
+        named: seats that an alarm has named since they last moved.
+    """
+
+    steps: dict[int, int] = field(default_factory=dict)
+    top: int = 0
+    top_since_s: float = 0.0
+    named: set[int] = field(default_factory=set)
+
+    def note(self, now_s: float, seat: int, step: int) -> None:
+        """Note that a seat has begun a step."""
+        if step <= self.steps.get(seat, 0):
+            return
+        self.steps[seat] = step
+        self.named.discard(seat)
+        if step > self.top:
+            self.top, self.top_since_s = step, now_s
+
+    def behind(self) -> list[int]:
+        """Return the seats that have not begun the greatest step, and were not named."""
+        return [seat for seat in sorted(self.steps) if self.steps[seat] < self.top and seat not in self.named]
+
+    def name_stalled(self, now_s: float, stall_s: float) -> list[int]:
+        """Return the seats that have been behind for so long, once."""
+        if now_s < self.top_since_s + stall_s:
+            return []
+        stalled = self.behind()
+        self.named.update(stalled)
+        return stalled
+
+    @property
+    def spread(self) -> int:
+        """Steps between the first and the last seat."""
+        return self.top - min(self.steps.values(), default=self.top)

@@ -1,0 +1,69 @@
+"""The step at which an epoch goes on, and from where workers that have another one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .messages import Roll, WorkerState
+
+
+@dataclass(frozen=True)
+class Resume:
+    """How the members of a new epoch come to the same weights.
+
+    Attributes:
+        step: that all have then.
+        roll: whether members that are in doubt of `step` apply it.
+        survivors: members that have the weights of `step`, perhaps after the roll.
+        source: the member from which all others copy; None: they load the checkpoint.
+    """
+
+    step: int
+    roll: Roll
+    survivors: tuple[int, ...]
+    source: int | None
+
+
+def resume(states: Mapping[int, WorkerState], last: tuple[int, int] | None, checkpoint_step: int) -> Resume:
+    """Return how members go on.
+
+    A step is: reduce, barrier, apply. A worker in doubt has reduced, and does not know whether all have. If a member of
+    the last epoch has committed step k + 1, each had reached its barrier, so each is in doubt or has committed it. If a
+    survivor is neither, no member has committed it, dead or alive, and it is dropped.
+
+    Args:
+        states: what each member of the new epoch has, by rank.
+        last: boot and number of the epoch before, as far as the coordinator knows; None if there was none.
+        checkpoint_step: of the last complete checkpoint; 0 if there is none.
+    """
+    by_epoch: dict[tuple[int, int], list[int]] = {}
+    for rank in sorted(states):
+        if states[rank].epoch:
+            by_epoch.setdefault((states[rank].boot, states[rank].epoch), []).append(rank)
+    # Numbers of epochs grow over all coordinators that hear of each other's; where they do not, the own one is later.
+    newest = max(
+        by_epoch,
+        key=lambda one: (one[1], one == last, max(states[rank].committed for rank in by_epoch[one])),
+        default=None,
+    )
+    if newest is None:
+        return _begin(states, checkpoint_step)
+    ranks = by_epoch[newest]
+    if newest != last and max(states[rank].committed for rank in ranks) < checkpoint_step:
+        # The epoch before has no survivor.
+        return _begin(states, checkpoint_step)
+    committed = max(states[rank].committed for rank in ranks)
+    step = max(committed, min(states[rank].reach for rank in ranks))
+    survivors = tuple(rank for rank in ranks if states[rank].committed <= step <= states[rank].reach)
+    is_forward = any(states[rank].committed < step for rank in survivors)
+    return Resume(step, "forward" if is_forward else "back", survivors, survivors[0])
+
+
+def _begin(states: Mapping[int, WorkerState], checkpoint_step: int) -> Resume:
+    """Return how workers begin of which none was in an epoch that counts."""
+    newest = max(state.committed for state in states.values())
+    if checkpoint_step > newest:
+        return Resume(checkpoint_step, "back", (), None)
+    survivors = tuple(rank for rank in sorted(states) if states[rank].committed == newest)
+    return Resume(newest, "back", survivors[:1], survivors[0])

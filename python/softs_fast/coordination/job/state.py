@@ -1,0 +1,117 @@
+"""What the machine of a coordinator knows, and what it has to say."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .checkpoints import Checkpoints
+from .events import Close, Log, Output, Send
+from .messages import Fence, Member, Refused, Table, ToWorker
+from .options import JobOptions
+from .progress import Progress
+from .seats import Seats, Worker
+
+#: forming: no epoch was open yet; fenced: one is over, the next one not open.
+Phase = Literal["forming", "open", "fenced", "ended", "failed"]
+
+# Fences that the status shows.
+_MOST_SHOWN = 32
+
+
+@dataclass
+class State:
+    """Of a job.
+
+    Attributes:
+        options: of the job; an administrator may change the sizes.
+        boot: names the epochs that are opened from now on.
+        now_s: time of the last event.
+        since_s: when the phase began.
+        seats: the workers.
+        phase: of the job.
+        reason: why it has ended.
+        table: of the last epoch.
+        members: of the last epoch by seat: the processes that had the seats then.
+        left: seats of members that have left.
+        fence: why the last epoch is over, or ends after this step.
+        fence_since_s: when it was planned.
+        enough_since_s: since when there are enough workers for the first epoch.
+        joined_since_s: since when there are more workers than the open epoch has members.
+    """
+
+    options: JobOptions
+    boot: int
+    now_s: float
+    since_s: float
+    seats: Seats
+    phase: Phase = "forming"
+    reason: str = ""
+    table: Table | None = None
+    members: dict[int, Member] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    fence: Fence | None = None
+    fence_since_s: float = 0.0
+    enough_since_s: float | None = None
+    joined_since_s: float | None = None
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    progress: Progress = field(default_factory=Progress)
+    fences: deque[Fence] = field(default_factory=lambda: deque(maxlen=_MOST_SHOWN))
+    n_fences: Counter[str] = field(default_factory=Counter)
+    table_s: float = 0.0
+    outputs: list[Output] = field(default_factory=list)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the last epoch; 0 if there was none."""
+        return 0 if self.table is None else self.table.epoch
+
+    @property
+    def epoch_id(self) -> tuple[int, int] | None:
+        """Boot and number of the last epoch; None if there was none."""
+        return None if self.table is None else (self.table.boot, self.table.epoch)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self.phase in ("ended", "failed")
+
+    def is_member(self, worker: Worker) -> bool:
+        """Return whether a process is, or was, in the last epoch."""
+        member = self.members.get(worker.number)
+        return member is not None and (member.worker_id, member.incarnation) == (
+            worker.id,
+            worker.incarnation,
+        )
+
+    def connected_members(self) -> Iterator[Worker]:
+        """Iterate over the members that have a connection, by seat."""
+        return (worker for worker in self.seats if worker.conn is not None and self.is_member(worker))
+
+    def enter(self, table: Table) -> None:
+        """Begin an epoch."""
+        self.table = table
+        self.members = {member.seat: member for member in table.members}
+        self.left = set()
+        self.fence = None
+        self.enough_since_s = self.joined_since_s = None
+        self.progress = Progress()
+        self.phase, self.reason, self.since_s = "open", "", self.now_s
+
+    def tell(self, worker: Worker, message: ToWorker) -> None:
+        """Send a message to a worker, if it is connected."""
+        if worker.conn is None:
+            return
+        if isinstance(message, (Table, Fence)):
+            worker.told = (message.boot, message.epoch)
+        self.outputs.append(Send(worker.conn, message))
+
+    def refuse(self, conn: int, refused: Refused) -> None:
+        """Send why a worker cannot take part, and close its connection."""
+        self.outputs += [Send(conn, refused), Close(conn)]
+
+    def log(self, text: str, *, is_warning: bool = False) -> None:
+        """Tell people."""
+        self.outputs.append(Log(text, is_warning))

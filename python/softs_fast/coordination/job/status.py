@@ -1,0 +1,113 @@
+"""What a job is doing, and what it waits for, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .epochs import why_waiting
+from .events import Completed
+from .messages import Fence
+from .seats import Worker
+from .state import Phase, State
+
+
+@dataclass(frozen=True)
+class SeatStatus:
+    """A worker with a seat, or a spare.
+
+    Attributes:
+        seat: its number; None for a spare.
+        worker_id: of the worker.
+        address: where others reach it.
+        text: what it does, in words.
+        step: the last one that it has begun in this epoch; 0 if none.
+    """
+
+    seat: int | None
+    worker_id: str
+    address: str
+    text: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """A job.
+
+    Attributes:
+        name: of the job.
+        phase: of it.
+        reason: what it waits for, in words.
+        since_s: for how long it has been in this phase, seconds.
+        boot: names the last epoch together with its number.
+        epoch: the number of the last epoch; 0 if there was none.
+        size: its members.
+        seats: workers, by seat, then the spares.
+        spread: steps between the first and the last member.
+        fences: the last ones, the newest last.
+        n_fences: of all times, by cause.
+        table_s: from the end of an epoch to the next table, the last time, seconds.
+        checkpoint: the last complete one.
+    """
+
+    name: str
+    phase: Phase
+    reason: str
+    since_s: float
+    boot: int
+    epoch: int
+    size: int
+    seats: tuple[SeatStatus, ...]
+    spread: int
+    fences: tuple[Fence, ...]
+    n_fences: dict[str, int]
+    table_s: float
+    checkpoint: Completed | None
+
+
+def status_of(state: State, now_s: float) -> Status:
+    """Return what a job does."""
+    return Status(
+        state.options.name,
+        state.phase,
+        _reason(state),
+        max(0.0, now_s - state.since_s),
+        state.boot if state.table is None else state.table.boot,
+        state.epoch,
+        len(state.members) if state.phase == "open" else 0,
+        tuple(
+            SeatStatus(
+                one.seat,
+                one.id,
+                one.address,
+                _doing(state, one, now_s),
+                state.progress.steps.get(one.number, 0),
+            )
+            for one in (*state.seats, *state.seats.spares())
+        ),
+        state.progress.spread,
+        tuple(state.fences),
+        dict(state.n_fences),
+        state.table_s,
+        state.checkpoints.last,
+    )
+
+
+def _reason(state: State) -> str:
+    if state.phase == "open":
+        return f"in step {state.progress.top}" if state.fence is None else state.fence.text
+    if state.phase == "fenced" and state.fence is not None:
+        return f"{why_waiting(state)}; epoch {state.epoch} is over: {state.fence.text}"
+    return why_waiting(state) if state.phase == "forming" else state.reason
+
+
+def _doing(state: State, worker: Worker, now_s: float) -> str:
+    if worker.conn is None:
+        return f"away for {max(0.0, now_s - worker.away_since_s):.1f} s"
+    if worker.is_leaving:
+        return "leaving"
+    if worker.seat is None:
+        return "spare"
+    if worker.ready is not None:
+        return f"ready, at step {worker.ready.committed}"
+    return "member" if state.phase == "open" and state.is_member(worker) else "not ready"

@@ -1,0 +1,6 @@
+"""A worker of a job in a training process: steps that no death of a worker loses or repeats."""
+
+from .training_state import Stateful, TrainingState
+from .worker_node import Step, WorkerNode
+
+__all__ = ["Stateful", "Step", "TrainingState", "WorkerNode"]

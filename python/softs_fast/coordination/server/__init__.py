@@ -1,0 +1,1 @@
+"""A coordinator in its own process: one event loop that owns the machine of a job, and gRPC around it."""

@@ -1,0 +1,184 @@
+"""Gives events to the machine of a job, and does what it wants done, in that order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...errors import ConfigError, WireError
+from ..job.events import Close, Event, Gone, Log, Output, Persist, Received, Record, Send, Tick
+from ..job.messages import Fence, FromWorker, Table, ToWorker
+from ..job.status import Status
+from ..wire.codec import encode_to_worker
+from .keys import Keys
+from .state_file import StateFile
+
+__all__ = ["Connection", "Driver", "Machine"]
+
+_log = logging.getLogger("softs_fast.coordination")
+
+
+class Machine(Protocol):
+    """The state machine of a coordinator: `softs_fast.coordination.job.job.Job`."""
+
+    def handle(self, now_s: float, event: Event) -> list[Output]:
+        """Take an event; return what is to be done, in this order."""
+
+    def next_wake_s(self) -> float | None:
+        """Return when it wants a Tick."""
+
+    def records(self) -> list[Record]:
+        """Return the shortest records with the meaning of all that it had written."""
+
+    def status(self, now_s: float) -> Status:
+        """Return what it does, and what it waits for."""
+
+
+class Connection(Protocol):
+    """The way to one worker."""
+
+    def send(self, message: ToWorker, data: bytes) -> None:
+        """Send a message, which is `data` on the wire; never waits."""
+
+    def finish(self) -> None:
+        """End the connection after what was sent on it."""
+
+
+class Driver:
+    """Owns the machine of a job, in one event loop.
+
+    Args:
+        machine: of the job.
+        state_file: where records go; None: a restart begins a new job.
+
+    Attributes:
+        keys: the store of the present epoch.
+        table: of the open epoch; None if none is open, or a coordinator before opened it.
+        failure: its exception is what ends this coordinator: a defect of the machine, or a state file that cannot be
+            written.
+    """
+
+    def __init__(self, machine: Machine, state_file: StateFile | None) -> None:
+        self.keys = Keys()
+        self.table: Table | None = None
+        self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[None] = self._loop.create_future()
+        self._machine = machine
+        self._file = state_file
+        self._numbers = itertools.count(1)
+        self._connections: dict[int, Connection] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+        self._encoded: tuple[ToWorker, bytes] | None = None
+        self.handle(Tick())
+
+    @property
+    def n_connections(self) -> int:
+        """How many workers are connected."""
+        return len(self._connections)
+
+    def connect(self, connection: Connection) -> int:
+        """Return the number of a new connection; what is sent on it goes to `connection`."""
+        number = next(self._numbers)
+        self._connections[number] = connection
+        return number
+
+    def receive(self, number: int, message: FromWorker, identity: str | None) -> None:
+        """Take a message of a connection; one that is closed is not listened to."""
+        if number in self._connections:
+            self.handle(Received(number, message, identity))
+
+    def gone(self, number: int) -> None:
+        """Note that a connection has ended."""
+        self._connections.pop(number, None)
+        self.handle(Gone(number))
+
+    def handle(self, event: Event) -> list[str]:
+        """Take an event and do what follows from it; return what was logged.
+
+        Raises:
+            ConfigError: an administrator asks for what cannot be; nothing has changed.
+        """
+        if self.failure.done():
+            return []
+        try:
+            outputs = self._machine.handle(self._loop.time(), event)
+            self._do(outputs)
+            if self._file is not None and self._file.needs_compacting:
+                self._file.compact(self._machine.records())
+            self._set_timer()
+        except ConfigError:
+            raise
+        except Exception as error:
+            self.failure.set_exception(error)
+            return []
+        if outputs or not isinstance(event, Tick):
+            self._changed.set()
+            self._changed = asyncio.Event()
+        return [output.text for output in outputs if isinstance(output, Log)]
+
+    def status(self) -> Status:
+        """Return what the job does, and what it waits for."""
+        return self._machine.status(self._loop.time())
+
+    async def wait_for_change(self) -> None:
+        """Wait until the status may be another one."""
+        await self._changed.wait()
+
+    def close(self) -> None:
+        """Do nothing any more."""
+        if not self.failure.done():
+            self.failure.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.keys.close()
+
+    def _do(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Send(number, message):
+                    self._note(message)
+                    if number in self._connections:
+                        self._connections[number].send(message, self._encode(message))
+                case Close(number):
+                    if number in self._connections:
+                        self._connections.pop(number).finish()
+                case Persist(record):
+                    if self._file is not None:
+                        self._file.append(record)
+                case Log(text, is_warning):
+                    _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+
+    def _note(self, message: ToWorker) -> None:
+        """Keep the store and the table of the epoch that is open."""
+        if isinstance(message, Table):
+            self.keys.open(message)
+            self.table = message
+        elif isinstance(message, Fence) and self._ends_the_epoch(message):
+            self.keys.close()
+            self.table = None
+
+    def _ends_the_epoch(self, fence: Fence) -> bool:
+        """Return whether a fence is of the open epoch: a worker that was in another one is told of that."""
+        table = self.table
+        return (
+            table is not None and not fence.planned and (fence.boot, fence.epoch) == (table.boot, table.epoch)
+        )
+
+    def _encode(self, message: ToWorker) -> bytes:
+        """Encode a message; one that goes to many workers is the same object, and is encoded once."""
+        if self._encoded is None or self._encoded[0] is not message:
+            try:
+                self._encoded = message, encode_to_worker(message)
+            except WireError as error:
+                raise AssertionError(f"the machine wants to send what no message may be: {error}") from error
+        return self._encoded[1]
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = self._machine.next_wake_s()
+        self._timer = None if due_s is None else self._loop.call_at(due_s, self.handle, Tick())

@@ -1,0 +1,287 @@
+"""Workers without a stream: each is a connection that lasts as long as its heartbeats come.
+
+The methods and their fields are those of the page that the project follows; each answer has the epoch too. Such a
+worker cannot be told of a fence: the answer to its next heartbeat tells it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ...errors import ConfigError, PeerLost
+from ..job.messages import (
+    CheckpointBegin,
+    CheckpointEnd,
+    Fence,
+    Hello,
+    Leave,
+    Ready,
+    Refused,
+    Table,
+    ToWorker,
+    WorkerState,
+)
+from ..wire.requests import (
+    EndCheckpointRequest,
+    EndCheckpointResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    RegisterWorkerRequest,
+    RegisterWorkerResponse,
+    StartCheckpointRequest,
+    StartCheckpointResponse,
+    UnregisterWorkerRequest,
+    UnregisterWorkerResponse,
+)
+from .driver import Driver
+
+__all__ = ["HeartbeatWorkers"]
+
+#: Without a heartbeat for so long a worker is gone.
+_TIMEOUT_S = 30.0
+#: Checkpoints that are being written.
+_MOST_CHECKPOINTS = 16
+
+
+class HeartbeatWorkers:
+    """The workers of a job that have no stream.
+
+    Args:
+        driver: of the job.
+        job: the name of the job.
+        most: how many there may be.
+    """
+
+    def __init__(self, driver: Driver, job: str, most: int) -> None:
+        self._driver = driver
+        self._job = job
+        self._most = most
+        self._workers: dict[str, _Worker] = {}
+        self._checkpoints: dict[str, _Checkpoint] = {}
+
+    async def register(self, request: RegisterWorkerRequest, identity: str | None) -> RegisterWorkerResponse:
+        """Wait until the worker is a member of an open epoch; a member of an epoch that is over thereby says that it is ready.
+
+        Raises:
+            PeerLost: the coordinator refuses the worker, or it was given up meanwhile.
+        """
+        _check_identity(request.worker_id, identity)
+        worker = self._workers.get(request.worker_id)
+        if worker is None:
+            worker = self._add(request, identity)
+        elif worker.is_fenced:
+            worker.prepare()
+            self._ready(worker)
+        # While the call lasts it is the sign of life.
+        worker.rest()
+        try:
+            table = await asyncio.shield(worker.opened)
+        finally:
+            if self._workers.get(request.worker_id) is worker:
+                worker.expect_heartbeat()
+        (rank,) = (member.rank for member in table.members if member.worker_id == request.worker_id)
+        return RegisterWorkerResponse(rank, tuple(member.address for member in table.members), table.epoch)
+
+    def unregister(self, request: UnregisterWorkerRequest, identity: str | None) -> UnregisterWorkerResponse:
+        """Have a worker leave.
+
+        Raises:
+            PeerLost: there is no such worker.
+        """
+        worker = self._find(request.worker_id, identity)
+        self._driver.receive(worker.number, Leave("unregistered"), identity)
+        self._remove(worker)
+        return UnregisterWorkerResponse(self._epoch())
+
+    def heartbeat(self, request: HeartbeatRequest, identity: str | None) -> HeartbeatResponse:
+        """Note that a worker is alive.
+
+        Raises:
+            PeerLost: there is no such worker.
+        """
+        worker = self._find(request.worker_id, identity)
+        worker.expect_heartbeat()
+        return HeartbeatResponse("FENCED" if worker.is_fenced else "OK", self._epoch())
+
+    def start_checkpoint(self, request: StartCheckpointRequest) -> StartCheckpointResponse:
+        """Begin a checkpoint of the open epoch.
+
+        Raises:
+            PeerLost: no epoch is open, or too many checkpoints are being written.
+            ConfigError: the epoch of the training is negative.
+        """
+        table = self._driver.table
+        if table is None:
+            raise PeerLost("no epoch is open, so no checkpoint can begin; register again")
+        if request.epoch < 0:
+            raise ConfigError(f"epoch {request.epoch} of a checkpoint; need 0 or more")
+        for name, checkpoint in list(self._checkpoints.items()):
+            if (checkpoint.boot, checkpoint.epoch) != (table.boot, table.epoch):
+                del self._checkpoints[name]
+        if len(self._checkpoints) >= _MOST_CHECKPOINTS:
+            raise PeerLost(
+                f"{_MOST_CHECKPOINTS} checkpoints of epoch {table.epoch} are being written already"
+            )
+        name = secrets.token_hex(16)
+        self._checkpoints[name] = _Checkpoint(
+            table.boot, table.epoch, request.epoch, request.path, len(table.members)
+        )
+        return StartCheckpointResponse(name, table.epoch)
+
+    def end_checkpoint(self, request: EndCheckpointRequest, identity: str | None) -> EndCheckpointResponse:
+        """Note that a worker has written its part.
+
+        Raises:
+            PeerLost: there is no such worker or checkpoint, or its epoch is over.
+        """
+        worker = self._find(request.worker_id, identity)
+        checkpoint, table = self._checkpoints.get(request.checkpoint_id), self._driver.table
+        if checkpoint is None or checkpoint.step != request.epoch:
+            raise PeerLost(
+                f'checkpoint "{request.checkpoint_id[:64]}" of epoch {request.epoch} is not being written'
+            )
+        if table is None or (table.boot, table.epoch) != (checkpoint.boot, checkpoint.epoch):
+            raise PeerLost(
+                f"the members' epoch {checkpoint.epoch} is over, and with it the checkpoint; start it again"
+            )
+        place = checkpoint.epoch, checkpoint.step, checkpoint.path
+        self._driver.receive(worker.number, CheckpointBegin(*place), identity)
+        self._driver.receive(worker.number, CheckpointEnd(*place), identity)
+        checkpoint.ended.add(request.worker_id)
+        if len(checkpoint.ended) >= checkpoint.n_members:
+            del self._checkpoints[request.checkpoint_id]
+        return EndCheckpointResponse(self._epoch())
+
+    def close(self) -> None:
+        """Give up all workers."""
+        for worker in list(self._workers.values()):
+            self._remove(worker)
+
+    def _epoch(self) -> int:
+        return self._driver.status().epoch
+
+    def _find(self, worker_id: str, identity: str | None) -> _Worker:
+        _check_identity(worker_id, identity)
+        try:
+            return self._workers[worker_id]
+        except KeyError:
+            raise PeerLost(f'worker "{worker_id}" is not registered; register it again') from None
+
+    def _add(self, request: RegisterWorkerRequest, identity: str | None) -> _Worker:
+        if len(self._workers) >= self._most:
+            raise PeerLost(f"{self._most} workers without a stream are registered, the most that may be")
+        worker = _Worker(request.worker_id, identity, self._ready, self._remove)
+        worker.number = self._driver.connect(worker)
+        self._workers[request.worker_id] = worker
+        # Later processes need greater numbers, also across restarts of the coordinator.
+        incarnation = time.time_ns() // 1000
+        hello = Hello(self._job, request.worker_id, incarnation, address=request.address)
+        self._driver.receive(worker.number, hello, identity)
+        self._ready(worker)
+        return worker
+
+    def _ready(self, worker: _Worker) -> None:
+        self._driver.receive(worker.number, Ready(worker.state, *worker.told), worker.identity)
+
+    def _remove(self, worker: _Worker) -> None:
+        worker.rest()
+        worker.fail(PeerLost(f'worker "{worker.worker_id}" is not registered any more'))
+        if self._workers.get(worker.worker_id) is worker:
+            del self._workers[worker.worker_id]
+        self._driver.gone(worker.number)
+
+
+@dataclass
+class _Checkpoint:
+    """A checkpoint that is being written: in which epoch of the members, and at which one of the training."""
+
+    boot: int
+    epoch: int
+    step: int
+    path: str
+    n_members: int
+    ended: set[str] = field(default_factory=set)
+
+
+class _Worker:
+    """A worker without a stream; what is sent to it waits for its next request."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        identity: str | None,
+        say_ready: Callable[[_Worker], None],
+        end: Callable[[_Worker], None],
+    ) -> None:
+        self.worker_id = worker_id
+        self.identity = identity
+        #: The newest epoch of which it was told, open or over.
+        self.told = (0, 0)
+        self.number = 0
+        self.table: Table | None = None
+        self.is_fenced = False
+        self._say_ready = say_ready
+        self._end = end
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[Table] = self._loop.create_future()
+
+    @property
+    def state(self) -> WorkerState:
+        """What it has: it reports no steps, so it is where its last table put it."""
+        if self.table is None:
+            return WorkerState()
+        return WorkerState(self.table.boot, self.table.epoch, self.table.resume_step)
+
+    def send(self, message: ToWorker, data: bytes) -> None:
+        """Note a message."""
+        match message:
+            case Table():
+                self.table, self.is_fenced = message, False
+                self.told = message.boot, message.epoch
+                if not self.opened.done():
+                    self.opened.set_result(message)
+            case Fence():
+                self.is_fenced = True
+                self.told = message.boot, message.epoch
+                if not self.opened.done():
+                    # It has no engine, and said so before it was told.
+                    self._loop.call_soon(self._say_ready, self)
+            case Refused(_, text, _):
+                self.fail(PeerLost(f'worker "{self.worker_id}" was refused: {text}'))
+
+    def finish(self) -> None:
+        """End the connection, after what the machine has decided is done."""
+        self._loop.call_soon(self._end, self)
+
+    def prepare(self) -> None:
+        """Begin to wait for the next table."""
+        if self.opened.done():
+            self.opened = self._loop.create_future()
+
+    def fail(self, error: PeerLost) -> None:
+        """End a wait for a table."""
+        if not self.opened.done():
+            self.opened.set_exception(error)
+            # It may be that none waits.
+            self.opened.exception()
+
+    def expect_heartbeat(self) -> None:
+        """Give the worker up if no heartbeat comes in time."""
+        self.rest()
+        self._timer = self._loop.call_later(_TIMEOUT_S, self._end, self)
+
+    def rest(self) -> None:
+        """Expect no heartbeat."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+
+def _check_identity(worker_id: str, identity: str | None) -> None:
+    if identity is not None and identity != worker_id:
+        raise PeerLost(f'worker "{worker_id}" has proven to be "{identity}"; it can act for itself only')

@@ -1,0 +1,171 @@
+"""The methods of the coordinator as gRPC calls them: bytes to messages, errors to status codes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from ...errors import ConfigError, PeerLost, WireError
+from ..requirements import import_grpc
+from ..wire import methods
+from ..wire.codec import decode_action, decode_request, encode_reply, encode_status
+from ..wire.requests import (
+    AdminReply,
+    EndCheckpointRequest,
+    HeartbeatRequest,
+    KeysRequest,
+    RegisterWorkerRequest,
+    Reply,
+    Request,
+    StartCheckpointRequest,
+    UnregisterWorkerRequest,
+)
+from .driver import Driver
+from .guard import Denied, Guard
+from .heartbeats import HeartbeatWorkers
+from .keys import KeysMissing
+from .streams import WorkerStream
+
+__all__ = ["Service"]
+
+_log = logging.getLogger("softs_fast.coordination")
+
+#: Least time from one status to the next of one watcher.
+_WATCH_INTERVAL_S = 0.2
+
+
+class Service:
+    """Answers calls.
+
+    Args:
+        driver: of the job.
+        guard: knows the callers.
+        job: the name of the job.
+        most_workers: that may be connected, with some more that are about to be refused.
+    """
+
+    def __init__(self, driver: Driver, guard: Guard, job: str, most_workers: int) -> None:
+        self._driver = driver
+        self._guard = guard
+        self._job = job
+        self._most_workers = most_workers
+        self._n_streams = 0
+        self._heartbeats = HeartbeatWorkers(driver, job, most_workers)
+
+    def handlers(self) -> Any:
+        """Return what gRPC's server takes."""
+        grpc = import_grpc()
+        unary, streams = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        by_path = {
+            methods.SESSION: streams(self._session),
+            methods.STATUS: unary(self._status),
+            methods.WATCH: grpc.unary_stream_rpc_method_handler(self._watch),
+            methods.ADMIN: unary(self._admin),
+            **{methods.method_of(request): unary(self._unary(request)) for request in methods.REPLIES},
+        }
+        return grpc.method_handlers_generic_handler(
+            methods.SERVICE, {path.rpartition("/")[2]: handler for path, handler in by_path.items()}
+        )
+
+    def close(self) -> None:
+        """Give up the workers that have no stream."""
+        self._heartbeats.close()
+
+    async def _session(self, _: Any, context: Any) -> None:
+        async def serve() -> None:
+            identity = self._guard.worker(context)
+            if self._n_streams >= self._most_workers:
+                raise _Full(f"{self._most_workers} workers are connected, the most that may be")
+            self._n_streams += 1
+            try:
+                await WorkerStream(self._driver, context, identity).serve()
+            finally:
+                self._n_streams -= 1
+
+        await _answered(serve(), context)
+
+    async def _status(self, _: bytes, context: Any) -> bytes:
+        async def answer() -> bytes:
+            self._guard.identity(context)
+            return encode_status(self._driver.status())
+
+        data: bytes = await _answered(answer(), context)
+        return data
+
+    async def _watch(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
+        while True:
+            changed = asyncio.ensure_future(self._driver.wait_for_change())
+            try:
+                # Before the status is read: what changes after that is not missed.
+                await asyncio.sleep(0)
+                yield await self._status(b"", context)
+                await changed
+            finally:
+                changed.cancel()
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+
+    async def _admin(self, data: bytes, context: Any) -> bytes:
+        async def answer() -> bytes:
+            self._guard.administrator(context)
+            action = decode_action(data)
+            _log.warning("administrator at %s: %s", context.peer(), action)
+            return encode_reply(AdminReply(tuple(self._driver.handle(action))))
+
+        reply: bytes = await _answered(answer(), context)
+        return reply
+
+    def _unary(self, cls: type[Request]) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def call(data: bytes, context: Any) -> bytes:
+            async def answer() -> bytes:
+                identity = self._guard.worker(context)
+                return encode_reply(await self._reply(decode_request(cls, data), identity))
+
+            reply: bytes = await _answered(answer(), context)
+            return reply
+
+        return call
+
+    async def _reply(self, request: Request, identity: str | None) -> Reply:
+        match request:
+            case KeysRequest():
+                if request.job != self._job:
+                    raise PeerLost(
+                        f'keys of job "{request.job[:200]}"; this is the coordinator of "{self._job[:200]}"'
+                    )
+                return await self._driver.keys.apply(request, identity)
+            case RegisterWorkerRequest():
+                return await self._heartbeats.register(request, identity)
+            case UnregisterWorkerRequest():
+                return self._heartbeats.unregister(request, identity)
+            case HeartbeatRequest():
+                return self._heartbeats.heartbeat(request, identity)
+            case StartCheckpointRequest():
+                return self._heartbeats.start_checkpoint(request)
+            case EndCheckpointRequest():
+                return self._heartbeats.end_checkpoint(request, identity)
+
+
+class _Full(Exception):
+    """There is no room for one more."""
+
+
+async def _answered(answer: Awaitable[Any], context: Any) -> Any:
+    """Await an answer; an error of ours becomes the status of the call."""
+    codes = import_grpc().StatusCode
+    try:
+        return await answer
+    except Denied as error:
+        code, text = codes.UNAUTHENTICATED if error.is_unknown else codes.PERMISSION_DENIED, str(error)
+    except (WireError, ConfigError) as error:
+        code, text = codes.INVALID_ARGUMENT, str(error)
+    except KeysMissing as error:
+        code, text = codes.DEADLINE_EXCEEDED, str(error)
+    except PeerLost as error:
+        code, text = codes.FAILED_PRECONDITION, str(error)
+    except _Full as error:
+        code, text = codes.RESOURCE_EXHAUSTED, str(error)
+    is_expected = code in (codes.DEADLINE_EXCEEDED, codes.FAILED_PRECONDITION)
+    _log.log(logging.DEBUG if is_expected else logging.WARNING, "refused %s: %s", context.peer(), text)
+    return await context.abort(code, text)

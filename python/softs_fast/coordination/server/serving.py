@@ -1,0 +1,183 @@
+"""Runs a coordinator: state file, machine, gRPC, from start to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import EndpointInUse
+from ..addresses import parse_address
+from ..credentials import ServerCredentials
+from ..job.events import Record
+from ..job.job import Job
+from ..job.options import JobOptions
+from ..pings import Pings
+from ..requirements import import_grpc
+from ..wire.limits import MAX_KEYS_BYTES
+from .driver import Driver, Machine
+from .guard import Guard
+from .service import Service
+from .state_file import StateFile
+from .tls import server_credentials
+
+__all__ = ["Coordinator", "CoordinatorOptions"]
+
+_log = logging.getLogger("softs_fast.coordination")
+
+#: Calls of one connection at once.
+_MOST_CALLS = 128
+#: Workers that may be connected beyond seats and spares: those that are about to be refused, or have died unseen.
+_MORE_WORKERS = 256
+#: Calls may end by themselves for so long when the coordinator ends.
+_GRACE_S = 0.5
+
+#: Makes the machine of a job: as `Job`.
+MakeMachine = Callable[[JobOptions, int, float, Sequence[Record]], Machine]
+
+
+@dataclass(frozen=True)
+class CoordinatorOptions:
+    """Of a coordinator, beside those of its job.
+
+    Attributes:
+        listen: ``host:port``; port 0 takes a free one.
+        state: path of the state file; None: a restart begins a new job.
+        credentials: how it proves what it is, and knows others.
+        pings: how it notices that a worker does not answer.
+    """
+
+    listen: str = "127.0.0.1:0"
+    state: Path | None = None
+    credentials: ServerCredentials = field(default_factory=ServerCredentials)
+    pings: Pings = field(default_factory=Pings)
+
+
+class Coordinator:
+    """A coordinator in the running event loop, from `start` to `stop`.
+
+    Args:
+        job: options of the job.
+        options: of the coordinator.
+        make_machine: of the job.
+
+    Raises:
+        ConfigError: gRPC is not installed, an address or a file is malformed, or other machines could reach the
+            coordinator without encryption or a proof of identity; the state file is in use, damaged or of another job.
+    """
+
+    def __init__(self, job: JobOptions, options: CoordinatorOptions, make_machine: MakeMachine = Job) -> None:
+        self._grpc = import_grpc()
+        self._job = job
+        self._options = options
+        self._make_machine = make_machine
+        self._address = parse_address(options.listen)
+        options.credentials.check(self._address)
+        self._stack = ExitStack()
+        self._server: Any = None
+        self._driver: Driver | None = None
+        self._service: Service | None = None
+        self.port = self._address.port
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that was chosen."""
+        return self._address.target(self.port)
+
+    @property
+    def driver(self) -> Driver:
+        """The driver of the job, after `start`."""
+        assert self._driver is not None
+        return self._driver
+
+    async def start(self) -> None:
+        """Listen and begin to serve.
+
+        Raises:
+            EndpointInUse: another process listens at the address.
+            ConfigError: as of the class.
+            SoftsError: the operating system refused the state file.
+        """
+        from grpc import aio
+
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cancellation)
+        pings = self._options.pings.server_options()
+        self._server = aio.server(
+            options=[
+                *pings,
+                # A second coordinator at the same address is an error, and never gets some of the workers.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", MAX_KEYS_BYTES),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_concurrent_streams", _MOST_CALLS),
+            ]
+        )
+        credentials = server_credentials(self._options.credentials)
+        target = self._address.target()
+        try:
+            if credentials is None:
+                self.port = self._server.add_insecure_port(target)
+            else:
+                self.port = self._server.add_secure_port(target, credentials)
+        except RuntimeError:
+            raise EndpointInUse(
+                f"cannot listen at {target}: another process does, maybe another coordinator, or the address is not of "
+                "this machine; softs-fast coordinator status tells which job it has"
+            ) from None
+        try:
+            self._begin()
+            await self._server.start()
+        except BaseException:
+            await self.stop()
+            raise
+        _log.info('coordinator of job "%s" listens at %s', self._job.name, self.address)
+
+    async def wait(self) -> None:
+        """Wait for the failure that ends the coordinator.
+
+        Raises:
+            SoftsError: the state file cannot be written any more.
+            Exception: a defect of the machine.
+        """
+        await asyncio.shield(self.driver.failure)
+
+    async def stop(self) -> None:
+        """End all calls and stop listening. Idempotent."""
+        if self._service is not None:
+            self._service.close()
+        if self._server is not None:
+            await self._server.stop(_GRACE_S)
+        if self._driver is not None:
+            self._driver.close()
+        self._stack.close()
+        self._server = self._service = None
+
+    def _begin(self) -> None:
+        state, records = None, []
+        if self._options.state is not None:
+            state = StateFile(self._options.state, self._job.name)
+            self._stack.callback(state.close)
+            records = state.records
+            if state.dropped:
+                _log.warning(
+                    "the last %d bytes of state file %s were no whole record, and were dropped",
+                    state.dropped,
+                    self._options.state,
+                )
+        now_s = asyncio.get_running_loop().time()
+        machine = self._make_machine(self._job, secrets.randbits(64), now_s, records)
+        self._driver = Driver(machine, state)
+        guard = Guard(self._options.credentials, self.port)
+        most = self._job.n_seats + self._job.spares + _MORE_WORKERS
+        self._service = Service(self._driver, guard, self._job.name, most)
+        self._server.add_generic_rpc_handlers((self._service.handlers(),))
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Drop what gRPC logs as an error when a peer disconnects at the moment at which its call ends."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

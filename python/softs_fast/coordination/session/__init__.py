@@ -1,0 +1,1 @@
+"""A worker's and an administrator's side of the connection to a coordinator."""

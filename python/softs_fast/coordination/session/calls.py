@@ -1,0 +1,140 @@
+"""Single calls to a coordinator: its status, what administrators do, and workers without a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from ..credentials import ClientCredentials
+from ..job.status import Status
+from ..pings import Pings
+from ..requirements import import_grpc
+from ..wire import methods
+from ..wire.codec import decode_reply, decode_status, encode_action, encode_request
+from ..wire.requests import Action, AdminReply, Reply, Request
+from .channels import error_of, open_channel
+
+__all__ = ["CoordinatorClient", "call"]
+
+_R = TypeVar("_R", bound=Reply)
+
+
+def call(channel: Any, address: str, request: Request, metadata: Any, timeout_s: float) -> Any:
+    """Send a request, and return its answer.
+
+    Raises:
+        PeerLost: no coordinator answers in time, or what was asked for is over.
+        ConfigError: the caller may not ask for it.
+        WireError: the request or the answer passes a limit.
+    """
+    data = _unary(
+        channel, address, methods.method_of(type(request)), encode_request(request), metadata, timeout_s
+    )
+    return decode_reply(methods.REPLIES[type(request)], data)
+
+
+class CoordinatorClient:
+    """Calls to a coordinator; a context manager.
+
+    Args:
+        address: ``host:port``.
+        credentials: with which it proves what it is.
+        timeout_s: seconds that an answer may take.
+
+    Raises:
+        ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without
+            TLS.
+    """
+
+    def __init__(
+        self, address: str, credentials: ClientCredentials | None = None, timeout_s: float = 10.0
+    ) -> None:
+        credentials = credentials or ClientCredentials()
+        self._address = address
+        self._timeout_s = timeout_s
+        self._metadata = credentials.metadata()
+        self._channel = open_channel(address, credentials, Pings())
+
+    def status(self) -> Status:
+        """Return what the job does, and what it waits for.
+
+        Raises:
+            PeerLost: no coordinator answers in time.
+            ConfigError: the caller may not ask for it.
+        """
+        return decode_status(self._unary(methods.STATUS, b""))
+
+    def watch(self) -> Iterator[Status]:
+        """Iterate over the status: the present one, then one after each change.
+
+        Raises:
+            PeerLost: no coordinator answers, or it has ended.
+            ConfigError: the caller may not ask for it.
+        """
+        grpc = import_grpc()
+        stream = self._channel.unary_stream(methods.WATCH)(b"", metadata=self._metadata)
+        try:
+            for data in stream:
+                yield decode_status(data)
+        except grpc.RpcError as error:
+            raise error_of(error, self._address) from None
+        finally:
+            stream.cancel()
+
+    def administer(self, action: Action) -> tuple[str, ...]:
+        """Have the coordinator do something; return what it logged.
+
+        Raises:
+            PeerLost: no coordinator answers in time.
+            ConfigError: the caller is no administrator.
+            WireError: it cannot be done; the text says why.
+        """
+        return decode_reply(AdminReply, self._unary(methods.ADMIN, encode_action(action))).log
+
+    def request(self, request: Request) -> Any:
+        """Send a request of a worker without a stream, and return its answer.
+
+        Raises:
+            PeerLost: no coordinator answers in time, or what was asked for is over.
+            ConfigError: the caller may not ask for it.
+            WireError: the request or the answer passes a limit.
+        """
+        return call(self._channel, self._address, request, self._metadata, self._timeout_s)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> CoordinatorClient:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+    def _unary(self, method: str, data: bytes) -> bytes:
+        return _unary(self._channel, self._address, method, data, self._metadata, self._timeout_s)
+
+
+def _unary(channel: Any, address: str, method: str, data: bytes, metadata: Any, timeout_s: float) -> bytes:
+    grpc = import_grpc()
+    try:
+        answer: bytes = channel.unary_unary(method)(data, timeout=timeout_s, metadata=metadata)
+    except grpc.RpcError as error:
+        raise error_of(error, address) from None
+    except ValueError as error:
+        # The channel was closed by another thread.
+        raise error_of(_Closed(error), address) from None
+    return answer
+
+
+class _Closed:
+    """What an error of a closed channel looks like."""
+
+    def __init__(self, error: ValueError) -> None:
+        self._text = str(error)
+
+    def code(self) -> Any:
+        return import_grpc().StatusCode.CANCELLED
+
+    def details(self) -> str:
+        return self._text

@@ -1,0 +1,92 @@
+"""A `torch.distributed.Store` in the coordinator: engines find each other without one more open port."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store
+
+from ..job.messages import Table
+from ..wire.requests import KeysReply, KeysRequest, Operation
+from .session import Session
+
+__all__ = ["SessionStore"]
+
+#: Time for the way to the coordinator and back, beside that for which it waits.
+_CALL_S = 10.0
+#: Longest time of the wire, milliseconds.
+_MAX_MS = (1 << 32) - 1
+
+
+class SessionStore(Store):
+    """The keys of one epoch; they are gone when it is over, and all calls raise `PeerLost` then.
+
+    Keep a reference to it as long as an engine uses it: torch keeps none.
+
+    Args:
+        session: of a member of the epoch.
+        job: the name of the job.
+        table: of the epoch.
+        timeout_s: how long get and wait wait for keys, if no call says otherwise.
+    """
+
+    def __init__(self, session: Session, job: str, table: Table, timeout_s: float = 300.0) -> None:
+        super().__init__()
+        self._session = session
+        self._job = job
+        self._table = table
+        self._timeout = timedelta(seconds=timeout_s)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a key to a value of 64 KiB at most."""
+        self._do("set", (key,), value=value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key, as soon as it is set."""
+        return self._do("get", (key,), timeout=self._timeout).value
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, which is 0 at first, and return the sum."""
+        return self._do("add", (key,), amount=amount).number
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are set."""
+        if keys:
+            self._do("wait", tuple(keys), timeout=timeout or self._timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys are set."""
+        return not keys or self._do("check", tuple(keys)).found
+
+    def delete_key(self, key: str) -> bool:
+        """Delete a key; return whether there was one."""
+        return self._do("delete", (key,)).found
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Have get and wait wait for so long."""
+        self._timeout = timeout
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long get and wait wait."""
+        return self._timeout
+
+    def _do(
+        self,
+        operation: Operation,
+        keys: tuple[str, ...],
+        value: bytes = b"",
+        amount: int = 0,
+        timeout: timedelta = timedelta(0),
+    ) -> KeysReply:
+        seconds = max(timeout.total_seconds(), 0.0)
+        milliseconds = min(round(seconds * 1000), _MAX_MS)
+        table = self._table
+        request = KeysRequest(
+            self._job, table.boot, table.epoch, operation, keys, value, amount, milliseconds
+        )
+        reply: Any = self._session.request(request, seconds + _CALL_S)
+        assert isinstance(reply, KeysReply)
+        return reply

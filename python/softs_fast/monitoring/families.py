@@ -1,0 +1,34 @@
+"""Families of metrics in Prometheus' text format, version 0.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+__all__ = ["Family", "Labels", "one", "text_of"]
+
+Labels = dict[str, str]
+#: Name without the prefix, type, help, values.
+Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]
+
+
+def text_of(families: Iterable[Family]) -> str:
+    """Write families as text; every name begins with ``softs_fast_``."""
+    return "".join(line + "\n" for family in families for line in _lines(family))
+
+
+def one(value: float) -> list[tuple[Labels, float]]:
+    """Return the values of a family that has one, without labels."""
+    return [({}, value)]
+
+
+def _lines(family: Family) -> Iterator[str]:
+    name, kind, text, values = family
+    yield f"# HELP softs_fast_{name} {text}"
+    yield f"# TYPE softs_fast_{name} {kind}"
+    for labels, value in values:
+        inner = ",".join(f'{key}="{_escaped(content)}"' for key, content in labels.items())
+        yield f"softs_fast_{name}{f'{{{inner}}}' if inner else ''} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,129 @@
+"""Messages between hosts: what is sent is what is read, and bytes that are no message are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softs_fast.averaging.hosts import messages
+from softs_fast.averaging.hosts.messages import (
+    MAX_MESSAGE_BYTES,
+    Ask,
+    Leave,
+    Look,
+    Message,
+    Offer,
+    Refuse,
+    Seen,
+    Want,
+    decode,
+    encode,
+)
+from softs_fast.errors import WireError
+from softs_fast.snapshots import Header
+
+NOW_S = 1000.0
+numbers = st.integers(0, (1 << 63) - 1)
+configs = st.none() | st.dictionaries(st.text(max_size=20), st.integers() | st.text(max_size=20), max_size=5)
+headers = st.builds(
+    Header,
+    version=st.integers(1, (1 << 63) - 1),
+    step=st.integers(-(1 << 63), (1 << 63) - 1),
+    metric=st.none() | st.floats(),
+    trained=numbers,
+    published_s=st.integers(0, 1000).map(float),
+    config=configs,
+)
+everything = st.one_of(
+    st.builds(Look, numbers),
+    st.builds(Seen, headers),
+    st.builds(Ask, numbers),
+    st.builds(Want, numbers, st.booleans()),
+    st.builds(Offer, numbers, st.integers(0, 1 << 40), headers),
+    st.builds(Refuse, numbers, st.booleans()),
+    st.just(Leave()),
+)
+
+
+@given(everything)
+def test_what_is_sent_is_what_is_read(message: Message) -> None:
+    said = encode(message, NOW_S)
+    assert len(said) <= MAX_MESSAGE_BYTES
+    assert repr(decode(said, NOW_S)) == repr(message)
+
+
+def test_ages_are_sent_and_not_times() -> None:
+    said = encode(Seen(Header(1, 0, 0.5, 0, 990.0, None)), NOW_S)
+    found = decode(said, 50.0)
+    assert isinstance(found, Seen)
+    assert found.header.published_s == 40.0
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_a_message_or_refused(said: bytes) -> None:
+    try:
+        message = decode(said, NOW_S)
+    except WireError:
+        return
+    assert isinstance(message, Message)
+
+
+@given(everything, st.data())
+def test_bytes_that_were_changed_are_a_message_or_refused(message: Message, data: st.DataObject) -> None:
+    said = bytearray(encode(message, NOW_S))
+    said[data.draw(st.integers(0, len(said) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(said[: data.draw(st.integers(0, len(said)))])
+    for text in (bytes(said), cut):
+        try:
+            found = decode(text, NOW_S)
+        except WireError:
+            continue
+        if isinstance(found, Seen | Offer):
+            assert 0 <= found.header.version < 1 << 63
+            assert math.isfinite(found.header.published_s)
+            assert found.header.config is None or isinstance(found.header.config, dict)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (b"", "has 0 bytes"),
+        (b"\x01" * (MAX_MESSAGE_BYTES + 1), "has 4097 bytes"),
+        (b"\x09", "kind 9"),
+        (b"\x07x", "kind 7"),
+        (b"\x01" + b"\xff" * 8, "at most"),
+        (b"\x04" + bytes(8) + b"\x02", "at most 1"),
+        (b"\x05" + struct.pack("<QQ", 1, (1 << 40) + 1) + bytes(43), "at most 1099511627776"),
+    ],
+)
+def test_what_is_malformed_is_named(said: bytes, text: str) -> None:
+    with pytest.raises(WireError, match=text):
+        decode(said, NOW_S)
+
+
+def header_with(config: bytes, age_s: float = 0.0) -> bytes:
+    return b"\x02" + messages._HEADER.pack(1, 0, 0, 0, 0.0, age_s, len(config)) + config
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (header_with(b"[1]"), "not a dict"),
+        (header_with(b"{"), "malformed"),
+        (header_with(b"[" * 3000), "malformed"),
+        (header_with(b'"\xff"'), "malformed"),
+        (header_with(json.dumps({"a": "b" * 3840}).encode()), "config"),
+        (header_with(b"{}")[:-1], "has 1 bytes, not 2"),
+        (header_with(b"", math.nan), "nan s old"),
+        (header_with(b"", math.inf), "inf s old"),
+        (header_with(b"", -1.0), "-1.0 s old"),
+    ],
+)
+def test_a_malformed_header_is_refused(said: bytes, text: str) -> None:
+    with pytest.raises(WireError, match=text):
+        decode(said, NOW_S)

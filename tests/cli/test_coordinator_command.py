@@ -1,0 +1,172 @@
+"""``softs-fast coordinator``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+from shell import Command
+
+pytest.importorskip("grpc", reason="needs the extra grpc")
+from softs_fast.cli.coordinator import render
+from softs_fast.coordination.job.events import Completed
+from softs_fast.coordination.job.messages import Fence
+from softs_fast.coordination.job.status import SeatStatus, Status
+
+
+def started(command: Command, *options: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    """A coordinator that has said where it is."""
+    process = command.start("coordinator", "--listen", "127.0.0.1:0", "--log-level", "error", *options)
+    assert process.stdout is not None
+    said = {}
+    for _ in range(1 + ("--prometheus" in options)):
+        line = process.stdout.readline()
+        if not line:
+            pytest.fail(process.communicate()[1])
+        key, _, value = line.strip().partition(" ")
+        said[key] = value
+    return process, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_serves_until_a_signal_comes(command: Command, number: int) -> None:
+    process, said = started(command, "--size", "2")
+    status, out, errors = command.run("coordinator", "status", said["coordinator"])
+    assert (status, errors) == (0, "")
+    assert out.startswith('job "job" is forming for ')
+    assert "need 2" in out
+    assert command.end(process, number) == (0, "", "")
+    status, _, errors = command.run("coordinator", "status", said["coordinator"])
+    assert status == 1
+    assert errors.startswith(f"softs-fast: no coordinator answers at {said['coordinator']}")
+    assert errors.count("\n") == 1
+
+
+def test_status_as_json_and_watch(command: Command) -> None:
+    process, said = started(command, "--min", "2", "--max", "4", "--unit", "2", "--name", "mine")
+    status, out, _ = command.run("coordinator", "status", said["coordinator"], "--json")
+    assert status == 0
+    assert json.loads(out)["name"] == "mine"
+    watch = command.start("coordinator", "watch", said["coordinator"], "--json")
+    assert watch.stdout is not None
+    assert json.loads(watch.stdout.readline())["phase"] == "forming"
+    assert command.run("coordinator", "end", said["coordinator"], "--why", "enough")[0] == 0
+    assert json.loads(watch.stdout.readline())["phase"] == "ended"
+    assert command.end(watch)[0] == 0
+    assert command.end(process)[0] == 0
+
+
+def test_what_administrators_do(command: Command) -> None:
+    process, said = started(command, "--size", "2")
+    for words in (["evict", "1"], ["drain", "0"]):
+        status, out, errors = command.run("coordinator", words[0], said["coordinator"], words[1])
+        assert (status, out) == (1, "")
+        assert f"no worker has seat {words[1]}" in errors
+    assert command.run("coordinator", "resize", said["coordinator"], "1", "3")[0] == 0
+    assert "need 1" in command.run("coordinator", "status", said["coordinator"])[1]
+    status, _, errors = command.run("coordinator", "resize", said["coordinator"], "3", "1")
+    assert status == 1
+    assert "max_size" in errors
+    assert command.end(process)[0] == 0
+
+
+def test_metrics(command: Command) -> None:
+    process, said = started(command, "--size", "2", "--prometheus", "127.0.0.1:0")
+    with urllib.request.urlopen(said["metrics"], timeout=20) as answer:
+        text = answer.read().decode()
+    assert "softs_fast_up 1\n" in text
+    assert "softs_fast_coordinator_open 0\n" in text
+    assert command.end(process)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([], "give --size N, or --min N and --max N"),
+        (["--size", "2", "--min", "2"], "give --size N, or --min N and --max N"),
+        (["--min", "2"], "belong together"),
+        (["--min", "4", "--max", "2"], "max_size"),
+        (["--size", "3", "--unit", "2"], "no job has 3 to 3 members in multiples of 2"),
+        (["--size", "2", "--listen", "nowhere"], "need host:port"),
+        (["--size", "2", "--listen", "0.0.0.0:0"], "without encryption"),
+        (["--size", "2", "--cert", "c.pem"], "needs a certificate and its key"),
+        (["--size", "2", "--state", "/nowhere/at/all"], "No such file"),
+        (["--size", "2", "--tokens", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+        (["--size", "2", "--prometheus", "0.0.0.0:0"], "without authentication"),
+    ],
+)
+def test_options_that_cannot_be(command: Command, options: list[str], text: str) -> None:
+    listen = [] if "--listen" in options else ["--listen", "127.0.0.1:0"]
+    status, out, errors = command.run("coordinator", "--log-level", "error", *listen, *options)
+    assert (status, out) == (1, "")
+    assert text in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_second_coordinator_at_the_address(command: Command) -> None:
+    process, said = started(command, "--size", "2")
+    status, _, errors = command.run("coordinator", "--size", "2", "--listen", said["coordinator"])
+    assert status == 1
+    assert f"cannot listen at {said['coordinator']}: another process does" in errors
+    assert command.end(process)[0] == 0
+
+
+def test_a_second_coordinator_with_the_state_file(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    process, _ = started(command, "--size", "2", "--state", str(file))
+    status, _, errors = command.run(
+        "coordinator", "--size", "2", "--listen", "127.0.0.1:0", "--state", str(file)
+    )
+    assert status == 1
+    assert f"in use by another coordinator, process {process.pid}" in errors
+    assert command.end(process)[0] == 0
+    file.write_bytes(file.read_bytes()[:-1])
+    process, _ = started(command, "--size", "2", "--state", str(file), "--name", "job")
+    assert command.end(process)[0] == 0
+
+
+def test_without_grpc_the_extra_is_named(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "grpc.py").write_text("raise ImportError('No module named grpc')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    for words in (["--size", "2"], ["status", "127.0.0.1:1"]):
+        status, out, errors = command.run("coordinator", *words, PYTHONPATH=path)
+        assert (status, out) == (1, "")
+        assert "pip install 'softs-fast[grpc]'" in errors
+        assert errors.count("\n") == 1
+
+
+def test_a_status_as_text() -> None:
+    status = Status(
+        name="mine\x1b",
+        phase="fenced",
+        reason="waiting for seat 1",
+        since_s=300.0,
+        boot=1,
+        epoch=4,
+        size=2,
+        seats=(SeatStatus(0, "w0", "h:1", "ready", 7), SeatStatus(None, "w9", "", "spare", 0)),
+        spread=0,
+        fences=tuple(Fence(1, n, "gone", 1, f"number {n}", n == 3) for n in range(1, 8)),
+        n_fences={"gone": 7},
+        table_s=0.1,
+        checkpoint=Completed(2, 40, "/p"),
+    )
+    assert render(status).splitlines() == [
+        'job "mine\\x1b" is fenced for 5 min, epoch 4, 2 members',
+        "waiting for seat 1",
+        "",
+        "SEAT   WORKER  ADDRESS  STATE  STEP",
+        "0      w0      h:1      ready     7",
+        "spare  w9      -        spare     0",
+        "",
+        "last fences, the newest last:",
+        "  epoch 3, gone (planned): number 3",
+        *(f"  epoch {n}, gone: number {n}" for n in range(4, 8)),
+        "",
+        "last complete checkpoint: step 40 of epoch 2, /p",
+    ]

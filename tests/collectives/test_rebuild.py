@@ -1,0 +1,475 @@
+"""HierarchicalStrategy.rebuild: the ranks that are left after any loss form a group, and no rank writes late."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import hierarchies
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+
+from softs_fast.collectives import HierarchicalStrategy, ShmStrategy, TorchStrategy, hierarchical
+from softs_fast.collectives.levels import Levels
+from softs_fast.collectives.remaining import Member
+from softs_fast.errors import ConfigError, ForkedError, PeerLost
+
+# Longer than the watchdog of the tests: only what is noticed at once passes.
+NEVER_S = 300.0
+# Where a time-out is what is tested.
+SOON_S = 4.0
+# Three chunks.
+N = 2_500_001
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Serve a store to all tests here, in this process, and return its address."""
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+    yield f"tcp://127.0.0.1:{store.port}"
+    del store
+
+
+def until_lost(strategy: HierarchicalStrategy, tensor: torch.Tensor) -> str:
+    with pytest.raises(PeerLost) as raised:
+        reduce_for_ever(strategy, tensor)
+    # For good.
+    with pytest.raises(PeerLost):
+        strategy.barrier()
+    return str(raised.value)
+
+
+def reduce_for_ever(strategy: HierarchicalStrategy, tensor: torch.Tensor) -> None:
+    while True:
+        strategy.all_reduce(tensor.zero_())
+
+
+def rebuild(strategy: HierarchicalStrategy, address: str | None) -> None:
+    """Rebuild, also where the loss came between the ends of a call on two ranks."""
+    try:
+        strategy.rebuild(address)
+    except ConfigError as error:
+        if "some ranks have completed a call that failed on others" not in str(error):
+            raise
+    # What transferred for the group before has ended, and the new group has no thread before its first chunk.
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("softs-cross-node")]
+
+
+def check(strategy: HierarchicalStrategy, tensor: torch.Tensor, number: int) -> list[Any]:
+    """Reduce in the memory of the call that failed; return what the new group is."""
+    tensor.fill_(number)
+    strategy.all_reduce(tensor)
+    assert tensor.eq(tensor[0]).all()
+    part = torch.empty(1)
+    strategy.reduce_scatter(part, torch.arange(float(strategy.size)))
+    assert float(part) == strategy.rank * strategy.size
+    return [strategy.rank, strategy.nodes, float(tensor[0])]
+
+
+def goes_on(
+    say: Callable[[Any], None],
+    rank: int,
+    size: int,
+    folder: str,
+    nodes: list[list[int]],
+    address: str,
+    timeout_s: float,
+) -> list[Any]:
+    strategy = hierarchies.joined(rank, nodes, folder, timeout_s)
+    tensor = torch.zeros(N)
+    strategy.all_reduce(tensor)
+    say(os.getpid())
+    until_lost(strategy, tensor)
+    rebuild(strategy, address)
+    told = check(strategy, tensor, rank)
+    strategy.barrier()
+    strategy.close()
+    with pytest.raises(ConfigError, match="closed"):
+        strategy.rebuild()
+    return told
+
+
+@pytest.mark.parametrize(
+    ("nodes", "victims", "timeout_s", "left"),
+    [
+        ([[0, 1], [2, 3]], [0], NEVER_S, [[0], [1, 2]]),
+        ([[0, 1], [2, 3]], [1], NEVER_S, [[0], [1, 2]]),
+        ([[0, 1], [2, 3]], [2], NEVER_S, [[0, 1], [2]]),
+        ([[0, 1], [2, 3]], [3], NEVER_S, [[0, 1], [2]]),
+        ([[0, 1], [2, 3]], [0, 3], NEVER_S, [[0], [1]]),
+        ([[0, 2], [1, 3]], [2], NEVER_S, [[0], [1, 2]]),
+        # The only rank of its node with a slice, and one without.
+        ([[0], [1, 2, 3]], [1], NEVER_S, [[0], [1, 2]]),
+        ([[0], [1, 2, 3]], [3], NEVER_S, [[0], [1, 2]]),
+        # No rank of the node is left that could say so.
+        ([[0, 1], [2, 3]], [2, 3], SOON_S, [[0, 1]]),
+        ([[0], [1], [2]], [0], SOON_S, [[0], [1]]),
+        # The smallest node: more ranks get slices.
+        ([[0], [1, 2], [3, 4]], [0], SOON_S, [[0, 1], [2, 3]]),
+    ],
+)
+def test_after_a_kill_those_that_are_left_go_on(
+    tmp_path: Path,
+    address: str,
+    nodes: list[list[int]],
+    victims: list[int],
+    timeout_s: float,
+    left: list[list[int]],
+) -> None:
+    size = sum(map(len, nodes))
+    running = ranks.start(goes_on, size, str(tmp_path), nodes, address, timeout_s)
+    try:
+        pids = running.results()
+        for victim in victims:
+            os.kill(pids[victim], signal.SIGKILL)
+        told = running.results()
+    finally:
+        running.stop()
+    survivors = [rank for rank in range(size) if rank not in victims]
+    for number, rank in enumerate(survivors):
+        assert not isinstance(told[rank], ranks.Raised), told[rank].trace
+        assert told[rank] == [number, left, sum(survivors)]
+
+
+def goes_on_without_a_stopped_rank(
+    say: Callable[[Any], None],
+    rank: int,
+    size: int,
+    folder: str,
+    nodes: list[list[int]],
+    address: str,
+    victim: int,
+) -> Any:
+    strategy = hierarchies.joined(rank, nodes, folder, SOON_S)
+    tensor = torch.zeros(N)
+    strategy.all_reduce(tensor)
+    say(os.getpid())
+    told = until_lost(strategy, tensor)
+    if rank == victim:
+        with pytest.raises(PeerLost) as raised:
+            strategy.rebuild(address)
+        # Neither later, nor by calls.
+        with pytest.raises(PeerLost, match="came too late"):
+            strategy.rebuild(address)
+        with pytest.raises(PeerLost, match="came too late"):
+            strategy.barrier()
+        strategy.close()
+        return [told, str(raised.value)]
+    rebuild(strategy, address)
+    found = check(strategy, tensor, rank)
+    say("reduced")
+    with open(Path(folder, f"resumed{rank}")) as pipe:
+        assert pipe.read() == "resumed"
+    assert tensor.eq(found[2]).all(), "a late write"
+    strategy.barrier()
+    strategy.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "victim"), [([[0, 1], [2, 3]], 0), ([[0, 1], [2, 3]], 3), ([[0], [1, 2, 3]], 1)]
+)
+def test_a_stopped_rank_is_left_out_and_writes_nothing_when_it_goes_on(
+    tmp_path: Path, address: str, nodes: list[list[int]], victim: int
+) -> None:
+    size = sum(map(len, nodes))
+    survivors = [rank for rank in range(size) if rank != victim]
+    pipes = [tmp_path / f"resumed{rank}" for rank in survivors]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    running = ranks.start(goes_on_without_a_stopped_rank, size, str(tmp_path), nodes, address, victim)
+    try:
+        pids = running.results()
+        os.kill(pids[victim], signal.SIGSTOP)
+        assert [running.receive(rank) for rank in survivors] == ["reduced"] * len(survivors)
+        os.kill(pids[victim], signal.SIGCONT)
+        told = running.receive(victim)
+        assert not isinstance(told, ranks.Raised), told.trace
+        assert f"without rank {victim}, which came too late" in told[1]
+        for pipe in pipes:
+            pipe.write_text("resumed")
+        for number, rank in enumerate(survivors):
+            found = running.receive(rank)
+            assert not isinstance(found, ranks.Raised), found.trace
+            assert (found[0], found[2]) == (number, sum(survivors))
+    finally:
+        running.stop()
+
+
+def die(*args: object, **named: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_while_it_rebuilds(
+    say: Callable[[Any], None],
+    rank: int,
+    size: int,
+    folder: str,
+    nodes: list[list[int]],
+    address: str,
+    stage: str,
+) -> Any:
+    strategy = hierarchies.joined(rank, nodes, folder, SOON_S)
+    tensor = torch.zeros(N)
+    strategy.all_reduce(tensor)
+    say(os.getpid())
+    until_lost(strategy, tensor)
+    if rank == 2:
+        place, name = {
+            "before": (Member, "meet"),
+            "decided": (hierarchical, "join_nodes"),
+            "between": (TorchStrategy, "init"),
+            "agreeing": (Levels, "agree"),
+        }[stage]
+        setattr(place, name, die)
+    failures = 0
+    while True:
+        try:
+            rebuild(strategy, address)
+            found = check(strategy, tensor, rank)
+        except PeerLost:
+            failures += 1
+        else:
+            break
+    strategy.barrier()
+    strategy.close()
+    return [*found, failures]
+
+
+@pytest.mark.parametrize("stage", ["before", "decided", "between", "agreeing"])
+def test_a_rank_that_dies_during_a_rebuild_costs_another_one(
+    tmp_path: Path, address: str, stage: str
+) -> None:
+    nodes = [[0, 1], [2, 3]]
+    running = ranks.start(dies_while_it_rebuilds, 4, str(tmp_path), nodes, address, stage)
+    try:
+        pids = running.results()
+        os.kill(pids[1], signal.SIGKILL)
+        told = running.results()
+    finally:
+        running.stop()
+    for number, rank in enumerate((0, 3)):
+        assert not isinstance(told[rank], ranks.Raised), told[rank].trace
+        assert told[rank][:3] == [number, [[0], [1]], 3.0]
+        assert (told[rank][3] == 0) == (stage == "before"), "the decision had named the second rank"
+
+
+def loses_two_in_turn(
+    say: Callable[[Any], None], rank: int, size: int, folder: str, address: str
+) -> list[Any]:
+    strategy = hierarchies.joined(rank, [[0, 1], [2, 3]], folder, NEVER_S)
+    tensor = torch.zeros(N)
+    strategy.all_reduce(tensor)
+    say(os.getpid())
+    for _ in range(2):
+        until_lost(strategy, tensor)
+        rebuild(strategy, address)
+        found = check(strategy, tensor, rank)
+        address = None  # kept from before
+        strategy.barrier()
+        say(found)
+    strategy.close()
+    return found
+
+
+def test_groups_are_rebuilt_again(tmp_path: Path, address: str) -> None:
+    running = ranks.start(loses_two_in_turn, 4, str(tmp_path), address)
+    try:
+        pids = running.results()
+        os.kill(pids[0], signal.SIGKILL)
+        assert running.results() == [None, *([n, [[0], [1, 2]], 6.0] for n in range(3))]
+        os.kill(pids[3], signal.SIGKILL)
+        assert running.results() == [None, [0, [[0], [1]], 3.0], [1, [[0], [1]], 3.0], None]
+    finally:
+        running.stop()
+
+
+def fails_after_its_end(
+    say: Callable[[Any], None], rank: int, size: int, folder: str, address: str
+) -> list[str]:
+    """On rank 0 a call fails of which rank 1 has the result."""
+    strategy = hierarchies.joined(rank, [[0], [1]], folder, NEVER_S)
+    strategy.barrier()
+    all_reduce = Levels.all_reduce
+
+    def lost(self: Levels, *args: Any) -> None:
+        all_reduce(self, *args)
+        raise PeerLost("lost right at the end")
+
+    if rank == 0:
+        Levels.all_reduce = lost
+        with pytest.raises(PeerLost, match="right at the end"):
+            strategy.all_reduce(torch.ones(3))
+        Levels.all_reduce = all_reduce
+    else:
+        strategy.all_reduce(torch.ones(3))
+        with pytest.raises(PeerLost):
+            strategy.all_reduce(torch.ones(3))
+    with pytest.raises(ConfigError) as raised:
+        strategy.rebuild(address)
+    # That was the last word on it.
+    tensor = torch.ones(3)
+    strategy.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 3
+    # No rank need have failed.
+    strategy.rebuild()
+    strategy.all_reduce(tensor)
+    strategy.barrier()
+    strategy.close()
+    return str(raised.value)
+
+
+def test_a_call_that_failed_on_some_ranks_only_is_told_to_all(tmp_path: Path, address: str) -> None:
+    told = ranks.run(fails_after_its_end, 2, str(tmp_path), address)
+    assert "2 calls and 1, on this rank 1" in told[0]
+    assert "2 calls and 1, on this rank 2" in told[1]
+
+
+def cannot(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    strategy = hierarchies.joined(rank, [[0], [1]], folder)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            strategy.rebuild(folder)
+        except ForkedError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(ConfigError, match="no store to meet in"):
+        strategy.rebuild()
+    # It has ended nothing.
+    strategy.barrier()
+    strategy.close()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
+    local = ShmStrategy(timeout_s=20, schedule=hierarchies.SCHEDULE).init(0, 1, f"{folder}/alone{rank}")
+    given = TorchStrategy(dist.group.WORLD)
+    with HierarchicalStrategy(local, given).init(rank, size) as strategy:
+        with pytest.raises(ConfigError, match="cannot be made again"):
+            strategy.rebuild(folder)
+        strategy.barrier()
+    dist.destroy_process_group()
+    with pytest.raises(ConfigError, match="in no group yet"):
+        HierarchicalStrategy(ShmStrategy(), None).rebuild()
+
+
+def test_what_cannot_be_rebuilt_says_so_and_goes_on(tmp_path: Path) -> None:
+    ranks.run(cannot, 2, str(tmp_path))
+
+
+SERVER = """
+import datetime, signal
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, None, True, datetime.timedelta(seconds=20), wait_for_workers=False)
+print(store.port, flush=True)
+signal.pause()
+"""
+
+
+def loses_its_store(say: Callable[[Any], None], rank: int, size: int, folder: str, address: str) -> str:
+    local = ShmStrategy(timeout_s=SOON_S, schedule=hierarchies.SCHEDULE)
+    store = dist.TCPStore("127.0.0.1", int(address.rpartition(":")[2]), None, False, timedelta(seconds=20))
+    strategy = HierarchicalStrategy(local, None).init(rank, size, store)
+    say(os.getpid())
+    until_lost(strategy, torch.zeros(3))
+    with pytest.raises(PeerLost) as raised:
+        strategy.rebuild()
+    strategy.close()
+    say(str(raised.value))
+    signal.pause()
+    return ""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_loss_of_the_store_is_an_error_in_a_bounded_time(tmp_path: Path, how: signal.Signals) -> None:
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    running = None
+    try:
+        assert server.stdout is not None
+        address = f"tcp://127.0.0.1:{server.stdout.readline().strip()}"
+        running = ranks.start(loses_its_store, 2, str(tmp_path), address)
+        pids = running.results()
+        server.send_signal(how)
+        os.kill(pids[1], signal.SIGKILL)
+        text = running.receive(0)
+    finally:
+        if running is not None:
+            running.stop()
+        server.kill()
+        server.communicate()
+    assert ("has not answered" if how is signal.SIGSTOP else "the store has failed") in text
+    assert "cannot be survived" in text
+
+
+APART = """
+import os, signal, sys, threading
+rank, size, port, here = *map(int, sys.argv[1:4]), int(sys.argv[4])
+sys.path[:0] = sys.argv[5:]
+import torch
+from softs_fast.collectives import HierarchicalStrategy, Schedule, ShmStrategy, TorchStrategy
+from softs_fast.errors import ConfigError, PeerLost
+torch.set_num_threads(1)
+first = rank
+for _ in range(here - 1):
+    if os.fork() == 0:
+        rank += _ + 1
+        break
+local = ShmStrategy(timeout_s=300, schedule=Schedule(1 << 15, 1 << 16))
+engine = TorchStrategy(timeout_s=300, host="127.0.0.1")
+strategy = HierarchicalStrategy(local, engine).init(rank, size, f"tcp://127.0.0.1:{port}")
+tensor = torch.zeros(2_500_001)
+strategy.all_reduce(tensor)
+if rank == 3:
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGKILL]).start()
+try:
+    while True:
+        strategy.all_reduce(tensor)
+except PeerLost:
+    pass
+try:
+    strategy.rebuild()
+except ConfigError as error:
+    assert "some ranks have completed" in str(error), error
+tensor.fill_(rank)
+strategy.all_reduce(tensor)
+assert tensor.eq(3).all()
+os.write(1, f"{strategy.rank} {strategy.nodes}\\n".encode())
+strategy.barrier()
+strategy.close()
+if rank == first and here > 1:
+    os.wait()
+"""
+
+
+def test_ranks_of_nodes_apart_meet_at_the_address_of_their_init(tmp_path: Path) -> None:
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no unprivileged namespaces on this machine")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    nodes = [
+        subprocess.Popen(
+            [*apart, sys.executable, "-c", APART, str(first), "4", str(port), "2", *sys.path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for first in (0, 2)
+    ]
+    try:
+        told = [node.communicate(timeout=ranks.WATCHDOG_S) for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+    assert sorted(told[0][0].splitlines()) == ["0 [[0, 1], [2]]", "1 [[0, 1], [2]]"], told
+    assert told[1][0] == "2 [[0, 1], [2]]\n", told

@@ -1,0 +1,218 @@
+"""What a worker says to the coordinator, and what its engine has to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from softs_fast.coordination.job.messages import (
+    Alarm,
+    CheckpointBegin,
+    CheckpointEnd,
+    Fault,
+    Fence,
+    Hello,
+    Leave,
+    Member,
+    Ready,
+    Refused,
+    Step,
+    Table,
+    Welcome,
+    WorkerState,
+)
+from softs_fast.coordination.job.participant import Build, EndEngine, GiveUp, Participant, Say, Warn
+from softs_fast.errors import ConfigError
+
+HELLO = Hello("job", "a", 3, wanted_seat=0)
+
+
+def table(
+    epoch: int = 1, *, step: int = 0, survivors: tuple[int, ...] = (0,), source: int | None = 0
+) -> Table:
+    members = (Member(0, 0, "a", 3, ""), Member(1, 1, "b", 1, ""))
+    return Table(7, epoch, members, step, "back", survivors, source, "" if source is not None else "path")
+
+
+def fence(epoch: int = 1, *, planned: bool = False) -> Fence:
+    return Fence(7, epoch, "gone", 1, "gone", planned)
+
+
+def welcome() -> Participant:
+    worker = Participant(HELLO)
+    assert worker.connected() == [Say(HELLO)]
+    assert worker.receive(Welcome(7, 0)) == [Say(Ready(WorkerState()))]
+    return worker
+
+
+def member() -> Participant:
+    worker = welcome()
+    assert worker.receive(table()) == [Build(table(), 0, "keep")]
+    worker.prepared()
+    assert worker.state == WorkerState(7, 1, 0)
+    return worker
+
+
+def test_steps() -> None:
+    worker = member()
+    for step in (1, 2):
+        assert worker.begin() == [Say(Step(1, step))]
+        worker.reduced()
+        assert worker.state == WorkerState(7, 1, step - 1, in_doubt=True)
+        assert worker.passed(is_last=False) == []
+        assert worker.state == WorkerState(7, 1, step)
+
+
+def test_no_step_outside_of_an_epoch() -> None:
+    worker = welcome()
+    with pytest.raises(ConfigError, match="a step needs an open epoch; the worker is idle"):
+        worker.begin()
+
+
+@pytest.mark.parametrize(
+    ("state", "received", "duty"),
+    [
+        (WorkerState(7, 1, 4), table(2, step=4), "keep"),
+        (WorkerState(7, 1, 4, in_doubt=True), table(2, step=4), "keep"),
+        (WorkerState(7, 1, 4, in_doubt=True), table(2, step=5), "apply"),
+        (WorkerState(7, 1, 4, in_doubt=True), table(2, step=5, survivors=(1,), source=1), "copy"),
+        (WorkerState(), table(2, step=5, survivors=(), source=None), "load"),
+    ],
+)
+def test_duties(state: WorkerState, received: Table, duty: str) -> None:
+    worker = welcome()
+    worker.state = state
+    assert worker.receive(received) == [Build(received, 0, duty)]
+    if duty == "apply":
+        worker.applied()
+        assert worker.state == WorkerState(7, 1, 5), "known even if the epoch ends now"
+    worker.prepared()
+    assert worker.state == WorkerState(7, 2, received.resume_step)
+
+
+def test_a_fence_in_a_step() -> None:
+    worker = member()
+    worker.begin()
+    worker.reduced()
+    assert worker.receive(fence()) == [EndEngine(fence())]
+    assert worker.phase == "ending"
+    worker.reduced()
+    assert worker.passed(is_last=False) == []
+    assert worker.state == WorkerState(7, 1, 0, in_doubt=True)
+    assert worker.ended() == [Say(Ready(WorkerState(7, 1, 0, in_doubt=True), 7, 1))]
+
+
+def test_a_fence_before_the_weights_are_there() -> None:
+    worker = welcome()
+    worker.receive(table())
+    assert worker.receive(fence()) == [EndEngine(fence())]
+    worker.prepared()
+    assert worker.ended() == [Say(Ready(WorkerState(), 7, 1))]
+
+
+def test_a_planned_fence_waits_for_the_end_of_a_step_that_all_know() -> None:
+    worker = member()
+    worker.begin()
+    assert worker.receive(fence(planned=True)) == []
+    assert worker.wants_end
+    worker.reduced()
+    assert worker.passed(is_last=False) == [], "the others had not heard of it when they came to the barrier"
+    worker.begin()
+    worker.reduced()
+    assert worker.passed(is_last=True) == [EndEngine(fence(planned=True))]
+    assert worker.state == WorkerState(7, 1, 2)
+    assert worker.ended() == [Say(Ready(WorkerState(7, 1, 2), 7, 1))]
+    assert not worker.wants_end
+
+
+def test_a_worker_leaves_after_its_step_or_rests() -> None:
+    stepping = member()
+    stepping.begin()
+    assert stepping.leave("done") == [Say(Leave("done"))]
+    broken = member()
+    broken.begin()
+    assert broken.leave("error", at_once=True) == [Say(Leave("error", is_resting=True))]
+    outside = member()
+    assert outside.leave("done") == [Say(Leave("done", is_resting=True))]
+    assert outside.phase == "member", "others may be at the end of the step before"
+
+
+def test_a_failed_call() -> None:
+    worker = member()
+    worker.begin()
+    fault, end = worker.fail("closed by peer", 1)
+    assert fault == Say(Fault(1, 1, 1, "closed by peer"))
+    assert isinstance(end, EndEngine)
+    assert worker.fail("another one") == []
+    assert worker.receive(fence()) == [], "the engine is being ended already"
+    assert worker.ended() == [Say(Ready(WorkerState(7, 1, 0), 7, 1))]
+
+
+def test_the_engine_goes_on_without_a_connection() -> None:
+    worker = member()
+    assert worker.disconnected() == []
+    assert worker.begin() == []
+    worker.reduced()
+    worker.passed(is_last=False)
+    [hello] = worker.connected()
+    assert hello == Say(Hello("job", "a", 3, 0, "", WorkerState(7, 1, 1), 7, 1))
+    assert worker.receive(Welcome(7, 0)) == []
+    assert worker.receive(table()) == [], "it is a member already"
+    assert worker.phase == "member"
+
+
+def test_what_was_said_to_no_connection_is_said_again() -> None:
+    worker = member()
+    worker.disconnected()
+    worker.fail("closed by peer")
+    assert worker.ended() == []
+    worker.leave("done")
+    [hello] = worker.connected()
+    assert isinstance(hello, Say)
+    assert isinstance(hello.message, Hello)
+    assert hello.message.engine_epoch == 0
+    assert worker.receive(Welcome(7, 0)) == [
+        Say(Leave("done", is_resting=True)),
+        Say(Ready(WorkerState(7, 1, 0), 7, 1)),
+    ]
+
+
+def test_an_epoch_that_a_worker_has_ended_is_not_entered_again() -> None:
+    worker = member()
+    worker.fail("closed by peer")
+    worker.ended()
+    assert worker.receive(table()) == [Say(Ready(WorkerState(7, 1, 0), 7, 1))]
+    assert worker.phase == "idle"
+
+
+def test_a_fence_of_an_epoch_that_it_was_not_in_is_answered() -> None:
+    worker = welcome()
+    assert worker.receive(fence(9)) == [Say(Ready(WorkerState(), 7, 9))]
+
+
+def test_a_table_without_this_process() -> None:
+    worker = welcome()
+    other = Table(7, 1, (Member(0, 0, "a", 2, ""),), 0, "back", (0,), 0)
+    assert worker.receive(other) == []
+    assert worker.phase == "idle"
+
+
+def test_refused() -> None:
+    refused = Refused("evicted", "broken memory")
+    worker = member()
+    end, over = worker.receive(refused)
+    assert isinstance(end, EndEngine)
+    assert over == GiveUp(refused)
+    assert worker.ended() == []
+    assert worker.phase == "over"
+    assert welcome().receive(refused) == [GiveUp(refused)]
+
+
+def test_checkpoints_and_alarms() -> None:
+    worker = member()
+    worker.begin()
+    worker.reduced()
+    worker.passed(is_last=False)
+    assert worker.begin_checkpoint("path") == [Say(CheckpointBegin(1, 1, "path"))]
+    worker.receive(fence())
+    assert worker.end_checkpoint(1, 1, "path") == [Say(CheckpointEnd(1, 1, "path"))]
+    assert worker.receive(Alarm((1,), "seat 1 stands still")) == [Warn("seat 1 stands still")]

@@ -1,0 +1,200 @@
+"""Trainings of several processes, of which some are killed, stopped, drained and started again: no step is lost."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coordinator_process import Cluster, Coordinator
+from trainers import Trainer, undisturbed
+
+from softs_fast.coordination.session.calls import CoordinatorClient
+
+Start = Callable[..., Trainer]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts processes that train, and end with the test."""
+    started = []
+
+    def trainer(coordinator: Coordinator, number: int, **options: Any) -> Trainer:
+        started.append(Trainer(coordinator.address, number, **options))
+        return started[-1]
+
+    yield trainer
+    for one in started:
+        one.kill()
+
+
+def check(trainers: list[Trainer], n_steps: int) -> None:
+    """All have ended with the weights of a training without faults, and had them after each step."""
+    expected = undisturbed(n_steps)
+    for trainer in trainers:
+        end = trainer.end()
+        assert end["committed"] == n_steps
+        assert end["digest"] == expected[n_steps]
+    for trainer in trainers:
+        committed = [step for step in trainer.steps if step["is_committed"]]
+        numbers = [step["number"] for step in committed]
+        assert numbers == sorted(set(numbers)), "a step was applied twice"
+        for step in committed:
+            assert step["digest"] == expected[step["number"]]
+
+
+def test_a_training_without_faults(cluster: Cluster, start: Start) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    trainers = [start(coordinator, number, n_steps=20, model_seed=number) for number in (0, 1)]
+    joined = [trainer.event("joined") for trainer in trainers]
+    assert [(one["rank"], one["size"], one["committed"]) for one in joined] == [(0, 2, 0), (1, 2, 0)]
+    check(trainers, 20)
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_worker_that_is_killed_and_started_again(cluster: Cluster, start: Start, number: int) -> None:
+    coordinator = cluster.coordinator("--size", "4")
+    trainers = [start(coordinator, one, n_steps=60, pause_s=0.005) for one in range(4)]
+    while trainers[number].next_step()["number"] < 20:
+        pass
+    trainers[number].signal(signal.SIGKILL)
+    trainers[number] = start(coordinator, number, n_steps=60, model_seed=99)
+    joined = trainers[number].event("joined")
+    assert joined["epoch"] >= 2
+    assert joined["committed"] >= 19
+    check(trainers, 60)
+
+
+def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start) -> None:
+    coordinator = cluster.coordinator("--min", "2", "--max", "4", "--window", "1")
+    trainers = [start(coordinator, one, n_steps=400, pause_s=0.005) for one in range(4)]
+    while trainers[3].next_step()["number"] < 10:
+        pass
+    trainers[3].signal(signal.SIGSTOP)
+    step = trainers[0].next_step()
+    while step["size"] != 3:
+        step = trainers[0].next_step()
+    trainers[3].signal(signal.SIGCONT)
+    while step["size"] != 4:
+        step = trainers[0].next_step()
+
+
+def test_a_worker_that_is_terminated_leaves_after_its_step(cluster: Cluster, start: Start) -> None:
+    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
+    trainers = [start(coordinator, one, n_steps=200, pause_s=0.005) for one in range(2)]
+    while trainers[1].next_step()["size"] < 2:
+        pass
+    trainers[1].signal(signal.SIGTERM)
+    left = trainers[1].end()
+    assert 0 < left["committed"] < 200
+    check(trainers[:1], 200)
+    sizes = [step["size"] for step in trainers[0].steps]
+    assert all(step["is_committed"] for step in trainers[0].steps), "nothing has failed"
+    assert sizes[-1] == 1
+
+
+def test_a_worker_that_is_terminated_while_it_waits(cluster: Cluster, start: Start) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    alone = start(coordinator, 0, n_steps=10)
+    alone.started()
+    alone.signal(signal.SIGTERM)
+    assert "leaves while it waits for an epoch: SIGTERM" in alone.event("error")["text"]
+
+
+def test_an_error_in_the_body_ends_the_step_of_all(cluster: Cluster, start: Start) -> None:
+    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
+    trainers = [
+        start(coordinator, 0, n_steps=100, pause_s=0.005),
+        start(coordinator, 1, n_steps=100, pause_s=0.005, fails_at=50),
+    ]
+    assert trainers[1].event("error")["text"] == "ValueError: a defect of the training"
+    check(trainers[:1], 100)
+
+
+def test_the_coordinator_is_killed_and_started_again(cluster: Cluster, start: Start, tmp_path: Path) -> None:
+    options = ("--size", "2", "--state", str(tmp_path / "state"))
+    coordinator = cluster.coordinator(*options)
+    trainers = [start(coordinator, one, n_steps=300, pause_s=0.005) for one in range(2)]
+    while trainers[0].next_step()["number"] < 20:
+        pass
+    coordinator.kill()
+    again = cluster.coordinator(*options, listen=coordinator.address)
+    assert again.address == coordinator.address
+    check(trainers, 300)
+    assert {step["epoch"] for trainer in trainers for step in trainer.steps} == {1}, "no epoch has ended"
+
+
+def last_checkpoint(coordinator: Coordinator, step: int) -> str:
+    """Wait until the coordinator has a complete checkpoint of a step, or a later one; return its path."""
+    with CoordinatorClient(coordinator.address) as client:
+        for status in client.watch():
+            if status.checkpoint is not None and status.checkpoint.step >= step:
+                return status.checkpoint.path
+    raise AssertionError("the coordinator has ended")
+
+
+def test_workers_that_are_all_lost_go_on_from_the_last_complete_checkpoint(
+    cluster: Cluster, start: Start, tmp_path: Path
+) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    options = {"folder": str(tmp_path), "pause_s": 0.005}
+    trainers = [start(coordinator, one, n_steps=10_000, **options) for one in range(2)]
+    last_checkpoint(coordinator, 20)
+    for trainer in trainers:
+        trainer.kill()
+    path = last_checkpoint(coordinator, 20)
+    again = [start(coordinator, one, n_steps=400, model_seed=50 + one, **options) for one in range(2)]
+    for trainer in again:
+        assert trainer.event("joined")["committed"] == int(path.rpartition("-")[2])
+    check(again, 400)
+
+
+def test_a_checkpoint_that_one_worker_could_not_write_does_not_count(
+    cluster: Cluster, start: Start, tmp_path: Path
+) -> None:
+    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
+    trainers = [start(coordinator, one, n_steps=30, pause_s=0.01, folder=str(tmp_path)) for one in range(1)]
+    trainers.append(start(coordinator, 1, n_steps=30, folder=str(tmp_path), ends_in_checkpoint=20))
+    assert trainers[1].event("error")["text"] == "ValueError: a defect of the storage"
+    check(trainers[:1], 30)
+    with CoordinatorClient(coordinator.address) as client:
+        done = client.status().checkpoint
+    assert done is not None
+    assert done.step == 30 or done.step == 10
+
+
+def kills(cluster: Cluster, start: Start, n_kills: int, n_workers: int, seed: int) -> None:
+    """Kill and start again random workers in random steps, until all is done."""
+    chance = random.Random(seed)
+    n_steps = 40 + 12 * n_kills
+    coordinator = cluster.coordinator("--size", str(n_workers))
+    trainers = [start(coordinator, one, n_steps=n_steps) for one in range(n_workers)]
+    n_done = 0
+    while n_done < n_kills:
+        watched = trainers[chance.randrange(n_workers)]
+        for _ in range(chance.randrange(1, 8)):
+            if watched.next_step()["number"] > n_steps - 20:
+                break
+        else:
+            number = chance.randrange(n_workers)
+            trainers[number].kill()
+            trainers[number] = start(coordinator, number, n_steps=n_steps, model_seed=n_done)
+            n_done += 1
+            continue
+        break
+    check(trainers, n_steps)
+
+
+@pytest.mark.timeout(120)
+def test_random_kills(cluster: Cluster, start: Start) -> None:
+    kills(cluster, start, 5, 4, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_two_thousand_kills(cluster: Cluster, start: Start) -> None:
+    for seed in range(20):
+        kills(cluster, start, 100, 4, seed)

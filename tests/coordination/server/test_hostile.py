@@ -1,0 +1,167 @@
+"""Peers that do what no worker does, against a real coordinator: each is refused by name, the others go on."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra grpc")
+import grpc
+from coordinator_process import Cluster, Coordinator
+
+from softs_fast.coordination.credentials import ClientCredentials
+from softs_fast.coordination.job import messages as m
+from softs_fast.coordination.pings import Pings
+from softs_fast.coordination.session.calls import CoordinatorClient
+from softs_fast.coordination.session.channels import open_channel
+from softs_fast.coordination.wire import methods
+from softs_fast.coordination.wire.codec import decode_to_worker, encode_from_worker, encode_request
+from softs_fast.coordination.wire.limits import MAX_SESSION_BYTES
+from softs_fast.coordination.wire.requests import KeysRequest
+
+HELLO = encode_from_worker(m.Hello("job", "w0", 1))
+STRANGER = """
+import os, sys
+from softs_fast.coordination.session.calls import CoordinatorClient
+from softs_fast.errors import ConfigError
+client = CoordinatorClient(sys.argv[1])
+os.setuid(65534)
+try:
+    client.status()
+except ConfigError as error:
+    print(error)
+"""
+
+
+class Raw:
+    """A stream to a coordinator, byte by byte."""
+
+    def __init__(self, coordinator: Coordinator, *options: tuple[str, int]) -> None:
+        self.channel = grpc.insecure_channel(coordinator.address, [*Pings().client_options(), *options])
+        self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.call: Any = self.channel.stream_stream(methods.SESSION)(iter(self.outbox.get, None))
+
+    def refusal(self, *messages: bytes) -> str:
+        """Send messages; how the coordinator ends the stream."""
+        for message in messages:
+            self.outbox.put(message)
+        with pytest.raises(grpc.RpcError) as failure:
+            for _ in self.call:
+                pass
+        return f"{failure.value.code().name}: {failure.value.details()}"
+
+    def close(self) -> None:
+        self.outbox.put(None)
+        self.call.cancel()
+        self.channel.close()
+
+
+@pytest.fixture
+def coordinator(cluster: Cluster) -> Iterator[Coordinator]:
+    """A coordinator; at the end it still answers."""
+    coordinator = cluster.coordinator("--size", "1")
+    yield coordinator
+    with CoordinatorClient(coordinator.address) as client:
+        assert client.status().name == "job"
+
+
+@pytest.fixture
+def raw(coordinator: Coordinator) -> Iterator[Raw]:
+    raw = Raw(coordinator)
+    yield raw
+    raw.close()
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([b"\xff\xff"], "INVALID_ARGUMENT: FromWorker of 2 bytes is malformed"),
+        ([b""], "INVALID_ARGUMENT: FromWorker of 0 bytes is of no known kind"),
+        (
+            [encode_from_worker(m.Step(1, 1))],
+            "INVALID_ARGUMENT: the first message of a worker is Hello, not Step",
+        ),
+        ([HELLO, HELLO], "INVALID_ARGUMENT: a worker says Hello once"),
+        ([HELLO, bytes(MAX_SESSION_BYTES + 1)], "INVALID_ARGUMENT: a message has 65537 bytes; 65536 at most"),
+        ([HELLO, bytes(1 << 20)], "RESOURCE_EXHAUSTED"),
+    ],
+)
+def test_messages_that_cannot_be(raw: Raw, messages: list[bytes], text: str) -> None:
+    assert raw.refusal(*messages).startswith(text)
+
+
+def test_a_stream_that_ends_before_hello(raw: Raw) -> None:
+    raw.outbox.put(None)
+    assert raw.refusal().endswith("the first message of a worker is Hello, not the end of the stream")
+
+
+def test_requests_that_cannot_be(coordinator: Coordinator) -> None:
+    channel = open_channel(coordinator.address, ClientCredentials(), Pings())
+    wrong_job = encode_request(KeysRequest("another", 1, 1, "get", ("k",)))
+    over = encode_request(KeysRequest("job", 1, 1, "get", ("k",)))
+    for method, data, text in [
+        (methods.method_of(KeysRequest), b"\xff", "is malformed"),
+        (methods.method_of(KeysRequest), bytes(200 << 10), "larger than max"),
+        (methods.method_of(KeysRequest), wrong_job, 'keys of job "another"'),
+        (methods.method_of(KeysRequest), over, "epoch 1 is over, or was never opened"),
+        (methods.ADMIN, b"", "is of no known kind"),
+        (f"/{methods.SERVICE}/Nothing", b"", "Method not found"),
+    ]:
+        with pytest.raises(grpc.RpcError) as failure:
+            channel.unary_unary(method)(data)
+        assert text in failure.value.details()
+    channel.close()
+
+
+def test_bytes_that_are_no_http(coordinator: Coordinator) -> None:
+    host, _, port = coordinator.address.rpartition(":")
+    for data in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        os.urandom(4096),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(4096),
+    ):
+        with socket.create_connection((host, int(port)), 10) as peer:
+            peer.sendall(data)
+            peer.settimeout(20)
+            while True:
+                try:
+                    if not peer.recv(65_536):
+                        break
+                except ConnectionError:
+                    break
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+def test_another_user_of_this_machine_is_denied(coordinator: Coordinator) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, coordinator.address], capture_output=True, text=True, check=False
+    )
+    assert "processes of its own user" in done.stdout, done.stderr
+
+
+def test_a_worker_that_does_not_read_is_given_up(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    # As little as possible is read ahead.
+    raw = Raw(coordinator, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024))
+    raw.outbox.put(HELLO)
+    assert isinstance(decode_to_worker(next(raw.call)), m.Welcome)
+    raw.outbox.put(encode_from_worker(m.Ready(m.WorkerState())))
+    other = cluster.worker(coordinator, "w1", seat=1)
+    while True:
+        table = other.event("Table")
+        told = table["boot"], table["epoch"]
+        raw.outbox.put(encode_from_worker(m.Fault(table["epoch"], 1, None, "\N{SNOWMAN}" * 4000)))
+        raw.outbox.put(encode_from_worker(m.Ready(m.WorkerState(), *told)))
+        if other.event("Fence")["cause"] == "gone":
+            break
+        assert table["epoch"] < 2000
+    # When it reads on, it learns why.
+    assert raw.refusal() == "FAILED_PRECONDITION: the worker has not read 64 messages"
+    raw.close()

@@ -1,0 +1,159 @@
+"""What a worker must prove, and what it may do with it: certificates, tokens, the user of a process."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra grpc")
+pytest.importorskip("cryptography", reason="makes certificates")
+from certificates import Authority
+from coordinator_process import Cluster, Coordinator
+
+from softs_fast.coordination.credentials import ClientCredentials
+from softs_fast.coordination.job.events import End, Evict
+from softs_fast.coordination.session.calls import CoordinatorClient
+from softs_fast.errors import ConfigError, PeerLost
+
+URI = "spiffe://job/w1"
+
+
+class Tls:
+    """A coordinator that asks for certificates."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.ours = Authority(folder)
+        self.foreign = Authority(folder, "foreign")
+        cert, key = self.ours.issue("server", "coordinator")
+        self.coordinator = self._start(cluster, "--cert", cert, "--key", key, "--ca", str(self.ours.file))
+
+    def credentials(self, name: str, authority: Authority | None = None, **options: Any) -> dict[str, str]:
+        cert, key = (authority or self.ours).issue(name, name, **options)
+        return {"ca": str(self.ours.file), "cert": cert, "key": key}
+
+    def _start(self, cluster: Cluster, *options: str) -> Coordinator:
+        return cluster.coordinator("--size", "1", *options)
+
+
+@pytest.fixture
+def tls(cluster: Cluster, tmp_path: Path) -> Tls:
+    return Tls(cluster, tmp_path)
+
+
+def client(coordinator: Coordinator, **credentials: str) -> CoordinatorClient:
+    return CoordinatorClient(
+        coordinator.address, ClientCredentials(**{name: Path(path) for name, path in credentials.items()})
+    )
+
+
+def test_a_worker_is_what_its_certificate_says(cluster: Cluster, tls: Tls) -> None:
+    worker = cluster.worker(tls.coordinator, "w0", credentials=tls.credentials("w0"))
+    assert worker.event("Table")["epoch"] == 1
+    other = cluster.worker(tls.coordinator, "w9", incarnation=2, credentials=tls.credentials("w0"))
+    refused = other.event("Refused")
+    assert refused["code"] == "identity"
+    assert "w0" in refused["text"]
+    assert "act for itself only" in refused["text"]
+
+
+def test_a_uri_comes_before_the_common_name(cluster: Cluster, tls: Tls) -> None:
+    worker = cluster.worker(tls.coordinator, URI, credentials=tls.credentials("w0", uri=URI))
+    assert worker.event("Table")["epoch"] == 1
+
+
+@pytest.mark.parametrize("which", ["none", "foreign", "expired"])
+def test_a_certificate_that_is_not_good_is_refused(cluster: Cluster, tls: Tls, which: str) -> None:
+    credentials = {"ca": str(tls.ours.file)}
+    if which == "foreign":
+        credentials = tls.credentials("w0", tls.foreign)
+    if which == "expired":
+        credentials = tls.credentials("w0", is_expired=True)
+    worker = cluster.worker(tls.coordinator, "w0", credentials=credentials)
+    assert "no coordinator answers" in worker.event("lost")["text"]
+    # The files may be replaced; so it goes on, and is let in with good ones.
+    if which != "none":
+        tls.credentials("w0")
+        assert worker.event("Table")["epoch"] == 1
+
+
+def test_a_coordinator_that_is_not_trusted_gets_nothing(cluster: Cluster, tls: Tls) -> None:
+    credentials = {**tls.credentials("w0"), "ca": str(tls.foreign.file)}
+    worker = cluster.worker(tls.coordinator, "w0", credentials=credentials)
+    assert "CERTIFICATE_VERIFY_FAILED" in worker.event("lost")["text"]
+
+
+def test_plaintext_is_refused(cluster: Cluster, tls: Tls) -> None:
+    worker = cluster.worker(tls.coordinator, "w0")
+    assert worker.event("lost")["text"]
+    with client(tls.coordinator) as plain, pytest.raises(PeerLost):
+        plain.status()
+
+
+def test_files_that_are_replaced_are_used_for_new_connections(cluster: Cluster, tls: Tls) -> None:
+    credentials = tls.credentials("w0")
+    worker = cluster.worker(tls.coordinator, "w0", credentials=credentials)
+    worker.event("Table")
+    # Both sides get certificates of another CA, and then meet with them.
+    tls.foreign.issue("server", "coordinator")
+    tls.foreign.issue("w0", "w0")
+    tls.ours.file.write_bytes(tls.foreign.file.read_bytes())
+    worker.signal(signal.SIGSTOP)
+    with client(tls.coordinator, **tls.credentials("observer", tls.foreign)) as observer:
+        for status in observer.watch():
+            if status.phase == "fenced":
+                break
+    worker.signal(signal.SIGCONT)
+    assert worker.event("Table")["epoch"] == 2
+
+
+def test_an_administrator_is_another_identity(cluster: Cluster, tls: Tls) -> None:
+    worker = cluster.worker(tls.coordinator, "w0", credentials=tls.credentials("w0"))
+    worker.event("Table")
+    with client(tls.coordinator, **tls.credentials("w1")) as other:
+        assert other.status().phase == "open"
+        with pytest.raises(ConfigError, match='"w1" is no administrator'):
+            other.administer(Evict(0, "mine"))
+    admin = cluster.worker(tls.coordinator, "admin", credentials=tls.credentials("admin"))
+    assert "cannot be a worker" in admin.event("ended")["text"]
+    with client(tls.coordinator, **tls.credentials("admin")) as real:
+        assert any("evicted" in line for line in real.administer(Evict(0, "tired")))
+    assert worker.event("Refused")["code"] == "evicted"
+
+
+def test_tokens(cluster: Cluster, tmp_path: Path) -> None:
+    tokens, own = tmp_path / "tokens", tmp_path / "token"
+    tokens.write_text(f"# of the job\nw0 {'a' * 32}\nadmin {'b' * 32}\n")
+    own.write_text("a" * 32 + "\n")
+    tokens.chmod(0o600)
+    own.chmod(0o600)
+    coordinator = cluster.coordinator("--size", "1", "--tokens", str(tokens))
+    worker = cluster.worker(coordinator, "w0", credentials={"token": str(own)})
+    worker.event("Table")
+    assert (
+        cluster.worker(coordinator, "w1", credentials={"token": str(own)}).event("Refused")["code"]
+        == "identity"
+    )
+    assert "asks for a token" in cluster.worker(coordinator, "w0").event("ended")["text"]
+    with client(coordinator) as stranger, pytest.raises(ConfigError, match="asks for a token"):
+        stranger.status()
+    with client(coordinator, token=str(own)) as one, pytest.raises(ConfigError, match="no administrator"):
+        one.administer(End("mine"))
+    # Tokens are read again when the file has changed.
+    tokens.write_text(f"w0 {'c' * 32}\nadmin {'b' * 32}\n")
+    own.write_text("c" * 32)
+    with client(coordinator, token=str(own)) as again:
+        assert again.status().size == 1
+
+
+def test_no_address_that_others_reach_without_tls(cluster: Cluster) -> None:
+    for options, text in [
+        ((), "without encryption"),
+        (("--cert", "c", "--key", "k"), "prove what they are"),
+    ]:
+        with pytest.raises(AssertionError, match=text):
+            cluster.coordinator("--size", "1", *options, listen="0.0.0.0:0")
+    with pytest.raises(ConfigError, match="without TLS is not made"):
+        CoordinatorClient("192.0.2.1:1")

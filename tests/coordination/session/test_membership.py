@@ -1,0 +1,146 @@
+"""Workers and a coordinator as processes: killed, stopped, busy, forked, restarted."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra grpc")
+from coordinator_process import Cluster, Coordinator, Worker
+
+
+def pair(cluster: Cluster, *options: str) -> tuple[Coordinator, list[Worker]]:
+    """A job of two with an open epoch."""
+    coordinator = cluster.coordinator("--size", "2", *options)
+    workers = [cluster.worker(coordinator, f"w{i}", seat=i) for i in range(2)]
+    for worker in workers:
+        table = worker.event("Table")
+        assert table["epoch"] == 1
+        assert len(table["members"]) == 2
+    return coordinator, workers
+
+
+def test_a_killed_worker_is_fenced_and_its_successor_has_its_seat(cluster: Cluster) -> None:
+    coordinator, (first, second) = pair(cluster)
+    second.kill()
+    fence = first.event("Fence")
+    assert (fence["cause"], fence["culprit_seat"]) == ("gone", 1)
+    assert '"w1"' in fence["text"]
+    third = cluster.worker(coordinator, "w1", incarnation=2)
+    assert third.event("Welcome")["seat"] == 1
+    assert third.event("Table")["epoch"] == first.event("Table")["epoch"] == 2
+
+
+def test_a_stopped_worker_is_fenced_by_pings(cluster: Cluster) -> None:
+    _, (first, second) = pair(cluster)
+    second.signal(signal.SIGSTOP)
+    assert first.event("Fence")["culprit_seat"] == 1
+    second.signal(signal.SIGCONT)
+    # Its connection has ended meanwhile; it is told that its epoch is over, and is a member again.
+    assert second.event("Fence")["epoch"] == 1
+    assert second.event("Table")["epoch"] == 2
+
+
+def test_a_worker_that_holds_the_gil_stays_a_member(cluster: Cluster) -> None:
+    _, (first, second) = pair(cluster, "--ping", "0.3")
+    second.ask("hold the GIL", 3.0)
+    # Had it been given up, the fence would be first.
+    first.ask("fault", "boom")
+    fence = first.event("Fence")
+    assert fence["cause"] == "fault"
+    assert "boom" in fence["text"]
+
+
+@pytest.mark.parametrize("how", ["_exit", "exit"])
+def test_forks_of_a_worker_do_no_harm(cluster: Cluster, how: str) -> None:
+    _, (first, second) = pair(cluster)
+    assert second.ask("fork", 60, how) == [0] * 60
+    first.ask("fault", "after the forks")
+    assert first.event("Fence")["cause"] == "fault"
+    assert second.event("Table")["epoch"] == 2, "it still has its connection"
+
+
+def test_a_coordinator_that_restarts_with_its_state_keeps_the_epoch(cluster: Cluster, tmp_path: Path) -> None:
+    options = ("--state", str(tmp_path / "state"))
+    coordinator, workers = pair(cluster, *options)
+    coordinator.kill()
+    for worker in workers:
+        assert worker.event("lost")["text"]
+    cluster.coordinator("--size", "2", *options, listen=coordinator.address)
+    for worker in workers:
+        assert worker.event("Table")["epoch"] == 1
+    workers[0].ask("fault", "now")
+    assert {worker.event("Fence")["cause"] for worker in workers} == {"fault"}
+    assert {worker.event("Table")["epoch"] for worker in workers} == {2}
+
+
+def test_a_coordinator_that_restarts_without_state_begins_anew(cluster: Cluster) -> None:
+    coordinator, workers = pair(cluster)
+    coordinator.kill()
+    cluster.coordinator("--size", "2", listen=coordinator.address)
+    for worker in workers:
+        assert worker.event("Fence")["cause"] == "coordinator"
+        assert worker.event("Table")["epoch"] == 1
+
+
+def test_workers_may_be_first(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator("--size", "1")
+    address = coordinator.address
+    coordinator.kill()
+    worker = cluster.worker(address, "w0")
+    assert "no coordinator answers" in worker.event("lost")["text"]
+    cluster.coordinator("--size", "1", listen=address)
+    assert worker.event("Table")["epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"job": "another"}, "job"), ({"worker_id": "w9", "seat": 0}, "taken"), ({"incarnation": 0}, "older")],
+)
+def test_a_worker_that_does_not_fit_is_refused_for_good(
+    cluster: Cluster, options: dict[str, object], code: str
+) -> None:
+    coordinator, _ = pair(cluster)
+    refused = cluster.worker(coordinator, **{"worker_id": "w0", **options})
+    assert refused.event("Refused")["code"] == code
+    assert "refuses the worker" in refused.event("ended")["text"]
+
+
+def test_a_session_that_is_closed_sends_what_was_said(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.1")
+    first = cluster.worker(coordinator, "w0", seat=0)
+    first.event("Table")
+    second = cluster.worker(coordinator, "w1", seat=1)
+    second.event("Table")
+    second.tell('["leave", "done here"]')
+    second.tell('["close"]')
+    fence = first.event("Fence")
+    while fence["cause"] == "joined":
+        fence = first.event("Fence")
+    assert fence["cause"] == "left"
+    assert "done here" in fence["text"]
+
+
+def test_the_keys_are_those_of_the_epoch(cluster: Cluster) -> None:
+    _, (first, second) = pair(cluster)
+    first.ask("keys", "set", ["k"], "value", 0)
+    assert second.ask("keys", "get", ["k"], "", 20_000)["value"] == "value"
+    assert second.ask("keys", "add", ["n"], "xxx", 0)["number"] == 3
+    second.tell('["keys", "wait", ["k", "late"], "", 20000]')
+    first.ask("keys", "set", ["late"], "now", 0)
+    assert second.event("done")["result"]["found"] is False
+    assert "KeysMissing" not in (missing := second.ask("keys", "get", ["never"], "", 50))
+    assert "'never'" in missing
+    second.tell('["keys", "get", ["never"], "", 20000]')
+    # A call that waits ends with the epoch.
+    first.ask("fault", "boom")
+    assert "epoch 1 is over" in second.event("done")["result"]
+
+
+def test_a_coordinator_that_ends_frees_its_address(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator("--size", "1")
+    coordinator.signal(signal.SIGTERM)
+    assert coordinator.wait() == 0
+    cluster.coordinator("--size", "1", listen=coordinator.address)

@@ -1,0 +1,156 @@
+"""One worker in a process of its own: it says Ready whenever it can, reports what it is told, and does what it is asked."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from softs_fast.coordination.credentials import ClientCredentials
+from softs_fast.coordination.job import messages as m
+from softs_fast.coordination.pings import Pings
+from softs_fast.coordination.session.session import Session
+from softs_fast.coordination.wire.requests import KeysRequest
+from softs_fast.errors import ForkedError, SoftsError
+
+_lock = threading.Lock()
+
+
+def say(event: str, **more: Any) -> None:
+    """Report an event, with the time on the clock that processes share."""
+    with _lock:
+        sys.stdout.write(json.dumps({"event": event, "at": time.monotonic(), **more}, default=str) + "\n")
+        sys.stdout.flush()
+
+
+class Member:
+    """A listener without an engine."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.table: m.Table | None = None
+        self.told = (0, 0)
+        self.is_member = False
+        self.session: Session | None = None
+
+    def hello(self) -> m.Hello:
+        """Return the first message; it goes on with the epoch in which it is."""
+        options = self.options
+        engine = self.told if self.is_member else (0, 0)
+        state = m.WorkerState(*self.told) if self.is_member else m.WorkerState()
+        return m.Hello(
+            options.get("job", "job"),
+            options["worker_id"],
+            options.get("incarnation", 1),
+            options.get("seat"),
+            options.get("at", ""),
+            state,
+            *engine,
+        )
+
+    def received(self, message: m.ToWorker) -> None:
+        """Say Ready when there is no engine."""
+        match message:
+            case m.Welcome() if not self.is_member:
+                self.ready()
+            case m.Table():
+                self.table, self.told, self.is_member = message, (message.boot, message.epoch), True
+            case m.Fence():
+                self.told, self.is_member = (message.boot, message.epoch), False
+                self.ready()
+        # Last: what the test asks for then finds the worker as it says.
+        say(type(message).__name__, **vars(message))
+
+    def ready(self) -> None:
+        """Wait for a table."""
+        assert self.session is not None
+        self.session.send(m.Ready(m.WorkerState(), *self.told))
+
+    def lost(self, text: str) -> None:
+        """Report it."""
+        say("lost", text=text)
+
+    def ended(self, error: SoftsError) -> None:
+        """Report it."""
+        say("ended", kind=type(error).__name__, text=str(error))
+
+
+def keys(member: Member, operation: Any, names: list[str], value: str, deadline_ms: int) -> Any:
+    """One operation of the store."""
+    assert member.session is not None
+    assert member.table is not None
+    table = member.table
+    request = KeysRequest(
+        "job", table.boot, table.epoch, operation, tuple(names), value.encode(), len(value), deadline_ms
+    )
+    try:
+        reply = member.session.request(request, deadline_ms / 1000 + 20)
+    except SoftsError as error:
+        return f"{type(error).__name__}: {error}"
+    return {"value": reply.value.decode(), "number": reply.number, "found": reply.found}
+
+
+def forks(member: Member, n: int, how: str) -> list[int]:
+    """Fork children, which use the session and end; their exit statuses."""
+    statuses = []
+    for _ in range(n):
+        child = os.fork()
+        if child == 0:
+            try:
+                assert member.session is not None
+                member.session.send(m.Leave("from a fork"))
+            except ForkedError:
+                pass
+            else:
+                os._exit(3)
+            if how == "exit":
+                sys.exit(0)
+            os._exit(0)
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    return statuses
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    options = json.loads(sys.argv[1])
+    files = {name: Path(path) for name, path in options.get("credentials", {}).items()}
+    member = Member(options)
+    pings = Pings(options.get("ping_s", 1.0), options.get("ping_s", 1.0))
+    member.session = Session(options["address"], member, ClientCredentials(**files), pings)
+    member.session.start()
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        match command:
+            case "step":
+                member.session.send(m.Step(member.told[1], *arguments))
+                result: Any = None
+            case "fault":
+                member.session.send(m.Fault(member.told[1], 1, None, *arguments))
+                result = None
+            case "checkpoint":
+                member.session.send(m.CheckpointBegin(member.told[1], *arguments))
+                member.session.send(m.CheckpointEnd(member.told[1], *arguments))
+                result = None
+            case "leave":
+                member.session.send(m.Leave(*arguments))
+                result = None
+            case "hold the GIL":
+                ctypes.PyDLL(None).usleep(ctypes.c_uint(int(arguments[0] * 1e6)))
+                result = None
+            case "fork":
+                result = forks(member, *arguments)
+            case "keys":
+                result = keys(member, *arguments)
+            case "close":
+                member.session.close()
+                result = None
+        say("done", result=result)
+
+
+if __name__ == "__main__":
+    main()
