@@ -10,7 +10,7 @@ import torch
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.host.buckets import Bucket, Spec
-from softs_fast.collectives.host.group import check_timeout, join_host_group
+from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
 from softs_fast.collectives.meter import Progress
 from softs_fast.collectives.probe import Schedule, choose_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
@@ -392,16 +392,8 @@ class ShmStrategy(Strategy):
         old.close()
         self._joined = group
         self._n_buckets = 0
-        said = group.exchange(b"%d" % self._progress.completed)
-        self._progress = Progress()
-        if any(other != said[0] for other in said):
-            counts = ", ".join(
-                f"{text.decode(errors='replace')} on rank {rank}" for rank, text in enumerate(said)
-            )
-            raise ConfigError(
-                f"the group is rebuilt, but some ranks have completed a call that failed on others: {counts} calls; bring "
-                "all ranks to one state, such as a checkpoint, and go on"
-            )
+        completed, self._progress = self._progress.completed, Progress()
+        check_progress(group, completed, completed)
 
     def give_up(self, why: str) -> None:
         """Break the group: the other ranks raise PeerLost with `why` at once.
