@@ -1,0 +1,1 @@
+"""Flows of rows through functions of models: a master that knows no tensor, and roles that compute."""
