@@ -158,7 +158,10 @@ class Master:
                 if not is_last or not self.rows.next_size(function.name, is_last=True):
                     return
             taken = self.rows.take(function.name, is_last=is_last)
-            if taken.age > self.plan.partitions[function.partition].age_bound and function.partition == "train":
+            if (
+                taken.age > self.plan.partitions[function.partition].age_bound
+                and function.partition == "train"
+            ):
                 raise TooOld(
                     f"{function.name} got rows {taken.ids[:8]} that are {taken.age} steps old; "
                     f"the bound is {self.plan.partitions[function.partition].age_bound}"

@@ -64,7 +64,9 @@ def _attempt(choice: random.Random) -> FlowPlan:
                 uneven=choice.choice(["short", "drop"]) if is_sink else "short",
             )
             if is_sink or choice.random() < 0.9
-            else MFCDef(f"f{i}", None, Interface.INFERENCE, print, tuple(sorted(inputs)), (f"c{i}",), n_seqs=rows)
+            else MFCDef(
+                f"f{i}", None, Interface.INFERENCE, print, tuple(sorted(inputs)), (f"c{i}",), n_seqs=rows
+            )
         )
     ahead = choice.randint(0, 2)
     window = choice.choice([1, 1, 1, 2, 4]) if all(one.reuse == 1 for one in calls) else 1

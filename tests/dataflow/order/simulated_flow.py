@@ -99,7 +99,10 @@ class World:
             event()
 
     def later(self, delay_s: float, event: Callable[[], None]) -> None:
-        heappush(self._events, (self.now_s + delay_s, next(self._order), event))
+        self.at(self.now_s + delay_s, event)
+
+    def at(self, time_s: float, event: Callable[[], None]) -> None:
+        heappush(self._events, (time_s, next(self._order), event))
 
     def kill(self, number: int) -> None:
         """End a worker; the master learns it after all that the worker has sent."""
@@ -159,7 +162,7 @@ class World:
         number, message = output
         worker = self.workers[number]
         worker.to_s = max(worker.to_s, self.now_s + self.delay())
-        self.later(worker.to_s - self.now_s, lambda: self.hear(worker, message))
+        self.at(worker.to_s, lambda: self.hear(worker, message))
 
     def hear(self, worker: Worker, message: Order | Abort) -> None:
         if not worker.is_alive:
@@ -226,7 +229,7 @@ class World:
             event()
             self.act()
 
-        self.later(worker.from_s - self.now_s, arrive)
+        self.at(worker.from_s, arrive)
 
     def delay(self) -> float:
         return self.random.random() * 0.2
@@ -238,7 +241,9 @@ class World:
         all_workers = sorted(self.workers)
 
         def some() -> frozenset[int]:
-            return own | frozenset(self.random.sample(all_workers, self.random.randint(0, min(3, len(all_workers)))))
+            return own | frozenset(
+                self.random.sample(all_workers, self.random.randint(0, min(3, len(all_workers))))
+            )
 
         steps = [self.step(Kind.MOVE, some())] if self.random.random() < 0.5 else []
         steps += [self.step(Kind.PRE, some())] if self.random.random() < 0.3 else []

@@ -75,17 +75,23 @@ class MFCDef:
             raise ConfigError(f"{self.name} reads no column")
         least = self.n_seqs if self.at_least is None else self.at_least
         if not 1 <= least <= self.n_seqs:
-            raise ConfigError(f"{self.name}: rows={self.n_seqs}, at_least={least}; need 1 <= at_least <= rows")
+            raise ConfigError(
+                f"{self.name}: rows={self.n_seqs}, at_least={least}; need 1 <= at_least <= rows"
+            )
         if self.reuse < 1:
             raise ConfigError(f"{self.name}: reuse={self.reuse}; it counts uses, from 1")
         if self.reuse > 1 and (least < self.n_seqs or self.output_keys):
-            raise ConfigError(f"{self.name}: reuse={self.reuse} needs whole passes (no at_least) and no output columns")
+            raise ConfigError(
+                f"{self.name}: reuse={self.reuse} needs whole passes (no at_least) and no output columns"
+            )
         if self.uneven not in ("short", "pad", "drop"):
             raise ConfigError(f'{self.name}: uneven is {self.uneven!r}; need "short", "pad" or "drop"')
         unknown = [key for key in self.input_key_remap if key not in self.input_keys]
         unknown += [key for key in self.output_key_remap.values() if key not in self.output_keys]
         if unknown:
-            raise ConfigError(f"{self.name} renames columns that it does not have: {', '.join(sorted(unknown))}")
+            raise ConfigError(
+                f"{self.name} renames columns that it does not have: {', '.join(sorted(unknown))}"
+            )
         self._check_role()
 
     def _check_role(self) -> None:
@@ -95,7 +101,9 @@ class MFCDef:
                 raise ConfigError(f"{self.name} is a {self.interface_type.value} without a role")
             if not callable(self.interface_impl):
                 raise ConfigError(f"{self.name} has no role, and {self.interface_impl!r} cannot be called")
-        elif not isinstance(self.interface_impl, str) or not callable(getattr(role.role, self.interface_impl, None)):
+        elif not isinstance(self.interface_impl, str) or not callable(
+            getattr(role.role, self.interface_impl, None)
+        ):
             raise ConfigError(f"{self.name}: role {role.name!r} has no method {self.interface_impl!r}")
         if trains and role is not None and (role.frozen or role.follows is not None):
             why = "is frozen" if role.frozen or role.follows is None else f"follows {role.follows.name!r}"
@@ -110,10 +118,18 @@ class MFCDef:
         if isinstance(one, Publish):
             wrong = [to.name for to in one.roles if to.follows is not role]
             if wrong:
-                raise ConfigError(f"{self.name} publishes to {', '.join(wrong)}, which does not follow its role")
+                raise ConfigError(
+                    f"{self.name} publishes to {', '.join(wrong)}, which does not follow its role"
+                )
         if isinstance(one, ParamRealloc) and one.roles[1].frozen:
-            raise ConfigError(f"{self.name}: param_realloc changes role {one.roles[1].name!r}, which is frozen")
-        if isinstance(one, Evaluate) and role is not None and not callable(getattr(role.role, "evaluate", None)):
+            raise ConfigError(
+                f"{self.name}: param_realloc changes role {one.roles[1].name!r}, which is frozen"
+            )
+        if (
+            isinstance(one, Evaluate)
+            and role is not None
+            and not callable(getattr(role.role, "evaluate", None))
+        ):
             raise ConfigError(f"{self.name}: role {role.name!r} has no method evaluate for its hook")
         if isinstance(one, (Evaluate, Save)) and one in self.pre_hooks:
             raise ConfigError(f"{self.name}: {one.name} can only be a hook after the main part")
@@ -163,7 +179,9 @@ def call(
     role = function.placement if isinstance(function, RoleFunction) else None
     method = function.method if isinstance(function, RoleFunction) else function
     if name is None:
-        name = function.name if isinstance(function, RoleFunction) else getattr(function, "__name__", "function")
+        name = (
+            function.name if isinstance(function, RoleFunction) else getattr(function, "__name__", "function")
+        )
     if interface is None:
         changes = role is not None and not role.frozen and role.follows is None and partition == TRAIN
         interface = Interface.TRAIN_STEP if changes and not parsed.outputs else Interface.INFERENCE

@@ -45,7 +45,12 @@ def plan_of(
     Source: the bound for one function and W = 1 is that of torchtitan's RL trainer; own for several, see docs/dataflow.md.
     """
     ahead = max_age if ahead is None else ahead
-    for name, value, least in (("group", group, 1), ("max_age", max_age, 0), ("ahead", ahead, 0), ("window", window, 1)):
+    for name, value, least in (
+        ("group", group, 1),
+        ("max_age", max_age, 0),
+        ("ahead", ahead, 0),
+        ("window", window, 1),
+    ):
         if value < least:
             raise ConfigError(f"{name} is {value}; need at least {least}")
     for one in order:
@@ -86,7 +91,9 @@ def _function(one: MFCDef, group: int) -> FunctionPlan:
 
 def _check_window(functions: Sequence[FunctionPlan], partition: PartitionPlan, window: int) -> None:
     if window > partition.slots:
-        raise ConfigError(f"window is {window} groups, and {partition.slots} have slots; raise ahead or lower window")
+        raise ConfigError(
+            f"window is {window} groups, and {partition.slots} have slots; raise ahead or lower window"
+        )
 
 
 def _check_slots(functions: Sequence[FunctionPlan], partition: PartitionPlan, group: int) -> None:

@@ -42,7 +42,12 @@ class Columns:
         written = _pairs(parts[1], text) if len(parts) == 2 else []
         if not read:
             raise ConfigError(f"columns {text!r} have no input; rows begin with the columns of the source")
-        for names in ([a for a, _ in read], [b for _, b in read], [a for a, _ in written], [b for _, b in written]):
+        for names in (
+            [a for a, _ in read],
+            [b for _, b in read],
+            [a for a, _ in written],
+            [b for _, b in written],
+        ):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ConfigError(f"columns {text!r} name {', '.join(twice)} twice on one side")

@@ -11,7 +11,9 @@ from .calls import MFCDef
 __all__ = ["graph_of"]
 
 
-def graph_of(calls: Sequence[MFCDef], source: Mapping[str, Collection[str]]) -> tuple[list[MFCDef], dict[str, tuple[str, ...]]]:
+def graph_of(
+    calls: Sequence[MFCDef], source: Mapping[str, Collection[str]]
+) -> tuple[list[MFCDef], dict[str, tuple[str, ...]]]:
     """Return the functions in an order in which each comes after those it reads from, and the columns read of the source.
 
     Args:
@@ -31,7 +33,9 @@ def graph_of(calls: Sequence[MFCDef], source: Mapping[str, Collection[str]]) -> 
         own = [one for one in calls if one.partition == partition]
         if partition not in source:
             names = ", ".join(one.name for one in own)
-            raise ConfigError(f"partition {partition!r} of {names} has no source; it has {', '.join(sorted(source))}")
+            raise ConfigError(
+                f"partition {partition!r} of {names} has no source; it has {', '.join(sorted(source))}"
+            )
         columns = source[partition]
         makers = _makers(own, columns)
         inputs = {key for one in own for key in one.input_keys}
@@ -79,10 +83,14 @@ def _check_columns(
         missing = [key for key in one.input_keys if key not in makers and key not in source]
         if missing:
             have = ", ".join(sorted({*source, *makers}))
-            raise ConfigError(f"{one.name} reads {', '.join(missing)}, which has no producer; there are: {have}")
+            raise ConfigError(
+                f"{one.name} reads {', '.join(missing)}, which has no producer; there are: {have}"
+            )
     unread = [f"{key} (of {maker.name})" for key, maker in makers.items() if key not in inputs]
     if unread:
-        raise ConfigError(f"columns that no function reads: {', '.join(unread)}; leave them out of the outputs")
+        raise ConfigError(
+            f"columns that no function reads: {', '.join(unread)}; leave them out of the outputs"
+        )
 
 
 def _sorted(calls: Sequence[MFCDef], makers: Mapping[str, MFCDef]) -> list[MFCDef]:

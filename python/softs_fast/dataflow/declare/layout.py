@@ -42,7 +42,9 @@ class Layout:
             dims.append((found[1], int(found[2])))
         n_workers = prod(size for _, size in dims)
         if not dims or not 1 <= n_workers <= _MOST_WORKERS:
-            raise ConfigError(f"layout {text!r} has {n_workers if dims else 0} workers; need 1 to {_MOST_WORKERS}")
+            raise ConfigError(
+                f"layout {text!r} has {n_workers if dims else 0} workers; need 1 to {_MOST_WORKERS}"
+            )
         return cls(tuple(dims))
 
     @property

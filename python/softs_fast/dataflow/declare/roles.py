@@ -59,11 +59,19 @@ class Role:
 
         Hooks copy, save and mix their tensors.
         """
-        return {name: value for name, value in vars(self).items() if hasattr(value, "state_dict") and hasattr(value, "parameters")}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if hasattr(value, "state_dict") and hasattr(value, "parameters")
+        }
 
     def optimizers(self) -> dict[str, Any]:
         """Return the optimizers of the role by the names of their attributes; they are saved with the modules."""
-        return {name: value for name, value in vars(self).items() if hasattr(value, "param_groups") and hasattr(value, "state_dict")}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if hasattr(value, "param_groups") and hasattr(value, "state_dict")
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,12 +156,18 @@ def place(
     if len(set(workers)) != len(workers) or any(worker < 0 for worker in workers):
         raise ConfigError(f"role {name!r} is on workers {list(workers)}; need different numbers from 0")
     if len(workers) != parsed.n_workers:
-        raise ConfigError(f"role {name!r}: layout {layout!r} needs {parsed.n_workers} workers, `on` has {len(workers)}")
+        raise ConfigError(
+            f"role {name!r}: layout {layout!r} needs {parsed.n_workers} workers, `on` has {len(workers)}"
+        )
     if frozen and follows is not None:
         raise ConfigError(f"role {name!r} is frozen and follows {follows.name!r}; it can be only one of both")
     if follows is not None and follows.follows is not None:
-        raise ConfigError(f"role {name!r} follows {follows.name!r}, which follows another role itself; follow that one")
+        raise ConfigError(
+            f"role {name!r} follows {follows.name!r}, which follows another role itself; follow that one"
+        )
     hidden = [method for method in _OWN if callable(getattr(role, method, None))]
     if hidden:
-        raise ConfigError(f"role {name!r} has methods {', '.join(hidden)}, which are attributes of its placement")
+        raise ConfigError(
+            f"role {name!r} has methods {', '.join(hidden)}, which are attributes of its placement"
+        )
     return Placement(role, name, parsed, workers, follows, frozen)

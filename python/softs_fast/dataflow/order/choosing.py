@@ -28,7 +28,9 @@ def in_order(epoch: Sequence[Call], busy_s: Iterable[tuple[int, float]] = ()) ->
     return _schedule(epoch, early, free_s) + _schedule(epoch, late, free_s)
 
 
-def _schedule(epoch: Sequence[Call], steps: list[list[Step]], free_s: dict[int, float]) -> list[tuple[Call, Step]]:
+def _schedule(
+    epoch: Sequence[Call], steps: list[list[Step]], free_s: dict[int, float]
+) -> list[tuple[Call, Step]]:
     order: list[tuple[Call, Step]] = []
     place = [0] * len(epoch)
     ready_s = [0.0] * len(epoch)  # when the step before it in its own call ends
@@ -50,5 +52,7 @@ def _begin_s(step: Step, ready_s: float, free_s: dict[int, float]) -> float:
     return max([ready_s, *(free_s.get(worker, 0.0) for worker in step.workers)])
 
 
-def _rank(call: Call, step: Step, ready_s: float, free_s: dict[int, float]) -> tuple[float, int, int, int, int]:
+def _rank(
+    call: Call, step: Step, ready_s: float, free_s: dict[int, float]
+) -> tuple[float, int, int, int, int]:
     return (_begin_s(step, ready_s, free_s), step.kind, len(step.workers), call.oldest, call.number)

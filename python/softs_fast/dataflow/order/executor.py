@@ -75,7 +75,10 @@ class Executor:
         """
         if abort.incarnation != self._incarnation:
             return "gone"
-        if self._inside is not None and (self._inside.incarnation, self._inside.ticket) == (abort.incarnation, abort.ticket):
+        if self._inside is not None and (self._inside.incarnation, self._inside.ticket) == (
+            abort.incarnation,
+            abort.ticket,
+        ):
             return "inside"
         for order in self._queue:
             if order.ticket == abort.ticket:

@@ -97,7 +97,9 @@ class Sequencer:
         numbers = list(numbers)
         unknown = [number for number in numbers if number not in self._parked]
         if unknown:
-            raise ValueError(f"flush names calls {unknown}, which are not parked; parked are {sorted(self._parked)}")
+            raise ValueError(
+                f"flush names calls {unknown}, which are not parked; parked are {sorted(self._parked)}"
+            )
         for number in numbers:
             self._ready[number] = self._parked.pop(number)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heappop, heappush
-from itertools import islice
 
 from ..declare.plan import FunctionPlan
 from .records import Group
@@ -36,31 +35,36 @@ class ReadyQueue:
         self.n_taken = 0
         self._window = window
         self._groups = groups
+        # Indexes of groups; those without the mark `staged` are skipped when they get to the front.
         self._heap: list[int] = []
-        # In the order in which they will be taken; the values mean nothing.
-        self._picked: dict[int, None] = {}
+        self._n_staged = 0
+        # Of a strict function: groups that were chosen within the window, in that order; the values mean nothing.
+        self._chosen: dict[int, None] = {}
         self._anchor = 0
 
     def push(self, group: Group) -> None:
         """Add a group, all rows of which have the inputs."""
         if not group.staged & self.bit:
             group.staged |= self.bit
+            self._n_staged += 1
+            # It may be older than those that were passed: it is used again, or was made again.
+            self._anchor = min(self._anchor, group.index)
             heappush(self._heap, group.index)
-            self.pick()
+            self.choose()
 
     def discard(self, group: Group) -> None:
         """Remove a group that is dropped, or lacks an input again."""
         if group.staged & self.bit:
-            # What is in the heap is skipped when it gets to the front.
             group.staged &= ~self.bit
-            self._picked.pop(group.index, None)
+            self._n_staged -= 1
+            self._chosen.pop(group.index, None)
         self._anchor = min(self._anchor, group.index)
-        self.pick()
+        self.choose()
 
     @property
     def n_ready(self) -> int:
-        """How many groups may be taken, up to those of one pass."""
-        return len(self._picked)
+        """How many groups may be taken; of a strict function, up to those of one pass."""
+        return len(self._chosen) if self.plan.is_strict else self._n_staged
 
     def next_size(self, *, is_last: bool = False) -> int:
         """Return of how many groups the next call would be; 0 if too few are ready.
@@ -69,45 +73,51 @@ class ReadyQueue:
             is_last: whether no more groups will ever be ready than those that are.
         """
         left = self.plan.groups - self.n_taken % self.plan.groups
-        n = len(self._picked)
+        n = self.n_ready
         if n >= left:
             return left
         return n if n >= self.plan.least or is_last else 0
 
     def take(self, n: int, *, is_last: bool = False) -> list[Group]:
         """Remove the next `n` groups from the queue. With `is_last` the pass ends with them."""
-        taken = [self._groups[index] for index in islice(self._picked, n)]
-        for group in taken:
-            del self._picked[group.index]
-            group.staged &= ~self.bit
-            group.taken |= self.bit
+        taken: list[Group] = []
+        while len(taken) < n:
+            index = next(iter(self._chosen)) if self.plan.is_strict else heappop(self._heap)
+            self._chosen.pop(index, None)
+            group = self._groups.get(index)
+            if group is not None and group.staged & self.bit:
+                group.staged &= ~self.bit
+                group.taken |= self.bit
+                taken.append(group)
+        self._n_staged -= n
         self.n_taken += n
         if is_last:
             self.n_taken += -self.n_taken % self.plan.groups
-        self.pick()
+        self.choose()
         return taken
 
-    def pick(self) -> None:
-        """Move groups from the heap to those that may be taken, in the order in which they will be."""
-        heap, groups, picked, bit = self._heap, self._groups, self._picked, self.bit
-        is_strict, most = self.plan.is_strict, self.plan.groups
-        while heap and len(picked) < most:
+    def choose(self) -> None:
+        """Choose groups for a strict function, as soon as they are ready and within the window."""
+        if not self.plan.is_strict:
+            return
+        heap, chosen = self._heap, self._chosen
+        while heap and len(chosen) < self.plan.groups:
             index = heap[0]
-            group = groups.get(index)
-            if group is None or not group.staged & bit or index in picked:
+            group = self._groups.get(index)
+            if group is None or not group.staged & self.bit or index in chosen:
                 heappop(heap)
-            elif not is_strict or index < self._oldest() + self._window:
-                picked[heappop(heap)] = None
+            elif index < self._oldest() + self._window:
+                chosen[heappop(heap)] = None
             else:
                 return
 
     def _oldest(self) -> int:
-        """Return the index of the oldest group that the function has neither taken nor picked."""
-        while (group := self._groups.get(self._anchor)) is None or self._is_chosen(group):
+        """Return the index of the oldest group that the function has neither taken nor chosen."""
+        while (group := self._groups.get(self._anchor)) is None or self._is_passed(group):
             self._anchor += 1
         return self._anchor
 
-    def _is_chosen(self, group: Group) -> bool:
+    def _is_passed(self, group: Group) -> bool:
         # Groups that will be used again are not passed before their last use.
         marks = group.done if self.plan.reuse > 1 else group.taken | group.done
-        return bool(marks & self.bit) or group.index in self._picked
+        return bool(marks & self.bit) or group.index in self._chosen

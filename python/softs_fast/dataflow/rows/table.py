@@ -73,8 +73,14 @@ class RowTable:
         self._makes = [self._mask(one.outputs) for one in plan.functions]
         # By partition and column, the functions that read the column.
         self._readers = [
-            [[queue for queue in self._queues if queue.partition == partition and self._needs[queue.number] >> column & 1]
-             for column in range(len(self._columns))]
+            [
+                [
+                    queue
+                    for queue in self._queues
+                    if queue.partition == partition and self._needs[queue.number] >> column & 1
+                ]
+                for column in range(len(self._columns))
+            ]
             for partition in range(len(self._partitions))
         ]
         self._all_done = [
@@ -114,7 +120,9 @@ class RowTable:
             ValueError: there is no slot, or the tags are not as many as rows.
         """
         if self.room(partition) < 1:
-            raise ValueError(f"no slot for a group of partition {partition!r}: {self._plan.partitions[partition].slots} are used")
+            raise ValueError(
+                f"no slot for a group of partition {partition!r}: {self._plan.partitions[partition].slots} are used"
+            )
         if tags is not None and len(tags) != self._plan.group:
             raise ValueError(f"{len(tags)} tags for {self._plan.group} rows")
         counts, number = self.counts[partition], self._partitions[partition]
@@ -133,7 +141,13 @@ class RowTable:
         return ids
 
     def wrote(
-        self, ids: Iterable[int], columns: Iterable[str], holder: int, *, n_bytes: int = 0, version: int | None = None
+        self,
+        ids: Iterable[int],
+        columns: Iterable[str],
+        holder: int,
+        *,
+        n_bytes: int = 0,
+        version: int | None = None,
     ) -> None:
         """Note that a worker holds columns of rows; ids of rows that have gone are skipped.
 
@@ -169,7 +183,10 @@ class RowTable:
                 if have & need == need and before & need != need:
                     number = queue.number
                     group.n_ready[number] += 1
-                    if group.n_ready[number] == len(group.rows) and not (group.taken | group.done) & queue.bit:
+                    if (
+                        group.n_ready[number] == len(group.rows)
+                        and not (group.taken | group.done) & queue.bit
+                    ):
                         queue.push(group)
 
     def drop(self, ids: Iterable[int], reason: str) -> int:
@@ -181,7 +198,9 @@ class RowTable:
         groups = self._groups_of(ids)
         used = [group for group in groups if (group.taken | group.done) & self._strict]
         if used:
-            names = [q.plan.name for q in self._queues if q.bit & (used[0].taken | used[0].done) & self._strict]
+            names = [
+                q.plan.name for q in self._queues if q.bit & (used[0].taken | used[0].done) & self._strict
+            ]
             raise ValueError(
                 f"rows {[row.id for row in used[0].rows]} are dropped ({reason}), but {', '.join(names)} has used them; "
                 "have a column of what drops rows among its inputs"
@@ -254,7 +273,9 @@ class RowTable:
         queue = self._by_name[function]
         n = queue.next_size(is_last=is_last)
         if not n:
-            raise ValueError(f"{function} has {self.n_ready(function)} ready rows of {queue.plan.least * self._plan.group}")
+            raise ValueError(
+                f"{function} has {self.n_ready(function)} ready rows of {queue.plan.least * self._plan.group}"
+            )
         groups = queue.take(n, is_last=is_last)
         return self._begun(queue, groups)
 
@@ -270,11 +291,17 @@ class RowTable:
             raise ValueError(f"{function}: rows {gone[:8]} are not in the flow; {len(gone)} of {len(wanted)}")
         groups = self._groups_of(wanted)
         if sum(len(group.rows) for group in groups) != len(set(wanted)) or len(set(wanted)) != len(wanted):
-            raise ValueError(f"{function}: {len(wanted)} ids are not those of whole groups of {self._plan.group} rows")
+            raise ValueError(
+                f"{function}: {len(wanted)} ids are not those of whole groups of {self._plan.group} rows"
+            )
         for group in groups:
             if not group.staged & queue.bit:
                 lacking = self.lacking(group.rows[0].id, function)
-                why = f"lack {', '.join(lacking)}" if lacking else "were used by it, or belong to another partition"
+                why = (
+                    f"lack {', '.join(lacking)}"
+                    if lacking
+                    else "were used by it, or belong to another partition"
+                )
                 raise ValueError(f"{function}: rows {[row.id for row in group.rows][:8]} {why}")
         for group in groups:
             queue.discard(group)
@@ -298,7 +325,7 @@ class RowTable:
             self._n_through[queue.number] += 1
             if group.done == self._all_done[group.partition]:
                 self._remove(group)
-        queue.pick()
+        queue.choose()
         self._complete(queue.plan.partition)
 
     def give_back(self, function: str, taken: Taken) -> None:
@@ -414,4 +441,6 @@ class RowTable:
     def _complete(self, partition: str) -> None:
         number, plan = self._partitions[partition], self._plan.partitions[partition]
         through = min(self._n_through[queue.number] for queue in self._queues if queue.partition == number)
-        self.counts[partition].complete = max(self.counts[partition].complete, through // plan.groups_per_step)
+        self.counts[partition].complete = max(
+            self.counts[partition].complete, through // plan.groups_per_step
+        )
