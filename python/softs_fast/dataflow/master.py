@@ -112,8 +112,12 @@ class Master:
         self.rows.wrote(state.taken.ids, state.function.outputs, holder, n_bytes=n_bytes, version=version)
         return True
 
-    def advance(self, now_s: float) -> list[Output]:
+    def advance(self, now_s: float, *, automatic: bool = True) -> list[Output]:
         """Make calls of what is ready, and give tickets; returns what is to be said.
+
+        Args:
+            now_s: the time.
+            automatic: whether functions take what is ready; otherwise only posted calls run.
 
         Raises:
             TooOld: a training function got rows that are older than the bound.
@@ -121,14 +125,14 @@ class Master:
         """
         outputs: list[Output] = []
         while True:
-            for function in self.plan.functions:
+            for function in self.plan.functions if automatic else ():
                 self._make_calls(function, now_s)
             said = self.order.advance(now_s)
             outputs += said
             answers = [one for one in said if isinstance(one, Answer)]
             for answer in answers:
                 self._end(answer)
-            if not answers and not (self._is_idle() and self._make_short_call(now_s)):
+            if not answers and not (automatic and self._is_idle() and self._make_short_call(now_s)):
                 return outputs
 
     # --- What is known ---

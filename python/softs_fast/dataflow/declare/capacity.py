@@ -57,6 +57,11 @@ def plan_of(
         for what, n in (("rows", one.n_seqs), ("at_least", one.least)):
             if n % group:
                 raise ConfigError(f"{one.name}: {what}={n} does not hold whole groups of {group} rows")
+    if window > 1 and any(one.reuse > 1 for one in order):
+        names = ", ".join(one.name for one in order if one.reuse > 1)
+        raise ConfigError(
+            f"window is {window}, and {names} uses rows several times in their order; use window=1"
+        )
     functions = tuple(_function(one, group) for one in order)
     partitions = {}
     for name in source:

@@ -99,15 +99,15 @@ def offload(role: Placement, *, every: int = 1) -> Offload:
     return Offload((role,), _checked(every))
 
 
-def publish(*to: Placement, every: int = 1) -> Publish:
+def publish(*to: Placement) -> Publish:
     """Return a hook that copies the weights of the function's role to roles that follow it.
 
     Raises:
-        ConfigError: no role is given, or `every` is below 1.
+        ConfigError: no role is given.
     """
     if not to:
         raise ConfigError("publish has no role to publish to")
-    return Publish(to, _checked(every))
+    return Publish(to)
 
 
 def evaluate(*, every: int = 1) -> Evaluate:

@@ -21,12 +21,16 @@ class Taken:
         groups: their groups.
         step: of the flow, to which they belong: that of the last of them, from 0.
         age: steps of the function since the oldest weights that made one of them; 0 if its age does not count.
+        use: which use of the rows it is, from 0.
+        ends_step: whether the function has done its part of the step with this call.
     """
 
     ids: tuple[int, ...]
     groups: tuple[Group, ...] = field(repr=False)
     step: int = 0
     age: int = 0
+    use: int = 0
+    ends_step: bool = False
 
 
 @dataclass
@@ -422,7 +426,9 @@ class RowTable:
             age = max(age, step - group.version)
         self._n_begun[queue.number] = begun
         ids = tuple(row.id for group in groups for row in group.rows)
-        return Taken(ids, tuple(groups), step, age if queue.plan.is_strict else 0)
+        use = max((group.uses or {}).get(queue.number, 0) for group in groups)
+        ends_step = begun % per_step == 0 and use + 1 == queue.plan.reuse
+        return Taken(ids, tuple(groups), step, age if queue.plan.is_strict else 0, use, ends_step)
 
     def _offer(self, group: Group, queue: ReadyQueue) -> None:
         if group.n_ready[queue.number] == len(group.rows) and not (group.taken | group.done) & queue.bit:
