@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +109,8 @@ class Objects:
             raise ConfigError(f"{folder / role.name} has no checkpoint of role {role.name!r}")
         step, path = found[-1]
         state = _state(self[role])
-        dcp.load(state, checkpoint_id=path, no_dist=True)
+        with _single_process():
+            dcp.load(state, checkpoint_id=path, no_dist=True)
         for kind, one in _stateful(self[role]).items():
             one.load_state_dict(state[kind])
         return step
@@ -117,7 +120,8 @@ class Objects:
         partial = final.with_name(f".{final.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        dcp.save(_state(self[role]), checkpoint_id=partial, no_dist=True)
+        with _single_process():
+            dcp.save(_state(self[role]), checkpoint_id=partial, no_dist=True)
         if final.exists():
             shutil.rmtree(final)
         partial.rename(final)
@@ -163,6 +167,14 @@ class Objects:
                     f"role {target.name!r} has {tuple(tensor.shape)}"
                 )
         return [(tensor, theirs[name]) for name, tensor in mine.items()]
+
+
+@contextlib.contextmanager
+def _single_process() -> Iterator[None]:
+    """Leave out a warning of torch: saving from one process is what is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
 
 
 def tensors_of(role: Role, *, buffers: bool = True) -> dict[str, Tensor]:
