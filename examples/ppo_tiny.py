@@ -190,7 +190,9 @@ def draw(curves: dict[int, list[float]], path: Path) -> None:
         for (age, rewards), color in zip(curves.items(), (SOFT, HARD), strict=True):
             axes.plot(range(1, len(rewards) + 1), rewards, color=color, label=names[age])
         axes.axhline(1 / NUMBERS, color="#999999", linestyle=":", label="random numbers")
-        axes.set(title="PPO with tiny models, as a flow of six functions", xlabel="step", ylabel="mean reward")
+        axes.set(
+            title="PPO with tiny models, as a flow of six functions", xlabel="step", ylabel="mean reward"
+        )
         axes.set_ylim(0, 1.02)
         axes.legend(loc="lower right")
         figure.savefig(path)
@@ -199,7 +201,9 @@ def draw(curves: dict[int, list[float]], path: Path) -> None:
 
 def main() -> int:
     """Run the example; returns the exit code, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=60, help="of each run, at least 1 (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (%(default)s)")
     parser.add_argument("--output", type=Path, default=PICTURE, help="the picture (%(default)s)")

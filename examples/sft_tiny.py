@@ -78,7 +78,12 @@ def sentences(seed: int, n: int) -> Iterator[str]:
     """Yield sentences of an invented language, which has few words."""
     choice = random.Random(seed)
     for _ in range(n):
-        words = ["the", choice.choice(WORDS["the"]), choice.choice(WORDS["noun"]), choice.choice(WORDS["verb"])]
+        words = [
+            "the",
+            choice.choice(WORDS["the"]),
+            choice.choice(WORDS["noun"]),
+            choice.choice(WORDS["verb"]),
+        ]
         yield " ".join(words) + "."
 
 
@@ -108,13 +113,19 @@ def run(n_texts: int, folder: Path) -> None:
     with flow:
         number = flow.load(writer, folder)
         again = flow.role(writer).evaluate()["held_out"]
-    print(f"loaded step {number}: held out {again:.3f}, {'the same' if again == held_out[-1] else 'not the same'}")
+    print(
+        f"loaded step {number}: held out {again:.3f}, {'the same' if again == held_out[-1] else 'not the same'}"
+    )
 
 
 def main() -> int:
     """Run the example; returns the exit code, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=5000, help=f"in the source, at least {2 * EVERY * ROWS} (%(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--texts", type=int, default=5000, help=f"in the source, at least {2 * EVERY * ROWS} (%(default)s)"
+    )
     options = parser.parse_args()
     if options.texts < 2 * EVERY * ROWS:
         parser.error(f"--texts is {options.texts}; need at least {2 * EVERY * ROWS}")
