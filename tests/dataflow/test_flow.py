@@ -352,6 +352,8 @@ def test_flows_that_are_refused() -> None:
 
 def test_an_element_of_the_source_that_lacks_a_column_is_named() -> None:
     items = [{"x": torch.ones(1)}, {"z": 3}]
-    with df.Flow([df.call(double, "x", rows=2)], source=items) as flow:
-        with pytest.raises(FlowError, match="an element of the source lacks x; it has z"):
-            next(flow.steps())
+    with (
+        df.Flow([df.call(double, "x", rows=2)], source=items) as flow,
+        pytest.raises(FlowError, match="an element of the source lacks x; it has z"),
+    ):
+        next(flow.steps())

@@ -79,7 +79,7 @@ def test_a_call_that_fails_by_hand_says_so_and_the_flow_goes_on(parts: Parts) ->
     call = flow.post(gen.generate, ids)
     flow.flush(call)
     for _ in range(2):
-        with pytest.raises(FlowError, match="gen.generate failed on 4 rows .* too large"):
+        with pytest.raises(FlowError, match=r"gen.generate failed on 4 rows .* too large"):
             call.result()
     assert flow.clear_data_cache(ids) == 2
     flow._sources["train"] = numbers()
@@ -100,7 +100,7 @@ def test_requests_that_are_refused(parts: Parts) -> None:
     with pytest.raises(ConfigError, match=r"actor.train: rows \[0, 1\] lack y"):
         flow.post(actor.train, ids)
     with pytest.raises(
-        ConfigError, match="no function is named 'gen.train'; there are gen.generate, actor.train"
+        ConfigError, match=r"no function is named 'gen.train'; there are gen.generate, actor.train"
     ):
         flow.post(gen.train, ids)
     with pytest.raises(ConfigError, match="posted without a role"):

@@ -85,7 +85,7 @@ def test_places_that_are_refused(arguments: dict[str, object], complaint: str) -
         df.place(Model, **{"layout": "dp1", **arguments})  # type: ignore[arg-type]
 
 
-def test_a_role_whose_method_hides_an_attribute_is_refused() -> None:
+def test_a_method_with_the_name_of_an_attribute_is_refused() -> None:
     class Frozen(df.Role):
         def frozen(self) -> None: ...
 
