@@ -128,6 +128,19 @@ def test_the_rest_at_the_end_of_the_source(uneven: Any, sizes: list[int], comple
     assert [step.is_complete for step in steps][: len(complete)] == complete
 
 
+@pytest.mark.parametrize(("uneven", "used"), [("short", 10), ("pad", 10), ("drop", 8)])
+def test_the_rest_of_a_function_that_makes_columns(uneven: Any, used: int) -> None:
+    got: list[float] = []
+    calls = [
+        df.call(double, "x -> y", rows=4, uneven=uneven),
+        df.call(lambda rows: got.extend(rows["y"].tolist()), "y", rows=4, name="end"),
+    ]
+    with df.Flow(calls, source=numbers(10)) as flow:
+        list(flow.steps())
+        assert flow.ask("stats")["rows"] == 0
+    assert got == [2.0 * i for i in range(used)]
+
+
 def double(rows: df.Rows) -> dict[str, Tensor]:
     return {"y": rows["x"] * 2}
 

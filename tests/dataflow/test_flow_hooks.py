@@ -137,6 +137,33 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
             flow.load(actor, tmp_path / "elsewhere")
 
 
+def test_a_new_flow_goes_on_with_the_weights_and_the_momentum(tmp_path: Path) -> None:
+    class Learner(df.Role):
+        def setup(self, mesh: df.Mesh) -> None:
+            self.first, self.second = nn.Linear(1, 2), nn.Linear(2, 1)
+            parameters = [*self.first.parameters(), *self.second.parameters()]
+            self.optimizer = torch.optim.Adam(parameters, lr=0.1)
+
+        def train(self, rows: df.Rows) -> dict[str, Any]:
+            loss = self.second(self.first(torch.ones(4, 1))).pow(2).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            return {"loss": loss}
+
+    def losses(n: int, *, load: bool) -> list[float]:
+        torch.manual_seed(7 + load)
+        learner = df.place(Learner)
+        calls = [df.call(learner.train, "x", rows=2, after=[df.save(tmp_path, every=3)])]
+        with df.Flow(calls, source=endless()) as flow:
+            if load:
+                assert flow.load(learner, tmp_path) == 3
+            return [step["learner.train"]["loss"] for step in flow.steps(n)]
+
+    whole = losses(5, load=False)
+    assert losses(2, load=True) == whole[3:]
+
+
 def test_a_checkpoint_that_was_not_completed_is_not_loaded(tmp_path: Path) -> None:
     flow, actor, _ = flow_of(after=[lambda a, g: df.save(tmp_path)])
     with flow:

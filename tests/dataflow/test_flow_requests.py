@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -146,6 +147,28 @@ def test_explain_says_what_each_function_waits_for() -> None:
     assert "not reported: the flow's own process" in first
     assert "post of actor.train" in last
     assert "not reported: worker 1, worker 2" in last
+
+
+def test_another_thread_sees_what_a_flow_hangs_in() -> None:
+    is_inside, may_go = threading.Event(), threading.Event()
+    texts: list[str] = []
+
+    def stuck(rows: df.Rows) -> None:
+        is_inside.set()
+        assert may_go.wait(45)
+
+    def look() -> None:
+        assert is_inside.wait(45)
+        texts.append(flow.explain())
+        may_go.set()
+
+    with df.Flow([df.call(stuck, "x", rows=2)], source=numbers()) as flow:
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        next(flow.steps(1))
+        watcher.join()
+    assert "ticket 1: main of stuck (call 1) since " in texts[0]
+    assert "s; not reported: the flow's own process" in texts[0]
 
 
 def test_a_flow_that_is_closed_drops_its_roles() -> None:

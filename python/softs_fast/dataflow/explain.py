@@ -9,7 +9,7 @@ __all__ = ["explain"]
 
 
 def explain(master: Master, now_s: float) -> str:
-    """Return a text, one line for each function, step with a ticket, and parked call.
+    """Return a text, one line for each function, step with a ticket, and parked call. Any thread may ask.
 
     Args:
         master: of the flow.
@@ -20,14 +20,14 @@ def explain(master: Master, now_s: float) -> str:
         counts = master.rows.counts[name]
         in_flow = counts.live - counts.complete * partition.groups_per_step
         over = ", the source has ended" if master.is_over(name) else ""
-        dropped = "".join(f", {n} {reason}" for reason, n in counts.dropped.items())
+        dropped = "".join(f", {n} {reason}" for reason, n in list(counts.dropped.items()))
         lines.append(
             f"{name}: {counts.complete} steps complete, {in_flow} of {partition.slots} slots used"
             f" (groups of {master.plan.group} rows){dropped}{over}"
         )
     lines += [_function(master, one, now_s) for one in master.plan.functions]
     for ticket in master.order.tickets:
-        workers = ", ".join(_worker(number) for number in sorted(ticket.missing))
+        workers = ", ".join(_worker(number) for number in sorted(list(ticket.missing)))
         lines.append(
             f"ticket {ticket.number}: {ticket.step.kind.name.lower()} of {ticket.call.name} (call {ticket.call.number})"
             f" since {now_s - ticket.since_s:.1f} s; not reported: {workers}"

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from ..errors import ConfigError, FlowError
 from .declare.hooks import Evaluate, Hook, Offload, ParamRealloc, Publish, Save, UserHook
@@ -108,11 +109,13 @@ class Objects:
         if not found:
             raise ConfigError(f"{folder / role.name} has no checkpoint of role {role.name!r}")
         step, path = found[-1]
-        state = _state(self[role])
+        one: Role = self[role]
+        state, model = _state(one), nn.ModuleDict(one.modules())
         with _single_process():
             dcp.load(state, checkpoint_id=path, no_dist=True)
-        for kind, one in _stateful(self[role]).items():
-            one.load_state_dict(state[kind])
+        model.load_state_dict(state["modules"])
+        for name, optimizer in one.optimizers().items():
+            set_optimizer_state_dict(model, optimizer, state["optimizers"][name])
         return step
 
     def _save(self, role: Placement, folder: Path, step: int) -> None:
@@ -198,14 +201,11 @@ def _all_tensors(role: Role) -> Iterator[Tensor]:
             yield from (value for value in state.values() if isinstance(value, Tensor))
 
 
-def _stateful(role: Role) -> dict[str, Any]:
-    return {f"modules.{name}": one for name, one in role.modules().items()} | {
-        f"optimizers.{name}": one for name, one in role.optimizers().items()
-    }
-
-
 def _state(role: Role) -> dict[str, Any]:
-    return {name: one.state_dict() for name, one in _stateful(role).items()}
+    """Return what a checkpoint holds; the state of an optimizer that has not run yet is made, so that it can be loaded."""
+    model = nn.ModuleDict(role.modules())
+    optimizers = {name: get_optimizer_state_dict(model, one) for name, one in role.optimizers().items()}
+    return {"modules": model.state_dict(), "optimizers": optimizers}
 
 
 def numbers_of(name: str, result: object) -> dict[str, float]:

@@ -114,11 +114,15 @@ def test_ten_thousand_histories(first: int) -> None:
     check_histories(first, first + 2_500)
 
 
-def test_a_worker_dies_at_every_event() -> None:
-    plan = random_plan(random.Random(3))
-    calm = World(3, plan, plan.partitions["train"].groups_per_step)
+@pytest.mark.parametrize("seed", [9, 40])
+def test_a_worker_dies_at_every_event(seed: int) -> None:
+    plan = random_plan(random.Random(seed))
+    assert len(plan.functions) == 6
+    n_groups = plan.partitions["train"].groups_per_step
+    calm = World(seed, plan, n_groups)
     calm.run()
+    assert calm.n_events > 100
     for event in range(1, calm.n_events + 1):
-        world = World(3, plan, plan.partitions["train"].groups_per_step, deaths=(event,))
+        world = World(seed, plan, n_groups, deaths=(event,))
         world.run()
         check(world)

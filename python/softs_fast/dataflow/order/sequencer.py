@@ -179,7 +179,7 @@ class Sequencer:
     @property
     def tickets(self) -> list[Ticket]:
         """Steps that have not ended, by ticket."""
-        return [self._tickets[number] for number in sorted(self._tickets)]
+        return sorted(list(self._tickets.values()), key=lambda ticket: ticket.number)
 
     @property
     def parked(self) -> list[Call]:

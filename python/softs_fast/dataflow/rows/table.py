@@ -386,7 +386,8 @@ class RowTable:
         """Return, for each input of a function, how many rows that it has not used lack it. It looks at all rows."""
         queue = self._by_name[function]
         counts = dict.fromkeys(queue.plan.inputs, 0)
-        for group in self._groups[queue.partition].values():
+        # A list: another thread may ask while rows come and go.
+        for group in list(self._groups[queue.partition].values()):
             if not (group.taken | group.done) & queue.bit:
                 for row in group.rows:
                     for name in counts:
