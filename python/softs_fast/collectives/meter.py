@@ -40,8 +40,10 @@ class Meter:
         """Time one operation on `n_bytes` of tensors."""
         lap = Lap()
         start = time.perf_counter()
+        has_failed = True
         try:
             yield lap
+            has_failed = False
         finally:
             so_far = self._sums.get(name, OpMetrics())
             self._sums[name] = OpMetrics(
@@ -49,6 +51,7 @@ class Meter:
                 so_far.bytes + n_bytes,
                 so_far.seconds + time.perf_counter() - start,
                 so_far.waiting_s + lap.waiting_s,
+                so_far.errors + has_failed,
             )
 
     @property

@@ -35,14 +35,16 @@ class Guard:
     Args:
         credentials: of the coordinator.
         port: at which it listens.
+        what: it is, for texts.
 
     Raises:
         ConfigError: the file of tokens cannot be read.
     """
 
-    def __init__(self, credentials: ServerCredentials, port: int) -> None:
+    def __init__(self, credentials: ServerCredentials, port: int, what: str = "the coordinator") -> None:
         self._credentials = credentials
         self._port = port
+        self._what = what
         self._tokens = _Tokens(credentials.tokens) if credentials.tokens is not None else None
 
     def identity(self, context: Any) -> str | None:
@@ -54,15 +56,13 @@ class Guard:
         if self._tokens is not None:
             name = self._tokens.name(_bearer(context))
             if name is None:
-                raise Denied(
-                    "the coordinator asks for a token and got none that it knows; give --token", True
-                )
+                raise Denied(f"{self._what} asks for a token and got none that it knows; give --token", True)
             return name
         if self._credentials.ca is not None:
             return _certified(context)
         if not is_ours(context.peer(), self._port):
             raise Denied(
-                "the coordinator serves processes of its own user; start it with --tokens or --ca for others",
+                f"{self._what} serves processes of its own user; start it with --tokens or --ca for others",
                 True,
             )
         return None
