@@ -34,6 +34,8 @@ __all__ = ["Leaf"]
 
 #: How long rank 0 may take to end the stream of a rank that has left.
 _CLOSE_S = 2.0
+#: The same if the group is over; one that is stopped may take longer, and its stream ends by pings.
+_LAST_WORDS_S = 0.5
 
 
 class Leaf:
@@ -106,7 +108,9 @@ class Leaf:
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
-        if self._boxes.error is None:
+        if self._boxes.error is not None:
+            self._reader.join(_LAST_WORDS_S)
+        else:
             try:
                 self._calls.leave("it has closed the group")
                 self._reader.join(_CLOSE_S)

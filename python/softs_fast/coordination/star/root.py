@@ -74,6 +74,7 @@ class Root:
         self._lock = threading.Lock()
         self._joined: dict[int, Join] = {}
         self.n_refused = 0
+        self._is_closing = False
         self._boxes = Mailboxes(range(1, size), 0, AHEAD)
         self._calls = RootCalls(self._envelope, size, self._boxes, self, timeout_s)
         self._server: Any = self._grpc.server(
@@ -129,6 +130,7 @@ class Root:
     def close(self) -> None:
         """Leave the group, after all results are sent. Idempotent."""
         is_over = self._boxes.error is not None
+        self._is_closing = True
         for rank in range(1, self._size):
             self._boxes.close_box(rank)
         # Of a group that is over only the reason is left to be sent; a rank that is stopped takes it too late.
@@ -219,7 +221,7 @@ class Root:
             self._calls.end(f"{self.named(rank)} breaks the protocol: {error}")
         except Exception:
             self._logger.debug("the stream of rank %d is broken", rank, exc_info=True)
-        if not has_left:
+        if not has_left and not self._is_closing:
             self._calls.end(
                 f"{self.named(rank)} is lost: its connection has ended, or it does not answer pings"
             )
