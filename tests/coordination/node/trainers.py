@@ -91,6 +91,7 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
         worker_id=options["worker_id"],
         seat=options["seat"],
         load=load,
+        engine=options.get("engine"),
         join_s=30.0,
         leave_on_sigterm=True,
     )

@@ -21,6 +21,7 @@ import torch
 if not importlib.util.find_spec("grpc"):
     pytest.skip("needs the extra grpc", allow_module_level=True)
 from softs_fast.coordination.star import GrpcStrategy
+from softs_fast.coordination.star.calls import LeafCalls
 from softs_fast.errors import PeerLost
 
 NEVER_S = 600.0
@@ -160,7 +161,14 @@ def test_a_rank_that_closes_the_group_ends_later_calls_only(tmp_path: Path, leav
 
 def is_interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
-    say(os.getpid())
+    take = LeafCalls._take
+
+    def interrupted(calls: LeafCalls, call: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return take(calls, call)
+
+    if rank == 1:
+        LeafCalls._take = interrupted  # type: ignore[method-assign]
     if rank == 0:
         # It does not come: the others wait in the call.
         Path(folder, "released").read_text()
@@ -174,8 +182,6 @@ def test_an_interrupt_ends_the_calls_of_all(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "released")
     running = ranks.start(is_interrupted, 3, str(tmp_path))
     try:
-        pids = [running.receive(rank) for rank in range(3)]
-        os.kill(pids[1], signal.SIGINT)
         assert running.receive(1) == "KeyboardInterrupt: "
         wanted = "has given up: all_reduce was interrupted by KeyboardInterrupt"
         assert wanted in running.receive(2)
@@ -192,7 +198,8 @@ def goes_on_without_a_stopped_rank(
     say(os.getpid())
     tensor = torch.full((N,), float(rank))
     if rank == stopped:
-        # Before it takes part.
+        # When all have joined, which rank 0 knows first, and before it takes part.
+        Path(folder, "released").read_text()
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
         threading.Timer(0.2, strategy.give_up, args=[f"rank {stopped} is too late"]).start()
@@ -218,11 +225,12 @@ def goes_on_without_a_stopped_rank(
 def test_a_fence_ends_calls_and_the_next_group_is_not_disturbed(tmp_path: Path, stopped: int) -> None:
     others = sorted({0, 1, 2} - {stopped})
     pipes = [tmp_path / f"resumed{rank}" for rank in others]
-    for pipe in pipes:
+    for pipe in (*pipes, tmp_path / "released"):
         os.mkfifo(pipe)
     running = ranks.start(goes_on_without_a_stopped_rank, 3, str(tmp_path), stopped)
     try:
         pids = [running.receive(rank) for rank in range(3)]
+        (tmp_path / "released").write_text("go on")
         assert [running.receive(rank) for rank in others] == ["reduced"] * 2
         os.kill(pids[stopped], signal.SIGCONT)
         assert running.receive(stopped) == ""

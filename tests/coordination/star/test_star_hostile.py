@@ -88,6 +88,8 @@ class Stream:
         self._outbox.put(None)
         self._call.cancel()
         self._channel.close()
+        # pytest keeps fixtures for longer than gRPC may keep its descriptors.
+        del self._call, self._channel
 
 
 JOIN = Join(SIZE, PIECE, PROTOCOL, this_process())

@@ -129,12 +129,15 @@ class Root:
 
     def close(self) -> None:
         """Leave the group, after all results are sent. Idempotent."""
+        server, self._server = self._server, None
+        if server is None:
+            return
         is_over = self._boxes.error is not None
         self._is_closing = True
         for rank in range(1, self._size):
             self._boxes.close_box(rank)
         # Of a group that is over only the reason is left to be sent; a rank that is stopped takes it too late.
-        ended = self._server.stop(_LAST_WORDS_S if is_over else self._calls.timeout_s)
+        ended = server.stop(_LAST_WORDS_S if is_over else self._calls.timeout_s)
         if not is_over:
             ended.wait()
         self._boxes.end(PeerLost("the group is closed"))
