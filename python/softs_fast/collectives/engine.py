@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -45,6 +45,14 @@ class Engine:
     def of(cls, group: dist.ProcessGroup) -> Engine:
         """Return the engine of a process group; it stays open when the engine is closed."""
         return cls(group, "cuda" if dist.get_backend(group) == "nccl" else "cpu")
+
+    @classmethod
+    def around(cls, make_group: Callable[[], dist.ProcessGroup]) -> Engine:
+        """Return the engine of a process group of gloo that is made now, with its connections. A collective call."""
+        sockets = open_sockets()
+        engine = cls(make_group(), "cpu")
+        engine._connections = Connections.since(sockets, engine.gather)
+        return engine
 
     @classmethod
     def connect(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
 
@@ -15,7 +15,7 @@ from softs_fast.collectives.meter import Meter
 from softs_fast.collectives.rendezvous import as_rendezvous
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import check_operand, describe
-from softs_fast.errors import ConfigError
+from softs_fast.errors import ConfigError, PeerLost
 
 
 class TorchStrategy(Strategy):
@@ -106,6 +106,35 @@ class TorchStrategy(Strategy):
         """
         strategy = cls(timeout_s=timeout_s, name=name)
         strategy._engine = Engine.meet(rank, size, store, name=name, timeout_s=timeout_s, connect_s=connect_s)
+        return strategy
+
+    @classmethod
+    def around(cls, make_group: Callable[[], dist.ProcessGroup]) -> Self:
+        """Return a strategy over a process group of gloo that is made now, so that `give_up` ends its calls.
+
+        For what needs a process group, such as FSDP2: its calls end on all ranks, too, with the errors of torch. The
+        group stays torch's, and is to be destroyed there.
+
+        Args:
+            make_group: makes the group and returns it; all ranks call it.
+
+        Raises:
+            PeerLost: a rank did not join in time, or was lost.
+
+        Example:
+            >>> import torch.distributed as dist
+            >>> from softs_fast.collectives import TorchStrategy
+            >>> def join(rank, size, store):
+            ...     def make():
+            ...         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+            ...         return dist.group.WORLD
+            ...     return TorchStrategy.around(make)
+        """
+        strategy = cls()
+        try:
+            strategy._engine = Engine.around(make_group)
+        except RuntimeError as error:
+            raise PeerLost(f"no process group of gloo: {error}") from error
         return strategy
 
     @property

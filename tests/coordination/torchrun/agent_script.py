@@ -28,7 +28,13 @@ def main() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     total = torch.ones(1)
     dist.all_reduce(total)
-    say("reduced", rank=rank, size=size, total=int(total), restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+    say(
+        "reduced",
+        rank=rank,
+        size=size,
+        total=int(total),
+        restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
+    )
     while True:
         for name in ("end", f"end-{rank}"):
             if (folder / name).exists():

@@ -44,10 +44,9 @@ def test_a_node_that_is_lost_restarts_the_others_and_is_replaced(
     assert [agent.wait() for agent in agents] == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_workers_that_fail_restart_those_of_all_nodes(
-    cluster: Cluster, start: Start, tmp_path: Path
-) -> None:
+def test_workers_that_fail_restart_those_of_all_nodes(cluster: Cluster, start: Start, tmp_path: Path) -> None:
     coordinator = cluster.coordinator("--size", "2")
     agents = [start(coordinator, seat, "--max-restarts=1") for seat in range(2)]
     for agent in agents:

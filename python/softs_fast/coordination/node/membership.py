@@ -8,11 +8,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Self
 
 from ...errors import PeerLost, SoftsError
 from ..credentials import ClientCredentials
-from ..job.messages import CheckpointBegin, CheckpointEnd, Fence, Hello, Table, ToWorker, WorkerState
+from ..job.messages import (
+    CheckpointBegin,
+    CheckpointEnd,
+    Fence,
+    Hello,
+    Step,
+    Table,
+    ToWorker,
+    WorkerState,
+)
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
 from ..session.session import Session
 from ..session.store import SessionStore
@@ -46,6 +56,16 @@ class Epoch:
     def size(self) -> int:
         """Number of members."""
         return len(self.table.members)
+
+    def meet(self, timeout_s: float) -> None:
+        """Wait until all members have called this.
+
+        Raises:
+            PeerLost: the epoch is over, or not all have in time.
+        """
+        if self.store.add("members that are here", 1) == self.size:
+            self.store.set("all are here", "")
+        self.store.wait(["all are here"], timedelta(seconds=timeout_s))
 
 
 class Membership:
@@ -172,17 +192,31 @@ class Membership:
             while self._build is None:
                 if self._error is not None:
                     raise self._error
+                if self._has_left:
+                    raise PeerLost(f'worker "{self._worker_id}" has left the job')
                 left_s = end_s - time.monotonic()
-                if self._has_left or left_s <= 0:
-                    have = "has left" if self._has_left else f"is in no epoch after {timeout_s:g} s"
+                if left_s <= 0:
                     raise PeerLost(
-                        f'worker "{self._worker_id}" {have}; softs-fast coordinator status says what the job waits for'
+                        f'worker "{self._worker_id}" is in no epoch in time; softs-fast coordinator status says what the '
+                        "job waits for"
                     )
                 self._changed.wait(min(left_s, _TICK_S))
             build, self._build = self._build, None
             self._machine.prepared()
             self._epoch = Epoch(build.table, build.rank, SessionStore(self._session, self._job, build.table))
             return self._epoch
+
+    def progress(self, step: int) -> None:
+        """Tell which step this member begins: the coordinator names members that stand still.
+
+        Args:
+            step: its number, from 1.
+        """
+        with self._changed:
+            if self._epoch is not None:
+                table = self._epoch.table
+                self._machine.state = WorkerState(table.boot, table.epoch, step - 1)
+                self._session.send(Step(table.epoch, step))
 
     @contextmanager
     def checkpoint(self, path: str, step: int) -> Iterator[None]:

@@ -154,9 +154,7 @@ class CoordinatorRendezvous(RendezvousHandler):
                 raise RendezvousConnectionError(text) from error
             store.set("workers' port", str(self._server.port))
             store.set("workers' address", self._address)
-        if store.add("agents that are here", 1) == epoch.size:
-            store.set("all agents are here", "")
-        store.wait(["all agents are here"], timedelta(seconds=self._timeout_s))
+        epoch.meet(self._timeout_s)
         place = RendezvousStoreInfo(
             store.get("workers' address").decode(), int(store.get("workers' port").decode())
         )
