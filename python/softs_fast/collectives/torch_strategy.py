@@ -12,6 +12,7 @@ import torch.distributed as dist
 from softs_fast.collectives import agreement
 from softs_fast.collectives.engine import Engine
 from softs_fast.collectives.meter import Meter
+from softs_fast.collectives.nccl_engine import NcclEngine
 from softs_fast.collectives.rendezvous import as_rendezvous
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import check_operand, describe
@@ -106,6 +107,23 @@ class TorchStrategy(Strategy):
         """
         strategy = cls(timeout_s=timeout_s, name=name)
         strategy._engine = Engine.meet(rank, size, store, name=name, timeout_s=timeout_s, connect_s=connect_s)
+        return strategy
+
+    @classmethod
+    def meet_by_nccl(
+        cls, rank: int, size: int, store: dist.Store, *, name: str, timeout_s: float = 30.0
+    ) -> Self:
+        """As `meet`, over NCCL: of ranks that have a CUDA device each, their current one.
+
+        Each call has ended on the device when it returns. `give_up` has torch abort the communicators, which ends the
+        calls of this rank only. Tensors of the host are copied there and back.
+
+        Raises:
+            ConfigError: this torch has no NCCL, or the host no CUDA device.
+            PeerLost: a rank did not join in time, or the store has ended.
+        """
+        strategy = cls(timeout_s=timeout_s, name=name)
+        strategy._engine = NcclEngine.join(rank, size, store, name=name, timeout_s=timeout_s)
         return strategy
 
     @classmethod

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 
 from torch.distributed import Store
 
 from ...collectives import Strategy, TorchStrategy
 from ..job.messages import Table
+from .meeting import wait_for_members
 
 #: Makes the strategy of an epoch: from its table, this worker's rank, and a store of its members. It raises PeerLost if
 #: the epoch is over, or a member is lost.
@@ -29,9 +29,7 @@ def gloo_engine(table: Table, rank: int, store: Store) -> Strategy:
         PeerLost: the epoch is over, or a member is lost.
     """
     size = len(table.members)
-    if store.add("members that are here", 1) == size:
-        store.set("all are here", "")
-    store.wait(["all are here"], timedelta(seconds=_MEMBERS_S))
+    wait_for_members(store, size, _MEMBERS_S)
     return TorchStrategy.meet(
         rank, size, store, name=f"epoch {table.epoch}", timeout_s=_CALL_S, connect_s=_CONNECT_S
     )

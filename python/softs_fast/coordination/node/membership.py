@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Self
 
 from ...errors import PeerLost, SoftsError
@@ -27,6 +26,7 @@ from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say
 from ..session.session import Session
 from ..session.store import SessionStore
 from .launcher import default_worker_id
+from .meeting import wait_for_members
 
 __all__ = ["Epoch", "Membership"]
 
@@ -63,9 +63,7 @@ class Epoch:
         Raises:
             PeerLost: the epoch is over, or not all have in time.
         """
-        if self.store.add("members that are here", 1) == self.size:
-            self.store.set("all are here", "")
-        self.store.wait(["all are here"], timedelta(seconds=timeout_s))
+        wait_for_members(self.store, self.size, timeout_s)
 
 
 class Membership:
