@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ class Work:
 class Group:
     """Has the methods of ProcessGroupNCCL, and gloo's effects."""
 
-    made: list[Group] = []
+    made: ClassVar[list[Group]] = []
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
