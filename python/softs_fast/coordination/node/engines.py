@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from ipaddress import ip_address
 
 from torch.distributed import PrefixStore, Store
@@ -15,6 +14,7 @@ from ...errors import ConfigError, SegmentError
 from ..job.messages import Table
 from ..session.store import SessionStore
 from .exchange import EpochExchange
+from .meeting import wait_for_members
 
 #: Makes the strategy of an epoch: from its table, this worker's rank, and a store of its members. It raises PeerLost if
 #: the epoch is over, or a member is lost. What ends its pending calls it gives to `SessionStore.when_over`, or it is the
@@ -40,9 +40,7 @@ def gloo_engine(table: Table, rank: int, store: SessionStore) -> Strategy:
         PeerLost: the epoch is over, or a member is lost.
     """
     size = len(table.members)
-    if store.add("members that are here", 1) == size:
-        store.set("all are here", "")
-    store.wait(["all are here"], timedelta(seconds=_MEMBERS_S))
+    wait_for_members(store, size, _MEMBERS_S)
     return _connected(table, rank, size, store, store)
 
 
