@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import queue
@@ -16,7 +17,8 @@ from typing import Any
 import ranks
 import torch
 
-from softs_fast.coordination.node import TrainingState, WorkerNode
+from softs_fast.coordination.node import TrainingState, WorkerNode, gloo_engine, memory_engine
+from softs_fast.coordination.node.engines import EngineOf
 from softs_fast.errors import SoftsError
 
 #: Powers of two, so that the mean of any two or four equal gradients is exact.
@@ -64,6 +66,15 @@ def undisturbed(n_steps: int, seed: int = 0) -> dict[int, str]:
     return found
 
 
+def engine_of(name: str | EngineOf, number: int) -> EngineOf:
+    """Return the engine of a worker: gloo, memory of one host, nodes of two workers that share memory, or what is given."""
+    if not isinstance(name, str):
+        return name
+    if name == "nodes":
+        return functools.partial(memory_engine, host=str(number // 2))
+    return {"gloo": gloo_engine, "memory": memory_engine}[name]
+
+
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
     """Train in this process, and report each step."""
     # A worker that copies nothing would have other weights.
@@ -91,7 +102,7 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
         worker_id=options["worker_id"],
         seat=options["seat"],
         load=load,
-        engine=options.get("engine"),
+        engine=engine_of(options.get("engine", "gloo"), options["seat"]),
         join_s=30.0,
         leave_on_sigterm=True,
     )

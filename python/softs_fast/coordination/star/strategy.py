@@ -82,6 +82,7 @@ class GrpcStrategy(Strategy):
         self._place: Root | Leaf | None = None
         self._rank, self._size = 0, 0
         self._closed = False
+        self._given_up = ""
         self._pid = os.getpid()
         self._meter = Meter()
 
@@ -302,12 +303,15 @@ class GrpcStrategy(Strategy):
         and call `init`, or make a new one.
         """
         place = self._place
-        if place is not None and os.getpid() == self._pid:
+        if place is None:
+            # It is being made, and ends then.
+            self._given_up = why
+        elif os.getpid() == self._pid:
             place.give_up(why)
 
     def close(self) -> None:
         """Leave the group; a second call does nothing. In a fork it does nothing either."""
-        self._closed = True
+        self._closed, self._given_up = True, ""
         place, self._place = self._place, None
         if place is not None and os.getpid() == self._pid:
             place.close()
@@ -323,6 +327,8 @@ class GrpcStrategy(Strategy):
     def _enter(self, place: Root | Leaf, rank: int, size: int) -> None:
         self._place, self._rank, self._size, self._closed = place, rank, size, False
         self._pid, self._meter = os.getpid(), Meter()
+        if self._given_up:
+            place.give_up(self._given_up)
 
     def _meet(self) -> None:
         """Wait until all ranks have joined."""

@@ -82,7 +82,7 @@ def test_a_worker_is_killed_and_started_again(cluster: Cluster, start: Start, vi
     check(trainers)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0])
 def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start, victim: int) -> None:
     coordinator = cluster.coordinator("--min", "2", "--max", "3", "--window", "1")
     trainers = [start(coordinator, number, n_steps=10_000) for number in range(3)]
