@@ -35,7 +35,7 @@ class OpMetrics:
         bytes: bytes of the tensors passed in; not the traffic.
         seconds: time spent in the calls.
         waiting_s: the part of it spent waiting for other ranks.
-        errors: calls that raised an exception; they count as calls, too.
+        errors: calls that raised an exception; wrong arguments may be found before a call counts.
     """
 
     count: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ class WorkerNode:
         engine: makes the engine of an epoch; None for gloo.
         join_s: how long a call waits for an epoch, seconds.
         leave_on_sigterm: whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
+        logger: what happens to its epochs is logged to it; None for a logger of this module.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -80,6 +82,7 @@ class WorkerNode:
         engine: EngineOf | None = None,
         join_s: float = 600.0,
         leave_on_sigterm: bool = False,
+        logger: logging.Logger | None = None,
     ) -> None:
         self._state = state
         self._job = job
@@ -95,7 +98,7 @@ class WorkerNode:
             wanted,
             last=WorkerState(committed=committed),
         )
-        self._link = WorkerLink(coordinator, hello, credentials)
+        self._link = WorkerLink(coordinator, hello, credentials, logger)
         self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)

@@ -89,7 +89,7 @@ class Root:
             maximum_concurrent_rpcs=size + _MORE_STREAMS,
         )
         self.port = self._listen()
-        self._guard = Guard(options.server, self.port, "rank 0")
+        self._guard = Guard(options.server, self.port, "rank 0", logger)
         handler = self._grpc.stream_stream_rpc_method_handler(self._serve)
         self._server.add_generic_rpc_handlers(
             (self._grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
@@ -158,7 +158,7 @@ class Root:
     def _listen(self) -> int:
         address = parse_address(self._options.listen, "rank 0")
         target = address.target()
-        credentials = server_credentials(self._options.server)
+        credentials = server_credentials(self._options.server, self._logger)
         try:
             port: int = (
                 self._server.add_insecure_port(target)
