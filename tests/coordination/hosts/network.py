@@ -41,9 +41,7 @@ class Host:
         self.address = f"10.77.0.{number}"
         self._network = network
         self._link = f"link{number}"
-        inside = (
-            f"hostname {self.name}; mount -t tmpfs -o size=512m,mode=1777 shm /dev/shm; ip link set lo up; {_READY}"
-        )
+        inside = f"hostname {self.name}; mount -t tmpfs -o size=512m,mode=1777 shm /dev/shm; ip link set lo up; {_READY}"
         enter = ["nsenter", "--target", str(network.pid), "--user", "--net", "--preserve-credentials"]
         self._holder = _held([*enter, *_HOST, "sh", "-ec", inside])
         [self.pid] = _descendants(self._holder.pid)[-1:]
@@ -79,7 +77,9 @@ class Host:
 
     def silence(self, other: Host) -> None:
         """Have nothing that it sends to another host arrive; what that one sends still does."""
-        self.run("ip", "neighbour", "replace", other.address, "lladdr", _NOWHERE, "nud", "permanent", "dev", "eth0")
+        self.run(
+            "ip", "neighbour", "replace", other.address, "lladdr", _NOWHERE, "nud", "permanent", "dev", "eth0"
+        )
 
     def unsilence(self, other: Host) -> None:
         """Undo `silence`."""
@@ -95,7 +95,9 @@ class Network:
 
     def __init__(self) -> None:
         self.hosts: list[Host] = []
-        self._holder = _held([*_SWITCH, "sh", "-ec", f"ip link add switch type bridge; ip link set switch up; {_READY}"])
+        self._holder = _held(
+            [*_SWITCH, "sh", "-ec", f"ip link add switch type bridge; ip link set switch up; {_READY}"]
+        )
         [self.pid] = _descendants(self._holder.pid)[-1:]
 
     def __enter__(self) -> Self:

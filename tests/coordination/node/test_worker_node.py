@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from coordinator_process import Cluster, Coordinator
-from trainers import Trainer, undisturbed
+from trainers import Trainer, check, undisturbed
 
 from softs_fast.coordination.session.calls import CoordinatorClient
 
@@ -42,21 +42,6 @@ def start(engine: str) -> Iterator[Start]:
     yield trainer
     for one in started:
         one.kill()
-
-
-def check(trainers: list[Trainer], n_steps: int) -> None:
-    """All have ended with the weights of a training without faults, and had them after each step."""
-    expected = undisturbed(n_steps)
-    for trainer in trainers:
-        end = trainer.end()
-        assert end["committed"] == n_steps
-        assert end["digest"] == expected[n_steps]
-    for trainer in trainers:
-        committed = [step for step in trainer.steps if step["is_committed"]]
-        numbers = [step["number"] for step in committed]
-        assert numbers == sorted(set(numbers)), "a step was applied twice"
-        for step in committed:
-            assert step["digest"] == expected[step["number"]]
 
 
 @by_engine("gloo", "memory", "nodes")
