@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from right_results import check_results
 
 from softs_fast.coordination.node import WorkerNode
-from softs_fast.errors import PeerLost
+from softs_fast.errors import ConfigError, PeerLost
 
 _LARGE = 100 * 1024 * 1024
 
@@ -40,12 +39,26 @@ def slow(node: WorkerNode, options: dict[str, Any]) -> None:
         time.sleep(0.005)
 
 
-def killed_in_a_call(node: WorkerNode, options: dict[str, Any]) -> None:
-    """The collectives of the user's own; a worker is lost in the middle of them."""
+def lost_in_a_call(node: WorkerNode, options: dict[str, Any]) -> None:
+    """Collectives of the user's own; a worker is lost while the others wait for it there."""
     assert node.strategy is not None
-    if options["model_seed"] == options.get("dies", -1):
-        os.kill(os.getpid(), signal.SIGKILL)
-    node.strategy.all_reduce(torch.ones(3))
+    node.strategy.barrier()
+    if options.get("signal"):
+        os.kill(os.getpid(), options["signal"])
+    tensor = torch.full((3,), 2.0)
+    node.strategy.all_reduce(tensor)
+    assert tensor.eq(2.0 * node.size).all()
+
+
+def different_calls(node: WorkerNode, options: dict[str, Any]) -> None:
+    """Ranks do not pass the same tensors, all learn it, and go on."""
+    assert node.strategy is not None
+    try:
+        node.strategy.all_reduce(torch.ones(3 + node.rank))
+    except ConfigError:
+        node.strategy.barrier()
+    else:
+        raise ValueError("different calls have passed")
 
 
 def fails_for_another_reason(node: WorkerNode, options: dict[str, Any]) -> None:
@@ -55,5 +68,12 @@ def fails_for_another_reason(node: WorkerNode, options: dict[str, Any]) -> None:
 
 IN_STEP = {
     function.__name__: function
-    for function in (all_results, large_tensors, slow, killed_in_a_call, fails_for_another_reason)
+    for function in (
+        all_results,
+        large_tensors,
+        slow,
+        lost_in_a_call,
+        different_calls,
+        fails_for_another_reason,
+    )
 }

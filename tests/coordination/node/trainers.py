@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import ranks
 import torch
 from in_step import IN_STEP
@@ -278,6 +279,17 @@ class Trainer:
                 self._events.put(pipe.recv())
         except EOFError:
             self._events.put("it has ended")
+
+
+#: Starts a worker of a coordinator, by its number, with options.
+Start = Callable[..., Trainer]
+
+
+def by_engine(*quick: str) -> pytest.MarkDecorator:
+    """Run a test with each engine; `make test` has those that are named."""
+    every = ("gloo", "memory", "nodes")
+    slow = [pytest.param(one, marks=pytest.mark.slow) for one in every if one not in quick]
+    return pytest.mark.parametrize("engine", [*quick, *slow], indirect=True)
 
 
 def until_size(trainer: Trainer, size: int) -> dict[str, Any]:
