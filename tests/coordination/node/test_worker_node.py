@@ -4,59 +4,13 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from coordinator_process import Cluster, Coordinator
-from trainers import Trainer, undisturbed
+from trainers import Start, by_engine, check, undisturbed
 
 from softs_fast.coordination.session.calls import CoordinatorClient
-
-Start = Callable[..., Trainer]
-
-
-@pytest.fixture
-def engine(request: pytest.FixtureRequest) -> str:
-    """The engine of all workers; see `by_engine`."""
-    return str(getattr(request, "param", "memory"))
-
-
-def by_engine(*quick: str) -> pytest.MarkDecorator:
-    """Run a test with each engine; `make test` has those that are named."""
-    every = ("gloo", "memory", "nodes")
-    slow = [pytest.param(one, marks=pytest.mark.slow) for one in every if one not in quick]
-    return pytest.mark.parametrize("engine", [*quick, *slow], indirect=True)
-
-
-@pytest.fixture
-def start(engine: str) -> Iterator[Start]:
-    """Starts processes that train, and end with the test."""
-    started = []
-
-    def trainer(coordinator: Coordinator, number: int, **options: Any) -> Trainer:
-        started.append(Trainer(coordinator.address, number, engine=engine, **options))
-        return started[-1]
-
-    yield trainer
-    for one in started:
-        one.kill()
-
-
-def check(trainers: list[Trainer], n_steps: int) -> None:
-    """All have ended with the weights of a training without faults, and had them after each step."""
-    expected = undisturbed(n_steps)
-    for trainer in trainers:
-        end = trainer.end()
-        assert end["committed"] == n_steps
-        assert end["digest"] == expected[n_steps]
-    for trainer in trainers:
-        committed = [step for step in trainer.steps if step["is_committed"]]
-        numbers = [step["number"] for step in committed]
-        assert numbers == sorted(set(numbers)), "a step was applied twice"
-        for step in committed:
-            assert step["digest"] == expected[step["number"]]
 
 
 @by_engine("gloo", "memory", "nodes")
