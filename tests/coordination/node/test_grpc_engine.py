@@ -1,4 +1,4 @@
-"""Trainings whose gradients go through rank 0 over gRPC: no step is lost there, either."""
+"""Trainings with gradients that go through rank 0 over gRPC: no step is lost there, either."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ SMALL = StarOptions(piece_bytes=4096)
 
 
 def values(dtype: torch.dtype, n: int, seed: int) -> torch.Tensor:
-    """Return values whose sum depends on the order, if they are floats."""
+    """Return values of which the sum depends on the order, if they are floats."""
     maker = torch.Generator().manual_seed(seed)
     if dtype is torch.bool:
         return torch.randint(0, 2, (n,), generator=maker, dtype=dtype)

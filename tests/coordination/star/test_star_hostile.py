@@ -221,3 +221,16 @@ def test_what_waits_for_ranks_is_counted(root: Root, connect: Connect) -> None:
     assert connect().join(1)
     assert root.named(1).startswith("rank 1 (process")
     assert root.named(2) == "rank 2 (which has not joined)"
+
+
+def test_the_port_is_free_for_the_next_epoch(connect: Connect, root: Root) -> None:
+    stream = connect().join(1)
+    for number in range(5, 8):
+        root.give_up("a fence")
+        root.close()
+        options = StarOptions(listen=root.address, piece_bytes=PIECE)
+        root = Root(SIZE, Epoch(7, number), options, WATCHDOG_S, logging.getLogger("test"))
+        stream = connect().join(1, epoch=number)
+    root.give_up("the test is over")
+    root.close()
+    assert stream.lost().endswith("has given up: the test is over")
