@@ -6,6 +6,7 @@ import importlib.util
 import os
 import random
 import resource
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ if not importlib.util.find_spec("grpc"):
     pytest.skip("needs the extra grpc", allow_module_level=True)
 from softs_fast import kernels
 from softs_fast.collectives import Strategy
-from softs_fast.coordination.star import GrpcStrategy, StarOptions
+from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 
 DTYPES = [
@@ -220,3 +221,15 @@ def test_options_are_checked() -> None:
         GrpcStrategy().barrier()
     with pytest.raises(ConfigError, match="rank is 2 in a group of 2"):
         GrpcStrategy().init(2, 2, "nowhere")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_a_fence_ends_the_wait_for_other_ranks(seconds: float) -> None:
+    strategy = GrpcStrategy(timeout_s=600.0)
+    timer = threading.Timer(seconds, strategy.give_up, args=["a fence"])
+    timer.start()
+    if not seconds:
+        timer.join()
+    with pytest.raises(PeerLost, match="a fence"):
+        strategy.meet(0, 2, torch.distributed.HashStore(), Epoch(7, 1))
+    timer.join()

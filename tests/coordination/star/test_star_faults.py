@@ -272,15 +272,20 @@ def test_nothing_is_written_after_a_fence(tmp_path: Path) -> None:
 def exits_without_closing(say: Callable[[Any], None], rank: int, size: int, folder: str) -> int:
     strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
     strategy.barrier()
+    if rank == 1:
+        Path(folder, "released").read_text()
     globals()["kept"] = strategy
-    return os.getpid()
+    return rank
 
 
 def test_a_process_that_does_not_close_its_group_can_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "released")
     running = ranks.start(exits_without_closing, 2, str(tmp_path))
     try:
-        running.results()
-        for process in running.processes:
+        for rank, process in enumerate(running.processes):
+            if rank == 1:
+                (tmp_path / "released").write_text("go on")
+            assert running.receive(rank) == rank
             process.join(ranks.WATCHDOG_S)
             assert process.exitcode == 0
     finally:
