@@ -11,7 +11,6 @@ import torch.distributed as dist
 from softs_fast.collectives.engine import Engine
 from softs_fast.errors import ConfigError, PeerLost
 
-
 _DEVICE = "cuda"
 
 

@@ -1,7 +1,16 @@
 """A worker of a job in a training process: steps that no death of a worker loses or repeats."""
 
+from .meeting import wait_for_members
 from .membership import Epoch, Membership
 from .training_state import Stateful, TrainingState
 from .worker_node import Step, WorkerNode
 
-__all__ = ["Epoch", "Membership", "Stateful", "Step", "TrainingState", "WorkerNode"]
+__all__ = [
+    "Epoch",
+    "Membership",
+    "Stateful",
+    "Step",
+    "TrainingState",
+    "WorkerNode",
+    "wait_for_members",
+]
