@@ -90,6 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser, loaded: Callable[[str], _Run]
     parser.add_argument(
         "--prometheus", metavar="HOST:PORT", help="serve metrics over HTTP there, on loopback"
     )
+    parser.add_argument("--health", metavar="HOST:PORT", help="serve /healthz and /readyz over HTTP there")
+    parser.add_argument(
+        "--health-remote", action="store_true", help="other machines may ask for them, without authentication"
+    )
     parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),

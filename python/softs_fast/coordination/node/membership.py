@@ -12,6 +12,7 @@ from typing import Self
 
 from ...errors import PeerLost, SoftsError
 from ..credentials import ClientCredentials
+from ..health.readiness import worker_reason
 from ..job.messages import (
     CheckpointBegin,
     CheckpointEnd,
@@ -167,6 +168,11 @@ class Membership:
     def is_over(self) -> bool:
         """Whether there will be no epoch any more: this worker has left, or the coordinator has refused it."""
         return self._has_left or self._error is not None
+
+    @property
+    def not_ready(self) -> str:
+        """Why it has no seat in an open epoch, in words; empty if it has one."""
+        return worker_reason(self._machine, self._error, self._has_left)
 
     def next_epoch(self, timeout_s: float, why: str = "a member begins anew") -> Epoch:
         """Give up the present epoch, if there is one, and wait for the next one.

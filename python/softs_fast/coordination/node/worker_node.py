@@ -16,6 +16,7 @@ import torch
 from ...collectives import ReduceOp, Strategy
 from ...errors import ConfigError, PeerLost, SoftsError
 from ..credentials import ClientCredentials
+from ..health.readiness import worker_reason
 from ..job.messages import Hello, ToWorker, WorkerState
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
 from ..session.session import Session
@@ -198,6 +199,11 @@ class WorkerNode:
         """
         has_said = self._has_said_leave and self._machine.phase != "member"
         return has_said or self._error is not None or self._has_left
+
+    @property
+    def not_ready(self) -> str:
+        """Why it has no seat in an open epoch, in words; empty if it has one."""
+        return worker_reason(self._machine, self._error, self._has_left)
 
     @property
     def strategy(self) -> Strategy | None:

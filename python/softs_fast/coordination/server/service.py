@@ -28,7 +28,7 @@ from .heartbeats import HeartbeatWorkers
 from .keys import KeysMissing
 from .streams import WorkerStream
 
-__all__ = ["Service"]
+__all__ = ["Service", "answered"]
 
 _log = logging.getLogger("softs_fast.coordination")
 
@@ -84,14 +84,14 @@ class Service:
             finally:
                 self._n_streams -= 1
 
-        await _answered(serve(), context)
+        await answered(serve(), context)
 
     async def _status(self, _: bytes, context: Any) -> bytes:
         async def answer() -> bytes:
             self._guard.identity(context)
             return encode_status(self._driver.status())
 
-        data: bytes = await _answered(answer(), context)
+        data: bytes = await answered(answer(), context)
         return data
 
     async def _watch(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -113,7 +113,7 @@ class Service:
             _log.warning("administrator at %s: %s", context.peer(), action)
             return encode_reply(AdminReply(tuple(self._driver.handle(action))))
 
-        reply: bytes = await _answered(answer(), context)
+        reply: bytes = await answered(answer(), context)
         return reply
 
     def _unary(self, cls: type[Request]) -> Callable[[bytes, Any], Awaitable[bytes]]:
@@ -122,7 +122,7 @@ class Service:
                 identity = self._guard.worker(context)
                 return encode_reply(await self._reply(decode_request(cls, data), identity))
 
-            reply: bytes = await _answered(answer(), context)
+            reply: bytes = await answered(answer(), context)
             return reply
 
         return call
@@ -151,7 +151,7 @@ class _Full(Exception):
     """There is no room for one more."""
 
 
-async def _answered(answer: Awaitable[Any], context: Any) -> Any:
+async def answered(answer: Awaitable[Any], context: Any) -> Any:
     """Await an answer; an error of ours becomes the status of the call."""
     codes = import_grpc().StatusCode
     try:
