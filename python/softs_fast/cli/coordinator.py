@@ -18,6 +18,7 @@ from ..coordination.health.readiness import coordinator_reason, readiness_page
 from ..coordination.job.events import Drain, End, Evict, Resize
 from ..coordination.job.options import JobOptions
 from ..coordination.job.status import Status
+from ..coordination.launcher import launched_job
 from ..coordination.metrics import render_metrics
 from ..coordination.pings import Pings
 from ..coordination.requirements import import_grpc
@@ -141,7 +142,7 @@ def _job(arguments: argparse.Namespace) -> JobOptions:
     if low is None or high is None:
         raise ConfigError("--min and --max belong together: give both, or --size N")
     return JobOptions(
-        arguments.name,
+        arguments.name or launched_job(),
         low,
         high,
         arguments.unit,

@@ -24,9 +24,9 @@ from ..job.messages import (
     WorkerState,
 )
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
+from ..launcher import default_worker_id, launched_job
 from ..session.session import Session
 from ..session.store import SessionStore
-from .launcher import default_worker_id
 from .meeting import wait_for_members
 
 __all__ = ["Epoch", "Membership"]
@@ -75,7 +75,7 @@ class Membership:
 
     Args:
         coordinator: its address, ``host:port``.
-        job: the name of the job.
+        job: the name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
         worker_id: of this worker, the same after a restart; None for one by its seat.
         seat: its number in the job; None for any that is free.
         address: where other members reach this one, for their information.
@@ -101,14 +101,14 @@ class Membership:
         self,
         coordinator: str,
         *,
-        job: str = "job",
+        job: str | None = None,
         worker_id: str | None = None,
         seat: int | None = None,
         address: str = "",
         credentials: ClientCredentials | None = None,
         on_end: Callable[[str], object] | None = None,
     ) -> None:
-        self._job = job
+        self._job = job = job or launched_job()
         self._worker_id = worker_id or default_worker_id(seat)
         self._on_end = on_end
         # Held for moments only.

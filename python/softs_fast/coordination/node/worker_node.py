@@ -19,10 +19,10 @@ from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, ToWorker, WorkerState
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
+from ..launcher import default_worker_id, launched_job, launched_seat
 from ..session.session import Session
 from ..session.store import SessionStore
 from .engines import EngineOf, gloo_engine
-from .launcher import default_worker_id, launched_seat
 from .training_state import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class WorkerNode:
     Args:
         coordinator: its address, ``host:port``.
         state: what is trained.
-        job: the name of the job.
+        job: the name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
         worker_id: of this worker, the same after a restart; None for one by its seat.
         seat: its number in the job, as the launcher counts; None for that of torchrun, SLURM, Kubernetes or MPI, and
             without a launcher any that is free.
@@ -75,7 +75,7 @@ class WorkerNode:
         coordinator: str,
         state: TrainingState,
         *,
-        job: str = "job",
+        job: str | None = None,
         worker_id: str | None = None,
         seat: int | None = None,
         committed: int = 0,
@@ -86,7 +86,7 @@ class WorkerNode:
         leave_on_sigterm: bool = False,
     ) -> None:
         self._state = state
-        self._job = job
+        self._job = job = job or launched_job()
         self._load = load
         self._engine_of = engine or gloo_engine
         self._join_s = join_s
