@@ -91,7 +91,7 @@ class CoordinatorRendezvous(RendezvousHandler):
         if not self._has_started:
             self._has_started = True
             self._member.start()
-        # The workers have ended, so nobody uses it any more.
+        # The workers have ended, so it is not used any more.
         self._server = None
         end_s = time.monotonic() + self._timeout_s
         why = "torchrun starts the workers of this node anew"
@@ -110,7 +110,7 @@ class CoordinatorRendezvous(RendezvousHandler):
                 why = str(error)
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if the workers are to start anew, else 0; asks nobody.
+        """Return 1 if the workers are to start anew, else 0; makes no call.
 
         That is so when the epoch is over, unless because an agent was done: its workers need the others no more, and
         the others find out by themselves if they need it.
