@@ -103,6 +103,7 @@ class Engine:
         name: str,
         timeout_s: float,
         connect_s: float | None = None,
+        host: str | None = None,
     ) -> Engine:
         """Connect all ranks by gloo, with a store for this group alone.
 
@@ -113,14 +114,16 @@ class Engine:
             name: of the group, for texts.
             timeout_s: seconds to wait for the slowest rank in each call.
             connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
+            host: an address of this host under which the others reach it; None takes that of its name, or of the
+                interface that GLOO_SOCKET_IFNAME names.
 
         Raises:
-            PeerLost: a rank did not join in time.
+            PeerLost: a rank did not join in time, or the host has no such address.
         """
         try:
             sockets = open_sockets()
             connect = timedelta(seconds=timeout_s if connect_s is None else connect_s)
-            engine = cls(dist.ProcessGroupGloo(store, rank, size, connect), "cpu")
+            engine = cls(_gloo(store, rank, size, connect, host), "cpu")
             # torch keeps no reference to a store that is written in Python.
             engine._store = store
             engine._group.barrier().wait()
@@ -242,6 +245,15 @@ class Engine:
         if self._broken:
             raise PeerLost(self._broken)
         return group
+
+
+def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta, host: str | None) -> Any:
+    if host is None:
+        return dist.ProcessGroupGloo(store, rank, size, timeout)
+    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = timeout
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 def divide(tensor: torch.Tensor, divisor: int) -> None:

@@ -89,6 +89,7 @@ class TorchStrategy(Strategy):
         name: str,
         timeout_s: float = 30.0,
         connect_s: float | None = None,
+        host: str | None = None,
     ) -> Self:
         """Return a strategy over gloo, of ranks that find each other in a store for this group alone.
 
@@ -101,12 +102,15 @@ class TorchStrategy(Strategy):
             name: of the group, for texts.
             timeout_s: seconds to wait for the slowest rank in each call.
             connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
+            host: an address of this host under which the others reach it; None takes that of its name.
 
         Raises:
             PeerLost: a rank did not join in time, or the store has ended.
         """
         strategy = cls(timeout_s=timeout_s, name=name)
-        strategy._engine = Engine.meet(rank, size, store, name=name, timeout_s=timeout_s, connect_s=connect_s)
+        strategy._engine = Engine.meet(
+            rank, size, store, name=name, timeout_s=timeout_s, connect_s=connect_s, host=host
+        )
         return strategy
 
     @classmethod

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import ConfigError
 
-__all__ = ["Address", "parse_address"]
+__all__ = ["Address", "own_address", "parse_address"]
 
 
 @dataclass(frozen=True)
@@ -52,3 +52,20 @@ def parse_address(text: str) -> Address:
         raise ConfigError(f"address of a coordinator {text!r}: {error}") from None
     numeric = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
     return Address(host, int(digits), tuple(numeric))
+
+
+def own_address(there: Address) -> str:
+    """Return the address that this machine has on the way to another one; nothing is sent.
+
+    Raises:
+        ConfigError: there is no way.
+    """
+    for numeric in there.numeric:
+        family = socket.AF_INET6 if ":" in numeric else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((numeric, there.port or 1))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    raise ConfigError(f"no way from this machine to {there.target()}, at {', '.join(there.numeric)}")

@@ -1,5 +1,6 @@
 """A worker of a job in a training process: steps that no death of a worker loses or repeats."""
 
+from .engines import gloo_engine, memory_engine
 from .meeting import wait_for_members
 from .membership import Epoch, Membership
 from .training_state import Stateful, TrainingState
@@ -12,5 +13,7 @@ __all__ = [
     "Step",
     "TrainingState",
     "WorkerNode",
+    "gloo_engine",
+    "memory_engine",
     "wait_for_members",
 ]

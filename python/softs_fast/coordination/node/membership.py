@@ -27,6 +27,7 @@ from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say
 from ..launcher import default_worker_id, launched_job
 from ..session.session import Session
 from ..session.store import SessionStore
+from .listener import Listener
 from .meeting import wait_for_members
 
 __all__ = ["Epoch", "Membership"]
@@ -119,7 +120,8 @@ class Membership:
         self._fence: Fence | None = None
         self._error: SoftsError | None = None
         self._has_left = False
-        self._session = Session(coordinator, _Listener(self), credentials)
+        listener = Listener(self._changed, self._machine, self._do, self._receive, self._fail)
+        self._session = Session(coordinator, listener, credentials)
 
     # --- Life ---
 
@@ -272,40 +274,10 @@ class Membership:
         self._changed.notify_all()
 
     def _receive(self, message: ToWorker) -> None:
-        with self._changed:
-            self._do(self._machine.receive(message))
-            # The machine has no action for one that is planned.
-            table = self._machine.table
-            if isinstance(message, Fence) and table is not None and self._machine.wants_end:
-                self._fence = self._fence or message
+        self._do(self._machine.receive(message))
+        # The machine has no action for one that is planned.
+        if isinstance(message, Fence) and self._machine.table is not None and self._machine.wants_end:
+            self._fence = self._fence or message
 
-
-class _Listener:
-    """Passes on what the session says; all calls come from its thread."""
-
-    def __init__(self, member: Membership) -> None:
-        self._member = member
-
-    def hello(self) -> Hello:
-        """Return the first message of a connection."""
-        with self._member._changed:
-            [said] = self._member._machine.connected()
-            assert isinstance(said, Say)
-            assert isinstance(said.message, Hello)
-            return said.message
-
-    def received(self, message: ToWorker) -> None:
-        """Take a message."""
-        self._member._receive(message)
-
-    def lost(self, text: str) -> None:
-        """Note that there is no connection."""
-        logger.info("no connection to the coordinator: %s", text)
-        with self._member._changed:
-            self._member._do(self._member._machine.disconnected())
-
-    def ended(self, error: SoftsError) -> None:
-        """Note that there will be none."""
-        with self._member._changed:
-            self._member._error = self._member._error or error
-            self._member._changed.notify_all()
+    def _fail(self, error: SoftsError) -> None:
+        self._error = self._error or error

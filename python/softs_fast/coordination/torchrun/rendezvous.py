@@ -110,7 +110,7 @@ class CoordinatorRendezvous(RendezvousHandler):
                 why = str(error)
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if the workers are to start anew, else 0; makes no call.
+        """Return 1 if the workers are to start anew, else 0; without a request.
 
         That is so when the epoch is over, unless because an agent was done: its workers need the others no more, and
         the others find out by themselves if they need it.
