@@ -28,8 +28,10 @@ if __name__ == "__main__":
     # The imports below take seconds; until main() listens, Ctrl-C ends the process without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from digits_report import HARD, SOFT, STYLE, SUPPLY
@@ -41,6 +43,8 @@ BATCH_SIZE, LEARNING_RATE = 128, 3e-3  # of all workers together
 PICTURE = Path("demo-output/train_elastic.png")
 # A worker that says nothing for so long hangs.
 WATCHDOG_S = 120.0
+
+Scans = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
 @dataclass
@@ -73,6 +77,8 @@ def main() -> int:
     """Run the example; returns the exit code, 130 after Ctrl-C."""
     options = parse_options()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Workers are forks of a server that has imported what takes long.
+    multiprocessing.set_forkserver_preload(["torch", "softs_fast.coordination.node"])
     try:
         return run(options)
     except KeyboardInterrupt:
@@ -83,10 +89,11 @@ def main() -> int:
 def run(options: argparse.Namespace) -> int:
     """Train twice, compare, draw."""
     print(f"{options.steps} steps, undisturbed ...", flush=True)
-    undisturbed = train(options, kill_at=None)
+    scans = load_scans()
+    undisturbed = train(options, scans, kill_at=None)
     kill_at = options.steps // 2
     print(f"{options.steps} steps; worker {VICTIM} is killed after step {kill_at} ...", flush=True)
-    disturbed = train(options, kill_at=kill_at)
+    disturbed = train(options, scans, kill_at=kill_at)
     digests = {*undisturbed.digests.values(), *disturbed.digests.values()}
     for name, one in (("undisturbed", undisturbed), ("disturbed", disturbed)):
         print(f"{name + ':':13}weights {' '.join(sorted(set(one.digests.values())))} on all workers")
@@ -97,11 +104,19 @@ def run(options: argparse.Namespace) -> int:
     return 0 if len(digests) == 1 else 1
 
 
-def train(options: argparse.Namespace, kill_at: int | None) -> Run:
+def load_scans() -> Scans:
+    """Return scans and digits; float32 [n, 64], int64 [n]."""
+    from sklearn.datasets import load_digits
+
+    images, digits = load_digits(return_X_y=True)
+    return images.astype(np.float32) / 16, digits.astype(np.int64)
+
+
+def train(options: argparse.Namespace, scans: Scans, kill_at: int | None) -> Run:
     """Start a coordinator and the workers, kill one of them if told, and collect what they say."""
     found = Run()
     with coordinator() as address, contextlib.ExitStack() as running:
-        start = functools.partial(start_worker, running, address, options.steps)
+        start = functools.partial(start_worker, running, address, options.steps, scans)
         workers = [start(number, seed=options.seed) for number in range(len(HOSTS))]
         spans: dict[Connection, dict[int, tuple[float, float]]] = {}
         began_s = 0.0
@@ -173,13 +188,13 @@ def coordinator() -> Iterator[str]:
 
 
 def start_worker(
-    running: contextlib.ExitStack, address: str, n_steps: int, number: int, *, seed: int
+    running: contextlib.ExitStack, address: str, n_steps: int, scans: Scans, number: int, *, seed: int
 ) -> Worker:
     """Start a worker, which ends with the block."""
-    # Forks of a server that has imported this file begin at once.
     context = multiprocessing.get_context("forkserver")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=train_worker, args=(there, address, n_steps, number, seed), daemon=True)
+    arguments = (there, address, n_steps, scans, number, seed)
+    process = context.Process(target=train_worker, args=arguments, daemon=True)
     process.start()
     there.close()
 
@@ -195,11 +210,11 @@ def start_worker(
 # --- The workers' side ---
 
 
-def train_worker(pipe: Connection, address: str, n_steps: int, number: int, seed: int) -> None:
+def train_worker(pipe: Connection, address: str, n_steps: int, scans: Scans, number: int, seed: int) -> None:
     """Train, and report each step that is committed, and the weights at the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
     torch.set_num_threads(1)
-    x, digit = load_scans()
+    x, digit = map(torch.from_numpy, scans)
     # Only the weights of the first worker count: the others copy them.
     torch.manual_seed(seed if number == 0 else seed + 100 + number)
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
@@ -224,14 +239,6 @@ def batch_of(step: int, rank: int, size: int, n_samples: int) -> Tensor:
     """Return the rows of a worker's part of a batch, which depends on the step and not on what came before."""
     order = torch.randperm(n_samples, generator=torch.Generator().manual_seed(step))
     return order[rank:BATCH_SIZE:size]
-
-
-def load_scans() -> tuple[Tensor, Tensor]:
-    """Return scans and digits; float32 [n, 64], int64 [n]."""
-    from sklearn.datasets import load_digits
-
-    images, digits = load_digits(return_X_y=True)
-    return torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(digits)
 
 
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
