@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import multiprocessing
 import os
 import queue
 import signal
@@ -186,6 +187,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=6, help="of each engine, by SIGKILL and by SIGSTOP")
     options = parser.parse_args()
+    # Workers are forks of a server that has imported what takes long.
+    multiprocessing.set_forkserver_preload(["torch", "softs_fast.coordination.node"])
     n_weights = int(options.mib * 2**20) // 4
     times: dict[str, tuple[list[float], list[float]]] = {engine: ([], []) for engine in ENGINES}
     for _ in range(options.rounds):
