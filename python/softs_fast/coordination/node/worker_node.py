@@ -20,7 +20,7 @@ from ..job.messages import Hello, WorkerState
 from ..job.participant import Build
 from ..launcher import default_worker_id, launched_job, launched_seat
 from ..session.store import SessionStore
-from .engines import EngineOf, gloo_engine
+from .engines import EngineOf, memory_engine
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import TICK_S, WorkerLink
@@ -50,7 +50,7 @@ class WorkerNode:
         load: loads the checkpoint at a path into `state`, for when no worker is left that has the weights; see
             `checkpoint`.
         credentials: with which it proves what it is.
-        engine: makes the engine of an epoch; None for gloo.
+        engine: makes the engine of an epoch; None for `memory_engine`: shared memory on a host, gloo between hosts.
         join_s: how long a call waits for an epoch, seconds.
         leave_on_sigterm: whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
         logger: what happens to its epochs is logged to it; None for a logger of this module.
@@ -88,7 +88,7 @@ class WorkerNode:
         self._state = state
         self._job = job = job or launched_job()
         self._load = load
-        self._engine_of = engine or gloo_engine
+        self._engine_of = engine or memory_engine
         self._join_s = join_s
         wanted = seat if seat is not None else launched_seat()
         self._worker_id = worker_id or default_worker_id(wanted)
