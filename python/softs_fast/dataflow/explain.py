@@ -26,11 +26,18 @@ def explain(master: Master, now_s: float) -> str:
             f" (groups of {master.plan.group} rows){dropped}{over}"
         )
     lines += [_function(master, one, now_s) for one in master.plan.functions]
+    lowest: dict[int, int] = {}
     for ticket in master.order.tickets:
-        workers = ", ".join(_worker(number) for number in sorted(list(ticket.missing)))
+        where: dict[str, list[str]] = {}
+        for worker in sorted(list(ticket.missing)):
+            first = lowest.setdefault(worker, ticket.number)
+            # A worker runs its steps by ticket, so the lowest that has not ended is the one it is in, or gets to.
+            place = "inside" if first == ticket.number else f"after ticket {first}"
+            where.setdefault(place, []).append(_worker(worker))
         lines.append(
             f"ticket {ticket.number}: {ticket.step.kind.name.lower()} of {ticket.call.name} (call {ticket.call.number})"
-            f" since {now_s - ticket.since_s:.1f} s; not reported: {workers}"
+            f" since {now_s - ticket.since_s:.1f} s; "
+            + "; ".join(f"{place}: {', '.join(workers)}" for place, workers in where.items())
         )
     lines += [f"call {call.number} of {call.name} waits for a flush" for call in master.order.parked]
     return "\n".join(lines)
