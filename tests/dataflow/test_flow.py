@@ -321,6 +321,32 @@ def test_a_partition_has_rows_of_its_own() -> None:
         assert step["judge"] == {"mean": 100.5}
 
 
+def test_rows_of_another_partition_do_not_keep_a_flow_from_its_end() -> None:
+    calls = [
+        df.call(lambda rows: None, "x", rows=2, name="train"),
+        df.call(lambda rows: None, "x", rows=2, partition="val", name="judge"),
+    ]
+    with df.Flow(calls, source={"train": numbers(4), "val": numbers()}) as flow:
+        flow.fetch(1, partition="val")  # of two that a call needs
+        assert [step.number for step in flow.steps()] == [1, 2]
+
+
+def test_a_rest_that_is_dropped_after_training_has_used_it_is_an_error() -> None:
+    class Learner(df.Role):
+        def train(self, rows: df.Rows) -> None: ...
+
+    calls = [
+        df.call(df.place(Learner).train, "x", rows=2),
+        df.call(double, "x -> y", rows=4, uneven="drop"),
+        df.call(lambda rows: None, "y", rows=4, name="end"),
+    ]
+    with (
+        df.Flow(calls, source=numbers(6), max_age=1) as flow,
+        pytest.raises(FlowError, match=r"are dropped \(rest\), but learner.train has used them"),
+    ):
+        list(flow.steps())
+
+
 def test_bytes_of_rows_are_bounded() -> None:
     most: list[int] = []
 

@@ -19,7 +19,6 @@ from .declare.roles import Placement, RoleFunction
 from .explain import explain
 from .master import TooOld
 from .objects import Objects
-from .order.sequencer import NeverFits
 from .order.steps import Kind, Step
 from .results import CallResult, FlowStep
 from .runner import Runner
@@ -178,7 +177,7 @@ class Flow:
         counts = self._runner.master.rows.counts[TRAIN]
         while counts.complete <= self._n_steps:
             if not self._turn(automatic=True):
-                if self._runner.master.is_over(TRAIN) and not self._rows_left():
+                if self._runner.master.is_over(TRAIN) and not self._runner.master.rows.n_groups(TRAIN):
                     return self._step(is_complete=False) if self._runner.results else None
                 raise FlowError(f"the flow cannot go on:\n{self.explain()}")
         return self._step(is_complete=True)
@@ -209,7 +208,7 @@ class Flow:
         admitted = automatic and self._admit()
         try:
             acted = runner.advance(automatic=automatic)
-        except (TooOld, NeverFits) as error:
+        except (TooOld, ValueError) as error:
             raise FlowError(str(error)) from error
         posted = set(runner.posted)
         for number in [number for number in runner.errors if number not in posted]:
@@ -254,9 +253,6 @@ class Flow:
         if missing:
             raise FlowError(f"an element of the source lacks {', '.join(missing)}; it has {', '.join(item)}")
         return self._runner.admit(partition, {name: cut(name, [item[name]], 1)[0] for name in wanted})
-
-    def _rows_left(self) -> int:
-        return len(self._runner.values)
 
     # --- The page's requests by hand ---
 

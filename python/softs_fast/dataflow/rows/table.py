@@ -351,6 +351,10 @@ class RowTable:
     def __contains__(self, row_id: int) -> bool:
         return row_id in self._rows
 
+    def n_groups(self, partition: str) -> int:
+        """Return how many groups of a partition there are."""
+        return len(self._groups[self._partitions[partition]])
+
     @property
     def n_bytes(self) -> int:
         """Bytes of all rows, each column counted once."""
