@@ -115,6 +115,15 @@ def test_slots_are_refilled_after_a_drop_and_after_a_step() -> None:
     assert (rows.room("train"), len(rows), rows.n_bytes, rows.counts["train"].complete) == (2, 0, 0, 1)
 
 
+def test_a_drop_of_the_oldest_group_lets_younger_ones_go_on() -> None:
+    rows = table(replace(MAKE, groups=1, least=1), TRAIN)
+    fill(rows, 3)
+    rows.wrote([1, 2], ("y",), 0)
+    assert rows.next_size("train") == 0
+    rows.drop([0], "filtered")
+    assert rows.take("train").ids == (1, 2)
+
+
 def test_the_age_is_that_of_the_weights_that_made_the_rows() -> None:
     rows = table(MAKE, TRAIN)
     fill(rows, 8)

@@ -219,6 +219,8 @@ class RowTable:
                     if group.done & queue.bit:
                         self._n_through[queue.number] -= 1
             self._remove(group)
+        for queue in self._queues:
+            queue.choose()  # what was dropped may have been the oldest, for which younger groups had to wait
         return len(groups)
 
     def lose(self, holder: int) -> list[int]:
