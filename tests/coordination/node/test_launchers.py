@@ -50,6 +50,7 @@ def check_end(ends: list[dict[str, Any]]) -> None:
     assert {(end["committed"], end["digest"]) for end in ends} == {(40, undisturbed(40)[40])}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_torchrun_starts_all_workers_of_its_node_again(cluster: Cluster, tmp_path: Path) -> None:
     coordinator = cluster.coordinator("--size", "2", "--name", "run-7")
