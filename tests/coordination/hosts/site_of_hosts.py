@@ -48,8 +48,7 @@ class SiteOfHosts:
         cert, key = self._authority.issue(f"w{number}", f"w{number}")
         credentials = {"ca": str(self._authority.file), "cert": cert, "key": key}
         address = f"{self.first.address}:{_PORT}"
-        defaults = {"engine": "memory", "credentials": credentials}
-        self._trainers.append(Trainer(address, number, host, **{**defaults, **options}))
+        self._trainers.append(Trainer(address, number, host, credentials=credentials, **options))
         return self._trainers[-1]
 
     def end(self) -> None:

@@ -74,3 +74,23 @@ def test_the_coordinator_is_stopped(site: SiteOfHosts) -> None:
         while until_size(trainer, 3)["number"] < begun + 350:
             pass
     check_steps(trainers)
+
+
+def test_epochs_leave_no_shared_memory(site: SiteOfHosts) -> None:
+    """Each fence ends with the memory of one epoch; without workers there is none."""
+    site.coordinator("--min", "2", "--max", "3", "--window", "0.3")
+    host = site.host()
+    trainers = [site.trainer(host, one, **ENDLESS) for one in range(2)]
+    used = []
+    for turn in range(3):
+        third = site.trainer(host, 2, model_seed=turn, **ENDLESS)
+        until_size(trainers[0], 3)
+        until_size(trainers[1], 3)
+        used.append(host.shared_bytes())
+        third.kill()
+        until_size(trainers[0], 2)
+    assert used == [used[0]] * 3
+    assert used[0] > 0
+    for trainer in trainers:
+        trainer.kill()
+    assert host.shared_bytes() == 0

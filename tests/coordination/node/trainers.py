@@ -78,11 +78,13 @@ def undisturbed(n_steps: int, seed: int = 0) -> dict[int, str]:
     return found
 
 
-def engine_of(name: str, number: int) -> EngineOf:
-    """Return the engine of a worker: gloo, memory of one host, or nodes of two workers that share memory."""
+def engine_of(name: str | EngineOf, number: int) -> EngineOf | None:
+    """Return the engine of a worker: gloo, the default, nodes of two workers that share memory, or what is given."""
+    if not isinstance(name, str):
+        return name
     if name == "nodes":
         return functools.partial(memory_engine, host=str(number // 2))
-    return {"gloo": gloo_engine, "memory": memory_engine}[name]
+    return {"gloo": gloo_engine, "memory": None}[name]
 
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
@@ -112,7 +114,7 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
         worker_id=options["worker_id"],
         seat=options["seat"],
         load=load,
-        engine=engine_of(options.get("engine", "gloo"), options["seat"]),
+        engine=engine_of(options.get("engine", "memory"), options["seat"]),
         credentials=ClientCredentials(
             **{name: Path(path) for name, path in options.get("credentials", {}).items()}
         ),

@@ -1,6 +1,6 @@
 """A worker of a job in a training process: steps that no death of a worker loses or repeats."""
 
-from .engines import gloo_engine, memory_engine
+from .engines import gloo_engine, grpc_engine, memory_engine
 from .meeting import wait_for_members
 from .membership import Epoch, Membership
 from .training_state import Stateful, TrainingState
@@ -14,6 +14,7 @@ __all__ = [
     "TrainingState",
     "WorkerNode",
     "gloo_engine",
+    "grpc_engine",
     "memory_engine",
     "wait_for_members",
 ]

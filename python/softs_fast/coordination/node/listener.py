@@ -10,7 +10,7 @@ from ...errors import SoftsError
 from ..job.messages import Hello, ToWorker
 from ..job.participant import Action, Participant, Say
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Listener:
@@ -22,6 +22,7 @@ class Listener:
         do: does what the machine wants; with the lock.
         receive: takes a message; with the lock.
         fail: takes note that there will be no connection any more; with the lock.
+        logger: what happens is logged to it; None for the logger of this module.
     """
 
     def __init__(
@@ -31,7 +32,9 @@ class Listener:
         do: Callable[[list[Action]], None],
         receive: Callable[[ToWorker], None],
         fail: Callable[[SoftsError], None],
+        logger: logging.Logger | None = None,
     ) -> None:
+        self._logger = logger or _log
         self._changed = changed
         self._machine = machine
         self._do = do
@@ -53,7 +56,7 @@ class Listener:
 
     def lost(self, text: str) -> None:
         """Note that there is no connection."""
-        logger.info("no connection to the coordinator: %s", text)
+        self._logger.info("no connection to the coordinator: %s", text)
         with self._changed:
             self._do(self._machine.disconnected())
 

@@ -15,7 +15,7 @@ from ..session.session import Session
 from ..session.store import SessionStore
 from .listener import Listener
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 # Waits look for signals this often.
 TICK_S = 0.1
@@ -35,12 +35,20 @@ class WorkerLink:
         coordinator: its address, ``host:port``.
         hello: the first message.
         credentials: with which the worker proves what it is.
+        logger: what happens is logged to it; None for the logger of this module.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
     """
 
-    def __init__(self, coordinator: str, hello: Hello, credentials: ClientCredentials | None) -> None:
+    def __init__(
+        self,
+        coordinator: str,
+        hello: Hello,
+        credentials: ClientCredentials | None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self._logger = logger or _log
         self.changed = threading.Condition()
         self.machine = Participant(hello)
         self.strategy: Strategy | None = None
@@ -50,9 +58,8 @@ class WorkerLink:
         self._store: SessionStore | None = None
         self._in_call = False
         self._build: Build | None = None
-        self.session = Session(
-            coordinator, Listener(self.changed, self.machine, self.do, self._receive, self._fail), credentials
-        )
+        listener = Listener(self.changed, self.machine, self.do, self._receive, self._fail, logger=logger)
+        self.session = Session(coordinator, listener, credentials)
 
     @property
     def epoch(self) -> int:
@@ -162,7 +169,7 @@ class WorkerLink:
                 case Build():
                     self._build = action
                 case EndEngine(fence):
-                    logger.info("epoch %d is over: %s", fence.epoch, fence.text)
+                    self._logger.info("epoch %d is over: %s", fence.epoch, fence.text)
                     self._build = None
                     if self._in_call:
                         # The thread that is in the call drops the engine: no other one knows when the call has ended.
@@ -171,7 +178,7 @@ class WorkerLink:
                         self.drop_engine(fence.text)
                         self.do(self.machine.ended())
                 case Warn(text):
-                    logger.warning("%s", text)
+                    self._logger.warning("%s", text)
                 case GiveUp(refused):
                     self.error = PeerLost(f"the coordinator has refused this worker: {refused.text}")
         self.changed.notify_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from ..job.messages import Hello, WorkerState
 from ..job.participant import Build
 from ..launcher import default_worker_id, launched_job, launched_seat
 from ..session.store import SessionStore
-from .engines import EngineOf, gloo_engine
+from .engines import EngineOf, memory_engine
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import TICK_S, WorkerLink
@@ -49,9 +50,10 @@ class WorkerNode:
         load: loads the checkpoint at a path into `state`, for when no worker is left that has the weights; see
             `checkpoint`.
         credentials: with which it proves what it is.
-        engine: makes the engine of an epoch; None for gloo.
+        engine: makes the engine of an epoch; None for `memory_engine`: shared memory on a host, gloo between hosts.
         join_s: how long a call waits for an epoch, seconds.
         leave_on_sigterm: whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
+        logger: what happens to its epochs is logged to it; None for a logger of this module.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -81,11 +83,12 @@ class WorkerNode:
         engine: EngineOf | None = None,
         join_s: float = 600.0,
         leave_on_sigterm: bool = False,
+        logger: logging.Logger | None = None,
     ) -> None:
         self._state = state
         self._job = job = job or launched_job()
         self._load = load
-        self._engine_of = engine or gloo_engine
+        self._engine_of = engine or memory_engine
         self._join_s = join_s
         wanted = seat if seat is not None else launched_seat()
         self._worker_id = worker_id or default_worker_id(wanted)
@@ -96,7 +99,7 @@ class WorkerNode:
             wanted,
             last=WorkerState(committed=committed),
         )
-        self._link = WorkerLink(coordinator, hello, credentials)
+        self._link = WorkerLink(coordinator, hello, credentials, logger)
         self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -26,11 +27,13 @@ class HealthService:
     Args:
         driver: of the job.
         guard: knows the callers.
+        logger: calls that are refused are logged to it.
     """
 
-    def __init__(self, driver: Driver, guard: Guard) -> None:
+    def __init__(self, driver: Driver, guard: Guard, logger: logging.Logger) -> None:
         self._driver = driver
         self._guard = guard
+        self._logger = logger
         self._grpc = import_grpc()
 
     def handlers(self) -> Any:
@@ -73,5 +76,5 @@ class HealthService:
             self._guard.identity(context)
             return service.is_known(request, (methods.SERVICE,))
 
-        is_known: bool = await answered(answer(), context)
+        is_known: bool = await answered(answer(), context, self._logger)
         return is_known
