@@ -180,17 +180,18 @@ from softs_fast.coordination.requirements import import_grpc
 grpc = import_grpc()
 member = Membership("127.0.0.1:1")
 with WorkerHealth(member, "127.0.0.1:0", grpc="127.0.0.1:0") as health:
-    with grpc.insecure_channel(f"127.0.0.1:{health.grpc_port}") as channel:
-        watched = iter(channel.unary_stream("/grpc.health.v1.Health/Watch")(b""))
-        first = next(watched)
-        ends = []
-        for number in range(6):
-            child = os.fork()
-            if child == 0:
-                # The second way leaves the blocks, which end what the parent has.
-                os._exit(0) if number % 2 else sys.exit(0)
-            ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        again = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20)
+    channel = grpc.insecure_channel(f"127.0.0.1:{health.grpc_port}")
+    watched = iter(channel.unary_stream("/grpc.health.v1.Health/Watch")(b""))
+    first = next(watched)
+    ends = []
+    for number in range(6):
+        child = os.fork()
+        if child == 0:
+            # The second way leaves the block, which stops the servers of the parent.
+            os._exit(0) if number % 2 else sys.exit(0)
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    again = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20)
+    channel.close()
     assert (ends, again) == ([0] * 6, first), (ends, again, first)
 member.close()
 """
