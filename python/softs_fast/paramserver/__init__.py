@@ -1,1 +1,1 @@
-"""A parameter server that survives the internet: workers push gradients over HTTP, a server steps."""
+"""A parameter server for a few machines on the internet: its rounds, its wire, its server, its worker."""
