@@ -286,7 +286,7 @@ class World:
         self.tell(events.Start() if self.random.random() < 0.1 else events.Tick())
 
     def crash_server(self) -> None:
-        if self.run is None:
+        if self.run is None or self.ended is not None:
             return
         self.repeat()
         self.run, self.n_crashes, self.is_calm = None, self.n_crashes + 1, False

@@ -78,7 +78,7 @@ class Push:
         worker: its id.
         base: the weights that it was computed with.
         samples: in it.
-        loss: mean loss of the samples.
+        loss: mean loss of the samples; None if it is not known.
         content: the number under which the frame is kept.
         data: the number of the lease that it has used; None: of the one that the worker has.
     """
@@ -86,7 +86,7 @@ class Push:
     worker: str
     base: Version
     samples: int
-    loss: float
+    loss: float | None
     content: int
     data: int | None = None
 
@@ -117,9 +117,10 @@ class Leave:
 
 @dataclass(frozen=True)
 class Rest:
-    """A worker does nothing until its next pull, push or request for samples."""
+    """A worker does nothing until its next pull, push or request for samples, or until it says that it goes on."""
 
     worker: str
+    is_over: bool = False
 
 
 @dataclass(frozen=True)
@@ -335,7 +336,7 @@ class Share:
         base: the weights that it was computed with.
         samples: in it.
         weight: factor of its values; the sum of all is divided by nothing more.
-        loss: mean loss of the samples.
+        loss: mean loss of the samples; None if it is not known.
         content: the number under which the frame is kept.
     """
 
@@ -344,7 +345,7 @@ class Share:
     base: Version
     samples: int
     weight: float
-    loss: float
+    loss: float | None
     content: int
 
 

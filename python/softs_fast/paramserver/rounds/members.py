@@ -36,7 +36,8 @@ class Member:
         is_behind: it was away so long that its clock means nothing until it pulls.
         counted: the bases of its last pushes that count.
         pushes: that count.
-        samples: in them.
+        refused: that do not.
+        samples: in those that count.
         loss: of the last one.
         lease_number: of its last lease of samples.
         knows_end: it was told that the run is over.
@@ -53,6 +54,7 @@ class Member:
     is_behind: bool = False
     counted: deque[Version] = field(default_factory=lambda: deque(maxlen=_MAX_COUNTED))
     pushes: int = 0
+    refused: int = 0
     samples: int = 0
     loss: float | None = None
     lease_number: int = -1
@@ -80,6 +82,9 @@ class Members:
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
 
     def find(self, worker: str) -> Member | None:
         """Return a member, or one that is gone; None if there is none."""

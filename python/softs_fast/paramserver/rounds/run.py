@@ -143,6 +143,15 @@ class Run:
         """The last committed weights."""
         return self._state.version
 
+    def knows(self, worker: str) -> bool:
+        """Return whether an id is of a member, or of one that is gone and may ask again."""
+        return self._state.members.find(worker) is not None
+
+    @property
+    def n_known(self) -> int:
+        """Members, and those that are gone and may ask again."""
+        return len(self._state.members)
+
     @property
     def is_over(self) -> bool:
         """Whether the run has ended."""
@@ -192,7 +201,7 @@ class Run:
             return Unknown() if member.state == "gone" else self._pull(member, event.have)
         if not self._renew(member):
             return Unknown()
-        if member.state == "resting" and isinstance(event, Pull | Push | Take):
+        if member.state == "resting" and not isinstance(event, Seen | Offer | Leave):
             self._activate(member)
         match event:
             case Pull():
@@ -205,11 +214,11 @@ class Run:
                 return self._lease(member, event)
             case Leave():
                 self._remove(member, event.why[:MAX_TEXT], can_return=False)
-            case Rest():
+            case Rest(is_over=False):
                 member.state = "resting"
                 state.leases.release(member.id)
                 state.log(f"{member.title} rests")
-            case Seen():
+            case Seen() | Rest():
                 pass
         return Noted()
 
@@ -287,6 +296,7 @@ class Run:
         if is_same:
             self._policy.arrived(base)
         state.refused += 1
+        member.refused += 1
         if event.data is not None:
             state.leases.release(member.id, event.data)
         return Stale(state.version._replace(number=state.number + (state.phase == "apply")), why)
@@ -424,7 +434,10 @@ class Run:
             )
         total = sum(one.samples for one in batch)
         state.samples += total
-        state.loss = sum(one.loss * one.samples for one in batch) / total
+        known = [one for one in batch if one.loss is not None]
+        if known:
+            weight = sum(one.samples for one in known)
+            state.loss = sum((one.loss or 0.0) * one.samples for one in known) / weight
         for one in batch:
             one.member.applied_clock = min(one.member.clock, one.member.applied_clock + 1)
             state.leases.commit(one.content)

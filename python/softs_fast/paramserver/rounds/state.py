@@ -24,7 +24,7 @@ class Contribution:
     rank: int
     base: Version
     samples: int
-    loss: float
+    loss: float | None
     content: int
 
     def share(self, weight: float) -> Share:

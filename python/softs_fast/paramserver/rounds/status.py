@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .policies import Barrier, Policy
 from .state import State
@@ -23,6 +24,7 @@ class WorkerStatus:
     state: str
     seen_s: float
     pushes: int
+    refused: int
     samples: int
     loss: float | None
     held: int
@@ -52,7 +54,7 @@ class Status:
         is_failure: whether the run has ended because something is broken.
     """
 
-    phase: str
+    phase: Literal["waiting", "open", "grace", "apply", "paused", "done"]
     text: str
     since_s: float
     timeline: int
@@ -97,6 +99,7 @@ def status_of(state: State, policy: Policy, now_s: float) -> Status:
                 one.state,
                 now_s - one.seen_s,
                 one.pushes,
+                one.refused,
                 one.samples,
                 one.loss,
                 state.leases.held(one.id),
