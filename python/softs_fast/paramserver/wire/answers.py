@@ -62,7 +62,8 @@ HEADERS = {"Cache-Control": "no-store, no-transform"}
 class Code(enum.StrEnum):
     """`code` of a Failure."""
 
-    BAD_MAC = "bad-mac"  # 401
+    BAD_MAC = "bad-mac"  # 401: join again; to a join: the invite is another one
+    REPLAYED = "replayed"  # 401: the counter was used before, perhaps because a proxy sent the request twice
     KICKED = "kicked"  # 403
     UNKNOWN_ID = "unknown-id"  # 404: join again
     NO_UPLOAD = "no-upload"  # 404: announce the push again

@@ -63,9 +63,15 @@ def of_module(module: nn.Module, manifest: Manifest) -> Contents:
 
     Devices are left first and dtypes converted on the CPU: MPS has no float64 and not always bfloat16.
     """
-    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    return Contents(
-        flattened([parameters[one.name] for one in manifest.parameters], torch.float32),
+    parameters = dict(module.named_parameters())
+    flat = flattened([parameters[one.name] for one in manifest.parameters], torch.float32)
+    return Contents(flat, *buffers_of(module, manifest))
+
+
+def buffers_of(module: nn.Module, manifest: Manifest) -> tuple[Tensor, Tensor]:
+    """Return copies of a module's floating buffers, float32 [n_floats], and of the others, int64 [n_integers]."""
+    buffers = dict(module.named_buffers())
+    return (
         flattened([buffers[one.name] for one in manifest.float_buffers], torch.float32),
         flattened([buffers[one.name] for one in manifest.integer_buffers], torch.int64),
     )

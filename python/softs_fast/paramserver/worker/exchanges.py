@@ -21,7 +21,7 @@ from ..wire.manifest import Manifest
 from ..wire.messages import Counted, Failure, Stale, Summary, UploadState
 from ..wire.records import decode
 from .retries import Trouble
-from .sizes import PartSizes
+from .sizes import PartSizes, PollWait
 
 __all__ = ["Answer", "Call", "Download", "Exchange", "Request", "Upload", "refusal"]
 
@@ -64,12 +64,14 @@ class Answer:
         body: JSON; b"" for frames, which go into the `Download`.
         version: (T, V) of the server's weights, if the answer says.
         offset: the value of Upload-Offset, if the answer has it.
+        asked_s: of Retry-After; 0 without it.
     """
 
     status: int
     body: bytes = b""
     version: tuple[int, int] | None = None
     offset: int | None = None
+    asked_s: float = 0.0
 
     def record(self, kind: type[_Record]) -> _Record:
         """Return the body as a dataclass.
@@ -262,8 +264,15 @@ class Upload:
     def _move_to(self, offset: int) -> None:
         if offset > len(self._payload):
             raise WireError(f"the server wants byte {offset} of a push of {len(self._payload)} bytes")
-        # All bytes are there, but no result: the answer with it was lost. The announcement asks for it.
-        self._offset = None if offset == len(self._payload) else offset
+        if offset == len(self._payload):
+            # All bytes are there, but no result: the answer with it was lost. The announcement asks for it.
+            if self._offset is None:
+                raise WireError(
+                    f"the server has all {offset} bytes of a push, and neither counts nor refuses it"
+                )
+            self._offset = None
+        else:
+            self._offset = offset
         self._on_progress(offset)
 
     def _shorten(self) -> None:
@@ -282,15 +291,15 @@ class Download:
 
     Args:
         target: path and query for a given wait in seconds.
-        wait_s: returns how long the server may hold the next request.
+        poll: how long the server may hold a request; it is told of cuts.
         manifest: of the model.
         job: of the invite.
     """
 
     def __init__(
-        self, target: Callable[[float], str], wait_s: Callable[[], float], manifest: Manifest, job: bytes
+        self, target: Callable[[float], str], poll: PollWait, manifest: Manifest, job: bytes
     ) -> None:
-        self._target, self._wait_s = target, wait_s
+        self._target, self._poll = target, poll
         self._manifest, self._job = manifest, job
         self._head: bytes = b""
         self.header: FrameHeader | None = None
@@ -304,7 +313,7 @@ class Download:
             etag = self.header.signed_digest.hex()
             begin = HEADER_BYTES + self.n_received
             return Request("GET", self._target(0.0), begin=begin, etag=etag, is_frame=True)
-        wait_s = self._wait_s()
+        wait_s = self._poll.seconds
         return Request("GET", self._target(wait_s), held_s=wait_s, is_frame=True)
 
     def head(self, status: int) -> bytes | None:
@@ -346,6 +355,7 @@ class Download:
             case HTTPStatus.OK | HTTPStatus.PARTIAL_CONTENT:
                 return self.is_complete
             case HTTPStatus.NO_CONTENT:
+                self._poll.ended()
                 return True
             case HTTPStatus.GONE:
                 self.summary = answer.record(Summary)
@@ -359,6 +369,8 @@ class Download:
 
     def failed(self, trouble: Trouble, seconds: float, status: int) -> None:
         """What was received stays; the rest is asked for."""
+        if self.header is None and trouble in (Trouble.CUT, Trouble.FOREIGN):
+            self._poll.cut(seconds)
 
     def restart(self) -> None:
         """Drop what was received."""

@@ -8,7 +8,7 @@ __all__ = ["PartSizes", "PollWait"]
 
 #: A part is to take so long: a refusal or a cut costs no more.
 _PART_S = 2.0
-#: A proxy that refuses even this much is in no one's way of use.
+#: A proxy that refuses even this much cannot be used.
 _LEAST_PART_BYTES = 4 << 10
 _LEAST_WAIT_S = 1.0
 #: Held requests that end well before a longer one is tried.
