@@ -29,6 +29,9 @@ _Result = TypeVar("_Result")
 #: Lines that a status shows.
 _LOG_LINES = 50
 
+#: Actions with which a status becomes another one, or a pull may have another answer.
+_NEWS = events.Changed | events.Counted | events.Stale | events.Apply | events.Log | events.Ended | events.Welcome
+
 
 @dataclass(frozen=True)
 class LogLine:
@@ -110,7 +113,7 @@ class Driver:
                     if dropped is not None:
                         self._freed(_bytes_of(dropped))
                 case events.Changed():
-                    self.notify()
+                    pass
                 case events.Log(text, is_warning):
                     self.note(text, is_warning)
                 case events.Ended(why, is_failure):
@@ -118,8 +121,9 @@ class Driver:
                     self._spawn(self._end())
                 case _:
                     answer = action
-        if actions:
+        if any(isinstance(action, _NEWS) for action in actions):
             self.serial += 1
+            self.notify()
         self._set_timer()
         return answer
 

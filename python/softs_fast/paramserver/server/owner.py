@@ -15,7 +15,7 @@ from ..wire.records import decode
 from .driver import Driver
 from .exchange import Reply, Request, failure
 from .metrics import render
-from .uploads import Uploads
+from .pushes import Pushes
 from .web import page
 
 __all__ = ["Owner"]
@@ -26,16 +26,16 @@ class Owner:
 
     Args:
         driver: of the run.
-        uploads: of its workers.
+        pushes: of its workers.
         world: workers that the run expects.
     """
 
-    def __init__(self, driver: Driver, uploads: Uploads, world: int) -> None:
+    def __init__(self, driver: Driver, pushes: Pushes, world: int) -> None:
         self._driver = driver
-        self._uploads = uploads
+        self._pushes = pushes
+        self._uploads = pushes.uploads
         self._world = world
         self.sent_bytes = 0
-        self.received_bytes = lambda: 0
 
     def public(self, path: str) -> Reply | None:
         """Return what needs no proof: the page without its data, health, metrics; None for other paths."""
@@ -45,7 +45,7 @@ class Owner:
             status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
             return Reply(status, text, "text/plain; charset=utf-8")
         if path == "/metrics":
-            text = render(self._driver, self._uploads, self.received_bytes(), self.sent_bytes).encode()
+            text = render(self._driver, self._uploads, self._pushes.n_bytes, self.sent_bytes).encode()
             return Reply(HTTPStatus.OK, text, "text/plain; version=0.0.4")
         return page(path)
 
