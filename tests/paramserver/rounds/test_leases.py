@@ -186,3 +186,29 @@ def test_no_samples_are_left() -> None:
     run.tell(events.Take("a", 4))
     run.push("a")
     assert run.tell(events.Take("a", 4)) == events.NoData()
+
+
+def test_the_last_samples_need_no_quorum() -> None:
+    """A worker without samples is not waited for, and the run ends with the last epoch."""
+    run = DrivenRun(world=2, quorum=2, dataset_size=6, epochs=1)
+    run.join("a", "b")
+    for worker in "ab":
+        assert isinstance(run.tell(events.Take(worker, 2)), events.Granted)
+    run.round("a", "b")
+    assert isinstance(run.tell(events.Take("a", 2)), events.Granted)
+    assert run.tell(events.Take("b", 2)) == events.NoData()
+    run.push("a")
+    assert [one.worker for one in run.one(events.Apply).shares] == ["a"]
+    run.tell(events.Applied())
+    assert run.one(events.Ended) == events.Ended("all epochs are done", False)
+
+
+def test_samples_that_are_given_back_wake_a_resting_worker() -> None:
+    run = DrivenRun(world=2, quorum=1, dataset_size=4, epochs=1)
+    run.join("a", "b")
+    run.tell(events.Take("a", 4))
+    assert run.tell(events.Take("b", 4)) == events.NoData()
+    assert [one.state for one in run.run.status(0.0).workers] == ["active", "resting"]
+    run.tell(events.Leave("a"))
+    assert isinstance(run.tell(events.Take("b", 4)), events.Granted)
+    assert [one.state for one in run.run.status(0.0).workers] == ["active"]

@@ -32,6 +32,7 @@ def options_of(seed: int) -> RunOptions:
         buffer=pick.randint(1, world + 1),
         max_age=pick.randint(0, 6),
         dataset_size=pick.choice([0, 23, 40]),
+        epochs=pick.choice([None, None, 1, 2]),
         is_fixed_world=is_fixed,
         save_every=pick.choice([1, 1, 3]),
         max_workers=world + pick.randint(0, 2),

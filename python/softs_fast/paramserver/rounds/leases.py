@@ -141,6 +141,21 @@ class Leases:
         return sum(one.n for one in self._held.get(worker, (None, ()))[1])
 
     @property
+    def is_drained(self) -> bool:
+        """Whether nothing is left to hand out, unless a worker gives something back."""
+        if self._epochs is None or self._size == 0:
+            return False
+        return all(
+            not lane.todo and (lane.epoch + 1 >= self._epochs or not self._whole(lane).n)
+            for lane in self._lanes
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether steps have used all epochs."""
+        return self.is_drained and not self._held and not self._counted
+
+    @property
     def epoch(self) -> int:
         """The oldest epoch with a position to do; the newest one if there is none."""
         return min((lane.todo[0].epoch if lane.todo else max(0, lane.epoch)) for lane in self._lanes)
@@ -159,11 +174,15 @@ class Leases:
     def _fill(self, lane: _Lane) -> bool:
         """Begin the next epoch of a lane if nothing is left to do; return whether there is something."""
         if not lane.todo and (self._epochs is None or lane.epoch + 1 < self._epochs):
-            whole = Range(lane.epoch + 1, lane.first, self._size, lane.step)
+            whole = self._whole(lane)
             if whole.n:
                 lane.epoch += 1
                 lane.todo.append(whole)
         return bool(lane.todo)
+
+    def _whole(self, lane: _Lane) -> Range:
+        """All positions of the next epoch."""
+        return Range(lane.epoch + 1, lane.first, self._size, lane.step)
 
     def _lane_of(self, one: Range) -> int:
         return one.start % len(self._lanes)

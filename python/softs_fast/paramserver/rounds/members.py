@@ -31,6 +31,7 @@ class Member:
         seen_s: its last request.
         can_return: whether it has made a request since its join, so that a later one makes it a member again once it is
             gone.
+        is_out: it rests because there are no samples for it.
         clock: pushes of it that count, plus the least of all when it joined.
         applied_clock: those that are in the weights.
         is_behind: it was away so long that its clock means nothing until it pulls.
@@ -49,6 +50,7 @@ class Member:
     seen_s: float
     state: Literal["joining", "active", "resting", "gone"] = "joining"
     can_return: bool = False
+    is_out: bool = False
     clock: int = 0
     applied_clock: int = 0
     is_behind: bool = False
@@ -93,6 +95,10 @@ class Members:
     def active(self) -> list[Member]:
         """Return the members that push."""
         return [one for one in self if one.state == "active"]
+
+    def out(self) -> list[Member]:
+        """Return the members for which there are no samples."""
+        return [one for one in self if one.state == "resting" and one.is_out]
 
     def present(self) -> list[Member]:
         """Return the members that are not gone."""

@@ -102,13 +102,15 @@ class Barrier:
         bound = options.round_samples
         if bound is not None and sum(one.samples for one in pending) >= bound:
             return pending
+        # At the end of the data some workers have none: a round does without them.
+        n_out = options.needed if state.leases.is_drained else len(state.members.out())
+        if pending and len(pending) + n_out >= options.needed and not self.missing():
+            return pending
         if len(pending) < options.needed:
             self._quorum_s = None
             state.enter("open")
             self._note_late()
             return []
-        if not self.missing():
-            return pending
         if self._quorum_s is None:
             self._quorum_s = state.clock_s
         state.enter("grace")
@@ -116,7 +118,8 @@ class Barrier:
 
     def rest(self) -> list[Contribution]:
         pending = self._state.pending
-        return pending if len(pending) >= self._state.options.needed else []
+        is_enough = len(pending) >= self._state.options.needed or self._state.leases.is_drained
+        return pending if is_enough else []
 
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
         total = sum(one.samples for one in batch)

@@ -239,7 +239,7 @@ class Run:
         if least is not None and not member.can_return:
             member.clock = member.applied_clock = least
         member.is_behind = least is not None and member.clock < least - state.options.slack
-        member.state, member.can_return = "active", True
+        member.state, member.can_return, member.is_out = "active", True, False
 
     def _join(self, event: Join) -> Answer:
         state = self._state
@@ -330,6 +330,8 @@ class Run:
                 return Spent()
         ranges = state.leases.take(member.id, member.rank, event.n, number)
         if not ranges:
+            # It cannot push until another worker gives something back, so no round waits for it.
+            member.state, member.is_out = "resting", True
             return NoData()
         if number is not None:
             member.lease_number = number
@@ -388,6 +390,8 @@ class Run:
         state = self._state
         if state.phase in ("apply", "done") or state.paused_why is not None:
             return
+        if state.ending is None and state.leases.is_done:
+            state.ending = "all epochs are done"
         if state.ending is not None:
             batch = self._policy.rest()
             if not batch:
@@ -408,7 +412,9 @@ class Run:
         state = self._state
         if state.options.mode != "bsp" and state.has_opened:
             return True
-        present = {one.id for one in state.members.active()} | {one.member.id for one in state.pending}
+        if state.leases.is_drained:
+            return True
+        present = {one.id for one in state.members.out()} | {one.id for one in state.members.active()} | {one.member.id for one in state.pending}
         if state.has_opened or state.is_told_to_start:
             return len(present) >= state.options.needed
         return len(present) >= state.options.world

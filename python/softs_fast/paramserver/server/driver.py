@@ -30,7 +30,9 @@ _Result = TypeVar("_Result")
 _LOG_LINES = 50
 
 #: Actions with which a status becomes another one, or a pull may have another answer.
-_NEWS = events.Changed | events.Counted | events.Stale | events.Apply | events.Log | events.Ended | events.Welcome
+_NEWS = (
+    events.Changed | events.Counted | events.Stale | events.Apply | events.Log | events.Ended | events.Welcome
+)
 
 
 @dataclass(frozen=True)
