@@ -414,7 +414,8 @@ class Run:
             return True
         if state.leases.is_drained:
             return True
-        present = {one.id for one in state.members.out()} | {one.id for one in state.members.active()} | {one.member.id for one in state.pending}
+        present = {one.id for one in (*state.members.active(), *state.members.out())}
+        present |= {one.member.id for one in state.pending}
         if state.has_opened or state.is_told_to_start:
             return len(present) >= state.options.needed
         return len(present) >= state.options.world

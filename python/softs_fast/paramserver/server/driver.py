@@ -93,11 +93,14 @@ class Driver:
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "softs-step")
+        self._saved_version = run.version
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to watch the time."""
+        """Begin to watch the time; a run that was over before writes its model again, which may be missing."""
+        if self.run.is_over:
+            self._spawn(self._end())
         self.tell(events.Tick())
 
     def tell(self, event: events.Event) -> events.Action | None:
@@ -176,6 +179,8 @@ class Driver:
             self._timer = None
         while self._tasks:
             await asyncio.wait(self._tasks)
+        if self._saved_version != self.run.version and not self.run.is_over:
+            await self._save(self.run.snapshot())
         await asyncio.to_thread(self._thread.shutdown)
 
     # --- What the machine wants ---
@@ -233,6 +238,7 @@ class Driver:
                 True,
             )
             return
+        self._saved_version = events.Version(snapshot.timeline, snapshot.version)
         if self.file_trouble is not None:
             self.note(f"{self._options.state} is written again")
         self.file_trouble = None

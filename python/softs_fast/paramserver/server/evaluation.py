@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...errors import ConfigError
 from ..rounds.events import Version
 from .options import ServerOptions
-from .state_file import write_atomically
+from .state_file import write_atomically, write_bytes
 from .trainer import Trainer
 
 if TYPE_CHECKING:
@@ -104,8 +104,5 @@ def write_model(path: Path, module: nn.Module, is_safetensors: bool) -> None:
             f"a file of safetensors needs the package: {error}; pip install safetensors"
         ) from None
 
-    def write(file: BinaryIO) -> None:
-        # Tensors that share memory would be written twice, or not at all.
-        file.write(save({name: one.clone() for name, one in state.items()}))
-
-    write_atomically(path, write)
+    # Tensors that share memory are refused.
+    write_bytes(path, save({name: one.clone() for name, one in state.items()}))

@@ -75,7 +75,7 @@ class ServerOptions:
             if value is not None and not least <= value <= most:
                 raise ConfigError(f"{name} of the server is {value}; need {least} to {most}")
         if self.url is not None:
-            checked_url(self.url)
+            checked_url(self.url.rstrip("/"))
         if not (self.is_loopback or self.tls is not None or self.allow_plain):
             raise ConfigError(
                 f"the server at {self.host} would be reachable from other machines without encryption; give --tls auto, "

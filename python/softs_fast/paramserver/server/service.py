@@ -127,14 +127,18 @@ class Service:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
+    def local_invite(self) -> Invite:
+        """The invite for programs on this machine."""
+        pin = None if self.options.tls is None else certificate_pin(self.options.tls)
+        return Invite(self.url, self._saved.job, self._saved.secret, pin)
+
+    @property
     def invite(self) -> Invite:
         """The line with which workers are started."""
-        url = self.options.url or self.url
-        pin = None if self.options.tls is None else certificate_pin(self.options.tls)
-        if self.options.url is not None:
-            # A tunnel shows a certificate of its own.
-            pin = None
-        return Invite(url, self._saved.job, self._saved.secret, pin)
+        if self.options.url is None:
+            return self.local_invite
+        # A tunnel shows a certificate of its own.
+        return Invite(self.options.url.rstrip("/"), self._saved.job, self._saved.secret)
 
     @property
     def owner_secret(self) -> bytes:
@@ -175,8 +179,6 @@ class Service:
 
     async def wait(self) -> None:
         """Wait until the run is over, and all workers have heard of it, or some time has passed."""
-        if self.run.is_over:
-            return
         await self.driver.ended.wait()
         until_s = asyncio.get_running_loop().time() + self.options.linger_s
         # The answers that tell it are no change, so this looks at times of its own.

@@ -18,7 +18,7 @@ from ...errors import ConfigError
 from ..rounds.leases import LaneRecord, Range
 from ..rounds.snapshot import MemberRecord, Snapshot
 
-__all__ = ["Saved", "load_state", "new_state", "save_state", "write_atomically"]
+__all__ = ["Saved", "load_state", "new_state", "save_state", "write_atomically", "write_bytes"]
 
 _FORMAT = "softs-fast paramserver 1"
 
@@ -112,6 +112,19 @@ def _plain(snapshot: Snapshot) -> dict[str, Any]:
     lanes = [[lane.epoch, [list(one) for one in lane.ranges]] for lane in snapshot.lanes]
     members = [asdict(one) for one in snapshot.members]
     return {**vars(snapshot), "members": members, "lanes": lanes, "banned": list(snapshot.banned)}
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file as `write_atomically` does.
+
+    Raises:
+        OSError: it cannot be written; what was there before is there.
+    """
+
+    def write(file: BinaryIO) -> None:
+        file.write(data)
+
+    write_atomically(path, write)
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:

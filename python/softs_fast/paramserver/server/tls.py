@@ -7,11 +7,10 @@ import os
 import ssl
 import stat
 from datetime import UTC, datetime, timedelta
-from typing import BinaryIO
 
 from ...errors import ConfigError
 from .options import TlsFiles
-from .state_file import write_atomically
+from .state_file import write_bytes
 
 __all__ = ["certificate_pin", "server_context"]
 
@@ -83,11 +82,7 @@ def _make(files: TlsFiles) -> None:
     )
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     try:
-        write_atomically(files.key, lambda file: _write(file, pem_key))
-        write_atomically(files.certificate, lambda file: _write(file, pem))
+        write_bytes(files.key, pem_key)
+        write_bytes(files.certificate, pem)
     except OSError as error:
         raise ConfigError(f"cannot write {files.certificate} and {files.key}: {error.strerror}") from None
-
-
-def _write(file: BinaryIO, data: bytes) -> None:
-    file.write(data)
