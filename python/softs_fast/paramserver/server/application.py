@@ -78,7 +78,6 @@ class Application:
         except Refusal as refusal:
             reply = Reply.of(refusal.record, refusal.status)
             reply.retry_s = refusal.retry_s
-            key = getattr(refusal, "key", key)
         except Disconnected:
             return
         except Exception:
@@ -168,7 +167,9 @@ class Application:
         try:
             return Reply.of(self._admit(wish, nonce)), key
         except Refusal as refusal:
-            return Reply.of(refusal.record, refusal.status), key
+            reply = Reply.of(refusal.record, refusal.status)
+            reply.retry_s = refusal.retry_s
+            return reply, key
 
     def _admit(self, wish: JoinRequest, nonce: bytes) -> JoinAnswer:
         if not self._sessions.use_nonce(nonce):

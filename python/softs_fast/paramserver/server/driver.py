@@ -110,7 +110,8 @@ class Driver:
         for action in actions:
             match action:
                 case events.Apply():
-                    self._spawn(self._step(action))
+                    shares = [(share, self._contents[share.content]) for share in action.shares]
+                    self._spawn(self._step(action, shares))
                 case events.Save(snapshot):
                     self._spawn(self._save(snapshot))
                 case events.Drop(content):
@@ -142,6 +143,7 @@ class Driver:
         """Tell people, by the log and by the status."""
         self.lines.append(LogLine(text, is_warning))
         self.serial += 1
+        self.notify()
         _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def notify(self) -> None:
@@ -185,8 +187,7 @@ class Driver:
 
     # --- What the machine wants ---
 
-    async def _step(self, action: events.Apply) -> None:
-        shares = [(share, self._contents[share.content]) for share in action.shares]
+    async def _step(self, action: events.Apply, shares: list[tuple[events.Share, Contents]]) -> None:
         before = self.weights.now.contents
         began_s = self._loop.time()
         try:
