@@ -16,8 +16,9 @@ from ..wire.tensors import Contents, load_into, of_module
 
 __all__ = ["Trainer", "mean_of"]
 
-#: Elements that are summed at once: their float64 sums stay in the cache.
-_CHUNK = 1 << 16
+#: Elements that are summed at once: their float64 sums stay in the cache, and torch uses one thread for so few. (Measured
+#: for 4 vectors of 22 M: 1 << 14 is seven times as fast as 1 << 16.)
+_CHUNK = 1 << 14
 
 
 class Trainer:
@@ -148,11 +149,13 @@ def mean_of(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
     n = parts[0][1].numel()
     mean = torch.empty(n)
     total = torch.empty(min(n, _CHUNK), dtype=torch.float64)
+    product = torch.empty_like(total)
     for begin in range(0, n, _CHUNK):
         end = min(n, begin + _CHUNK)
-        piece = total[: end - begin].zero_()
+        piece, scaled = total[: end - begin].zero_(), product[: end - begin]
         for factor, vector in parts:
-            piece.add_(vector[begin:end], alpha=factor)
+            # Not with `alpha`, which is a fused multiply-add on some machines and has other bits there.
+            piece.add_(scaled.copy_(vector[begin:end]).mul_(factor))
         mean[begin:end] = piece
     return mean
 
