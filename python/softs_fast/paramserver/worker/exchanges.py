@@ -6,6 +6,7 @@ and the next request must then find out what the server has.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -343,6 +344,11 @@ class Download:
     def is_complete(self) -> bool:
         """Whether all bytes are there."""
         return self.header is not None and self.n_received == len(self.payload)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the bytes have the digest that the signed header says."""
+        return self.header is not None and hashlib.sha256(self.payload).digest() == self.header.digest
 
     def answered(self, answer: Answer, seconds: float) -> bool:
         """Take an answer.

@@ -157,9 +157,13 @@ class Session:
                 raise ConfigError("the worker has not joined yet")
             request = exchange.next()
             begin = time.monotonic()
+            received = exchange.n_received if isinstance(exchange, Download) else 0
             try:
                 answer = self._attempt(request, keys, exchange)
             except TransportError as error:
+                if isinstance(exchange, Download) and exchange.n_received > received:
+                    # Cut, but not without progress: that is no failure of which there may be only so many.
+                    retries.answered()
                 exchange.failed(error.trouble, time.monotonic() - begin, error.status)
                 self._pause(retries, error)
                 continue
@@ -293,6 +297,9 @@ class Session:
                 raise TransportError(Trouble.CUT, f"{len(room)} bytes of a frame are missing")
             download.received(n)
             self.traffic.received += n
+        if not download.is_intact:
+            download.restart()
+            raise TransportError(Trouble.FOREIGN, "a frame was changed on the road")
 
     def _join_after(self, keys: _Keys | None) -> None:
         """Join, unless another thread has joined since these keys were current."""
