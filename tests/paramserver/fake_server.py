@@ -76,6 +76,7 @@ class FakeServer:
         self.before: Callable[[str, str], Answer | None] = lambda method, path: None
         self.changed = threading.Condition()
         self.history: dict[tuple[int, int], Any] = {}
+        self.is_stopped = False
         self._listen(0)
 
     def _listen(self, port: int) -> None:
@@ -149,6 +150,7 @@ class FakeServer:
         for connection in list(self._server.connections):
             connection.close()
         with self.changed:
+            self.is_stopped = True
             self.changed.notify_all()
 
     def restart(self) -> None:
@@ -158,6 +160,7 @@ class FakeServer:
         self.members.clear()
         self.round.clear()
         self.timeline += 1
+        self.is_stopped = False
         self._listen(port)
 
     def __enter__(self) -> FakeServer:
@@ -282,7 +285,7 @@ class FakeServer:
         held = float(query.get("wait", ["0"])[0])
         if have == (self.timeline, self.version) and not self.is_over:
             # The others answer meanwhile: waiting gives the lock away.
-            self.changed.wait_for(lambda: have != (self.timeline, self.version), held)
+            self.changed.wait_for(lambda: have != (self.timeline, self.version) or self.is_stopped, held)
             if have == (self.timeline, self.version):
                 return Answer(204)
         if self.is_over and have is not None:

@@ -239,8 +239,10 @@ class Upload:
                 self._move_to(answer.record(UploadState).next_offset)
             case HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
                 self._shorten()
-            case HTTPStatus.NOT_FOUND if self._offset is not None and code in ("", Code.NO_UPLOAD):
-                # A HEAD has no body, so no code.
+            case HTTPStatus.NOT_FOUND if self._offset is not None and code == Code.NO_UPLOAD:
+                self._offset = None
+            case _ if self._offset is not None and self._offset < 0:
+                # An answer to HEAD has no body that says why: that to an announcement does.
                 self._offset = None
             case HTTPStatus.BAD_REQUEST if code == Code.BAD_DIGEST:
                 # The server has dropped the upload.

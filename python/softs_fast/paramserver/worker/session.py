@@ -337,6 +337,9 @@ class Session:
                 full = TransportError(Trouble.BUSY, "the server has no room", answer.status, answer.asked_s)
                 self._pause(retries, full)
                 continue
+            if answer.status == HTTPStatus.UNAUTHORIZED and answer.code() == Code.REPLAYED:
+                self._pause(retries, TransportError(Trouble.BUSY, "a proxy sent the request twice"))
+                continue
             if answer.status != HTTPStatus.OK:
                 raise refusal(answer, f"the server at {self.invite.url} does not let the worker join")
             self.traffic.trouble = ""
