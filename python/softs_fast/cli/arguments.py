@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import NATIVE_ERROR, __version__
 from ..errors import ConfigError
-from . import coordinator_arguments, paramworker
+from . import coordinator_arguments, paramserver_arguments, paramworker
 
 __all__ = ["parse"]
 
@@ -48,6 +48,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_stats(add_parser)
     _add_top(add_parser)
     _add_coordinator(add_parser)
+    _add_paramserver(add_parser)
     _add_paramworker(add_parser)
     _add_bench(add_parser)
     _add_gpu(add_parser)
@@ -233,6 +234,33 @@ def _add_coordinator(add_parser: _AddParser) -> None:
         coordinator_arguments.EPILOG,
     )
     coordinator_arguments.add_arguments(parser, lambda name: _loaded("coordinator", name))
+
+
+def _add_paramserver(add_parser: _AddParser) -> None:
+    parser = _command(
+        add_parser,
+        "paramserver",
+        "run a parameter server until its training is done",
+        paramserver_arguments.EPILOG,
+    )
+    paramserver_arguments.add_arguments(parser)
+    parser.set_defaults(run=_loaded("paramserver"), is_endless=lambda arguments: False)
+    parser = _command(
+        add_parser,
+        "paramcontrol",
+        "show a parameter server that runs, or tell it what to do",
+        paramserver_arguments.CONTROL_EPILOG,
+    )
+    paramserver_arguments.add_control_arguments(parser)
+    parser.set_defaults(run=_loaded("paramcontrol"), is_endless=lambda arguments: arguments.action == "watch")
+    parser = _command(
+        add_parser,
+        "evaluate",
+        "evaluate a model that a parameter server has trained",
+        paramserver_arguments.EVALUATE_EPILOG,
+    )
+    paramserver_arguments.add_evaluate_arguments(parser)
+    parser.set_defaults(run=_loaded("evaluate"), is_endless=lambda arguments: False)
 
 
 def _add_paramworker(add_parser: _AddParser) -> None:

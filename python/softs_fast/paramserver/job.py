@@ -43,6 +43,8 @@ class Job:
         local_optimizer: takes parameters and returns the one of a worker, for local steps.
         collate: makes a batch of a list of samples; None for that of torch.
         evaluate: takes a module and returns a number for the server to report, such as an accuracy; None for none.
+        schedule: takes the server's optimizer and returns a learning-rate scheduler of torch, which does a step for each
+            version; None for a constant rate.
     """
 
     model: Callable[[], nn.Module]
@@ -52,6 +54,7 @@ class Job:
     local_optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer] = sgd
     collate: Callable[[Sequence[Any]], Any] | None = None
     evaluate: Callable[[nn.Module], float] | None = None
+    schedule: Callable[[optim.Optimizer], optim.lr_scheduler.LRScheduler] | None = None
 
 
 def load_job(name: str) -> Job:
