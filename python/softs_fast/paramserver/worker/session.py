@@ -117,6 +117,7 @@ class Session:
         self._keys: _Keys | None = None
         self._joining = threading.Lock()
         self._is_closed = threading.Event()
+        self._instance = secrets.token_hex(signing.NONCE_BYTES)
         self._random = random.Random(secrets.randbits(64))
 
     @property
@@ -319,6 +320,7 @@ class Session:
                     self.manifest.encoded.decode(),
                     nonce.hex(),
                     self._keys.answer.worker_id if self._keys is not None else "",
+                    self._instance,
                 )
             )
             key = signing.join_key(secret, job, nonce)
