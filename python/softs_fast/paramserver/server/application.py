@@ -183,12 +183,13 @@ class Application:
             )
         self._compare(wish.manifest)
         worker_id = secrets.token_hex(8)
-        answer = self._driver.tell(events.Join(worker_id, wish.name, wish.old_id or None))
+        before = self._sessions.latest(wish.instance) or wish.old_id or None
+        answer = self._driver.tell(events.Join(worker_id, wish.name, before))
         if not isinstance(answer, events.Welcome):
             raise refusal_of(answer, self._driver)
         if len(self._sessions) > 2 * self._driver.run.n_known + 64:
             self._sessions.keep(self._driver.run.knows)
-        own = self._sessions.begin(worker_id, nonce)
+        own = self._sessions.begin(worker_id, nonce, wish.instance)
         self._driver.note(f'"{wish.name}" joins with rank {answer.rank}')
         return JoinAnswer(
             worker_id,

@@ -46,6 +46,7 @@ class Sessions:
         self._job = job
         self._by_id: dict[str, Session] = {}
         self._nonces: OrderedDict[bytes, None] = OrderedDict()
+        self._instances: OrderedDict[str, str] = OrderedDict()
         self.answer_key = signing.answer_key(secret, job)
         self.owner = Session(OWNER, owner_key(owner, job))
         self._owner_n = 0
@@ -66,8 +67,23 @@ class Sessions:
             self._nonces.popitem(last=False)
         return True
 
-    def begin(self, worker_id: str, nonce: bytes) -> bytes:
-        """Begin the session of a worker; return the server's nonce."""
+    def latest(self, instance: str) -> str | None:
+        """Return the id that a process was given by its last join, of which it may not have seen the answer."""
+        return self._instances.get(instance)
+
+    def begin(self, worker_id: str, nonce: bytes, instance: str = "") -> bytes:
+        """Begin the session of a worker; return the server's nonce.
+
+        Args:
+            worker_id: of the worker.
+            nonce: of its join.
+            instance: of its process; "" if it is not known.
+        """
+        if instance:
+            self._instances[instance] = worker_id
+            self._instances.move_to_end(instance)
+            if len(self._instances) > _MAX_NONCES:
+                self._instances.popitem(last=False)
         own = secrets.token_bytes(signing.NONCE_BYTES)
         key = signing.session_key(self._secret, self._job, nonce, own, worker_id)
         self._by_id[worker_id] = Session(worker_id, key)

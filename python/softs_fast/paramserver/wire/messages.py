@@ -52,6 +52,8 @@ class JoinRequest:
         manifest: canonical JSON of its model, so that the server can name the first difference.
         nonce: 16 random bytes as hex, new for each join.
         old_id: of the worker before it was disconnected; "" for a new one.
+        instance: 16 random bytes as hex, the same for all joins of one process: a join of which the answer was lost is
+            known by it, so that no rank is left to a worker that never was; "" if it is not known.
     """
 
     name: str = field(metadata={"most": _MAX_NAME})
@@ -59,9 +61,12 @@ class JoinRequest:
     manifest: str = field(metadata={"most": MAX_MANIFEST_BYTES})
     nonce: str = field(metadata={"most": 2 * NONCE_BYTES})
     old_id: str = field(default="", metadata={"most": 64})
+    instance: str = field(default="", metadata={"most": 2 * NONCE_BYTES})
 
     def __post_init__(self) -> None:
         _check_nonce(self.nonce)
+        if self.instance:
+            _check_nonce(self.instance)
         if self.old_id and not WORKER_ID.fullmatch(self.old_id):
             raise WireError("old_id is no id of a worker")
 

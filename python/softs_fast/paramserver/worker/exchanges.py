@@ -6,6 +6,7 @@ and the next request must then find out what the server has.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -238,8 +239,10 @@ class Upload:
                 self._move_to(answer.record(UploadState).next_offset)
             case HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
                 self._shorten()
-            case HTTPStatus.NOT_FOUND if self._offset is not None and code in ("", Code.NO_UPLOAD):
-                # A HEAD has no body, so no code.
+            case HTTPStatus.NOT_FOUND if self._offset is not None and code == Code.NO_UPLOAD:
+                self._offset = None
+            case _ if self._offset is not None and self._offset < 0:
+                # An answer to HEAD has no body that says why: that to an announcement does.
                 self._offset = None
             case HTTPStatus.BAD_REQUEST if code == Code.BAD_DIGEST:
                 # The server has dropped the upload.
@@ -343,6 +346,11 @@ class Download:
     def is_complete(self) -> bool:
         """Whether all bytes are there."""
         return self.header is not None and self.n_received == len(self.payload)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the bytes have the digest that the signed header says."""
+        return self.header is not None and hashlib.sha256(self.payload).digest() == self.header.digest
 
     def answered(self, answer: Answer, seconds: float) -> bool:
         """Take an answer.

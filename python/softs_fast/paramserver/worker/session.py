@@ -117,6 +117,7 @@ class Session:
         self._keys: _Keys | None = None
         self._joining = threading.Lock()
         self._is_closed = threading.Event()
+        self._instance = secrets.token_hex(signing.NONCE_BYTES)
         self._random = random.Random(secrets.randbits(64))
 
     @property
@@ -157,9 +158,13 @@ class Session:
                 raise ConfigError("the worker has not joined yet")
             request = exchange.next()
             begin = time.monotonic()
+            received = exchange.n_received if isinstance(exchange, Download) else 0
             try:
                 answer = self._attempt(request, keys, exchange)
             except TransportError as error:
+                if isinstance(exchange, Download) and exchange.n_received > received:
+                    # Cut, but not without progress: that is no failure of which there may be only so many.
+                    retries.answered()
                 exchange.failed(error.trouble, time.monotonic() - begin, error.status)
                 self._pause(retries, error)
                 continue
@@ -293,6 +298,9 @@ class Session:
                 raise TransportError(Trouble.CUT, f"{len(room)} bytes of a frame are missing")
             download.received(n)
             self.traffic.received += n
+        if not download.is_intact:
+            download.restart()
+            raise TransportError(Trouble.FOREIGN, "a frame was changed on the road")
 
     def _join_after(self, keys: _Keys | None) -> None:
         """Join, unless another thread has joined since these keys were current."""
@@ -312,6 +320,7 @@ class Session:
                     self.manifest.encoded.decode(),
                     nonce.hex(),
                     self._keys.answer.worker_id if self._keys is not None else "",
+                    self._instance,
                 )
             )
             key = signing.join_key(secret, job, nonce)
@@ -329,6 +338,9 @@ class Session:
             if answer.status in _BUSY:
                 full = TransportError(Trouble.BUSY, "the server has no room", answer.status, answer.asked_s)
                 self._pause(retries, full)
+                continue
+            if answer.status == HTTPStatus.UNAUTHORIZED and answer.code() == Code.REPLAYED:
+                self._pause(retries, TransportError(Trouble.BUSY, "a proxy sent the request twice"))
                 continue
             if answer.status != HTTPStatus.OK:
                 raise refusal(answer, f"the server at {self.invite.url} does not let the worker join")

@@ -132,7 +132,9 @@ class RemoteWeights:
             header.base,
         )
         base = self.contents.parameters if self.contents is not None and is_base else None
-        contents = decode_payload(header, download.payload, self._session.manifest, base=base)
+        contents = decode_payload(
+            header, download.payload, self._session.manifest, base=base, digest=header.digest
+        )
         if self.contents is not None and contents.floats is None:
             contents = replace(contents, floats=self.contents.floats, integers=self.contents.integers)
         self.contents = contents
