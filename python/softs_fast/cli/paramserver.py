@@ -73,6 +73,8 @@ async def _serve(job: Job, run: RunOptions, config: RunConfig, options: ServerOp
     say(f"{status.text}; version {status.version}, {options.output}")
     if status.is_failure:
         raise SoftsError(status.text)
+    if service.driver.file_trouble is not None:
+        raise SoftsError(service.driver.file_trouble)
 
 
 def _watch_signals(service: Service) -> asyncio.Event:
