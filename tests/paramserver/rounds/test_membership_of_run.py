@@ -223,9 +223,13 @@ def test_all_members_learn_the_end() -> None:
     assert not run.run.is_known_by_all
     for worker in "ab":
         assert run.tell(events.Pull(worker)) == events.Over("all 1 rounds are done", False)
-    assert run.run.is_known_by_all
     assert run.push("a", Version(1, 0)) == events.AlreadyCounted()
     assert isinstance(run.push("a"), events.Over)
+    for worker in "ab":
+        # The answers may have been lost.
+        assert not run.run.is_known_by_all
+        run.tell(events.Leave(worker))
+    assert run.run.is_known_by_all
     assert run.run.next_wake_s() is None
 
 

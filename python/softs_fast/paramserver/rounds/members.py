@@ -41,7 +41,6 @@ class Member:
         samples: in those that count.
         loss: of the last one.
         lease_number: of its last lease of samples.
-        knows_end: it was told that the run is over.
     """
 
     id: str
@@ -60,7 +59,6 @@ class Member:
     samples: int = 0
     loss: float | None = None
     lease_number: int = -1
-    knows_end: bool = False
 
     @property
     def title(self) -> str:

@@ -159,8 +159,11 @@ class Run:
 
     @property
     def is_known_by_all(self) -> bool:
-        """Whether every member that is alive was told that the run is over."""
-        return self.is_over and all(one.knows_end for one in self._state.members.present())
+        """Whether every member has left since the run is over, or its lease has ended.
+
+        That an answer was sent says nothing: it may be lost on the road. A worker that has read it leaves.
+        """
+        return self.is_over and not self._state.members.present()
 
     # --- Events ---
 
@@ -259,7 +262,6 @@ class Run:
     def _pull(self, member: Member, have: Version | None) -> Answer:
         state = self._state
         if state.over is not None:
-            member.knows_end = True
             return Over(*state.over)
         if state.paused_why is not None or self._policy.holds(member):
             return Hold()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -23,6 +24,8 @@ from .session import Options, Session, Traffic
 from .weights import PushResult, RemoteWeights
 
 __all__ = ["Counts", "RemoteOptimizer"]
+
+_log = logging.getLogger("softs_fast.paramserver")
 
 
 class Counts:
@@ -218,19 +221,10 @@ class RemoteOptimizer(optim.Optimizer):
 
     def close(self) -> None:
         """Leave the run, and close the connections. A worker that has left may join again with a new optimizer."""
-        heartbeats, self._heartbeats = self._heartbeats, None
-        if heartbeats is None:
-            self._session.close()
-            return
-        heartbeats.close()
         try:
-            self._session.attempt(Call("POST", answers.LEAVE, b"{}"))
-        except SoftsError:
-            # The lease ends by itself.
-            pass
+            self._leave()
         finally:
             self._session.close()
-            heartbeats.join(5.0)
 
     def __enter__(self) -> RemoteOptimizer:
         """Return the optimizer."""
@@ -297,8 +291,23 @@ class RemoteOptimizer(optim.Optimizer):
         self._take_weights()
         return result
 
+    def _leave(self) -> None:
+        """Tell the server, once, that no more will be asked: at the end of a run it waits for that."""
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is None:
+            return
+        heartbeats.close()
+        try:
+            self._session.attempt(Call("POST", answers.LEAVE, b"{}"))
+        except SoftsError:
+            # The lease ends by itself.
+            _log.debug("the server was not told that the worker leaves")
+        finally:
+            heartbeats.join(5.0)
+
     def _take_weights(self) -> None:
-        self._weights.pull()
+        if not self._weights.pull():
+            self._leave()
         if self._weights.contents is not None:
             load_into(self.module, self.manifest, self._weights.contents)
 
