@@ -49,6 +49,8 @@ async def _serve(job: Job, run: RunOptions, config: RunConfig, options: ServerOp
     from ..paramserver.server.sessions import owner_key
 
     service = Service(job, run, config, options)
+    # Before any program is told that it serves.
+    ended = _watch_signals(service)
     try:
         await service.start()
         access = OwnerAccess(service.local_invite, owner_key(service.owner_secret, service.invite.job))
@@ -59,18 +61,24 @@ async def _serve(job: Job, run: RunOptions, config: RunConfig, options: ServerOp
             f"invite {service.invite}\n"
             f"page {service.url}/#{access.key.hex()}"
         )
-        if not await _until_over(service):
-            return
+        waits = [asyncio.ensure_future(service.wait()), asyncio.ensure_future(ended.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
     finally:
         await service.close()
+    if not service.run.is_over:
+        return
     status = service.driver.status()
     say(f"{status.text}; version {status.version}, {options.output}")
     if status.is_failure:
         raise SoftsError(status.text)
+    if service.driver.file_trouble is not None:
+        raise SoftsError(service.driver.file_trouble)
 
 
-async def _until_over(service: Service) -> bool:
-    """Wait until the run is over; return False if a signal ended the process before."""
+def _watch_signals(service: Service) -> asyncio.Event:
+    """Have signals end the run or the process; return what is set when the process shall end."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     n_interrupts = 0
@@ -90,11 +98,7 @@ async def _until_over(service: Service) -> bool:
     ):
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, handler)
-    waits = [asyncio.ensure_future(service.wait()), asyncio.ensure_future(ended.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for one in waits:
-        one.cancel()
-    return service.run.is_over
+    return ended
 
 
 def _server_options(arguments: argparse.Namespace) -> ServerOptions:

@@ -181,13 +181,36 @@ def test_a_stop_without_a_quorum_ends_at_once() -> None:
     assert run.one(events.Drop).content == 1
 
 
-@pytest.mark.parametrize("is_failure", [False, True])
-def test_a_stop_at_once_drops_the_step(is_failure: bool) -> None:
+def test_a_stop_at_once_is_after_the_step_that_is_under_way() -> None:
+    """Weights and version in the last file belong together."""
+    run = DrivenRun(world=3, mode="ssp", slack=5)
+    run.join("a", "b", "c")
+    run.push("a")
+    run.push("b")
+    run.tell(events.Stop("now", at_once=True))
+    assert run.one(events.Drop).content == 2
+    assert not run.run.is_over
+    run.tell(events.Applied())
+    assert run.one(events.Ended) == events.Ended("now", False)
+    assert run.one(events.Save).snapshot.version == 1
+
+
+def test_a_stop_at_once_does_not_close_the_round() -> None:
+    run = DrivenRun(world=2, quorum=1)
+    run.join("a", "b")
+    run.push("a")
+    run.tell(events.Stop("now", at_once=True))
+    assert run.one(events.Ended) == events.Ended("now", False)
+    assert not run.all(events.Apply)
+
+
+def test_a_failure_leaves_the_last_file() -> None:
     run = DrivenRun(world=1)
     run.join("a")
     run.push("a")
-    run.tell(events.Stop("now", at_once=not is_failure, is_failure=is_failure))
-    assert run.one(events.Ended) == events.Ended("now", is_failure)
+    run.tell(events.Stop("the step failed", is_failure=True))
+    assert run.one(events.Ended) == events.Ended("the step failed", True)
+    assert not run.all(events.Save)
     run.tell(events.Applied())
     assert run.run.version.number == 0
 

@@ -14,6 +14,7 @@ from softs_fast.paramserver.rounds.leases import LaneRecord, Range
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.rounds.snapshot import MemberRecord, Snapshot
 from softs_fast.paramserver.server.evaluation import Evaluation
+from softs_fast.paramserver.server.files import write_atomically, write_bytes
 from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
 from softs_fast.paramserver.server.owner_file import OwnerAccess, owner_path, read_owner, write_owner
 from softs_fast.paramserver.server.server import Server
@@ -22,8 +23,6 @@ from softs_fast.paramserver.server.state_file import (
     load_state,
     new_state,
     save_state,
-    write_atomically,
-    write_bytes,
 )
 from softs_fast.paramserver.server.tls import certificate_pin, server_context
 from softs_fast.paramserver.server.trainer import Trainer

@@ -379,9 +379,13 @@ class Run:
         state = self._state
         if state.over is not None:
             return
-        if event.at_once or event.is_failure:
+        if event.is_failure or (event.at_once and state.phase != "apply"):
             self._end(event.why, event.is_failure)
             return
+        if event.at_once:
+            # The weights are changing: the step that is under way is the last one.
+            self._drop(state.pending)
+            state.pending = []
         self._resume()
         state.ending = event.why[:MAX_TEXT]
 
@@ -454,22 +458,30 @@ class Run:
         state.enter("waiting")
         if state.number >= state.options.rounds:
             self._end(f"all {state.options.rounds} rounds are done", is_failure=False)
-        elif state.number % state.options.save_every == 0:
+        elif state.ending is None and state.number % state.options.save_every == 0:
             state.actions.append(Save(state.snapshot()))
 
     def _end(self, why: str, is_failure: bool) -> None:
         state = self._state
-        left, state.pending = [*state.applying, *state.pending], []
-        state.applying = []
-        for one in left:
-            state.leases.drop(one.content)
-            state.actions.append(Drop(one.content))
-        if left:
-            state.log(f"{len(left)} pushes that count are in no step, because the run ends", is_warning=True)
+        self._drop([*state.applying, *state.pending])
+        state.applying, state.pending = [], []
         state.over = (why[:MAX_TEXT], is_failure)
         state.paused_why = None
         state.enter("done")
-        state.actions += [Save(state.snapshot()), Ended(*state.over)]
+        if not is_failure:
+            # After a failure the weights may be half of a step: the last file is better.
+            state.actions.append(Save(state.snapshot()))
+        state.actions.append(Ended(*state.over))
+
+    def _drop(self, batch: list[Contribution]) -> None:
+        """Have pushes that count be in no step, because the run ends."""
+        for one in batch:
+            self._state.leases.drop(one.content)
+            self._state.actions.append(Drop(one.content))
+        if batch:
+            self._state.log(
+                f"{len(batch)} pushes that count are in no step, because the run ends", is_warning=True
+            )
 
     def _restore(self, snapshot: Snapshot) -> None:
         state = self._state

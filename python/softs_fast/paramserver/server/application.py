@@ -31,6 +31,9 @@ __all__ = ["Application"]
 
 _log = logging.getLogger("softs_fast.paramserver")
 
+#: For the body of a join.
+_JOIN_S = 30.0
+
 
 class Application:
     """All requests.
@@ -146,8 +149,14 @@ class Application:
 
     async def _join(self, request: Request) -> tuple[Reply, bytes | None]:
         self._budget.check()
-        async with self._budget.reading:
-            body = await request.body(MAX_JOIN_BYTES)
+        try:
+            # In drops it would keep others from joining.
+            async with self._budget.reading, asyncio.timeout(_JOIN_S):
+                body = await request.body(MAX_JOIN_BYTES)
+        except TimeoutError:
+            raise failure(
+                HTTPStatus.REQUEST_TIMEOUT, Code.BAD_REQUEST, f"the join took longer than {_JOIN_S:g} s"
+            ) from None
         try:
             wish = decode(JoinRequest, body, MAX_JOIN_BYTES)
         except WireError as error:

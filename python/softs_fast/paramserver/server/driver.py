@@ -100,7 +100,7 @@ class Driver:
     def start(self) -> None:
         """Begin to watch the time; a run that was over before writes its model again, which may be missing."""
         if self.run.is_over:
-            self._spawn(self._end())
+            self._spawn(self._end(is_failure=False))
         self.tell(events.Tick())
 
     def tell(self, event: events.Event) -> events.Action | None:
@@ -111,6 +111,7 @@ class Driver:
             match action:
                 case events.Apply():
                     shares = [(share, self._contents[share.content]) for share in action.shares]
+                    _log.debug("step after version %s of %s", action.version, action.shares)
                     self._spawn(self._step(action, shares))
                 case events.Save(snapshot):
                     self._spawn(self._save(snapshot))
@@ -124,7 +125,7 @@ class Driver:
                     self.note(text, is_warning)
                 case events.Ended(why, is_failure):
                     self.note(f"the run is over: {why}", is_failure)
-                    self._spawn(self._end())
+                    self._spawn(self._end(is_failure))
                 case _:
                     answer = action
         if any(isinstance(action, _NEWS) for action in actions):
@@ -244,10 +245,11 @@ class Driver:
             self.note(f"{self._options.state} is written again")
         self.file_trouble = None
 
-    async def _end(self) -> None:
+    async def _end(self, is_failure: bool) -> None:
         try:
-            text = await self._call(lambda: self.evaluation.finish(self.run.version, self._trainer))
-            self.note(text)
+            # After a failure the weights may be half of a step.
+            if not is_failure:
+                self.note(await self._call(lambda: self.evaluation.finish(self.run.version, self._trainer)))
         except Exception as error:
             _log.exception("writing %s failed", self._options.output)
             self.file_trouble = f"{self._options.output} cannot be written: {error}"

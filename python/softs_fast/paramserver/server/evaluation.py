@@ -10,8 +10,8 @@ import torch
 
 from ...errors import ConfigError
 from ..rounds.events import Version
+from .files import write_atomically, write_bytes
 from .options import ServerOptions
-from .state_file import write_atomically, write_bytes
 from .trainer import Trainer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...errors import ConfigError
 from ..wire.invite import Invite
-from .state_file import write_bytes
+from .files import write_bytes
 
 __all__ = ["OwnerAccess", "owner_path", "read_owner", "write_owner"]
 

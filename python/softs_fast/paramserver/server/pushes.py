@@ -69,7 +69,8 @@ class Pushes:
             ) from None
         base = Version(header.timeline, header.version)
         self._check(self._driver.tell(events.Offer(worker, base)))
-        upload = self.uploads.begin(worker, header, head)
+        present = {one.id for one in self._driver.status().workers}
+        upload = self.uploads.begin(worker, header, head, present)
         if upload is None:
             raise failure(
                 HTTPStatus.TOO_MANY_REQUESTS,

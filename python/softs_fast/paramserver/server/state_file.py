@@ -1,24 +1,23 @@
-"""Files that are whole or not there: the state of a run, and the trained model."""
+"""The file with which a run outlives its server."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import secrets
 import stat
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
 from ...errors import ConfigError
 from ..rounds.leases import LaneRecord, Range
 from ..rounds.snapshot import MemberRecord, Snapshot
+from .files import write_atomically
 
-__all__ = ["Saved", "load_state", "new_state", "save_state", "write_atomically", "write_bytes"]
+__all__ = ["Saved", "load_state", "new_state", "save_state"]
 
 _FORMAT = "softs-fast paramserver 1"
 
@@ -112,48 +111,3 @@ def _plain(snapshot: Snapshot) -> dict[str, Any]:
     lanes = [[lane.epoch, [list(one) for one in lane.ranges]] for lane in snapshot.lanes]
     members = [asdict(one) for one in snapshot.members]
     return {**vars(snapshot), "members": members, "lanes": lanes, "banned": list(snapshot.banned)}
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file as `write_atomically` does.
-
-    Raises:
-        OSError: it cannot be written; what was there before is there.
-    """
-
-    def write(file: BinaryIO) -> None:
-        file.write(data)
-
-    write_atomically(path, write)
-
-
-def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write a file of which only this user may read: a new one, synced, then renamed, then the folder synced.
-
-    Raises:
-        OSError: it cannot be written; what was there before is there.
-    """
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with contextlib.suppress(FileNotFoundError):
-        new.unlink()
-    try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            try:
-                write(file)
-            except RuntimeError as error:
-                # What torch makes of an error of the file.
-                cause = error.__cause__ or error.__context__
-                raise cause if isinstance(cause, OSError) else OSError(str(error)) from None
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -9,8 +9,8 @@ import stat
 from datetime import UTC, datetime, timedelta
 
 from ...errors import ConfigError
+from .files import write_bytes
 from .options import TlsFiles
-from .state_file import write_bytes
 
 __all__ = ["certificate_pin", "server_context"]
 

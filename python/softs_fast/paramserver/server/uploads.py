@@ -95,12 +95,22 @@ class Uploads:
         found = self._by_worker.get(worker)
         return found if found is not None and base in (None, found.base) else None
 
-    def begin(self, worker: str, header: FrameHeader, head: bytes) -> Upload | None:
-        """Return the upload that a header announces, perhaps with bytes that have arrived; None without memory for it."""
+    def begin(self, worker: str, header: FrameHeader, head: bytes, present: set[str]) -> Upload | None:
+        """Return the upload that a header announces, perhaps with bytes that have arrived; None without memory for it.
+
+        Args:
+            worker: its id.
+            header: of the frame.
+            head: its 128 bytes.
+            present: members; what others have sent is dropped if memory is needed.
+        """
         before = self._by_worker.get(worker)
         if before is not None and (before.head == head or before.result is not None):
             return before
         self.drop(worker)
+        if self.n_bytes + header.encoded_bytes > self._max_bytes:
+            for gone in [one for one in self._by_worker if one not in present]:
+                self.drop(gone)
         if self.n_bytes + header.encoded_bytes > self._max_bytes:
             return None
         upload = self._by_worker[worker] = Upload(worker, header, head, bytearray(header.encoded_bytes))
@@ -109,8 +119,3 @@ class Uploads:
     def drop(self, worker: str) -> None:
         """Drop the upload of a worker, if there is one."""
         self._by_worker.pop(worker, None)
-
-    def keep(self, workers: set[str]) -> None:
-        """Drop the uploads of workers that are not members any more."""
-        for worker in [one for one in self._by_worker if one not in workers]:
-            self.drop(worker)
