@@ -15,7 +15,6 @@ On machines of the internet each side is one command, and this file is the job o
 import argparse
 import io
 import multiprocessing
-import multiprocessing.synchronize
 import signal
 import sys
 import tempfile
@@ -149,7 +148,11 @@ def run(options: argparse.Namespace) -> None:
 
 def watch(server: Server, rounds: int) -> Curve:
     """Start workers, kill one, start another one, and return the curve when the run is over."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # Imported once, for all workers.
+    context.set_forkserver_preload(
+        ["sklearn.datasets", "softs_fast.paramserver.worker.training", "digits_report"]
+    )
     begin, late = context.Event(), context.Event()
     invite = str(server.invite)
     print(f"invite: {invite.partition('.')[0]}...@{server.invite.url}", flush=True)
@@ -193,7 +196,7 @@ def wait_for(server: Server, curve: Curve, version: int) -> None:
     raise RuntimeError(f"version {version} did not come within {WAIT_S:g} s: {server.status().text}")
 
 
-def work(invite: str, name: str, begin: multiprocessing.synchronize.Event) -> None:
+def work(invite: str, name: str, begin: Any) -> None:
     """Be a worker: what `softs-fast paramworker` does."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
