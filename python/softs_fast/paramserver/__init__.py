@@ -13,22 +13,40 @@ if TYPE_CHECKING:
     from .rounds.options import RunOptions
     from .server.options import ServerOptions, TlsFiles
     from .server.server import Server
+    from .wire.invite import Invite
     from .wire.messages import RunConfig
+    from .worker.optimizer import RemoteOptimizer
+    from .worker.session import Options as WorkerOptions
 
-__all__ = ["Job", "RunConfig", "RunOptions", "Server", "ServerOptions", "TlsFiles"]
+__all__ = [
+    "Invite",
+    "Job",
+    "RemoteOptimizer",
+    "RunConfig",
+    "RunOptions",
+    "Server",
+    "ServerOptions",
+    "TlsFiles",
+    "WorkerOptions",
+]
 
-_MODULES = {
-    "Job": "job",
-    "RunConfig": "wire.messages",
-    "RunOptions": "rounds.options",
-    "Server": "server.server",
-    "ServerOptions": "server.options",
-    "TlsFiles": "server.options",
+#: Module and name there.
+_PLACES = {
+    "Invite": ("wire.invite", "Invite"),
+    "Job": ("job", "Job"),
+    "RemoteOptimizer": ("worker.optimizer", "RemoteOptimizer"),
+    "RunConfig": ("wire.messages", "RunConfig"),
+    "RunOptions": ("rounds.options", "RunOptions"),
+    "Server": ("server.server", "Server"),
+    "ServerOptions": ("server.options", "ServerOptions"),
+    "TlsFiles": ("server.options", "TlsFiles"),
+    "WorkerOptions": ("worker.session", "Options"),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Load a name of `__all__`."""
-    if name not in _MODULES:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+    module, there = _PLACES[name]
+    return getattr(importlib.import_module(f".{module}", __name__), there)

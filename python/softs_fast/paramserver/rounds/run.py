@@ -161,10 +161,7 @@ class Run:
 
     @property
     def is_known_by_all(self) -> bool:
-        """Whether every member has left since the run is over, or its lease has ended.
-
-        That an answer was sent says nothing: it may be lost on the road. A worker that has read it leaves.
-        """
+        """Whether all members have left since: that an answer was sent says nothing, it may be lost on the road."""
         return self.is_over and not self._state.members.present()
 
     # --- Events ---

@@ -35,8 +35,7 @@ class Indices(Protocol):
 class RankIndices:
     """Every world-th sample from the rank on, in the order of the epoch; then the next epoch.
 
-    The last batch of an epoch may be shorter. A worker whose share is empty, since the world has more workers than the
-    data have samples, is refused.
+    The last batch of an epoch may be shorter. A world with more workers than the data have samples is refused.
 
     Args:
         joined: rank, world, batch size and seed.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 # The zygote has only the folder of this file in its path.
-sys.path.insert(0, str(Path(__file__).parents[2] / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
 from role import say
 from softs_fast.paramserver.job import Job
 from softs_fast.paramserver.wire.invite import Invite
