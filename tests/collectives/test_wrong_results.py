@@ -1,5 +1,6 @@
 """Wrong results without an error, known from other libraries: none of the strategies gives one."""
 
+import importlib.util
 import os
 import signal
 from collections.abc import Callable
@@ -16,7 +17,14 @@ from softs_fast.collectives import ShmStrategy, Strategy, TorchStrategy
 from softs_fast.errors import PeerLost
 
 SIZE = 3
-KINDS = ["inside", "gloo", "nodes"]
+KINDS = [
+    "inside",
+    "gloo",
+    "nodes",
+    pytest.param(
+        "star", marks=pytest.mark.skipif(not importlib.util.find_spec("grpc"), reason="needs the extra grpc")
+    ),
+]
 
 
 def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float = 20.0) -> Strategy:
@@ -25,6 +33,10 @@ def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float =
         return shm.init(rank, size, folder)
     if kind == "gloo":
         return TorchStrategy(timeout_s=timeout_s, host="127.0.0.1").init(rank, size, folder)
+    if kind == "star":
+        from softs_fast.coordination.star import GrpcStrategy
+
+        return GrpcStrategy(timeout_s=timeout_s).init(rank, size, folder)
     # A rank between the others, without a leading rank at the lowest number of its node.
     return hierarchies.joined(rank, [[1], [0, 2]], folder, timeout_s)
 

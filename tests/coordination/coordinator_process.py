@@ -122,6 +122,11 @@ class Cluster:
     def __init__(self) -> None:
         self._all: list[Lines] = []
 
+    def add(self, process: Lines) -> Lines:
+        """Have a process end with the test."""
+        self._all.append(process)
+        return process
+
     def coordinator(
         self, *options: str, listen: str = "127.0.0.1:0", prefix: Sequence[str] = ()
     ) -> Coordinator:

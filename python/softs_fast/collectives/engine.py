@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -45,6 +45,14 @@ class Engine:
     def of(cls, group: dist.ProcessGroup) -> Engine:
         """Return the engine of a process group; it stays open when the engine is closed."""
         return cls(group, "cuda" if dist.get_backend(group) == "nccl" else "cpu")
+
+    @classmethod
+    def around(cls, make_group: Callable[[], dist.ProcessGroup]) -> Engine:
+        """Return the engine of a process group of gloo that is made now, with its connections. A collective call."""
+        sockets = open_sockets()
+        engine = cls(make_group(), "cpu")
+        engine._connections = Connections.since(sockets, engine.gather)
+        return engine
 
     @classmethod
     def connect(
@@ -156,15 +164,15 @@ class Engine:
         """Return the tensors of all ranks, of one size, by rank."""
         own = tensor.to(self.device)
         every = [torch.empty_like(own) for _ in range(self.size)]
-        self._usable.allgather([every], [own]).wait()
+        self._wait(self._usable.allgather([every], [own]))
         return every
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
         """Reduce in place. Groups add 16-bit floats in 16 bits."""
-        lent, group_op = _reducible(tensor, op)
+        lent, group_op = _reducible(self._placed(tensor), op)
         options = dist.AllreduceOptions()
         options.reduceOp = group_op
-        self._usable.allreduce([lent], options).wait()
+        self._wait(self._usable.allreduce([lent], options))
         if op is ReduceOp.MEAN:
             divide(lent, self.size)
         if lent.data_ptr() != tensor.data_ptr():
@@ -189,15 +197,15 @@ class Engine:
         received = torch.empty(self.size, output.numel(), dtype=tensor.dtype, device=tensor.device)
         own = [item * output.numel()] * self.size
         options = dist.AllToAllOptions()
-        self._usable.alltoall_base(_as_bytes(received), _as_bytes(tensor), own, parts, options).wait()
+        self._wait(self._usable.alltoall_base(_as_bytes(received), _as_bytes(tensor), own, parts, options))
         output.copy_(_reduced(received, op))
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
         """Copy the tensor of rank `root` to every rank."""
         options = dist.BroadcastOptions()
         options.rootRank = root
-        lent = _as_bytes(tensor)
-        self._usable.broadcast([lent], options).wait()
+        lent = _as_bytes(self._placed(tensor))
+        self._wait(self._usable.broadcast([lent], options))
         if self.rank != root and lent.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(lent.view(tensor.dtype).view(tensor.shape))
 
@@ -221,6 +229,14 @@ class Engine:
         self._group = None
         if self._connections is not None:
             self._connections.close()
+
+    def _wait(self, work: Any) -> None:
+        """Wait for the end of a call of the group."""
+        work.wait()
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor where the group takes it: itself, or a copy."""
+        return tensor
 
     @property
     def _usable(self) -> Any:

@@ -10,7 +10,7 @@ from trainers import check, check_steps, undisturbed, until_size
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_hosts_of_different_sizes_whose_workers_join_in_any_order(site: SiteOfHosts, seed: int) -> None:
+def test_workers_of_hosts_of_different_sizes_join_in_any_order(site: SiteOfHosts, seed: int) -> None:
     """Only the coordinator knows the size. All that collectives must give is checked in a step."""
     site.coordinator("--size", "4")
     hosts = [site.host(), site.host()]

@@ -78,8 +78,10 @@ def undisturbed(n_steps: int, seed: int = 0) -> dict[int, str]:
     return found
 
 
-def engine_of(name: str, number: int) -> EngineOf | None:
-    """Return the engine of a worker: gloo, the default, or nodes of two workers that share memory."""
+def engine_of(name: str | EngineOf, number: int) -> EngineOf | None:
+    """Return the engine of a worker: gloo, the default, nodes of two workers that share memory, or what is given."""
+    if not isinstance(name, str):
+        return name
     if name == "nodes":
         return functools.partial(memory_engine, host=str(number // 2))
     return {"gloo": gloo_engine, "memory": None}[name]

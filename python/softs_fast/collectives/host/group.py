@@ -67,6 +67,26 @@ def check_timeout(timeout_s: float) -> float:
     return timeout_s
 
 
+def check_progress(group: _kernels.Group, completed: int, failed_after: int) -> None:
+    """Compare how far the ranks of a rebuilt group have come in the group before.
+
+    Args:
+        group: the rebuilt group.
+        completed: calls of the group before that this rank knows to be complete.
+        failed_after: calls before the first one that failed on this rank.
+
+    Raises:
+        ConfigError: on all ranks: some have completed a call that failed on others.
+    """
+    said = [json.loads(text) for text in group.exchange(json.dumps([completed, failed_after]).encode())]
+    if max(done for done, _ in said) > min(before for _, before in said):
+        counts = ", ".join(f"{done} on rank {rank}" for rank, (done, _) in enumerate(said))
+        raise ConfigError(
+            f"the group is rebuilt, but some ranks have completed a call that failed on others: {counts} calls; bring "
+            "all ranks to one state, such as a checkpoint, and go on"
+        )
+
+
 def _join(
     rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s: float, ending: Ending | None
 ) -> _kernels.Group:

@@ -1,7 +1,18 @@
 """A worker of a job in a training process: steps that no death of a worker loses or repeats."""
 
-from .engines import gloo_engine, memory_engine
+from .engines import gloo_engine, grpc_engine, memory_engine
+from .membership import Epoch, Membership
 from .training_state import Stateful, TrainingState
 from .worker_node import Step, WorkerNode
 
-__all__ = ["Stateful", "Step", "TrainingState", "WorkerNode", "gloo_engine", "memory_engine"]
+__all__ = [
+    "Epoch",
+    "Membership",
+    "Stateful",
+    "Step",
+    "TrainingState",
+    "WorkerNode",
+    "gloo_engine",
+    "grpc_engine",
+    "memory_engine",
+]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from torch.distributed import PrefixStore, Store
 
@@ -15,6 +15,10 @@ from ...errors import ConfigError, SegmentError
 from ..job.messages import Table
 from ..session.store import SessionStore
 from .exchange import EpochExchange
+from .meeting import wait_for_members
+
+if TYPE_CHECKING:
+    from ..star import StarOptions
 
 #: Makes the strategy of an epoch: from its table, this worker's rank, and a store of its members. It raises PeerLost if
 #: the epoch is over, or a member is lost. What ends its pending calls it gives to `SessionStore.when_over`, or it is the
@@ -40,9 +44,7 @@ def gloo_engine(table: Table, rank: int, store: SessionStore) -> Strategy:
         PeerLost: the epoch is over, or a member is lost.
     """
     size = len(table.members)
-    if store.add("members that are here", 1) == size:
-        store.set("all are here", "")
-    store.wait(["all are here"], timedelta(seconds=_MEMBERS_S))
+    wait_for_members(store, size, _MEMBERS_S)
     return _connected(table, rank, size, store, store)
 
 
@@ -87,6 +89,28 @@ def memory_engine(table: Table, rank: int, store: SessionStore, *, host: str = "
             local.close()
             raise
     return HierarchicalStrategy(local, cross).init(rank, size)
+
+
+def grpc_engine(options: StarOptions | None = None) -> EngineOf:
+    """Return what makes stars of the members of an epoch: through rank 0, over gRPC, which can encrypt.
+
+    Args:
+        options: addresses and credentials of this worker; None for workers of one machine and user.
+    """
+
+    def engine(table: Table, rank: int, store: SessionStore) -> Strategy:
+        from ..star import Epoch, GrpcStrategy
+
+        size = len(table.members)
+        wait_for_members(store, size, _MEMBERS_S)
+        strategy = GrpcStrategy(options, timeout_s=_CALL_S, name=f"epoch {table.epoch}")
+        # From here on the calls that join the group end with the epoch, too.
+        store.when_over(strategy.give_up)
+        workers = tuple(member.worker_id for member in table.members)
+        epoch = Epoch(table.boot, table.epoch, workers)
+        return strategy.meet(rank, size, store, epoch, connect_s=_CONNECT_S)
+
+    return engine
 
 
 def _joined(local: ShmStrategy, place: EpochExchange, rank: int, host: str) -> Topology | None:

@@ -16,7 +16,7 @@ _MAX_BYTES = 4096
 
 
 class EpochExchange:
-    """All-gathers of small messages by a store whose calls end with the epoch; a `Rendezvous`.
+    """All-gathers of small messages by a store with calls that end with the epoch; a `Rendezvous`.
 
     Rank 0 gathers, so that a member makes two requests for each exchange, and rank 0 as many as there are members.
 

@@ -10,7 +10,7 @@ import torch
 
 from ...collectives import OpMetrics, ReduceOp, Strategy
 from ...errors import ConfigError, PeerLost
-from .membership import Membership
+from .worker_link import WorkerLink
 
 
 class StepCalls(Strategy):
@@ -20,13 +20,13 @@ class StepCalls(Strategy):
     afterwards. A loss that a call meets is told to the coordinator, and ends the epoch.
 
     Args:
-        membership: of the worker.
+        link: of the worker.
         epoch: of the strategy; once it is over, all calls raise PeerLost.
         strategy: does the work.
     """
 
-    def __init__(self, membership: Membership, epoch: int, strategy: Strategy) -> None:
-        self._membership = membership
+    def __init__(self, link: WorkerLink, epoch: int, strategy: Strategy) -> None:
+        self._link = link
         self._epoch = epoch
         self._strategy = strategy
         self._place = (strategy.rank, strategy.size)
@@ -97,22 +97,22 @@ class StepCalls(Strategy):
 
     @contextmanager
     def _call(self) -> Iterator[Strategy]:
-        membership = self._membership
-        strategy = membership.begin_call(self._epoch)
+        link = self._link
+        strategy = link.begin_call(self._epoch)
         if strategy is None:
-            membership.end_call([])
+            link.end_call([])
             raise PeerLost(f"epoch {self._epoch} is over")
         try:
             yield strategy
         except PeerLost as error:
-            membership.failed(str(error))
+            link.failed(str(error))
             raise
         except ConfigError:
             # All ranks have it, and the group stays usable.
-            membership.end_call([])
+            link.end_call([])
             raise
         except BaseException as error:
             # The others must not wait for this worker.
-            membership.failed(f"{type(error).__name__}: {error}")
+            link.failed(f"{type(error).__name__}: {error}")
             raise
-        membership.end_call([])
+        link.end_call([])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +20,9 @@ from ..job.participant import Build
 from ..session.store import SessionStore
 from .engines import EngineOf, memory_engine
 from .launcher import default_worker_id, launched_seat
-from .membership import TICK_S, Membership
 from .step_calls import StepCalls
 from .training_state import TrainingState
+from .worker_link import TICK_S, WorkerLink
 
 # How long `close` waits for the end of the epoch.
 _CLOSE_S = 10.0
@@ -51,6 +52,7 @@ class WorkerNode:
         engine: makes the engine of an epoch; None for `memory_engine`: shared memory on a host, gloo between hosts.
         join_s: how long a call waits for an epoch, seconds.
         leave_on_sigterm: whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
+        logger: what happens to its epochs is logged to it; None for a logger of this module.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -80,6 +82,7 @@ class WorkerNode:
         engine: EngineOf | None = None,
         join_s: float = 600.0,
         leave_on_sigterm: bool = False,
+        logger: logging.Logger | None = None,
     ) -> None:
         self._state = state
         self._job = job
@@ -95,8 +98,8 @@ class WorkerNode:
             wanted,
             last=WorkerState(committed=committed),
         )
-        self._membership = Membership(coordinator, hello, credentials)
-        self._machine = self._membership.machine
+        self._link = WorkerLink(coordinator, hello, credentials, logger)
+        self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)
         self._calls: StepCalls | None = None
@@ -116,13 +119,13 @@ class WorkerNode:
         """
         if self._handles_sigterm:
             self._before_sigterm = signal.signal(signal.SIGTERM, self._terminate)
-        self._membership.session.start()
+        self._link.session.start()
         self._enter()
         return self
 
     def leave(self, why: str) -> None:
         """Leave at the end of this step, or of the next one; may be called from a signal handler."""
-        self._membership.leave_why = why
+        self._link.leave_why = why
 
     def close(self) -> None:
         """Leave the job; a second call does nothing.
@@ -134,17 +137,17 @@ class WorkerNode:
         self._has_left = True
         if self._before_sigterm is not None:
             signal.signal(signal.SIGTERM, self._before_sigterm)  # type: ignore[arg-type]
-        membership = self._membership
-        with membership.changed:
+        link = self._link
+        with link.changed:
             if self._machine.phase not in ("away", "over"):
-                membership.do(self._machine.leave(self._membership.leave_why or "done", at_once=True))
+                link.do(self._machine.leave(self._link.leave_why or "done", at_once=True))
             end_s = time.monotonic() + _CLOSE_S
             while (
                 self._machine.phase in ("member", "building", "ending", "idle") and time.monotonic() < end_s
             ):
-                membership.changed.wait(TICK_S)
-            membership.drop_engine("the worker has left")
-        membership.session.close()
+                link.changed.wait(TICK_S)
+            link.drop_engine("the worker has left")
+        link.session.close()
 
     def __enter__(self) -> Self:
         """Start it."""
@@ -175,7 +178,7 @@ class WorkerNode:
     @property
     def epoch(self) -> int:
         """The number of the last epoch; 0 before the first one."""
-        return self._membership.epoch
+        return self._link.epoch
 
     @property
     def committed(self) -> int:
@@ -189,7 +192,7 @@ class WorkerNode:
         A worker that was told to leave makes one more step, by which the others know.
         """
         has_said = self._has_said_leave and self._machine.phase != "member"
-        return has_said or self._membership.error is not None or self._has_left
+        return has_said or self._link.error is not None or self._has_left
 
     @property
     def strategy(self) -> Strategy | None:
@@ -227,52 +230,52 @@ class WorkerNode:
             ...         if node.rank == 0:
             ...             torch.save(model.state_dict(), path)
         """
-        membership = self._membership
-        with membership.changed:
+        link = self._link
+        with link.changed:
             epoch, step = self.epoch, self.committed
-            membership.do(self._machine.begin_checkpoint(path))
+            link.do(self._machine.begin_checkpoint(path))
         yield
-        with membership.changed:
-            membership.do(self._machine.end_checkpoint(epoch, step, path))
+        with link.changed:
+            link.do(self._machine.end_checkpoint(epoch, step, path))
 
     def _begin(self) -> int:
         while True:
             self._enter()
-            with self._membership.changed:
+            with self._link.changed:
                 # A fence may have come since.
                 if self._machine.phase == "member":
-                    self._membership.do(self._machine.begin())
+                    self._link.do(self._machine.begin())
                     return self._machine.state.committed + 1
 
     def _commit(self, step: Step) -> bool:
         """Reduce and apply the gradients of a step; return whether it was committed."""
-        membership = self._membership
-        strategy = membership.begin_call(step.epoch)
+        link = self._link
+        strategy = link.begin_call(step.epoch)
         if strategy is None:
-            membership.end_call([])
+            link.end_call([])
             return self._settle(step)
         try:
             strategy.all_reduce_gradients(self._state.gradients(), ReduceOp.MEAN)
-            with membership.changed:
+            with link.changed:
                 self._machine.reduced()
                 flag = torch.tensor([int(self._machine.wants_end or self._tell_leave())], dtype=torch.int32)
             strategy.all_reduce(flag, ReduceOp.MAX)
-            with membership.changed:
+            with link.changed:
                 actions = self._machine.passed(is_last=bool(flag))
                 has_passed = self._machine.state.committed == step.number
         except PeerLost as error:
-            membership.failed(str(error))
+            link.failed(str(error))
             return self._settle(step)
         except BaseException as error:
             # The others must not wait for this worker.
-            membership.failed(f"{type(error).__name__}: {error}")
+            link.failed(f"{type(error).__name__}: {error}")
             raise
         if not has_passed:
             # The fence came between the end of the barrier and its result.
-            membership.end_call([])
+            link.end_call([])
             return self._settle(step)
         self._state.apply()
-        membership.end_call(actions)
+        link.end_call(actions)
         return True
 
     def _settle(self, step: Step) -> bool:
@@ -287,15 +290,15 @@ class WorkerNode:
     def _enter(self) -> None:
         """Wait until this worker is a member of an epoch, and has its weights."""
         end_s = time.monotonic() + self._join_s
-        while (build := self._membership.next_build(end_s, self._join_s)) is not None:
+        while (build := self._link.next_build(end_s, self._join_s)) is not None:
             self._prepare(build)
 
     def _prepare(self, build: Build) -> None:
-        membership, table = self._membership, build.table
+        link, table = self._link, build.table
         try:
             if build.duty == "apply":
                 self._state.apply()
-                with membership.changed:
+                with link.changed:
                     self._machine.applied()
             elif build.duty == "load":
                 if self._load is None:
@@ -304,36 +307,36 @@ class WorkerNode:
                     )
                 self._load(table.checkpoint)
             self._state.drop_gradients()
-            store = SessionStore(membership.session, self._job, table)
-            membership.meet(store)
+            store = SessionStore(link.session, self._job, table)
+            link.meet(store)
             strategy = self._engine_of(table, build.rank, store)
-            self._calls = StepCalls(membership, table.epoch, strategy)
+            self._calls = StepCalls(link, table.epoch, strategy)
             self._place = (strategy.rank, strategy.size)
-            membership.has_engine(strategy)
+            link.has_engine(strategy)
             if table.source_rank is not None and len(table.survivors) < len(table.members):
                 self._state.copy(strategy, table.source_rank, is_kept=build.duty in ("keep", "apply"))
             strategy.barrier()
         except PeerLost as error:
-            membership.failed(str(error))
+            link.failed(str(error))
             return
         except BaseException as error:
             # The others must not wait for this worker.
-            membership.failed(f"{type(error).__name__}: {error}")
+            link.failed(f"{type(error).__name__}: {error}")
             raise
-        with membership.changed:
+        with link.changed:
             self._machine.prepared()
-        membership.end_call([])
+        link.end_call([])
 
     def _is_over(self, epoch: int) -> bool:
         """Return whether the epoch is over, or is soon: a call may meet a loss before the coordinator does."""
-        return self._membership.is_over_within(epoch, _EXPLAIN_S)
+        return self._link.is_over_within(epoch, _EXPLAIN_S)
 
     def _tell_leave(self) -> bool:
         """Say that this worker leaves, if it was told to; with the lock. Return whether it does."""
-        if self._membership.leave_why is None:
+        if self._link.leave_why is None:
             return False
         self._has_said_leave = True
-        self._membership.do(self._machine.leave(self._membership.leave_why))
+        self._link.do(self._machine.leave(self._link.leave_why))
         return True
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
