@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from softs_fast.coordination.job import messages as m
-from softs_fast.coordination.node.worker_link import WorkerLink
 from softs_fast.coordination.node.step_calls import StepCalls
+from softs_fast.coordination.node.worker_link import WorkerLink
 from softs_fast.errors import ConfigError, PeerLost
 
 FENCE = m.Fence(7, 1, "gone", 1, "seat 1 is gone")
