@@ -18,7 +18,7 @@ FENCE = m.Fence(7, 1, "gone", 1, "seat 1 is gone")
 
 
 class Engine:
-    """A strategy whose calls wait until the test lets them go on."""
+    """A strategy with calls that wait until the test lets them go on."""
 
     rank, size = 0, 2
 
