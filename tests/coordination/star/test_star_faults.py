@@ -291,19 +291,21 @@ def test_a_call_that_rank_0_has_completed_is_completed_by_all(tmp_path: Path) ->
 def exits_without_closing(say: Callable[[Any], None], rank: int, size: int, folder: str) -> int:
     strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
     strategy.barrier()
-    if rank == 1:
-        Path(folder, "released").read_text()
+    say("passed")
+    Path(folder, f"released{rank}").read_text()
     globals()["kept"] = strategy
     return rank
 
 
 def test_a_process_that_does_not_close_its_group_can_end(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "released")
+    pipes = [tmp_path / f"released{rank}" for rank in range(2)]
+    for pipe in pipes:
+        os.mkfifo(pipe)
     running = ranks.start(exits_without_closing, 2, str(tmp_path))
     try:
+        assert running.results() == ["passed"] * 2
         for rank, process in enumerate(running.processes):
-            if rank == 1:
-                (tmp_path / "released").write_text("go on")
+            pipes[rank].write_text("go on")
             assert running.receive(rank) == rank
             process.join(ranks.WATCHDOG_S)
             assert process.exitcode == 0
