@@ -97,21 +97,19 @@ class Engine:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._strategy: TorchStrategy | None = None
-        self._why = ""
 
-    def open(self, epoch: Epoch) -> TorchStrategy:
+    def open(self, member: Membership, epoch: Epoch) -> TorchStrategy:
         """Make it; raise PeerLost if the epoch is over already."""
         strategy = join(epoch)
         with self._lock:
             self._strategy = strategy
-            if self._why:
-                raise PeerLost(self._why)
+        if member.fence is not None and not member.fence.planned:
+            raise PeerLost(member.fence.text)
         return strategy
 
     def end(self, why: str) -> None:
         """End its calls."""
         with self._lock:
-            self._why = why
             if self._strategy is not None:
                 self._strategy.give_up(why)
 
@@ -120,7 +118,7 @@ class Engine:
         with self._lock:
             if self._strategy is not None:
                 self._strategy.close()
-            self._strategy, self._why = None, ""
+            self._strategy = None
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -170,7 +168,7 @@ def main() -> None:
                 flush=True,
             )
             try:
-                training = Training(epoch, engine.open(epoch))
+                training = Training(epoch, engine.open(member, epoch))
                 is_done = run_epoch(member, epoch, training, options.folder, options)
             except (PeerLost, RuntimeError, dcp.api.CheckpointException) as error:
                 # A member was lost: its peers see errors of different kinds.

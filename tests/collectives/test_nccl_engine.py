@@ -20,14 +20,16 @@ WATCHDOG_S = 20.0
 class Work:
     """A call that NCCL has in its queue: only a wait with a time waits for its end."""
 
-    def __init__(self, group: Group, work: Any) -> None:
+    def __init__(self, group: Group, work: Any, name: str) -> None:
         self._group = group
         self._work = work
+        # The comparison of calls before it goes through.
+        self._may_be_stuck = name == "allreduce"
 
     def wait(self, timeout: timedelta) -> None:
         """Wait for the end; a call that was aborted looks complete."""
         assert timeout > timedelta(0)
-        if self._group.is_stuck:
+        if self._group.is_stuck and self._may_be_stuck:
             self._group.is_waiting.set()
             assert self._group.is_aborted.wait(WATCHDOG_S)
             return
@@ -50,7 +52,7 @@ class Group:
         call = getattr(self._gloo, name)
         if name in ("rank", "size"):
             return call
-        return lambda *arguments: Work(self, call(*arguments))
+        return lambda *arguments: Work(self, call(*arguments), name)
 
     def abort(self) -> None:
         """End pending calls."""

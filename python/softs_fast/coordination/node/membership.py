@@ -12,6 +12,7 @@ from typing import Self
 
 from ...errors import PeerLost, SoftsError
 from ..credentials import ClientCredentials
+from ..health.readiness import worker_reason
 from ..job.messages import (
     CheckpointBegin,
     CheckpointEnd,
@@ -23,9 +24,9 @@ from ..job.messages import (
     WorkerState,
 )
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
+from ..launcher import default_worker_id, launched_job
 from ..session.session import Session
 from ..session.store import SessionStore
-from .launcher import default_worker_id
 from .listener import Listener
 from .meeting import wait_for_members
 
@@ -75,7 +76,7 @@ class Membership:
 
     Args:
         coordinator: its address, ``host:port``.
-        job: the name of the job.
+        job: the name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
         worker_id: of this worker, the same after a restart; None for one by its seat.
         seat: its number in the job; None for any that is free.
         address: where other members reach this one, for their information.
@@ -101,14 +102,14 @@ class Membership:
         self,
         coordinator: str,
         *,
-        job: str = "job",
+        job: str | None = None,
         worker_id: str | None = None,
         seat: int | None = None,
         address: str = "",
         credentials: ClientCredentials | None = None,
         on_end: Callable[[str], object] | None = None,
     ) -> None:
-        self._job = job
+        self._job = job = job or launched_job()
         self._worker_id = worker_id or default_worker_id(seat)
         self._on_end = on_end
         # Held for moments only.
@@ -169,6 +170,11 @@ class Membership:
     def is_over(self) -> bool:
         """Whether there will be no epoch any more: this worker has left, or the coordinator has refused it."""
         return self._has_left or self._error is not None
+
+    @property
+    def not_ready(self) -> str:
+        """Why it has no seat in an open epoch, in words; empty if it has one."""
+        return worker_reason(self._machine, self._error, self._has_left)
 
     def next_epoch(self, timeout_s: float, why: str = "a member begins anew") -> Epoch:
         """Give up the present epoch, if there is one, and wait for the next one.

@@ -15,11 +15,12 @@ import torch
 from ...collectives import ReduceOp, Strategy
 from ...errors import ConfigError, PeerLost
 from ..credentials import ClientCredentials
+from ..health.readiness import worker_reason
 from ..job.messages import Hello, WorkerState
 from ..job.participant import Build
+from ..launcher import default_worker_id, launched_job, launched_seat
 from ..session.store import SessionStore
 from .engines import EngineOf, memory_engine
-from .launcher import default_worker_id, launched_seat
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import TICK_S, WorkerLink
@@ -41,7 +42,7 @@ class WorkerNode:
     Args:
         coordinator: its address, ``host:port``.
         state: what is trained.
-        job: the name of the job.
+        job: the name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
         worker_id: of this worker, the same after a restart; None for one by its seat.
         seat: its number in the job, as the launcher counts; None for that of torchrun, SLURM, Kubernetes or MPI, and
             without a launcher any that is free.
@@ -73,7 +74,7 @@ class WorkerNode:
         coordinator: str,
         state: TrainingState,
         *,
-        job: str = "job",
+        job: str | None = None,
         worker_id: str | None = None,
         seat: int | None = None,
         committed: int = 0,
@@ -85,7 +86,7 @@ class WorkerNode:
         logger: logging.Logger | None = None,
     ) -> None:
         self._state = state
-        self._job = job
+        self._job = job = job or launched_job()
         self._load = load
         self._engine_of = engine or memory_engine
         self._join_s = join_s
@@ -193,6 +194,11 @@ class WorkerNode:
         """
         has_said = self._has_said_leave and self._machine.phase != "member"
         return has_said or self._link.error is not None or self._has_left
+
+    @property
+    def not_ready(self) -> str:
+        """Why it has no seat in an open epoch, in words; empty if it has one."""
+        return worker_reason(self._machine, self._link.error, self._has_left)
 
     @property
     def strategy(self) -> Strategy | None:

@@ -29,7 +29,7 @@ from .keys import KeysMissing
 from .logs import LOGGER
 from .streams import WorkerStream
 
-__all__ = ["Service"]
+__all__ = ["Service", "answered"]
 
 
 #: Least time from one status to the next of one watcher.
@@ -88,14 +88,14 @@ class Service:
             finally:
                 self._n_streams -= 1
 
-        await self._answered(serve(), context)
+        await answered(serve(), context, self._logger)
 
     async def _status(self, _: bytes, context: Any) -> bytes:
         async def answer() -> bytes:
             self._guard.identity(context)
             return encode_status(self._driver.status())
 
-        data: bytes = await self._answered(answer(), context)
+        data: bytes = await answered(answer(), context, self._logger)
         return data
 
     async def _watch(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -117,7 +117,7 @@ class Service:
             self._logger.warning("administrator at %s: %s", context.peer(), action)
             return encode_reply(AdminReply(tuple(self._driver.handle(action))))
 
-        reply: bytes = await self._answered(answer(), context)
+        reply: bytes = await answered(answer(), context, self._logger)
         return reply
 
     def _unary(self, cls: type[Request]) -> Callable[[bytes, Any], Awaitable[bytes]]:
@@ -126,7 +126,7 @@ class Service:
                 identity = self._guard.worker(context)
                 return encode_reply(await self._reply(decode_request(cls, data), identity))
 
-            reply: bytes = await self._answered(answer(), context)
+            reply: bytes = await answered(answer(), context, self._logger)
             return reply
 
         return call
@@ -150,27 +150,26 @@ class Service:
             case EndCheckpointRequest():
                 return self._heartbeats.end_checkpoint(request, identity)
 
-    async def _answered(self, answer: Awaitable[Any], context: Any) -> Any:
-        """Await an answer; an error of ours becomes the status of the call."""
-        codes = import_grpc().StatusCode
-        try:
-            return await answer
-        except Denied as error:
-            code, text = codes.UNAUTHENTICATED if error.is_unknown else codes.PERMISSION_DENIED, str(error)
-        except (WireError, ConfigError) as error:
-            code, text = codes.INVALID_ARGUMENT, str(error)
-        except KeysMissing as error:
-            code, text = codes.DEADLINE_EXCEEDED, str(error)
-        except PeerLost as error:
-            code, text = codes.FAILED_PRECONDITION, str(error)
-        except _Full as error:
-            code, text = codes.RESOURCE_EXHAUSTED, str(error)
-        is_expected = code in (codes.DEADLINE_EXCEEDED, codes.FAILED_PRECONDITION)
-        self._logger.log(
-            logging.DEBUG if is_expected else logging.WARNING, "refused %s: %s", context.peer(), text
-        )
-        return await context.abort(code, text)
-
 
 class _Full(Exception):
     """There is no room for one more."""
+
+
+async def answered(answer: Awaitable[Any], context: Any, logger: logging.Logger) -> Any:
+    """Await an answer; an error of ours becomes the status of the call."""
+    codes = import_grpc().StatusCode
+    try:
+        return await answer
+    except Denied as error:
+        code, text = codes.UNAUTHENTICATED if error.is_unknown else codes.PERMISSION_DENIED, str(error)
+    except (WireError, ConfigError) as error:
+        code, text = codes.INVALID_ARGUMENT, str(error)
+    except KeysMissing as error:
+        code, text = codes.DEADLINE_EXCEEDED, str(error)
+    except PeerLost as error:
+        code, text = codes.FAILED_PRECONDITION, str(error)
+    except _Full as error:
+        code, text = codes.RESOURCE_EXHAUSTED, str(error)
+    is_expected = code in (codes.DEADLINE_EXCEEDED, codes.FAILED_PRECONDITION)
+    logger.log(logging.DEBUG if is_expected else logging.WARNING, "refused %s: %s", context.peer(), text)
+    return await context.abort(code, text)

@@ -22,6 +22,7 @@ from ..requirements import import_grpc
 from ..wire.limits import MAX_KEYS_BYTES
 from .driver import Driver, Machine
 from .guard import Guard
+from .health import HealthService
 from .logs import LOGGER
 from .service import Service
 from .state_file import StateFile
@@ -177,7 +178,8 @@ class Coordinator:
         guard = Guard(self._options.credentials, self.port, logger=self._options.logger)
         most = self._job.n_seats + self._job.spares + _MORE_WORKERS
         self._service = Service(self._driver, guard, self._job.name, most, self._options.logger)
-        self._server.add_generic_rpc_handlers((self._service.handlers(),))
+        health = HealthService(self._driver, guard, self._options.logger)
+        self._server.add_generic_rpc_handlers((self._service.handlers(), health.handlers()))
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:

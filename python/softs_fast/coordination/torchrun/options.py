@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ..credentials import ClientCredentials
-from ..node.launcher import launched_seat
+from ..launcher import launched_seat
 
 __all__ = ["AgentOptions"]
 
