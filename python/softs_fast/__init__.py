@@ -2,15 +2,12 @@
 
 Importing this package does not import torch. The names that need torch (`SoftDataLoader`, `SoftIterableDataset`,
 `Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`, `ModelIOCatcher`, `switch_model`) are loaded
-on first access.
+on first access. Without the native modules only `softs_fast.paramserver.worker` works, and `NATIVE_ERROR` says why.
 """
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ._core import __version__
-from .configs import BatchConfig, TensorSpec, make_xy_config
-from .distill import SampleRef, StudentClient, Worker
 from .errors import (
     BrokerTimeout,
     ConfigError,
@@ -32,17 +29,30 @@ from .errors import (
     SuppliersBusy,
     WireError,
 )
-from .market import (
-    Broker,
-    BrokerStats,
-    Client,
-    CudaIpcMedium,
-    EndpointConfig,
-    FilesystemMedium,
-    ShmMedium,
-    Supplier,
-    TCPMedium,
-)
+
+try:
+    from ._core import __version__
+except ImportError as _error:
+    # Where the native modules have not been built, `softs_fast.paramserver.worker` runs all the same.
+    from importlib.metadata import version as _version
+
+    NATIVE_ERROR: ImportError | None = _error
+    __version__ = _version("softs-fast")
+else:
+    NATIVE_ERROR = None
+    from .configs import BatchConfig, TensorSpec, make_xy_config
+    from .distill import SampleRef, StudentClient, Worker
+    from .market import (
+        Broker,
+        BrokerStats,
+        Client,
+        CudaIpcMedium,
+        EndpointConfig,
+        FilesystemMedium,
+        ShmMedium,
+        Supplier,
+        TCPMedium,
+    )
 
 if TYPE_CHECKING:
     from .catcher import ModelIOCatcher
@@ -129,6 +139,11 @@ def __getattr__(name: str) -> Any:
         from .fleet import Fleet
 
         return Fleet
+    if NATIVE_ERROR is not None and name in __all__:
+        raise ImportError(
+            f"softs_fast.{name} needs the native modules of softs-fast, which are not here: {NATIVE_ERROR}; they are "
+            "built for Linux; softs_fast.paramserver.worker and `softs-fast paramworker` need none"
+        ) from NATIVE_ERROR
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -12,6 +12,7 @@ import hierarchies
 import pytest
 import ranks
 from right_results import check_results
+from torch.distributed import FileStore
 
 from softs_fast.collectives import ShmStrategy, Strategy, TorchStrategy
 from softs_fast.errors import PeerLost
@@ -34,9 +35,11 @@ def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float =
     if kind == "gloo":
         return TorchStrategy(timeout_s=timeout_s, host="127.0.0.1").init(rank, size, folder)
     if kind == "star":
-        from softs_fast.coordination.star import GrpcStrategy
+        from softs_fast.coordination.star import Epoch, GrpcStrategy
 
-        return GrpcStrategy(timeout_s=timeout_s).init(rank, size, folder)
+        store = FileStore(f"{folder}/store", size)
+        # Each process loads gRPC first, and calls of a short time-out begin after that.
+        return GrpcStrategy(timeout_s=timeout_s).meet(rank, size, store, Epoch(7, 1), connect_s=30.0)
     # A rank between the others, without a leading rank at the lowest number of its node.
     return hierarchies.joined(rank, [[1], [0, 2]], folder, timeout_s)
 

@@ -8,13 +8,14 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .._core import __version__
-from ..market import EndpointConfig
-from . import coordinator_arguments
+from .. import NATIVE_ERROR, __version__
+from ..errors import ConfigError
+from . import coordinator_arguments, paramserver_arguments, paramworker
 
 __all__ = ["parse"]
 
-_FRONTEND = EndpointConfig.frontend
+#: As in `softs_fast.market.EndpointConfig`, which is loaded when it is needed.
+_FRONTEND, _BACKEND = "ipc:///tmp/softs_frontend.sock", "ipc:///tmp/softs_backend.sock"
 _ENDPOINT = f"the broker's frontend, for example {_FRONTEND} or tcp://127.0.0.1:5555"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 #: Bytes of one sample in a bench at most.
@@ -47,6 +48,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_stats(add_parser)
     _add_top(add_parser)
     _add_coordinator(add_parser)
+    _add_paramserver(add_parser)
+    _add_paramworker(add_parser)
     _add_bench(add_parser)
     _add_gpu(add_parser)
     arguments = parser.parse_args(argv)
@@ -106,7 +109,7 @@ examples:
     )
     parser.set_defaults(
         frontend=_FRONTEND,
-        backend=EndpointConfig.backend,
+        backend=_BACKEND,
         run=_loaded("broker"),
         is_endless=lambda arguments: True,
     )
@@ -233,6 +236,41 @@ def _add_coordinator(add_parser: _AddParser) -> None:
     coordinator_arguments.add_arguments(parser, lambda name: _loaded("coordinator", name))
 
 
+def _add_paramserver(add_parser: _AddParser) -> None:
+    parser = _command(
+        add_parser,
+        "paramserver",
+        "run a parameter server until its training is done",
+        paramserver_arguments.EPILOG,
+    )
+    paramserver_arguments.add_arguments(parser)
+    parser.set_defaults(run=_loaded("paramserver"), is_endless=lambda arguments: False)
+    parser = _command(
+        add_parser,
+        "paramcontrol",
+        "show a parameter server that runs, or tell it what to do",
+        paramserver_arguments.CONTROL_EPILOG,
+    )
+    paramserver_arguments.add_control_arguments(parser)
+    parser.set_defaults(run=_loaded("paramcontrol"), is_endless=lambda arguments: arguments.action == "watch")
+    parser = _command(
+        add_parser,
+        "evaluate",
+        "evaluate a model that a parameter server has trained",
+        paramserver_arguments.EVALUATE_EPILOG,
+    )
+    paramserver_arguments.add_evaluate_arguments(parser)
+    parser.set_defaults(run=_loaded("evaluate"), is_endless=lambda arguments: False)
+
+
+def _add_paramworker(add_parser: _AddParser) -> None:
+    parser = _command(
+        add_parser, "paramworker", "take part in the training of a parameter server", paramworker.EPILOG
+    )
+    paramworker.add_arguments(parser)
+    parser.set_defaults(run=_loaded("paramworker"), is_endless=lambda arguments: False)
+
+
 def _add_bench(add_parser: _AddParser) -> None:
     parser = _command(
         add_parser,
@@ -300,7 +338,15 @@ def _command(add_parser: _AddParser, name: str, summary: str, epilog: str) -> ar
 
 def _loaded(command: str, function: str = "run") -> Callable[[argparse.Namespace], None]:
     def run(arguments: argparse.Namespace) -> None:
-        getattr(importlib.import_module(f".{command}", __package__), function)(arguments)
+        try:
+            module = importlib.import_module(f".{command}", __package__)
+        except ImportError:
+            if NATIVE_ERROR is None:
+                raise
+            raise ConfigError(
+                f"softs-fast {command} needs the native modules, which are built for Linux: {NATIVE_ERROR}"
+            ) from None
+        getattr(module, function)(arguments)
 
     return run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from coordinator_process import Cluster, Lines
 from trainers import undisturbed
 
 SCRIPT = str(Path(__file__).with_name("launched_worker.py"))
-HELPERS = os.pathsep.join(str(Path(__file__).parents[n] / name) for n, name in ((0, ""), (2, "collectives")))
+TESTS = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
 def helpers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts import modules of the tests, as pytest does."""
-    monkeypatch.setenv("PYTHONPATH", HELPERS)
+    helpers = [path for path in sys.path if Path(path).is_relative_to(TESTS)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(helpers))
 
 
 @pytest.fixture
@@ -48,6 +50,7 @@ def check_end(ends: list[dict[str, Any]]) -> None:
     assert {(end["committed"], end["digest"]) for end in ends} == {(40, undisturbed(40)[40])}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_torchrun_starts_all_workers_of_its_node_again(cluster: Cluster, tmp_path: Path) -> None:
     coordinator = cluster.coordinator("--size", "2", "--name", "run-7")

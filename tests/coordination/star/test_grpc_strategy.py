@@ -197,19 +197,6 @@ def test_a_fork_of_a_rank_has_no_group_and_does_no_harm(tmp_path: Path) -> None:
     ranks.run(forks, 2, str(tmp_path))
 
 
-def joins_with_another(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
-    options = StarOptions(piece_bytes=4096 * (1 + rank))
-    with pytest.raises((ConfigError, PeerLost)) as raised:
-        GrpcStrategy(options, timeout_s=1.0).init(rank, size, folder)
-    return str(raised.value)
-
-
-def test_ranks_with_other_options_are_refused(tmp_path: Path) -> None:
-    texts = ranks.run(joins_with_another, 2, str(tmp_path))
-    assert "which has not joined" in texts[0]
-    assert "expects 2 ranks, pieces of 8192 bytes" in texts[1]
-
-
 def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="piece_bytes is 100"):
         StarOptions(piece_bytes=100)

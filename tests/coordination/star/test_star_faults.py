@@ -269,6 +269,25 @@ def test_nothing_is_written_after_a_fence(tmp_path: Path) -> None:
     ranks.run(is_fenced_midway, 2, str(tmp_path))
 
 
+def is_left_after_a_call(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    for turn in range(5):
+        strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, f"{folder}/{turn}")
+        tensor = torch.full((N,), 1.0)
+        strategy.all_reduce(tensor)
+        if rank == 0:
+            strategy.give_up("out of data")
+        assert tensor.eq(size).all()
+        # More calls than messages that may wait.
+        for _ in range(8):
+            with pytest.raises(PeerLost, match="out of data"):
+                strategy.barrier()
+        strategy.close()
+
+
+def test_a_call_that_rank_0_has_completed_is_completed_by_all(tmp_path: Path) -> None:
+    ranks.run(is_left_after_a_call, 3, str(tmp_path))
+
+
 def exits_without_closing(say: Callable[[Any], None], rank: int, size: int, folder: str) -> int:
     strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
     strategy.barrier()

@@ -20,25 +20,27 @@ from certificates import Authority
 
 from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
 from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions
-from softs_fast.errors import ConfigError, SoftsError
+from softs_fast.errors import ConfigError, PeerLost, SoftsError
 
 EPOCH = Epoch(7, 1, ("w0", "w1"))
 Options = Callable[[str], StarOptions]
+NEVER_S = 600.0
 
 
-def meet(options: list[StarOptions], epoch: Epoch = EPOCH, timeout_s: float = 2.0) -> list[Any]:
-    """Have two ranks of this process meet and reduce; what each gets or raises."""
+def meet(options: list[StarOptions], epoch: Epoch = EPOCH) -> list[Any]:
+    """Have two ranks of this process meet and reduce; what each gets or raises. If rank 1 fails, rank 0 gives up."""
+    strategies = [GrpcStrategy(one, timeout_s=NEVER_S) for one in options]
 
     def rank(number: int, folder: str) -> Any:
         store = dist.FileStore(f"{folder}/store", 2)
-        strategy = GrpcStrategy(options[number], timeout_s=timeout_s)
         try:
-            with strategy.meet(number, 2, store, epoch):
+            with strategies[number].meet(number, 2, store, epoch) as strategy:
                 tensor = torch.full((300_000,), float(number + 1))
                 strategy.all_reduce(tensor)
                 assert tensor.eq(3.0).all()
                 return strategy.n_refused
         except SoftsError as error:
+            strategies[0].give_up("rank 1 was refused")
             return error
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
@@ -73,10 +75,9 @@ def test_ranks_reduce_over_tls_with_certificates_of_both(options: Options) -> No
 
 
 def test_a_worker_cannot_take_the_rank_of_another(options: Options) -> None:
-    first, second = meet([options("w0"), options("w7")])
+    _, second = meet([options("w0"), options("w7")])
     assert isinstance(second, ConfigError)
     assert '"w7" joins as rank 1, which is of worker "w1"' in str(second)
-    assert 'rank 1 (which has not joined, worker "w1")' in str(first)
 
 
 def test_an_administrator_is_no_rank(options: Options) -> None:
@@ -123,3 +124,15 @@ def test_another_machine_is_not_reached_without_tls() -> None:
     store.set("star address", "192.0.2.1:9")
     with pytest.raises(ConfigError, match=r"rank 0 at 192\.0\.2\.1:9 is on another machine"):
         GrpcStrategy().meet(1, 2, store, EPOCH)
+
+
+def test_ranks_with_other_options_are_refused() -> None:
+    _, second = meet([StarOptions(piece_bytes=4096), StarOptions(piece_bytes=8192)])
+    assert isinstance(second, ConfigError)
+    assert "expects 2 ranks, pieces of 8192 bytes" in str(second)
+    assert "rank 0 has 2, 4096" in str(second)
+
+
+def test_a_rank_that_does_not_join_is_named_with_its_worker() -> None:
+    with pytest.raises(PeerLost, match=r'missing: rank 1 .which has not joined, worker "w1".$'):
+        GrpcStrategy(timeout_s=0.2).meet(0, 2, dist.HashStore(), EPOCH)

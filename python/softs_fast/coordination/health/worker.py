@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +58,7 @@ class WorkerHealth:
         if grpc is not None:
             self._grpc = import_grpc()
         self._server: Any = None
+        self._pid = os.getpid()
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._n_watchers = 0
@@ -98,7 +100,9 @@ class WorkerHealth:
         return self
 
     def stop(self) -> None:
-        """Stop serving. Idempotent."""
+        """Stop serving. Idempotent; in a fork it does nothing, because the servers are the parent's."""
+        if os.getpid() != self._pid:
+            return
         self._ended.set()
         if self._server is not None:
             self._server.stop(_GRACE_S).wait()

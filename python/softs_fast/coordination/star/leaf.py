@@ -160,7 +160,9 @@ class Leaf:
             case Part() | Differ():
                 self._boxes.put(0, message)
             case Lost(text):
-                self._end(PeerLost(text))
+                # After the results of calls that rank 0 has completed.
+                self._logger.warning("the group of %s is over: %s", self._envelope, text)
+                self._boxes.finish(0, text)
 
     def _end(self, error: SoftsError) -> None:
         if self._boxes.end(error):

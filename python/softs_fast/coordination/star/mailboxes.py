@@ -92,10 +92,13 @@ class Mailboxes:
 
         Raises:
             TimeoutError: there was no room until then.
-            SoftsError: the group is over.
+            SoftsError: the group is over, or the peer has left.
         """
         with self._lock:
             box = self._boxes[peer]
+            self._raise_if_over()
+            if box.finished and not box.came:
+                raise PeerLost(box.finished)
             while len(box.going) >= self._most_going and self._error is None:
                 if not box.has_gone.wait(until_s - time.monotonic()) and time.monotonic() >= until_s:
                     raise TimeoutError
@@ -127,7 +130,7 @@ class Mailboxes:
 
         Args:
             error: why.
-            last_words: makes the last message to each peer, instead of those that wait.
+            last_words: makes the last message to each peer, after those that wait.
 
         Returns:
             Whether it was not over before.
@@ -139,7 +142,7 @@ class Mailboxes:
             for box in self._boxes.values():
                 if is_first:
                     box.came.clear()
-                    box.going = deque(said)
+                    box.going.extend(said)
                 box.is_closing = True
                 box.has_come.notify_all()
                 box.has_gone.notify_all()

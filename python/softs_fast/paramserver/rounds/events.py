@@ -1,0 +1,402 @@
+"""What the machine of a run is told, what it answers, and what it wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .leases import Range
+from .snapshot import Snapshot
+
+__all__ = ["Action", "Answer", "Event", "Version"]
+
+
+class Version(NamedTuple):
+    """Names weights: versions count the steps of a timeline; a server that starts from a file begins a later timeline."""
+
+    timeline: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.timeline}.{self.number}"
+
+
+# --- Events; each one of a worker proves that the worker is alive ---
+
+
+@dataclass(frozen=True)
+class Join:
+    """A process wants to be a member.
+
+    Attributes:
+        worker: a new id.
+        name: for people.
+        before: the id that it had, or None.
+    """
+
+    worker: str
+    name: str
+    before: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A worker has sent something else."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A worker wants weights that are newer than what it has.
+
+    Attributes:
+        worker: its id.
+        have: the weights that it has.
+        is_again: the same request is asked once more after `Changed`; that is no proof that the worker is alive.
+    """
+
+    worker: str
+    have: Version | None = None
+    is_again: bool = False
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A worker asks whether a push would count; nothing of it is counted yet."""
+
+    worker: str
+    base: Version
+    data: int | None = None
+
+
+@dataclass(frozen=True)
+class Push:
+    """A worker has pushed all of a valid frame.
+
+    Attributes:
+        worker: its id.
+        base: the weights that it was computed with.
+        samples: in it.
+        loss: mean loss of the samples; None if it is not known.
+        content: the number under which the frame is kept.
+        data: the number of the lease that it has used; None: of the one that the worker has.
+    """
+
+    worker: str
+    base: Version
+    samples: int
+    loss: float | None
+    content: int
+    data: int | None = None
+
+
+@dataclass(frozen=True)
+class Take:
+    """A worker wants samples: positions in the permutation of an epoch.
+
+    Attributes:
+        worker: its id.
+        n: samples, at most.
+        number: of the lease; a later one is greater, and the same one again has the same samples. None: the samples that
+            it has already, or new ones, which is exact unless a request for samples arrives after its push.
+    """
+
+    worker: str
+    n: int
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A worker ends, or it is gone by another proof than silence."""
+
+    worker: str
+    why: str = "it has left"
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A worker does nothing until its next pull, push or request for samples, or until it says that it goes on."""
+
+    worker: str
+    is_over: bool = False
+
+
+@dataclass(frozen=True)
+class Kick:
+    """The owner removes a worker for good."""
+
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Pause:
+    """The owner pauses the run: pushes count, nothing is applied, pulls wait."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The owner ends the pause."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The owner wants the first round to open with the workers that there are."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The run ends: after the open round, if it has a quorum.
+
+    Attributes:
+        why: for people.
+        at_once: without the open round.
+        is_failure: whether something is broken.
+    """
+
+    why: str
+    at_once: bool = False
+    is_failure: bool = False
+
+
+@dataclass(frozen=True)
+class Applied:
+    """An `Apply` is done, and the weights have their next version.
+
+    Attributes:
+        is_finite: False: the weights are as before, because the step had an infinity or a NaN.
+    """
+
+    is_finite: bool = True
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Join
+    | Seen
+    | Pull
+    | Offer
+    | Push
+    | Take
+    | Leave
+    | Rest
+    | Kick
+    | Pause
+    | Resume
+    | Start
+    | Stop
+    | Applied
+    | Tick
+)
+
+# --- Answers: the first action of each event of a worker ---
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The process is a member."""
+
+    rank: int
+    version: Version
+
+
+@dataclass(frozen=True)
+class Full:
+    """There are as many members as there can be; ask again after some time."""
+
+    retry_s: float
+
+
+@dataclass(frozen=True)
+class Banned:
+    """The owner has removed this worker."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """No member has this id, or no longer: join again."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Nothing more to say."""
+
+
+@dataclass(frozen=True)
+class Serve:
+    """The last committed weights are newer than what the worker has."""
+
+    version: Version
+
+
+@dataclass(frozen=True)
+class Hold:
+    """There is nothing newer yet, or this worker is too far ahead: wait for `Changed`."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """The run has ended."""
+
+    why: str
+    is_failure: bool
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A push with this base would count."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The push counts.
+
+    Attributes:
+        have: pushes of the round, with this one.
+        need: pushes that it needs to close.
+    """
+
+    have: int
+    need: int
+
+
+@dataclass(frozen=True)
+class AlreadyCounted:
+    """The first push for these weights counts, so nothing is to be done."""
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The push does not count.
+
+    Attributes:
+        next: the weights for which a push can count.
+        why: for people.
+    """
+
+    next: Version
+    why: str
+
+
+@dataclass(frozen=True)
+class Granted:
+    """Samples for the worker; the same ones again until a push with them counts, or is stale."""
+
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The lease of this number was taken back, or was used; ask with the next number."""
+
+
+@dataclass(frozen=True)
+class NoData:
+    """No sample is left, or none for this rank."""
+
+
+Answer = (
+    Welcome
+    | Full
+    | Banned
+    | Unknown
+    | Noted
+    | Serve
+    | Hold
+    | Over
+    | Wanted
+    | Counted
+    | AlreadyCounted
+    | Stale
+    | Granted
+    | Spent
+    | NoData
+)
+
+# --- Actions, in the order in which they are to be done ---
+
+
+@dataclass(frozen=True)
+class Share:
+    """A push that is averaged.
+
+    Attributes:
+        rank: of the worker.
+        worker: its id.
+        base: the weights that it was computed with.
+        samples: in it.
+        weight: factor of its values; the sum of all is divided by nothing more.
+        loss: mean loss of the samples; None if it is not known.
+        content: the number under which the frame is kept.
+    """
+
+    rank: int
+    worker: str
+    base: Version
+    samples: int
+    weight: float
+    loss: float | None
+    content: int
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Average pushes in this order, do one step of the optimizer, and tell `Applied`.
+
+    Attributes:
+        version: of the weights so far.
+        shares: the pushes.
+        rate_factor: of the learning rate.
+    """
+
+    version: Version
+    shares: tuple[Share, ...]
+    rate_factor: float
+
+
+@dataclass(frozen=True)
+class Save:
+    """Write a file with the weights of this moment."""
+
+    snapshot: Snapshot = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A frame is not needed any more."""
+
+    content: int
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Pulls that wait are to be asked again."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The run is over."""
+
+    why: str
+    is_failure: bool
+
+
+@dataclass(frozen=True)
+class Log:
+    """Tell people."""
+
+    text: str
+    is_warning: bool = False
+
+
+Action = Answer | Apply | Save | Drop | Changed | Ended | Log

@@ -1,0 +1,170 @@
+"""The members of a run: which workers are alive, their ranks and clocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .events import Version
+from .options import MAX_TEXT
+
+__all__ = ["Member", "Members"]
+
+#: Members that are gone and may still ask, at most.
+_MAX_GONE = 1024
+#: Versions for which a member's pushes were counted, at most.
+_MAX_COUNTED = 64
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker.
+
+    Attributes:
+        id: its id.
+        name: for people.
+        rank: among the members; free for another one once this one is gone.
+        state: `joining` until its first request after the join, so the lost answer of a join leaves nothing to wait for;
+            `resting`: alive, but it does nothing.
+        seen_s: its last request.
+        can_return: whether it has made a request since its join, so that a later one makes it a member again once it is
+            gone.
+        is_out: it rests because there are no samples for it.
+        clock: pushes of it that count, plus the least of all when it joined.
+        applied_clock: those that are in the weights.
+        is_behind: it was away so long that its clock means nothing until it pulls.
+        counted: the bases of its last pushes that count.
+        pushes: that count.
+        refused: that do not.
+        samples: in those that count.
+        loss: of the last one.
+        lease_number: of its last lease of samples.
+    """
+
+    id: str
+    name: str
+    rank: int
+    seen_s: float
+    state: Literal["joining", "active", "resting", "gone"] = "joining"
+    can_return: bool = False
+    is_out: bool = False
+    clock: int = 0
+    applied_clock: int = 0
+    is_behind: bool = False
+    counted: deque[Version] = field(default_factory=lambda: deque(maxlen=_MAX_COUNTED))
+    pushes: int = 0
+    refused: int = 0
+    samples: int = 0
+    loss: float | None = None
+    lease_number: int = -1
+
+    @property
+    def title(self) -> str:
+        """Name and rank, for people."""
+        return f'worker "{self.name}" (rank {self.rank})'
+
+
+class Members:
+    """All members by id; those that are gone are kept for a while, because they may only have been silent.
+
+    Args:
+        capacity: members at a time, at most.
+        lease_s: a member that is silent for so long is gone.
+    """
+
+    def __init__(self, capacity: int, lease_s: float) -> None:
+        self._capacity = capacity
+        self._lease_s = lease_s
+        self._by_id: dict[str, Member] = {}
+        self.banned: set[str] = set()
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def find(self, worker: str) -> Member | None:
+        """Return a member, or one that is gone; None if there is none."""
+        return self._by_id.get(worker)
+
+    def active(self) -> list[Member]:
+        """Return the members that push."""
+        return [one for one in self if one.state == "active"]
+
+    def out(self) -> list[Member]:
+        """Return the members for which there are no samples."""
+        return [one for one in self if one.state == "resting" and one.is_out]
+
+    def present(self) -> list[Member]:
+        """Return the members that are not gone."""
+        return [one for one in self if one.state != "gone"]
+
+    def add(self, worker: str, name: str, now_s: float, before: Member | None = None) -> Member | None:
+        """Make a member, with the rank that it had before if that is free; None if there is no rank.
+
+        Of members that never made a request after their join, the oldest makes room if there is no rank else.
+        """
+        rank = self._free_rank(None if before is None else before.rank)
+        if rank is None:
+            ghost = next((one for one in self if one.state == "joining" and not one.can_return), None)
+            if ghost is None:
+                return None
+            del self._by_id[ghost.id]
+            rank = ghost.rank
+        member = self._by_id[worker] = Member(worker, name[:MAX_TEXT], rank, now_s)
+        if before is not None:
+            member.counted.extend(before.counted)
+        return member
+
+    def restore(self, member: Member) -> None:
+        """Add a member of a server before this one."""
+        self._by_id[member.id] = member
+
+    def revive(self, member: Member) -> bool:
+        """Make one that was silent a member again, if its rank is still free; return whether it is one."""
+        if not member.can_return or self._free_rank(member.rank) != member.rank:
+            return False
+        member.state = "joining"
+        return True
+
+    def remove(self, member: Member, can_return: bool) -> None:
+        """Make a member one that is gone."""
+        member.state, member.can_return = "gone", member.can_return and can_return
+        # The newest last, so that the oldest are dropped.
+        self._by_id[member.id] = self._by_id.pop(member.id)
+        gone = [one for one in self if one.state == "gone"]
+        for one in gone[: len(gone) - _MAX_GONE]:
+            del self._by_id[one.id]
+
+    def silent(self, now_s: float) -> list[Member]:
+        """Return the members of which the lease has ended."""
+        return [one for one in self.present() if now_s >= one.seen_s + self._lease_s]
+
+    def excuse(self, now_s: float) -> None:
+        """Begin all leases anew, after a time in which the server could not see any request."""
+        for one in self.present():
+            one.seen_s = now_s
+
+    def next_end_s(self) -> float | None:
+        """Return when the first lease ends; None without members."""
+        return min((one.seen_s + self._lease_s for one in self.present()), default=None)
+
+    def least_clock(self, applied: bool, but: Iterable[Member] = ()) -> int | None:
+        """Return the clock of the slowest active member, counted or applied; None if there is none."""
+        excluded = {one.id for one in but}
+        clocks = (
+            one.applied_clock if applied else one.clock
+            for one in self.active()
+            if not one.is_behind and one.id not in excluded
+        )
+        return min(clocks, default=None)
+
+    def _free_rank(self, wanted: int | None) -> int | None:
+        """Return the wanted rank if it is free, else the least free one; None if there is none."""
+        taken = {one.rank for one in self.present()}
+        if wanted is not None and wanted < self._capacity and wanted not in taken:
+            return wanted
+        return next((rank for rank in range(self._capacity) if rank not in taken), None)

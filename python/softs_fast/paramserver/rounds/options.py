@@ -1,0 +1,106 @@
+"""The options of a run: how many workers it expects, and when pushes are applied."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from ...errors import ConfigError
+
+__all__ = ["MAX_SAMPLES", "MAX_TEXT", "MAX_WORKERS", "Mode", "RunOptions"]
+
+#: Members of a run, at most.
+MAX_WORKERS = 4096
+#: Samples of one push, at most.
+MAX_SAMPLES = 1 << 40
+#: Characters of a name or a reason, at most.
+MAX_TEXT = 200
+
+Mode = Literal["bsp", "ssp", "async"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Of a run.
+
+    Attributes:
+        world: workers that the run expects; its first round waits for so many.
+        rounds: versions of the weights after which it ends.
+        mode: `bsp`: all push for one version, then one step. `ssp`: each push is a step, and no worker is more than
+            `slack` pushes ahead of the slowest. `async`: each `buffer` pushes are a step, if they are not older than
+            `max_age` versions.
+        quorum: pushes that a round of `bsp` needs; None: half of the world. As `world`: strict.
+        round_samples: a round of `bsp` closes at once with so many samples; None: no such bound.
+        round_deadline_s: a round of `bsp` with a quorum closes so long after it was opened; None: the times of earlier
+            pushes decide.
+        slack: see `mode`.
+        buffer: see `mode`.
+        max_age: see `mode`.
+        scale_by_world: multiply the learning rate of a round of `bsp` by the number of workers that were averaged.
+        lease_s: a member that is silent for so long is removed.
+        dataset_size: samples of an epoch; 0: the server hands out none.
+        epochs: of the data, at most; None for any number.
+        is_fixed_world: rank r of `world` gets the positions r, r + world, ...; else any worker gets the next ones.
+        save_every: versions between two files.
+        max_workers: members at a time, at most; with a fixed world: `world`.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    world: int
+    rounds: int
+    mode: Mode = "bsp"
+    quorum: int | None = None
+    round_samples: int | None = None
+    round_deadline_s: float | None = None
+    slack: int = 0
+    buffer: int = 1
+    max_age: int = 16
+    scale_by_world: bool = True
+    lease_s: float = 20.0
+    dataset_size: int = 0
+    epochs: int | None = None
+    is_fixed_world: bool = False
+    save_every: int = 1
+    max_workers: int = 256
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("bsp", "ssp", "async"):
+            raise ConfigError(f'mode of the run is "{self.mode}"; need bsp, ssp or async')
+        for name, least, most in (
+            ("world", 1, MAX_WORKERS),
+            ("rounds", 1, 1 << 62),
+            ("quorum", 1, self.world),
+            ("round_samples", 1, MAX_SAMPLES),
+            ("slack", 0, 1 << 31),
+            ("buffer", 1, MAX_WORKERS),
+            ("max_age", 0, 1 << 31),
+            ("dataset_size", 0, MAX_SAMPLES),
+            ("epochs", 1, 1 << 31),
+            ("save_every", 1, 1 << 31),
+            ("max_workers", 1, MAX_WORKERS),
+        ):
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise ConfigError(f"{name} of the run is {value}; need {least} to {most}")
+        for name in ("lease_s", "round_deadline_s"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"{name} of the run is {value}; need seconds, more than 0")
+        if self.max_workers < self.world and not self.is_fixed_world:
+            raise ConfigError(
+                f"max_workers of the run is {self.max_workers}; need {self.world} or more, its world"
+            )
+
+    @cached_property
+    def needed(self) -> int:
+        """Pushes that a round of `bsp` needs."""
+        return (self.world + 1) // 2 if self.quorum is None else self.quorum
+
+    @cached_property
+    def capacity(self) -> int:
+        """Members at a time, at most."""
+        return self.world if self.is_fixed_world else self.max_workers

@@ -1,0 +1,483 @@
+"""The machine of a run: WAITING -> OPEN -> (GRACE) -> APPLY -> OPEN -> ... -> DONE."""
+
+from __future__ import annotations
+
+import math
+
+from .events import (
+    Action,
+    AlreadyCounted,
+    Answer,
+    Applied,
+    Apply,
+    Banned,
+    Changed,
+    Counted,
+    Drop,
+    Ended,
+    Event,
+    Full,
+    Granted,
+    Hold,
+    Join,
+    Kick,
+    Leave,
+    NoData,
+    Noted,
+    Offer,
+    Over,
+    Pause,
+    Pull,
+    Push,
+    Rest,
+    Resume,
+    Save,
+    Seen,
+    Serve,
+    Spent,
+    Stale,
+    Start,
+    Stop,
+    Take,
+    Tick,
+    Unknown,
+    Version,
+    Wanted,
+    Welcome,
+)
+from .leases import Leases
+from .members import Member, Members
+from .options import MAX_TEXT, RunOptions
+from .policies import policy_of
+from .snapshot import Snapshot
+from .state import Contribution, State
+from .status import Status, status_of
+
+__all__ = ["Run"]
+
+#: A machine that is run so much later than it asked for could not see any request in that time.
+_LATE_S = 1.0
+
+
+class Run:
+    """The machine of a parameter server. Same events, same actions: it has no clock and no random numbers.
+
+    Args:
+        options: of the run.
+        now_s: on the clock of all later calls.
+        snapshot: of the server before this one; this one begins the next timeline. Its own `snapshot` must be in the file
+            before the first event: else a third server would begin the same timeline.
+
+    Raises:
+        ConfigError: the snapshot does not fit the options.
+
+    Invariants, which tests/paramserver checks in thousands of histories:
+        P1: a push is applied at most once, and only if it was counted; the same one again changes nothing.
+        P2: the first complete push of a worker for a version counts, or it is refused with a reason.
+        P3: versions of a timeline are 1, 2, 3, ...; each is one step; a push of another timeline changes nothing.
+        P4: the same pushes make the same step, in whatever order they arrive (`bsp`).
+        P5: no member can hold up a run for longer than its lease, unless the quorum is the world.
+        P6: each position of an epoch is in one committed push, or still to do (`leases`).
+        P7: a worker of `ssp` reads weights with all pushes that are more than `slack` clocks older than its own.
+        P8: nothing grows without bound.
+        P9: a run waits only for what its status names: members that are active, or that are still to join.
+
+    Source: own, see docs/paramserver.md.
+    """
+
+    def __init__(self, options: RunOptions, now_s: float, snapshot: Snapshot | None = None) -> None:
+        world = options.world if options.is_fixed_world else None
+        lanes = () if snapshot is None else snapshot.lanes
+        self._state = State(
+            options,
+            1 if snapshot is None else snapshot.timeline + 1,
+            Members(options.capacity, options.lease_s),
+            Leases(options.dataset_size, world, options.epochs, lanes),
+            now_s,
+            since_s=now_s,
+        )
+        self._policy = policy_of(self._state)
+        self._promised_s = math.inf
+        if snapshot is not None:
+            self._state.restore(snapshot)
+        if self._state.number >= options.rounds:
+            self._end(f"all {options.rounds} rounds are done", is_failure=False)
+
+    def handle(self, now_s: float, event: Event) -> list[Action]:
+        """Take an event; return what is to be done, in this order. The first action is the answer to a worker."""
+        state = self._state
+        if now_s > self._promised_s + _LATE_S:
+            state.members.excuse(now_s)
+        state.now_s = max(state.now_s, now_s)
+        state.actions = []
+        for member in state.members.silent(state.now_s):
+            self._remove(member, f"it was silent for {state.options.lease_s:g} s", can_return=True)
+        before = (state.phase, state.number, state.paused_why is None)
+        self._take(event)
+        self._advance()
+        if before != (state.phase, state.number, state.paused_why is None):
+            state.actions.append(Changed())
+        wake_s = self.next_wake_s()
+        self._promised_s = math.inf if wake_s is None else wake_s
+        return state.actions
+
+    def next_wake_s(self) -> float | None:
+        """Return when `handle` wants a Tick, if nothing happens before."""
+        state = self._state
+        if state.phase == "done":
+            return None
+        times = [state.members.next_end_s()]
+        if state.paused_why is None and state.phase in ("open", "grace"):
+            close_s = self._policy.close_s()
+            times.append(None if close_s is None else close_s + state.paused_s)
+        return min((one for one in times if one is not None), default=None)
+
+    def snapshot(self) -> Snapshot:
+        """Return what a server after this one has to know, if it has the weights of this moment."""
+        return self._state.snapshot()
+
+    def status(self, now_s: float) -> Status:
+        """Return what the run does, and what it waits for."""
+        return status_of(self._state, self._policy, max(now_s, self._state.now_s))
+
+    @property
+    def version(self) -> Version:
+        """The last committed weights."""
+        return self._state.version
+
+    def knows(self, worker: str) -> bool:
+        """Return whether an id is of a member, or of one that is gone and may ask again."""
+        return self._state.members.find(worker) is not None
+
+    @property
+    def n_known(self) -> int:
+        """Members, and those that are gone and may ask again."""
+        return len(self._state.members)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self._state.phase == "done"
+
+    @property
+    def is_known_by_all(self) -> bool:
+        """Whether all members have left since: that an answer was sent says nothing, it may be lost on the road."""
+        return self.is_over and not self._state.members.present()
+
+    # --- Events ---
+
+    def _take(self, event: Event) -> None:
+        state = self._state
+        match event:
+            case Join():
+                self._answer(self._join(event))
+            case Seen() | Pull() | Offer() | Push() | Take() | Leave() | Rest():
+                self._answer(self._of_worker(event))
+            case Kick():
+                self._kick(event)
+            case Pause():
+                self._pause(event.why)
+            case Resume():
+                self._resume()
+            case Start():
+                state.is_told_to_start = True
+            case Stop():
+                self._stop(event)
+            case Applied():
+                self._commit(event.is_finite)
+            case Tick():
+                pass
+
+    def _answer(self, answer: Answer) -> None:
+        """Put an answer in front of what has been noted so far."""
+        self._state.actions.insert(0, answer)
+
+    def _of_worker(self, event: Seen | Pull | Offer | Push | Take | Leave | Rest) -> Answer:
+        state = self._state
+        member = state.members.find(event.worker)
+        if event.worker in state.members.banned:
+            return Banned("the owner of the run has removed this worker")
+        if member is None:
+            return Unknown()
+        if isinstance(event, Pull) and event.is_again:
+            return Unknown() if member.state == "gone" else self._pull(member, event.have)
+        if not self._renew(member):
+            return Unknown()
+        if member.state == "resting" and not isinstance(event, Seen | Offer | Leave):
+            self._activate(member)
+        match event:
+            case Pull():
+                return self._pull(member, event.have)
+            case Offer():
+                return self._judge(member, event) or Wanted()
+            case Push():
+                return self._push(member, event)
+            case Take():
+                return self._lease(member, event)
+            case Leave():
+                self._remove(member, event.why[:MAX_TEXT], can_return=False)
+            case Rest(is_over=False):
+                member.state = "resting"
+                state.leases.release(member.id)
+                state.log(f"{member.title} rests")
+            case Seen() | Rest():
+                pass
+        return Noted()
+
+    def _renew(self, member: Member) -> bool:
+        """Renew the lease of a member; return False for one that is gone for good."""
+        if member.state == "gone" and not self._state.members.revive(member):
+            return False
+        member.seen_s = self._state.now_s
+        if member.state == "joining":
+            self._activate(member)
+            self._state.log(f"{member.title} is a member")
+        return True
+
+    def _activate(self, member: Member) -> None:
+        """Have a member take part from now on."""
+        state = self._state
+        least = state.members.least_clock(applied=True, but=[member])
+        if least is not None and not member.can_return:
+            member.clock = member.applied_clock = least
+        member.is_behind = least is not None and member.clock < least - state.options.slack
+        member.state, member.can_return, member.is_out = "active", True, False
+
+    def _join(self, event: Join) -> Answer:
+        state = self._state
+        banned = state.members.banned
+        if event.name[:MAX_TEXT] in banned or (event.before is not None and event.before in banned):
+            return Banned("the owner of the run has removed this worker")
+        if state.over is not None:
+            return Over(*state.over)
+        before = None if event.before is None else state.members.find(event.before)
+        if before is not None and before.state != "gone":
+            self._remove(before, "it has joined again", can_return=False)
+        member = state.members.add(event.worker, event.name, state.now_s, before)
+        if member is None:
+            return Full(state.options.lease_s)
+        return Welcome(member.rank, state.version)
+
+    def _pull(self, member: Member, have: Version | None) -> Answer:
+        state = self._state
+        if state.over is not None:
+            return Over(*state.over)
+        if state.paused_why is not None or self._policy.holds(member):
+            return Hold()
+        # A member that has these weights and has not pushed with them has lost its gradient: it would wait for itself.
+        if have == state.version and (have in member.counted or state.phase == "apply"):
+            return Hold()
+        if member.is_behind:
+            member.is_behind = False
+            least = state.members.least_clock(applied=True, but=[member])
+            member.clock = member.applied_clock = member.clock if least is None else least
+        return Serve(state.version)
+
+    def _judge(self, member: Member, event: Offer | Push) -> Answer | None:
+        """Return why a push would not count; None if it would."""
+        state, base = self._state, event.base
+        if base in member.counted:
+            return AlreadyCounted()
+        if state.over is not None:
+            return Over(*state.over)
+        is_same = base.timeline == state.timeline
+        if not is_same:
+            why: str | None = f"the server is at timeline {state.timeline} since it was started again"
+        elif base.number > state.number:
+            why = f"there is no version {base} yet"
+        elif state.ending is not None:
+            why = f"the run ends: {state.ending}"
+        elif state.options.dataset_size and not state.leases.has(member.id, event.data):
+            # The worker was silent, or another process has its id by now.
+            why = "its samples were taken back, and others may have them"
+        else:
+            why = self._policy.stale(member, base)
+        if why is None:
+            return None
+        if is_same:
+            self._policy.arrived(base)
+        state.refused += 1
+        member.refused += 1
+        if event.data is not None:
+            state.leases.release(member.id, event.data)
+        return Stale(state.version._replace(number=state.number + (state.phase == "apply")), why)
+
+    def _push(self, member: Member, event: Push) -> Answer:
+        state = self._state
+        refusal = self._judge(member, event)
+        if refusal is not None:
+            state.actions.append(Drop(event.content))
+            return refusal
+        self._policy.arrived(event.base)
+        member.counted.append(event.base)
+        member.clock += 1
+        member.pushes += 1
+        member.samples += event.samples
+        member.loss = event.loss
+        state.leases.count(member.id, event.content, event.data)
+        state.pending.append(
+            Contribution(member, member.rank, event.base, event.samples, event.loss, event.content)
+        )
+        return Counted(len(state.pending), self._policy.need())
+
+    def _lease(self, member: Member, event: Take) -> Answer:
+        state = self._state
+        if state.over is not None:
+            return Over(*state.over)
+        number = event.number
+        if number is not None:
+            is_last = number == member.lease_number
+            if number < member.lease_number or (is_last and not state.leases.has(member.id, number)):
+                return Spent()
+        ranges = state.leases.take(member.id, member.rank, event.n, number)
+        if not ranges:
+            # It cannot push until another worker gives something back, so no round waits for it.
+            member.state, member.is_out = "resting", True
+            return NoData()
+        if number is not None:
+            member.lease_number = number
+        return Granted(ranges)
+
+    def _remove(self, member: Member, why: str, can_return: bool) -> None:
+        state = self._state
+        state.leases.release(member.id)
+        if member.state == "gone":
+            member.can_return = member.can_return and can_return
+            return
+        state.members.remove(member, can_return)
+        state.log(f"{member.title} is gone: {why}")
+        # All pulls that waited for this one.
+        state.actions.append(Changed())
+
+    # --- The owner ---
+
+    def _kick(self, event: Kick) -> None:
+        state = self._state
+        member = state.members.find(event.worker)
+        if member is None:
+            self._answer(Unknown())
+            return
+        self._answer(Noted())
+        state.members.banned |= {member.id, member.name}
+        self._remove(member, f"the owner has removed it: {event.why[:MAX_TEXT]}", can_return=False)
+
+    def _pause(self, why: str) -> None:
+        state = self._state
+        if state.paused_why is None and state.over is None:
+            state.paused_why, state.paused_at_s = why[:MAX_TEXT], state.now_s
+            state.log(f"the run is paused: {state.paused_why}")
+
+    def _resume(self) -> None:
+        state = self._state
+        if state.paused_why is not None:
+            state.paused_s += state.now_s - state.paused_at_s
+            state.paused_why = None
+            state.log("the run goes on")
+
+    def _stop(self, event: Stop) -> None:
+        state = self._state
+        if state.over is not None:
+            return
+        if event.is_failure or (event.at_once and state.phase != "apply"):
+            self._end(event.why, event.is_failure)
+            return
+        if event.at_once:
+            # The weights are changing: the step that is under way is the last one.
+            self._drop(state.pending)
+            state.pending = []
+        self._resume()
+        state.ending = event.why[:MAX_TEXT]
+
+    # --- Rounds ---
+
+    def _advance(self) -> None:
+        """Open a round, or close the open one, if it is time."""
+        state = self._state
+        if state.phase in ("apply", "done") or state.paused_why is not None:
+            return
+        if state.ending is None and state.leases.is_done:
+            state.ending = "all epochs are done"
+        if state.ending is not None:
+            batch = self._policy.rest()
+            if not batch:
+                self._end(state.ending, is_failure=False)
+                return
+        else:
+            if state.phase == "waiting" and not self._can_open():
+                return
+            if state.phase == "waiting":
+                state.enter("open")
+                state.has_opened = True
+                self._policy.opened()
+            batch = self._policy.due()
+        if batch:
+            self._apply(batch)
+
+    def _can_open(self) -> bool:
+        state = self._state
+        if state.options.mode != "bsp" and state.has_opened:
+            return True
+        if state.leases.is_drained:
+            return True
+        present = {one.id for one in (*state.members.active(), *state.members.out())}
+        present |= {one.member.id for one in state.pending}
+        if state.has_opened or state.is_told_to_start:
+            return len(present) >= state.options.needed
+        return len(present) >= state.options.world
+
+    def _apply(self, batch: list[Contribution]) -> None:
+        state = self._state
+        shares = self._policy.shares(batch)
+        state.applying, state.pending = batch, [one for one in state.pending if one not in batch]
+        state.enter("apply")
+        is_scaled = state.options.scale_by_world and state.options.mode == "bsp"
+        state.actions.append(Apply(state.version, shares, float(len(batch)) if is_scaled else 1.0))
+
+    def _commit(self, is_finite: bool) -> None:
+        state = self._state
+        if state.phase != "apply":
+            return
+        batch, state.applying = state.applying, []
+        state.number += 1
+        if not is_finite:
+            state.skipped += 1
+            state.log(
+                f"version {state.version} is as the one before: the step was not finite", is_warning=True
+            )
+        total = sum(one.samples for one in batch)
+        state.samples += total
+        known = [one for one in batch if one.loss is not None]
+        if known:
+            weight = sum(one.samples for one in known)
+            state.loss = sum((one.loss or 0.0) * one.samples for one in known) / weight
+        for one in batch:
+            one.member.applied_clock = min(one.member.clock, one.member.applied_clock + 1)
+            state.leases.commit(one.content)
+            state.actions.append(Drop(one.content))
+        state.enter("waiting")
+        if state.number >= state.options.rounds:
+            self._end(f"all {state.options.rounds} rounds are done", is_failure=False)
+        elif state.ending is None and state.number % state.options.save_every == 0:
+            state.actions.append(Save(state.snapshot()))
+
+    def _end(self, why: str, is_failure: bool) -> None:
+        state = self._state
+        self._drop([*state.applying, *state.pending])
+        state.applying, state.pending = [], []
+        state.over = (why[:MAX_TEXT], is_failure)
+        state.paused_why = None
+        state.enter("done")
+        if not is_failure:
+            # After a failure the weights may be half of a step: the last file is better.
+            state.actions.append(Save(state.snapshot()))
+        state.actions.append(Ended(*state.over))
+
+    def _drop(self, batch: list[Contribution]) -> None:
+        """Have pushes that count be in no step, because the run ends."""
+        for one in batch:
+            self._state.leases.drop(one.content)
+            self._state.actions.append(Drop(one.content))
+        if batch:
+            self._state.log(
+                f"{len(batch)} pushes that count are in no step, because the run ends", is_warning=True
+            )

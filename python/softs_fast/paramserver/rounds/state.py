@@ -1,0 +1,129 @@
+"""The state of a run, which the modules of the machine share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .events import Action, Log, Share, Version
+from .leases import Leases
+from .members import Member, Members
+from .options import RunOptions
+from .snapshot import MemberRecord, Snapshot
+
+__all__ = ["Contribution", "Phase", "State"]
+
+Phase = Literal["waiting", "open", "grace", "apply", "done"]
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """A push that counts, and that no step has used yet."""
+
+    member: Member
+    rank: int
+    base: Version
+    samples: int
+    loss: float | None
+    content: int
+
+    def share(self, weight: float) -> Share:
+        """Return it as a part of an average."""
+        return Share(self.rank, self.member.id, self.base, self.samples, weight, self.loss, self.content)
+
+
+@dataclass
+class State:
+    """Of a run.
+
+    Attributes:
+        options: of the run.
+        timeline: of this server.
+        members: alive and gone.
+        leases: of samples.
+        now_s: the latest time that the machine was told.
+        number: version of the weights.
+        phase: what the run does.
+        since_s: when the phase began.
+        has_opened: whether a round has been opened, in this timeline or before.
+        is_told_to_start: the owner does not want to wait for the whole world.
+        pending: pushes that count, in their order of arrival.
+        applying: pushes that a step is using.
+        samples: that steps have used.
+        skipped: steps that changed nothing, because they were not finite.
+        refused: pushes that did not count.
+        loss: of the last step, weighted by samples; None before the first.
+        paused_why: why the run is paused; None: it is not.
+        paused_at_s: when the pause began.
+        paused_s: lengths of earlier pauses.
+        ending: why the run ends after the open round; None: it does not.
+        over: why the run has ended, and whether something is broken.
+        actions: of the present event.
+    """
+
+    options: RunOptions
+    timeline: int
+    members: Members
+    leases: Leases
+    now_s: float
+    number: int = 0
+    phase: Phase = "waiting"
+    since_s: float = 0.0
+    has_opened: bool = False
+    is_told_to_start: bool = False
+    pending: list[Contribution] = field(default_factory=list)
+    applying: list[Contribution] = field(default_factory=list)
+    samples: int = 0
+    skipped: int = 0
+    refused: int = 0
+    loss: float | None = None
+    paused_why: str | None = None
+    paused_at_s: float = 0.0
+    paused_s: float = 0.0
+    ending: str | None = None
+    over: tuple[str, bool] | None = None
+    actions: list[Action] = field(default_factory=list)
+
+    @property
+    def version(self) -> Version:
+        """The last committed weights."""
+        return Version(self.timeline, self.number)
+
+    @property
+    def clock_s(self) -> float:
+        """The time, without pauses."""
+        return (self.now_s if self.paused_why is None else self.paused_at_s) - self.paused_s
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase."""
+        if phase != self.phase:
+            self.phase, self.since_s = phase, self.now_s
+
+    def log(self, text: str, is_warning: bool = False) -> None:
+        """Tell people."""
+        self.actions.append(Log(text, is_warning))
+
+    def snapshot(self) -> Snapshot:
+        """Return what a server after this one has to know."""
+        return Snapshot(
+            timeline=self.timeline,
+            version=self.number,
+            has_opened=self.has_opened,
+            samples=self.samples,
+            members=tuple(
+                MemberRecord(one.id, one.name, one.rank, one.applied_clock) for one in self.members.present()
+            ),
+            lanes=self.leases.records(),
+            banned=tuple(sorted(self.members.banned)),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take what a server before this one knew."""
+        self.number, self.samples, self.has_opened = snapshot.version, snapshot.samples, snapshot.has_opened
+        self.members.banned |= set(snapshot.banned)
+        for record in snapshot.members:
+            # Silent until its first request; if there is none, its lease ends.
+            member = Member(record.id, record.name, record.rank, self.now_s)
+            member.clock = member.applied_clock = record.clock
+            member.can_return = True
+            self.members.restore(member)

@@ -1,0 +1,134 @@
+"""What a run does and what it waits for, in words and numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .policies import Barrier, Policy
+from .state import State
+
+__all__ = ["Status", "WorkerStatus", "status_of"]
+
+#: Names in a text, at most.
+_MOST_NAMES = 5
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """Of a member; times are seconds ago."""
+
+    id: str
+    name: str
+    rank: int
+    state: str
+    seen_s: float
+    pushes: int
+    refused: int
+    samples: int
+    loss: float | None
+    held: int
+    has_pushed: bool
+
+
+@dataclass(frozen=True)
+class Status:
+    """Of a run.
+
+    Attributes:
+        phase: waiting, open, grace, apply, paused or done.
+        text: what it waits for.
+        since_s: for how long.
+        timeline: of the weights.
+        version: of the weights.
+        rounds: at which version the run ends.
+        have: pushes that count and are in no step.
+        need: pushes of the next step.
+        loss: of the last step.
+        samples: that steps have used.
+        skipped: steps that were not finite.
+        refused: pushes that did not count.
+        epoch: of the data.
+        samples_done: positions of all epochs that are done.
+        workers: members that are not gone.
+        is_failure: whether the run has ended because something is broken.
+    """
+
+    phase: Literal["waiting", "open", "grace", "apply", "paused", "done"]
+    text: str
+    since_s: float
+    timeline: int
+    version: int
+    rounds: int
+    have: int
+    need: int
+    loss: float | None
+    samples: int
+    skipped: int
+    refused: int
+    epoch: int
+    samples_done: int
+    workers: tuple[WorkerStatus, ...]
+    is_failure: bool
+
+
+def status_of(state: State, policy: Policy, now_s: float) -> Status:
+    """Return the status of a run."""
+    is_paused = state.paused_why is not None
+    pushed = {one.member.id for one in (*state.pending, *state.applying)}
+    return Status(
+        phase="paused" if is_paused else state.phase,
+        text=_text(state, policy),
+        since_s=now_s - (state.paused_at_s if is_paused else state.since_s),
+        timeline=state.timeline,
+        version=state.number,
+        rounds=state.options.rounds,
+        have=len(state.pending),
+        need=policy.need(),
+        loss=state.loss,
+        samples=state.samples,
+        skipped=state.skipped,
+        refused=state.refused,
+        epoch=state.leases.epoch,
+        samples_done=state.leases.n_done,
+        workers=tuple(
+            WorkerStatus(
+                one.id,
+                one.name,
+                one.rank,
+                one.state,
+                now_s - one.seen_s,
+                one.pushes,
+                one.refused,
+                one.samples,
+                one.loss,
+                state.leases.held(one.id),
+                one.id in pushed,
+            )
+            for one in sorted(state.members.present(), key=lambda one: one.rank)
+        ),
+        is_failure=state.over is not None and state.over[1],
+    )
+
+
+def _text(state: State, policy: Policy) -> str:
+    if state.over is not None:
+        return state.over[0]
+    if state.paused_why is not None:
+        return f"paused: {state.paused_why}"
+    if state.phase == "apply":
+        return f"the optimizer makes version {state.number + 1} of {len(state.applying)} pushes"
+    n_active = len(state.members.active())
+    if state.phase == "waiting":
+        need = state.options.needed if state.has_opened or state.is_told_to_start else state.options.world
+        return f"waits for workers: {n_active} of {need} are here"
+    if not isinstance(policy, Barrier):
+        return f"waits for pushes: {len(state.pending)} of {policy.need()} are here, {n_active} workers are active"
+    missing = [one.title for one in policy.missing()]
+    names = ", ".join(missing[:_MOST_NAMES]) + (
+        f" and {len(missing) - _MOST_NAMES} more" if len(missing) > _MOST_NAMES else ""
+    )
+    have = f"{len(state.pending)} of {policy.need()} pushes are here"
+    if state.phase == "grace":
+        return f"{have}, a quorum; waits a little longer for {names}"
+    return f"{have}; waits for {names}" if missing else f"{have}; waits for more workers"

@@ -1,0 +1,372 @@
+"""The ASGI application: which request is answered by what."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from http import HTTPStatus
+from typing import Any, cast, get_args
+
+from ...errors import WireError
+from ..rounds import events
+from ..rounds.events import Version
+from ..wire import answers, signing
+from ..wire.answers import Code
+from ..wire.header import HEADER_BYTES, PROTOCOL
+from ..wire.limits import MAX_JOIN_BYTES, MAX_JSON_BYTES, WHOLE_FRAME_BYTES
+from ..wire.manifest import Manifest
+from ..wire.messages import DataRange, DataRequest, JoinAnswer, JoinRequest, RunConfig
+from ..wire.records import decode
+from .budget import Budget
+from .driver import Driver
+from .exchange import Disconnected, Message, Receive, Refusal, Reply, Request, Send, failure, send_reply
+from .owner import Owner
+from .pushes import Pushes, refusal_of
+from .sessions import OWNER, Session, Sessions
+from .weights import PullCodec
+
+__all__ = ["Application"]
+
+_log = logging.getLogger("softs_fast.paramserver")
+
+#: For the body of a join.
+_JOIN_S = 30.0
+
+
+class Application:
+    """All requests.
+
+    Args:
+        driver: of the run.
+        sessions: of its workers.
+        pushes: of its workers.
+        owner: what the owner sees and does.
+        manifest: of the model.
+        config: of the run, for workers.
+        world: workers that the run expects.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        sessions: Sessions,
+        pushes: Pushes,
+        owner: Owner,
+        manifest: Manifest,
+        config: RunConfig,
+        world: int,
+    ) -> None:
+        self._driver = driver
+        self._sessions = sessions
+        self._pushes = pushes
+        self._owner = owner
+        self._manifest = manifest
+        self._config = config
+        self._world = world
+        self._budget = Budget()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        key: bytes | None = self._sessions.answer_key
+        if request.authorization is not None:
+            session = self._sessions.find(request.authorization.worker_id)
+            key = key if session is None else session.key
+        try:
+            reply, key = await self._answer(request, key)
+        except Refusal as refusal:
+            reply = Reply.of(refusal.record, refusal.status)
+            reply.retry_s = refusal.retry_s
+        except Disconnected:
+            return
+        except Exception:
+            _log.exception("%s %s failed", request.method, request.path)
+            reply = Reply(HTTPStatus.INTERNAL_SERVER_ERROR, b"")
+        await send_reply(send, reply, request, key, str(self._driver.run.version))
+
+    async def _answer(self, request: Request, key: bytes | None) -> tuple[Reply, bytes | None]:
+        """Return the answer, and the key that signs it."""
+        if request.method == "GET" and (public := self._owner.public(request.path)) is not None:
+            return public, None
+        if request.path == answers.JOIN and request.method == "POST":
+            return await self._join(request)
+        if not request.path.startswith("/v1/"):
+            raise failure(HTTPStatus.NOT_FOUND, Code.BAD_REQUEST, f"there is nothing at {request.path[:64]}")
+        session = self._session(request)
+        if request.path.startswith(answers.PUSH):
+            return await self._push(request, session), session.key
+        body = await request.body(MAX_JSON_BYTES) if request.method == "POST" else b""
+        self._authenticate(request, session, body)
+        if session.worker_id == OWNER:
+            return await self._owner.answer(request, body), session.key
+        return await self._of_worker(request, session.worker_id, body), session.key
+
+    # --- What proves itself ---
+
+    def _session(self, request: Request) -> Session:
+        """Return the session that a request names; nothing is proven yet.
+
+        Raises:
+            Refusal: there is none, or too many requests without a proof have been made.
+        """
+        if request.authorization is None:
+            self._budget.spend()
+            raise failure(
+                HTTPStatus.UNAUTHORIZED,
+                Code.BAD_MAC,
+                "the request has no signature",
+                "start a worker with the invite that the server printed",
+            )
+        session = self._sessions.find(request.authorization.worker_id)
+        if session is None:
+            self._budget.spend()
+            raise failure(
+                HTTPStatus.NOT_FOUND, Code.UNKNOWN_ID, "no worker of this run has this id", "join again"
+            )
+        return session
+
+    def _authenticate(
+        self, request: Request, session: Session, digested: bytes = b"", offset: int | None = None
+    ) -> None:
+        if not request.is_signed(session.key, digested, offset):
+            self._budget.spend()
+            raise failure(
+                HTTPStatus.UNAUTHORIZED, Code.BAD_MAC, "the signature of the request is wrong", "join again"
+            )
+        assert request.authorization is not None
+        is_read = session.worker_id == OWNER and request.method == "GET"
+        if not is_read and not self._sessions.take(session, request.authorization.n):
+            raise failure(
+                HTTPStatus.UNAUTHORIZED,
+                Code.REPLAYED,
+                f"the counter {request.authorization.n} was used before, or is too old",
+                "send it again with a new counter",
+            )
+
+    async def _join(self, request: Request) -> tuple[Reply, bytes | None]:
+        self._budget.check()
+        try:
+            # In drops it would keep others from joining.
+            async with self._budget.reading, asyncio.timeout(_JOIN_S):
+                body = await request.body(MAX_JOIN_BYTES)
+        except TimeoutError:
+            raise failure(
+                HTTPStatus.REQUEST_TIMEOUT, Code.BAD_REQUEST, f"the join took longer than {_JOIN_S:g} s"
+            ) from None
+        try:
+            wish = decode(JoinRequest, body, MAX_JOIN_BYTES)
+        except WireError as error:
+            self._budget.spend()
+            raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
+        nonce = bytes.fromhex(wish.nonce)
+        key = self._sessions.join_key(nonce)
+        is_new = request.authorization is not None and request.authorization.worker_id == signing.NEW
+        if not is_new or not request.is_signed(key, body):
+            self._budget.spend()
+            raise failure(
+                HTTPStatus.UNAUTHORIZED,
+                Code.BAD_MAC,
+                "the worker does not have the secret of this run",
+                "start it with the invite that the server printed",
+            )
+        try:
+            return Reply.of(self._admit(wish, nonce)), key
+        except Refusal as refusal:
+            reply = Reply.of(refusal.record, refusal.status)
+            reply.retry_s = refusal.retry_s
+            return reply, key
+
+    def _admit(self, wish: JoinRequest, nonce: bytes) -> JoinAnswer:
+        if not self._sessions.use_nonce(nonce):
+            raise failure(HTTPStatus.UNAUTHORIZED, Code.REPLAYED, "the nonce of the join was used before")
+        if PROTOCOL not in wish.protocols:
+            raise failure(
+                HTTPStatus.UPGRADE_REQUIRED,
+                Code.PROTOCOL,
+                f"the worker has the protocols {list(wish.protocols)}; the server has {PROTOCOL}",
+                "install the same version of softs-fast on both sides",
+            )
+        self._compare(wish.manifest)
+        worker_id = secrets.token_hex(8)
+        before = self._sessions.latest(wish.instance) or wish.old_id or None
+        answer = self._driver.tell(events.Join(worker_id, wish.name, before))
+        if not isinstance(answer, events.Welcome):
+            raise refusal_of(answer, self._driver)
+        if len(self._sessions) > 2 * self._driver.run.n_known + 64:
+            self._sessions.keep(self._driver.run.knows)
+        own = self._sessions.begin(worker_id, nonce, wish.instance)
+        self._driver.note(f'"{wish.name}" joins with rank {answer.rank}')
+        return JoinAnswer(
+            worker_id,
+            answer.rank,
+            self._world,
+            self._config,
+            own.hex(),
+            answer.version.timeline,
+            answer.version.number,
+            self._manifest.digest.hex(),
+        )
+
+    def _compare(self, theirs: str) -> None:
+        if hmac.compare_digest(theirs.encode(), self._manifest.encoded):
+            return
+        try:
+            difference = self._manifest.first_difference(Manifest.decode(theirs.encode()))
+        except WireError as error:
+            difference = str(error)
+        raise failure(
+            HTTPStatus.CONFLICT,
+            Code.OTHER_MANIFEST,
+            f"the worker has another model: {difference}",
+            "use the same job on both sides",
+        )
+
+    # --- Workers ---
+
+    async def _push(self, request: Request, session: Session) -> Reply:
+        if request.path == answers.PUSH and request.method == "POST":
+            body = await request.body(HEADER_BYTES + WHOLE_FRAME_BYTES)
+            head, rest = body[:HEADER_BYTES], body[HEADER_BYTES:]
+            self._authenticate(request, session, head)
+            self._pushes.n_bytes += len(rest)
+            return await self._pushes.announce(session.worker_id, head, rest)
+        base = _version(request.path.removeprefix(f"{answers.PUSH}/"))
+        upload = self._pushes.uploads.find(session.worker_id, base)
+        if request.method == "HEAD":
+            self._authenticate(request, session)
+            self._expect(self._driver.tell(events.Seen(session.worker_id)), events.Noted)
+            if upload is None:
+                return Reply(HTTPStatus.NOT_FOUND)
+            return Reply(HTTPStatus.OK, offset=upload.offset)
+        if request.method != "PUT":
+            raise _no_route(request)
+        if upload is None:
+            # Its header is needed to check the signature.
+            raise failure(
+                HTTPStatus.NOT_FOUND,
+                Code.NO_UPLOAD,
+                f"no push for version {base} was announced",
+                "announce it",
+            )
+        offset = request.digits(answers.UPLOAD_OFFSET, 1 << 62)
+        self._authenticate(request, session, upload.head, offset)
+        if offset is None:
+            raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, f"a part has no {answers.UPLOAD_OFFSET}")
+        return await self._pushes.part(upload, request, offset)
+
+    async def _of_worker(self, request: Request, worker: str, body: bytes) -> Reply:
+        tell = self._driver.tell
+        match request.method, request.path:
+            case "GET", answers.MODEL:
+                return await self._pull(request, worker)
+            case "POST", answers.HEARTBEAT:
+                self._expect(tell(events.Seen(worker)), events.Noted)
+            case "POST", answers.DATA:
+                return self._data(worker, body)
+            case "POST", answers.LEAVE:
+                self._expect(tell(events.Leave(worker)), events.Noted)
+                self._pushes.uploads.drop(worker)
+            case "POST", answers.PAUSE:
+                self._expect(tell(events.Rest(worker)), events.Noted)
+            case "POST", answers.RESUME:
+                self._expect(tell(events.Rest(worker, is_over=True)), events.Noted)
+            case "GET", answers.STATUS:
+                self._expect(tell(events.Seen(worker)), events.Noted)
+                return await self._owner.status(request)
+            case _:
+                raise _no_route(request)
+        return Reply(HTTPStatus.NO_CONTENT)
+
+    async def _pull(self, request: Request, worker: str) -> Reply:
+        have = Version(*_version(request.query["have"])) if "have" in request.query else None
+        codec = request.query.get("codec", "f32")
+        if codec not in get_args(PullCodec):
+            raise failure(
+                HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, f"there is no codec {codec[:16]!r} of weights"
+            )
+        until_s = asyncio.get_running_loop().time() + _seconds(
+            request.query.get("wait", "0"), self._config.max_wait_s
+        )
+        answer = self._driver.tell(events.Pull(worker, have))
+        while isinstance(answer, events.Hold):
+            if not await self._driver.wait_for_change(until_s):
+                return Reply(HTTPStatus.NO_CONTENT)
+            answer = self._driver.tell(events.Pull(worker, have, is_again=True))
+        self._expect(answer, events.Serve)
+        frame = await self._driver.weights.frame(cast(PullCodec, codec), have)
+        begin = _range(request.headers.get("range"), len(frame))
+        wanted = request.headers.get("if-match")
+        if wanted is not None and wanted.strip('"') != frame.header.signed_digest.hex():
+            raise failure(
+                HTTPStatus.PRECONDITION_FAILED,
+                Code.BAD_RANGE,
+                "there are newer weights",
+                "ask for all of them",
+            )
+        status = HTTPStatus.PARTIAL_CONTENT if begin else HTTPStatus.OK
+        self._owner.sent_bytes += len(frame) - begin
+        return Reply(status, frame=frame, begin=begin)
+
+    def _data(self, worker: str, body: bytes) -> Reply:
+        if self._config.data != "leases":
+            raise failure(
+                HTTPStatus.BAD_REQUEST,
+                Code.BAD_REQUEST,
+                "this run hands out no samples: each worker takes those of its rank",
+            )
+        wish = _decoded(DataRequest, body)
+        answer = self._driver.tell(events.Take(worker, wish.n))
+        if isinstance(answer, events.NoData):
+            return Reply(HTTPStatus.NO_CONTENT)
+        self._expect(answer, events.Granted)
+        assert isinstance(answer, events.Granted)
+        ranges = tuple((one.start, one.stop) for one in answer.ranges)
+        return Reply.of(DataRange(answer.ranges[0].epoch, self._config.seed, ranges))
+
+    def _expect(self, answer: events.Action | None, kind: type[Any]) -> None:
+        """Raise what an answer of the machine means, unless it is of this kind."""
+        if not isinstance(answer, kind):
+            raise refusal_of(answer, self._driver)
+
+
+def _decoded(kind: type[Any], body: bytes) -> Any:
+    try:
+        return decode(kind, body)
+    except WireError as error:
+        raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
+
+
+def _no_route(request: Request) -> Refusal:
+    return failure(
+        HTTPStatus.NOT_FOUND, Code.BAD_REQUEST, f"there is no {request.method} {request.path[:64]}"
+    )
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(*answers.parse_version(text))
+    except WireError as error:
+        raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
+
+
+def _seconds(text: str, limit: float) -> float:
+    try:
+        return min(max(0.0, float(text)), limit)
+    except ValueError:
+        raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, "wait is no number of seconds") from None
+
+
+def _range(text: str | None, n: int) -> int:
+    """Return the first byte that is wanted."""
+    if text is None:
+        return 0
+    begin = text.removeprefix("bytes=").removesuffix("-")
+    if not (begin.isascii() and begin.isdigit() and len(begin) < 20 and int(begin) < n):
+        raise failure(
+            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, Code.BAD_RANGE, f"no such range of {n} bytes"
+        )
+    return int(begin)

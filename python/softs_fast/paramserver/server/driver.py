@@ -1,0 +1,285 @@
+"""The machine of a run, on an event loop: its time, its steps in a thread, its file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..rounds import events
+from ..rounds.run import Run
+from ..rounds.snapshot import Snapshot
+from ..rounds.status import Status
+from ..wire.messages import Summary
+from ..wire.tensors import Contents
+from .evaluation import Evaluation
+from .options import ServerOptions
+from .state_file import Saved, save_state
+from .trainer import Trainer
+from .weights import Committed, Weights
+
+__all__ = ["Driver", "LogLine"]
+
+_log = logging.getLogger("softs_fast.paramserver")
+_Result = TypeVar("_Result")
+#: Lines that a status shows.
+_LOG_LINES = 50
+
+#: Actions with which a status becomes another one, or a pull may have another answer.
+_NEWS = (
+    events.Changed | events.Counted | events.Stale | events.Apply | events.Log | events.Ended | events.Welcome
+)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """What has happened.
+
+    Attributes:
+        text: for people.
+        is_warning: whether something is wrong.
+    """
+
+    text: str
+    is_warning: bool
+
+
+class Driver:
+    """Does what the machine of a run wants. All methods are called on the event loop.
+
+    Args:
+        run: the machine.
+        trainer: which the driver's thread alone uses from now on.
+        weights: what workers get.
+        evaluation: of versions.
+        saved: keys of the run.
+        options: of the server.
+        clip_norm: greatest norm of a push; 0 for any.
+        freed: takes the bytes of a push that is not needed any more.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        trainer: Trainer,
+        weights: Weights,
+        evaluation: Evaluation,
+        saved: Saved,
+        options: ServerOptions,
+        clip_norm: float,
+        freed: Callable[[int], None],
+    ) -> None:
+        self.run = run
+        self.weights = weights
+        self.evaluation = evaluation
+        self.lines: deque[LogLine] = deque(maxlen=_LOG_LINES)
+        #: Rises with everything that a status shows, but times.
+        self.serial = 0
+        #: None: the last file was written; else what failed.
+        self.file_trouble: str | None = None
+        self.step_s = 0.0
+        self.ended = asyncio.Event()
+        self._trainer = trainer
+        self._saved = saved
+        self._options = options
+        self._clip_norm = clip_norm
+        self._freed = freed
+        self._contents: dict[int, Contents] = {}
+        self._n_contents = 0
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "softs-step")
+        self._saved_version = run.version
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to watch the time; a run that was over before writes its model again, which may be missing."""
+        if self.run.is_over:
+            self._spawn(self._end(is_failure=False))
+        self.tell(events.Tick())
+
+    def tell(self, event: events.Event) -> events.Action | None:
+        """Give an event to the machine and do what it wants; return its answer."""
+        actions = self.run.handle(self._loop.time(), event)
+        answer: events.Action | None = None
+        for action in actions:
+            match action:
+                case events.Apply():
+                    shares = [(share, self._contents[share.content]) for share in action.shares]
+                    _log.debug("step after version %s of %s", action.version, action.shares)
+                    self._spawn(self._step(action, shares))
+                case events.Save(snapshot):
+                    self._spawn(self._save(snapshot))
+                case events.Drop(content):
+                    dropped = self._contents.pop(content, None)
+                    if dropped is not None:
+                        self._freed(_bytes_of(dropped))
+                case events.Changed():
+                    pass
+                case events.Log(text, is_warning):
+                    self.note(text, is_warning)
+                case events.Ended(why, is_failure):
+                    self.note(f"the run is over: {why}", is_failure)
+                    self._spawn(self._end(is_failure))
+                case _:
+                    answer = action
+        if any(isinstance(action, _NEWS) for action in actions):
+            self.serial += 1
+            self.notify()
+        self._set_timer()
+        return answer
+
+    def keep(self, contents: Contents) -> int:
+        """Keep the contents of a push; return their number."""
+        self._n_contents += 1
+        self._contents[self._n_contents] = contents
+        return self._n_contents
+
+    def note(self, text: str, is_warning: bool = False) -> None:
+        """Tell people, by the log and by the status."""
+        self.lines.append(LogLine(text, is_warning))
+        self.serial += 1
+        self.notify()
+        _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+
+    def notify(self) -> None:
+        """Have all that wait for a change look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait_for_change(self, until_s: float) -> bool:
+        """Wait for a change; return False if it is too late.
+
+        Args:
+            until_s: on the clock of the loop.
+        """
+        changed = self._changed
+        try:
+            async with asyncio.timeout_at(until_s):
+                await changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def status(self) -> Status:
+        """Return what the run does."""
+        return self.run.status(self._loop.time())
+
+    def summary(self) -> Summary:
+        """Return how the run has ended."""
+        status = self.status()
+        return Summary(status.timeline, status.version, status.text, status.loss, self.evaluation.last)
+
+    async def close(self) -> None:
+        """Wait for the step and the file that are under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._saved_version != self.run.version and not self.run.is_over:
+            await self._save(self.run.snapshot())
+        await asyncio.to_thread(self._thread.shutdown)
+
+    # --- What the machine wants ---
+
+    async def _step(self, action: events.Apply, shares: list[tuple[events.Share, Contents]]) -> None:
+        before = self.weights.now.contents
+        began_s = self._loop.time()
+        try:
+            is_finite, after = await self._call(
+                lambda: self._trainer.step(shares, action.rate_factor, self._clip_norm, before)
+            )
+        except Exception as error:
+            _log.exception("the step after version %s failed", action.version)
+            why = f"the step after version {action.version} failed: {type(error).__name__}: {error}"
+            self.tell(events.Stop(why, is_failure=True))
+            return
+        self.step_s = self._loop.time() - began_s
+        if self.run.is_over:
+            return
+        version = action.version._replace(number=action.version.number + 1)
+        self.weights.commit(Committed(version, after))
+        self.tell(events.Applied(is_finite))
+        if self.evaluation.is_due(version.number):
+            await self._evaluate(version)
+
+    async def _evaluate(self, version: events.Version) -> None:
+        """The thread evaluates before its next step."""
+        try:
+            text = await self._call(lambda: self.evaluation.evaluate(version, self._trainer))
+        except Exception as error:
+            _log.exception("evaluating version %s failed", version)
+            self.note(f"evaluating version {version} failed: {type(error).__name__}: {error}", True)
+            return
+        if text is not None:
+            self.note(text)
+        self.notify()
+        if self.evaluation.is_enough and not self.run.is_over:
+            self.tell(events.Stop("the evaluation gets no better"))
+
+    async def _save(self, snapshot: Snapshot) -> None:
+        saved = self._saved
+        best = self.evaluation.best
+        try:
+            await self._call(
+                lambda: save_state(
+                    self._options.state,
+                    Saved(saved.job, saved.secret, saved.owner, snapshot, self._trainer.state(), best),
+                )
+            )
+        except OSError as error:
+            self.file_trouble = f"{self._options.state} cannot be written: {error.strerror or error}"
+            self.note(
+                f"{self.file_trouble}; the run goes on, and a crash now would lose what the last file does not have",
+                True,
+            )
+            return
+        self._saved_version = events.Version(snapshot.timeline, snapshot.version)
+        if self.file_trouble is not None:
+            self.note(f"{self._options.state} is written again")
+        self.file_trouble = None
+
+    async def _end(self, is_failure: bool) -> None:
+        try:
+            # After a failure the weights may be half of a step.
+            if not is_failure:
+                self.note(await self._call(lambda: self.evaluation.finish(self.run.version, self._trainer)))
+        except Exception as error:
+            _log.exception("writing %s failed", self._options.output)
+            self.file_trouble = f"{self._options.output} cannot be written: {error}"
+            self.note(self.file_trouble, True)
+        self.ended.set()
+        self.notify()
+
+    async def _call(self, what: Callable[[], _Result]) -> _Result:
+        """Run something in the thread, after all that was given to it before."""
+        return await self._loop.run_in_executor(self._thread, what)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_s = self.run.next_wake_s()
+        if wake_s is not None:
+            self._timer = self._loop.call_at(wake_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.tell(events.Tick())
+
+
+def _bytes_of(contents: Contents) -> int:
+    return sum(
+        one.nbytes for one in (contents.parameters, contents.floats, contents.integers) if one is not None
+    )

@@ -1,0 +1,234 @@
+"""One HTTP request and its answer: limits of bodies, signatures."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
+
+from ...errors import WireError
+from ..wire import answers, signing
+from ..wire.answers import Code
+from ..wire.frame import Frame
+from ..wire.header import HEADER_BYTES
+from ..wire.messages import Failure
+from ..wire.records import encode
+
+__all__ = ["Refusal", "Reply", "Request", "failure"]
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+#: Bytes of a frame that are given to the transport at once.
+_PIECE = 256 << 10
+
+
+class Refusal(Exception):
+    """A request that is answered by an error.
+
+    Args:
+        status: of HTTP.
+        record: the body.
+        retry_s: of Retry-After; 0 for none.
+    """
+
+    def __init__(self, status: int, record: Any, retry_s: float = 0.0) -> None:
+        super().__init__(status, record)
+        self.status = status
+        self.record = record
+        self.retry_s = retry_s
+
+
+class Disconnected(Exception):
+    """The peer has closed the connection before the end of its request."""
+
+
+def failure(status: int, code: Code, message: str, remedy: str = "", retry_s: float = 0.0) -> Refusal:
+    """Return an error with a code."""
+    return Refusal(status, Failure(code.value, message, remedy), retry_s)
+
+
+@dataclass
+class Reply:
+    """What is sent.
+
+    Attributes:
+        status: of HTTP.
+        body: JSON, or another content.
+        content_type: of the body.
+        frame: weights, instead of a body.
+        begin: byte of the frame from which on it is sent.
+        offset: the value of Upload-Offset.
+        retry_s: of Retry-After; 0 for none.
+        headers: more of them.
+    """
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    frame: Frame | None = None
+    begin: int = 0
+    offset: int | None = None
+    retry_s: float = 0.0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: Any, status: int = HTTPStatus.OK) -> Reply:
+        """Return an answer with a dataclass."""
+        return cls(status, encode(record))
+
+
+class Request:
+    """A request of which the body has not been read.
+
+    Args:
+        scope: of ASGI.
+        receive: of ASGI.
+    """
+
+    def __init__(self, scope: Message, receive: Receive) -> None:
+        self._receive = receive
+        self._is_read = False
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        query = scope["query_string"].decode("latin-1")
+        self.target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+        self.query = dict(parse_qsl(query, max_num_fields=8))
+        self.headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        self.authorization = self._parse_authorization()
+
+    def digits(self, name: str, limit: int) -> int | None:
+        """Return a header that is a number, or None.
+
+        Raises:
+            Refusal: it is none, or greater than the limit.
+        """
+        value = self.headers.get(name.lower())
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= limit):
+            raise failure(
+                HTTPStatus.BAD_REQUEST,
+                Code.BAD_REQUEST,
+                f"{name} is {value[:32]!r}; need a number up to {limit}",
+            )
+        return int(value)
+
+    async def pieces(self, limit: int) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives.
+
+        Args:
+            limit: bytes that it may have.
+
+        Raises:
+            Refusal: it is longer.
+            Disconnected: the peer is gone.
+        """
+        length = self.headers.get("content-length", "0")
+        n = 0
+        if not length.isdigit() or len(length) > 18 or int(length) > limit:
+            raise _too_long(limit)
+        while not self._is_read:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            self._is_read = not message.get("more_body", False)
+            data: bytes = message.get("body", b"")
+            n += len(data)
+            if n > limit:
+                raise _too_long(limit)
+            if data:
+                yield data
+
+    async def body(self, limit: int) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            Refusal: it is longer than the limit.
+            Disconnected: the peer is gone.
+        """
+        return b"".join([piece async for piece in self.pieces(limit)])
+
+    def is_signed(self, key: bytes, digested: bytes = b"", upload_offset: int | None = None) -> bool:
+        """Return whether the signature is one by this key, in constant time."""
+        given = self.authorization
+        if given is None:
+            return False
+        expected = signing.request_mac(
+            key,
+            worker_id=given.worker_id,
+            method=self.method,
+            target=self.target,
+            n=given.n,
+            upload_offset=upload_offset,
+            digested=digested,
+        )
+        return hmac.compare_digest(expected, given.mac)
+
+    def _parse_authorization(self) -> signing.Authorization | None:
+        try:
+            return signing.Authorization.parse(self.headers.get("authorization", ""))
+        except WireError:
+            return None
+
+
+async def send_reply(send: Send, reply: Reply, request: Request, key: bytes | None, version: str) -> None:
+    """Send an answer, with a signature if there is a key."""
+    headers = {**answers.HEADERS, **reply.headers, answers.VERSION: version}
+    head = b"" if reply.frame is None else reply.frame.header.encode()
+    if reply.frame is not None:
+        total = len(reply.frame)
+        headers["Content-Type"] = "application/octet-stream"
+        headers["Content-Length"] = str(total - reply.begin)
+        headers["ETag"] = f'"{reply.frame.header.signed_digest.hex()}"'
+        if reply.status == HTTPStatus.PARTIAL_CONTENT:
+            headers["Content-Range"] = f"bytes {reply.begin}-{total - 1}/{total}"
+    elif reply.status != HTTPStatus.NO_CONTENT:
+        if reply.body:
+            headers["Content-Type"] = reply.content_type
+        headers["Content-Length"] = str(len(reply.body))
+    if reply.offset is not None:
+        headers[answers.UPLOAD_OFFSET] = str(reply.offset)
+    if reply.retry_s > 0:
+        headers["Retry-After"] = str(max(1, round(reply.retry_s)))
+    if key is not None:
+        mac = request.authorization.mac if request.authorization is not None else ""
+        headers[answers.MAC] = signing.answer_mac(
+            key,
+            request=mac,
+            status=reply.status,
+            version=version,
+            upload_offset=headers.get(answers.UPLOAD_OFFSET),
+            digested=head if reply.frame is not None else b"" if request.method == "HEAD" else reply.body,
+        )
+    await send(
+        {
+            "type": "http.response.start",
+            "status": int(reply.status),
+            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
+        }
+    )
+    if reply.frame is None or request.method == "HEAD":
+        body = b"" if request.method == "HEAD" else reply.body
+        await send({"type": "http.response.body", "body": body})
+        return
+    if reply.begin < HEADER_BYTES:
+        await send({"type": "http.response.body", "body": head[reply.begin :], "more_body": True})
+    payload = memoryview(reply.frame.payload)
+    for at in range(max(0, reply.begin - HEADER_BYTES), len(payload), _PIECE):
+        await send(
+            {"type": "http.response.body", "body": bytes(payload[at : at + _PIECE]), "more_body": True}
+        )
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _too_long(limit: int) -> Refusal:
+    return failure(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Code.TOO_LONG, f"the body is longer than {limit} bytes"
+    )

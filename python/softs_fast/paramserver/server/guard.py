@@ -1,0 +1,102 @@
+"""Connections that send a request too slowly, or take an answer too slowly, are closed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+__all__ = ["GuardedProtocol", "Limits"]
+
+
+class Limits:
+    """Seconds that a peer may take; a test makes them shorter.
+
+    Attributes:
+        head_s: for the whole head of a request.
+        body_s: without a byte of its body.
+        answer_s: without taking a byte of the answer.
+    """
+
+    head_s = 10.0
+    body_s = 30.0
+    answer_s = 120.0
+
+
+class GuardedProtocol(H11Protocol):
+    """HTTP/1.1 of uvicorn with deadlines. Lengths of heads are bounded by `h11_max_incomplete_event_size`."""
+
+    limits: type[Limits] = Limits
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin the deadline of the first head."""
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(self.limits.head_s, self._close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End all deadlines."""
+        for timer in (self._head_timer, self._body_timer, self._answer_timer):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of a head or a body."""
+        super().data_received(data)
+        is_between = self.cycle is None or self.cycle.response_complete
+        if is_between and self._head_timer is None and not self.transport.is_closing():
+            self._head_timer = self.loop.call_later(self.limits.head_s, self._close)
+        elif not is_between and self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        self._watch_body(is_between)
+
+    def on_response_complete(self) -> None:
+        """End the deadline of a body that is not wanted any more."""
+        super().on_response_complete()
+        self._watch_body(is_between=True)
+
+    def pause_writing(self) -> None:
+        """Begin the deadline of an answer that the peer does not take."""
+        super().pause_writing()
+        self._answer_timer = self.loop.call_later(self.limits.answer_s, self._close)
+
+    def resume_writing(self) -> None:
+        """End it."""
+        super().resume_writing()
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+
+    def _watch_body(self, is_between: bool) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+        if not is_between and self.cycle.more_body and not self.transport.is_closing():
+            self._body_timer = self.loop.call_later(self.limits.body_s, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        """The application may be slow itself: then the peer is not to blame."""
+        self._body_timer = None
+        if self.flow.read_paused:
+            self._watch_body(is_between=False)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self.transport.abort()

@@ -1,0 +1,88 @@
+"""What a server is told apart from the job and the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...errors import ConfigError
+from ..wire.invite import checked_url
+
+__all__ = ["ServerOptions", "TlsFiles"]
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Where a certificate is.
+
+    Attributes:
+        certificate: PEM file of the chain.
+        key: PEM file of its key.
+        is_self_made: it is made if it is not there, and the invite pins it.
+    """
+
+    certificate: Path
+    key: Path
+    is_self_made: bool = False
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Of a process.
+
+    Attributes:
+        host: address to listen at.
+        port: to listen at; 0 for any.
+        url: of a tunnel or a proxy, for the invite; None: of the address.
+        tls: None for none.
+        allow_plain: listen at addresses of other machines without TLS.
+        state: the file with everything that a later server needs.
+        output: the file of the trained model.
+        is_safetensors: write the output as safetensors.
+        evaluate_every: versions between two evaluations; 0 for none before the end.
+        stop_after: evaluations without a better result after which the run ends; None for any number.
+        is_lower_better: whether a result of an evaluation is better if it is lower.
+        max_upload_bytes: memory for uploads and pushes that no step has used.
+        linger_s: how long the server stays for workers that have not heard of the end.
+
+    Raises:
+        ConfigError: a value is out of range, or other machines could reach the server without TLS.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    url: str | None = None
+    tls: TlsFiles | None = None
+    allow_plain: bool = False
+    state: Path = field(default_factory=lambda: Path("paramserver.state"))
+    output: Path = field(default_factory=lambda: Path("trained_model.pth"))
+    is_safetensors: bool = False
+    evaluate_every: int = 0
+    stop_after: int | None = None
+    is_lower_better: bool = False
+    max_upload_bytes: int = 8 << 30
+    linger_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("port", 0, 65535),
+            ("evaluate_every", 0, 1 << 31),
+            ("stop_after", 1, 1 << 31),
+            ("max_upload_bytes", 1 << 20, 1 << 50),
+            ("linger_s", 0, 3600),
+        ):
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise ConfigError(f"{name} of the server is {value}; need {least} to {most}")
+        if self.url is not None:
+            checked_url(self.url.rstrip("/"))
+        if not (self.is_loopback or self.tls is not None or self.allow_plain):
+            raise ConfigError(
+                f"the server at {self.host} would be reachable from other machines without encryption; give --tls auto, "
+                "or --tls-cert and --tls-key, or listen at 127.0.0.1 behind a tunnel; --allow-plain if you must"
+            )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches the address."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")

@@ -1,0 +1,73 @@
+"""The file with which the owner's programs find a server and sign."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...errors import ConfigError
+from ..wire.invite import Invite
+from .files import write_bytes
+
+__all__ = ["OwnerAccess", "owner_path", "read_owner", "write_owner"]
+
+_MAX_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class OwnerAccess:
+    """What the owner has.
+
+    Attributes:
+        invite: of the server, at its address on this machine.
+        key: signs the owner's requests.
+    """
+
+    invite: Invite
+    key: bytes = field(repr=False)
+
+
+def owner_path(state: Path) -> Path:
+    """Return where the file is, from where the state is."""
+    return state.with_name(f"{state.name}.owner")
+
+
+def write_owner(state: Path, access: OwnerAccess) -> None:
+    """Write the file, which only this user may read.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    text = json.dumps({"invite": str(access.invite), "key": access.key.hex()}) + "\n"
+    path = owner_path(state)
+    try:
+        write_bytes(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def read_owner(state: Path) -> OwnerAccess:
+    """Read the file.
+
+    Raises:
+        ConfigError: there is none, others can read it, or it is malformed.
+    """
+    path = owner_path(state)
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            data = file.read(_MAX_BYTES)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}; a server writes it beside its --state"
+        ) from None
+    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IRWXO | stat.S_IRWXG):
+        raise ConfigError(f"{path} is a secret that other users can read; chmod 600 {path}")
+    try:
+        given = json.loads(data)
+        return OwnerAccess(Invite.parse(given["invite"]), bytes.fromhex(given["key"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is no file of an owner: {error}") from None

@@ -1,0 +1,258 @@
+"""A parameter server on an event loop: built from its file, served, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import socket
+from dataclasses import replace
+from typing import Any
+
+from ...errors import ConfigError, EndpointInUse
+from ..job import Job
+from ..requirements import import_uvicorn
+from ..rounds import events
+from ..rounds.options import RunOptions
+from ..rounds.run import Run
+from ..wire.invite import Invite
+from ..wire.limits import MAX_HEADER_BYTES
+from ..wire.messages import RunConfig
+from ..wire.planes import import_zstd
+from .application import Application
+from .driver import Driver
+from .evaluation import Evaluation
+from .options import ServerOptions
+from .owner import Owner
+from .pushes import Pushes
+from .sessions import Sessions
+from .state_file import load_state, new_state, save_state
+from .tls import certificate_pin, server_context
+from .trainer import Trainer
+from .uploads import Uploads
+from .weights import Committed, Weights
+
+__all__ = ["Service", "fitting"]
+
+_log = logging.getLogger("softs_fast.paramserver")
+
+#: Connections at a time.
+_MAX_CONNECTIONS = 4096
+#: Of a connection without a request.
+_KEEP_ALIVE_S = 75
+_HANDSHAKE_S = 10.0
+_BACKLOG = 512
+#: Answers under way may end when the server does.
+_CLOSE_S = 5.0
+
+
+class Service:
+    """A server. It is built and used on one event loop.
+
+    Args:
+        job: what is trained.
+        run: how many workers, and when pushes are applied.
+        config: what workers are told.
+        options: of this process.
+
+    Raises:
+        ConfigError: uvicorn or zstd is not installed, or a file cannot be used.
+        EndpointInUse: another process listens at the address.
+    """
+
+    def __init__(self, job: Job, run: RunOptions, config: RunConfig, options: ServerOptions) -> None:
+        import_uvicorn()
+        if config.planes:
+            import_zstd()
+        self.options = options
+        self._config = config
+        self._context = None if options.tls is None else server_context(options.tls)
+        saved = load_state(options.state)
+        self.is_restart = saved is not None
+        self._saved = saved or new_state()
+        self._trainer = Trainer(job)
+        if self._saved.trainer is not None:
+            self._trainer.load(self._saved.trainer)
+        loop = asyncio.get_running_loop()
+        self.run = Run(run, loop.time(), self._saved.snapshot)
+        evaluation = Evaluation(options, self._saved.best)
+        self._write_first()
+        self._socket = _listen(options)
+        weights = Weights(
+            self._saved.job,
+            self._trainer.manifest,
+            Committed(self.run.version, self._trainer.contents()),
+            1 if run.mode == "bsp" else 2 * run.world,
+            config.planes,
+        )
+        self._uploads = Uploads(options.max_upload_bytes)
+        self.driver = Driver(
+            self.run,
+            self._trainer,
+            weights,
+            evaluation,
+            self._saved,
+            options,
+            config.clip_norm,
+            self._release,
+        )
+        manifest = self._trainer.manifest
+        self._pushes = Pushes(self.driver, manifest, self._saved.job, config, self._uploads)
+        self._sessions = Sessions(self._saved.secret, self._saved.job, self._saved.owner)
+        self._application = Application(
+            self.driver,
+            self._sessions,
+            self._pushes,
+            Owner(self.driver, self._pushes, run.world),
+            manifest,
+            config,
+            run.world,
+        )
+        self._server: asyncio.Server | None = None
+        self._state: Any = None
+
+    @property
+    def port(self) -> int:
+        """Where the server listens."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        """Of the server on this machine."""
+        scheme = "http" if self._context is None else "https"
+        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
+            self.options.host, self.options.host
+        )
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def local_invite(self) -> Invite:
+        """The invite for programs on this machine."""
+        pin = None if self.options.tls is None else certificate_pin(self.options.tls)
+        return Invite(self.url, self._saved.job, self._saved.secret, pin)
+
+    @property
+    def invite(self) -> Invite:
+        """The line with which workers are started."""
+        if self.options.url is None:
+            return self.local_invite
+        # A tunnel shows a certificate of its own.
+        return Invite(self.options.url.rstrip("/"), self._saved.job, self._saved.secret)
+
+    @property
+    def owner_secret(self) -> bytes:
+        """With which the owner's key is made."""
+        return self._saved.owner
+
+    async def start(self) -> None:
+        """Begin to listen."""
+        import uvicorn
+        from uvicorn.server import ServerState
+
+        from .guard import GuardedProtocol
+
+        config = uvicorn.Config(
+            self._application,
+            http=GuardedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            limit_concurrency=_MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        )
+        config.load()
+        self._state = state = ServerState()
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: GuardedProtocol(config, state, {}),
+            sock=self._socket,
+            ssl=self._context,
+            ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,
+            backlog=_BACKLOG,
+        )
+        self.driver.start()
+
+    async def wait(self) -> None:
+        """Wait until the run is over, and all workers have heard of it, or some time has passed."""
+        await self.driver.ended.wait()
+        until_s = asyncio.get_running_loop().time() + self.options.linger_s
+        # The answers that tell it are no change, so this looks at times of its own.
+        while not self.run.is_known_by_all and asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(0.1)
+
+    def stop(self, why: str, at_once: bool = False) -> None:
+        """End the run: after the open round, if it has a quorum."""
+        self.driver.tell(events.Stop(why, at_once=at_once))
+
+    async def close(self) -> None:
+        """Stop listening, end answers, write what is to be written."""
+        if self._server is not None:
+            self._server.close()
+        self.driver.notify()
+        if self._state is not None:
+            for connection in list(self._state.connections):
+                connection.shutdown()
+            if self._state.tasks:
+                await asyncio.wait(self._state.tasks, timeout=_CLOSE_S)
+            for task in list(self._state.tasks):
+                task.cancel()
+            for connection in list(self._state.connections):
+                connection.transport.abort()
+        await self._pushes.close()
+        await self.driver.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+        self._socket.close()
+
+    def _write_first(self) -> None:
+        """The timeline of this server must be in the file before any worker sees it."""
+        saved = replace(self._saved, snapshot=self.run.snapshot(), trainer=self._trainer.state())
+        try:
+            save_state(self.options.state, saved)
+        except OSError as error:
+            raise ConfigError(
+                f"the state file {self.options.state} cannot be written: {error.strerror or error}; free some space, or "
+                "give another --state"
+            ) from None
+
+    def _release(self, n: int) -> None:
+        self._uploads.reserved -= n
+
+
+def _listen(options: ServerOptions) -> socket.socket:
+    """Return a socket that is bound."""
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise ConfigError(f"the address {options.host!r} is not known: {error.strerror}") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise EndpointInUse(
+            f"cannot listen at {options.host}:{options.port}: {error.strerror}; choose another --port"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def fitting(config: RunConfig, run: RunOptions) -> RunConfig:
+    """Return the configuration of workers with what the run says."""
+    return dataclasses.replace(
+        config,
+        target=run.rounds,
+        mode=run.mode,
+        lease_s=run.lease_s,
+        data="leases" if run.dataset_size else "rank",
+        data_size=run.dataset_size or config.data_size,
+    )

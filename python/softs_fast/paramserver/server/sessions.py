@@ -1,0 +1,119 @@
+"""Which requests are genuine: keys of workers and of the owner, counters, nonces."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..wire import signing
+
+__all__ = ["OWNER", "Session", "Sessions", "owner_key"]
+
+#: The id of the owner in the header Authorization.
+OWNER = "owner"
+#: Nonces of joins that are kept, so that none is used twice.
+_MAX_NONCES = 1 << 16
+
+
+@dataclass
+class Session:
+    """Of a worker, from a join on.
+
+    Attributes:
+        worker_id: of the worker.
+        key: of its requests and their answers.
+        window: which counters it has used.
+    """
+
+    worker_id: str
+    key: bytes = field(repr=False)
+    window: signing.CounterWindow = field(default_factory=signing.CounterWindow)
+
+
+class Sessions:
+    """The sessions of all workers. A server that was started again has none: workers join once more.
+
+    Args:
+        secret: of the invite.
+        job: of the invite.
+        owner: 32 random bytes, which only the owner has.
+    """
+
+    def __init__(self, secret: bytes, job: bytes, owner: bytes) -> None:
+        self._secret = secret
+        self._job = job
+        self._by_id: dict[str, Session] = {}
+        self._nonces: OrderedDict[bytes, None] = OrderedDict()
+        self._instances: OrderedDict[str, str] = OrderedDict()
+        self.answer_key = signing.answer_key(secret, job)
+        self.owner = Session(OWNER, owner_key(owner, job))
+        self._owner_n = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def join_key(self, nonce: bytes) -> bytes:
+        """Return the key of a join and its answer."""
+        return signing.join_key(self._secret, self._job, nonce)
+
+    def use_nonce(self, nonce: bytes) -> bool:
+        """Note the nonce of a genuine join; return whether it is new."""
+        if nonce in self._nonces:
+            return False
+        self._nonces[nonce] = None
+        if len(self._nonces) > _MAX_NONCES:
+            self._nonces.popitem(last=False)
+        return True
+
+    def latest(self, instance: str) -> str | None:
+        """Return the id that a process was given by its last join, of which it may not have seen the answer."""
+        return self._instances.get(instance)
+
+    def begin(self, worker_id: str, nonce: bytes, instance: str = "") -> bytes:
+        """Begin the session of a worker; return the server's nonce.
+
+        Args:
+            worker_id: of the worker.
+            nonce: of its join.
+            instance: of its process; "" if it is not known.
+        """
+        if instance:
+            self._instances[instance] = worker_id
+            self._instances.move_to_end(instance)
+            if len(self._instances) > _MAX_NONCES:
+                self._instances.popitem(last=False)
+        own = secrets.token_bytes(signing.NONCE_BYTES)
+        key = signing.session_key(self._secret, self._job, nonce, own, worker_id)
+        self._by_id[worker_id] = Session(worker_id, key)
+        return own
+
+    def find(self, worker_id: str) -> Session | None:
+        """Return a session; None if there is none."""
+        return self.owner if worker_id == OWNER else self._by_id.get(worker_id)
+
+    def drop(self, worker_id: str) -> None:
+        """End a session."""
+        self._by_id.pop(worker_id, None)
+
+    def keep(self, is_known: Callable[[str], bool]) -> None:
+        """End the sessions of ids that are not known any more."""
+        for worker_id in [one for one in self._by_id if not is_known(one)]:
+            del self._by_id[worker_id]
+
+    def take(self, session: Session, n: int) -> bool:
+        """Mark the counter of a genuine request as used; False if it was used before, or is too old.
+
+        The owner's counters only grow: they are times of clocks of several programs, which may not be close.
+        """
+        if session is not self.owner:
+            return session.window.take(n)
+        is_new = n > self._owner_n
+        self._owner_n = max(self._owner_n, n)
+        return is_new
+
+
+def owner_key(owner: bytes, job: bytes) -> bytes:
+    """Return the key of the owner's requests."""
+    return signing.hkdf(owner, b"", b"SF1 owner" + job)

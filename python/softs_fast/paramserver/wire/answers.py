@@ -1,0 +1,111 @@
+"""Paths, header names, status codes and names of errors: what both sides spell alike.
+
+| request | answers |
+|---|---|
+| POST /v1/join | 200 JoinAnswer; 401; 403; 409 other-manifest; 426 protocol; 503 full |
+| GET /v1/model?have=T.V&wait=S&codec=C | 200 frame, 206 a range of it; 204 nothing newer; 410 Summary |
+| POST /v1/push (128 bytes of header, or the whole frame) | 201 UploadState; 200 Counted; 409 Stale; 422 |
+| PUT /v1/push/T.V with Upload-Offset | 202 UploadState; 200 Counted; 409 Stale; 416 UploadState; 422; 400 digest |
+| HEAD /v1/push/T.V | 200 with Upload-Offset; 404 no-upload |
+| POST /v1/heartbeat {} | 204 with Softs-Version |
+| POST /v1/data DataRequest | 200 DataRange; 204 the epoch is exhausted |
+| POST /v1/leave {}, /v1/pause {}, /v1/resume {} | 204 |
+| GET /v1/status?since=K&wait=S | 200 Status; 204 |
+| POST /v1/control Control | 204; 401 |
+
+401, 403, 404 unknown-id and 429 may answer any request. Errors are `messages.Failure`, or a class that has its `code`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from http import HTTPStatus
+
+from ...errors import WireError
+
+__all__ = [
+    "CONTROL",
+    "DATA",
+    "HEADERS",
+    "HEARTBEAT",
+    "JOIN",
+    "LEAVE",
+    "MAC",
+    "MODEL",
+    "PAUSE",
+    "PERMANENT",
+    "PUSH",
+    "RESUME",
+    "STATUS",
+    "UPLOAD_OFFSET",
+    "VERSION",
+    "Code",
+    "parse_version",
+    "version_text",
+]
+
+JOIN, MODEL, PUSH, HEARTBEAT = "/v1/join", "/v1/model", "/v1/push", "/v1/heartbeat"
+DATA, LEAVE, PAUSE, RESUME = "/v1/data", "/v1/leave", "/v1/pause", "/v1/resume"
+STATUS, CONTROL = "/v1/status", "/v1/control"
+
+#: T.V of the server's weights, in each answer.
+VERSION = "Softs-Version"
+#: Of each answer: `signing.answer_mac`.
+MAC = "Softs-Mac"
+#: In bytes of the payload.
+UPLOAD_OFFSET = "Upload-Offset"
+#: Of each answer; a proxy must neither keep nor change it.
+HEADERS = {"Cache-Control": "no-store, no-transform"}
+
+
+class Code(enum.StrEnum):
+    """`code` of a Failure."""
+
+    BAD_MAC = "bad-mac"  # 401: join again; to a join: the invite is another one
+    REPLAYED = "replayed"  # 401: the counter was used before, perhaps because a proxy sent the request twice
+    KICKED = "kicked"  # 403
+    UNKNOWN_ID = "unknown-id"  # 404: join again
+    NO_UPLOAD = "no-upload"  # 404: announce the push again
+    STALE = "stale"  # 409
+    OTHER_MANIFEST = "other-manifest"  # 409
+    OVER = "over"  # 410
+    TOO_LONG = "too-long"  # 413
+    BAD_RANGE = "bad-range"  # 416
+    NOT_FINITE = "not-finite"  # 422
+    BAD_PUSH = "bad-push"  # 422: header against manifest, no samples, too old
+    PROTOCOL = "protocol"  # 426
+    BAD_DIGEST = "bad-digest"  # 400: the upload was dropped
+    BAD_REQUEST = "bad-request"  # 400, 405, 411, 415, 431
+    BUSY = "busy"  # 429
+    FULL = "full"  # 503
+
+
+#: What ends a worker, with the remedy of the answer. 409 is permanent with OTHER_MANIFEST only.
+PERMANENT = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        HTTPStatus.UPGRADE_REQUIRED,
+    }
+)
+
+_VERSION = re.compile(r"([0-9]{1,10})\.([0-9]{1,19})")
+
+
+def version_text(timeline: int, version: int) -> str:
+    """Return T.V as text."""
+    return f"{timeline}.{version}"
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """Return (T, V).
+
+    Raises:
+        WireError: the text is no T.V.
+    """
+    if (found := _VERSION.fullmatch(text)) is None:
+        raise WireError(f"{text[:64]!r} is no version; need T.V, such as 1.42")
+    return int(found[1]), int(found[2])

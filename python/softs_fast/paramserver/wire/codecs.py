@@ -1,0 +1,147 @@
+"""How a flat vector of float32 becomes bytes, and back: float32, bfloat16, int8 by blocks, top-k, XOR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...errors import WireError
+from .header import Codec
+from .tensors import from_bytes, to_bytes
+
+__all__ = ["BLOCK", "decode_vector", "encode_vector", "encoded_sections", "top_k_count", "total"]
+
+#: Elements of int8 that share a scale.
+BLOCK = 256
+
+
+def encode_vector(vector: Tensor, codec: Codec, *, k: int = 0, base: Tensor | None = None) -> bytearray:
+    """Return the bytes of a vector.
+
+    Args:
+        vector: float32 [n], on the CPU, contiguous.
+        codec: how they are written. BF16 and INT8 round to the nearest, and keep NaN.
+        k: elements that TOP_K keeps, 1 to n: those of the greatest magnitude.
+        base: float32 [n] of XOR.
+
+    Source: blocks of 256 with one scale: 8-bit Optimizers via Block-wise Quantization (Dettmers et al. 2022), section 2,
+        with a linear map. Exclusive or of floats: Gorilla (Pelkonen et al. 2015), section 4.1.2.
+    """
+    match codec:
+        case Codec.F32:
+            return to_bytes(vector)
+        case Codec.BF16:
+            return to_bytes(vector.to(torch.bfloat16))
+        case Codec.INT8:
+            return _encode_int8(vector)
+        case Codec.TOP_K:
+            return _encode_top_k(vector, k)
+        case Codec.XOR:
+            assert base is not None
+            return to_bytes(vector.view(torch.int32) ^ base.view(torch.int32))
+
+
+def decode_vector(
+    data: bytes | bytearray | memoryview, codec: Codec, n: int, base: Tensor | None = None
+) -> Tensor:
+    """Return float32 [n]; F32 may return a view of `data`.
+
+    Args:
+        data: as `encode_vector` returns them; their length has been checked against `encoded_sections`.
+        codec: of the frame.
+        n: elements of the vector.
+        base: float32 [n] of XOR.
+
+    Raises:
+        WireError: indices of TOP_K do not ascend, or one is n or more.
+    """
+    match codec:
+        case Codec.F32:
+            return from_bytes(data, torch.float32)
+        case Codec.BF16:
+            return from_bytes(data, torch.bfloat16).to(torch.float32)
+        case Codec.INT8:
+            return _decode_int8(data, n)
+        case Codec.TOP_K:
+            return _decode_top_k(data, n)
+        case Codec.XOR:
+            assert base is not None
+            return (from_bytes(data, torch.int32) ^ base.view(torch.int32)).view(torch.float32)
+
+
+def encoded_sections(codec: Codec, n: int, k: int = 0) -> list[tuple[int, int]]:
+    """Return (bytes, width of an element) of each run of equal elements: how long the bytes are, and their planes.
+
+    Args:
+        codec: of the frame.
+        n: elements of the vector.
+        k: elements of TOP_K.
+    """
+    match codec:
+        case Codec.F32 | Codec.XOR:
+            return [(4 * n, 4)]
+        case Codec.BF16:
+            return [(2 * n, 2)]
+        case Codec.INT8:
+            return [(4 * _n_blocks(n), 4), (n, 1)]
+        case Codec.TOP_K:
+            return [(4 * k, 4), (4 * k, 4)]
+
+
+def top_k_count(n: int, fraction: float) -> int:
+    """Return how many of n elements TOP_K keeps: at least 1."""
+    return min(n, max(1, round(n * fraction)))
+
+
+def _n_blocks(n: int) -> int:
+    return -(-n // BLOCK)
+
+
+def _blocks(flat: Tensor, n: int) -> Tensor:
+    """A vector as [blocks, 256], padded by zeros."""
+    padded = flat.new_zeros(_n_blocks(n) * BLOCK)
+    padded[:n] = flat
+    return padded.view(-1, BLOCK)
+
+
+def _encode_int8(vector: Tensor) -> bytearray:
+    n = vector.numel()
+    blocks = _blocks(vector, n)
+    scales = blocks.abs().amax(dim=1) / 127
+    # A block of zeros, or of the smallest floats, has the scale 0, and any divisor gives 0. One with a NaN or an
+    # infinity has a scale that says so, and a server refuses it.
+    divisors = torch.where((scales == 0) | ~torch.isfinite(scales), torch.inf, scales)
+    quotients = torch.nan_to_num(blocks / divisors[:, None]).round_().clamp_(-127, 127)
+    return to_bytes(scales) + to_bytes(quotients.to(torch.int8).view(-1)[:n])
+
+
+def _decode_int8(data: bytes | bytearray | memoryview, n: int) -> Tensor:
+    view, scales_bytes = memoryview(data), 4 * _n_blocks(n)
+    scales = from_bytes(view[:scales_bytes], torch.float32)
+    values = _blocks(from_bytes(view[scales_bytes:], torch.int8).to(torch.float32), n)
+    # Not in place with a part of the result: 0 times an infinite scale is NaN, which is what a server looks for.
+    return (values * scales[:, None]).view(-1)[:n]
+
+
+def _encode_top_k(vector: Tensor, k: int) -> bytearray:
+    # NaN is greater than all numbers here, so that it is sent and refused.
+    indices = vector.abs().topk(k, sorted=False).indices.sort().values
+    return to_bytes(indices.to(torch.int32)) + to_bytes(vector[indices])
+
+
+def _decode_top_k(data: bytes | bytearray | memoryview, n: int) -> Tensor:
+    view, half = memoryview(data), len(data) // 2
+    indices = from_bytes(view[:half], torch.int32).to(torch.int64)
+    ascends = bool((indices[1:] > indices[:-1]).all())
+    if indices.numel() and not (ascends and int(indices[0]) >= 0 and int(indices[-1]) < n):
+        raise WireError(f"the {indices.numel()} indices of a top-k frame do not ascend from 0 to {n - 1}")
+    vector = torch.zeros(n)
+    vector[indices] = from_bytes(view[half:], torch.float32)
+    return vector
+
+
+def total(sections: Sequence[tuple[int, int]]) -> int:
+    """Return the bytes of all sections."""
+    return sum(n for n, _ in sections)

@@ -1,0 +1,64 @@
+"""What a lossy codec leaves out of a push is added to the next one: error feedback, as a transaction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...errors import ConfigError
+from .codecs import decode_vector, encode_vector
+from .header import Codec
+
+__all__ = ["ErrorFeedback"]
+
+
+class ErrorFeedback:
+    """The residual of one worker. A push that the server did not count leaves it as it was.
+
+    Args:
+        n: elements of the parameters.
+        codec: of the pushes; F32 leaves nothing out, and has no residual.
+
+    Source: 1-bit SGD (Seide et al. 2014), section 3.1; Error Feedback Fixes SignSGD (Karimireddy et al. 2019).
+    """
+
+    def __init__(self, n: int, codec: Codec) -> None:
+        self.codec = codec
+        self._residual: Tensor | None = None if codec is Codec.F32 else torch.zeros(n)
+        self._pending: Tensor | None = None
+
+    @property
+    def residual(self) -> Tensor | None:
+        """Float32 [n]: what counted pushes have left out; None for F32."""
+        return self._residual
+
+    def encode(self, vector: Tensor, *, k: int = 0) -> bytearray:
+        """Return the bytes of the vector and the residual together. `commit` or `abort` must follow.
+
+        A vector that is not finite is sent without the residual, so that the server refuses it and nothing is lost.
+
+        Args:
+            vector: float32 [n], of one push.
+            k: elements that TOP_K keeps.
+
+        Raises:
+            ConfigError: the previous push was neither committed nor aborted.
+        """
+        if self._pending is not None:
+            raise ConfigError("a push is under way; call commit or abort before the next one is encoded")
+        if self._residual is None:
+            return encode_vector(vector, self.codec)
+        total = vector + self._residual
+        data = encode_vector(total, self.codec, k=k)
+        left = total.sub_(decode_vector(data, self.codec, vector.numel()))
+        self._pending = left if torch.isfinite(left @ left) else self._residual
+        return data
+
+    def commit(self) -> None:
+        """The push was counted: its residual holds."""
+        if self._pending is not None:
+            self._residual, self._pending = self._pending, None
+
+    def abort(self) -> None:
+        """The push was not counted: the residual before it holds, and its vector is dropped."""
+        self._pending = None

@@ -1,0 +1,178 @@
+"""Frames: a header of 128 bytes and a payload in the order of the manifest.
+
+A payload is the parameters as one vector, written by the codec; then, if the frame has buffers, the floating ones as
+float32 and the others as int64; then, if the frame says so, all of it as byte planes compressed by zstd. Frames hold no
+names: there is nothing to parse. A receiver calls `check_header` with the 128 bytes before it takes one byte of the
+payload, and `decode_payload` when it has all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...errors import WireError
+from .codecs import decode_vector, encode_vector, encoded_sections, total
+from .header import HEADER_BYTES, Codec, FrameHeader, Kind
+from .manifest import Manifest
+from .planes import compress, compressed_bound, decompress
+from .tensors import Contents, from_bytes, to_bytes
+
+__all__ = ["Frame", "check_header", "decode_payload", "encode_frame"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Header and payload.
+
+    Attributes:
+        header: what the payload is.
+        payload: its bytes.
+    """
+
+    header: FrameHeader
+    payload: bytes | bytearray | memoryview
+
+    def __len__(self) -> int:
+        """Return the bytes of both."""
+        return HEADER_BYTES + len(self.payload)
+
+
+def encode_frame(
+    contents: Contents,
+    *,
+    kind: Kind,
+    codec: Codec,
+    job: bytes,
+    manifest: Manifest,
+    timeline: int,
+    version: int,
+    samples: int = 0,
+    loss: float = float("nan"),
+    planes: bool = False,
+    k: int = 0,
+    base: tuple[int, Tensor] | None = None,
+    encoded_vector: bytearray | None = None,
+) -> Frame:
+    """Write a frame.
+
+    Args:
+        contents: parameters float32 [n_parameters]; buffers, or None.
+        kind: what they are.
+        codec: how the parameters are written.
+        job: 16 bytes that name the job.
+        manifest: of the model.
+        timeline: of the weights.
+        version: of the weights, or of those from which a push was computed.
+        samples: of a push, 1 or more.
+        loss: of a push; NaN if it is not known.
+        planes: whether the payload is split into byte planes and compressed.
+        k: elements of TOP_K.
+        base: version and parameters of the weights that XOR takes.
+        encoded_vector: the parameters, if they were written already (`ErrorFeedback.encode`).
+
+    Raises:
+        WireError: a field of the header is out of range, or the contents do not fit the manifest.
+    """
+    n = contents.parameters.numel()
+    if n != manifest.n_parameters:
+        raise WireError(f"contents have {n} elements; the manifest has {manifest.n_parameters}")
+    if encoded_vector is None:
+        encoded_vector = encode_vector(contents.parameters, codec, k=k, base=base[1] if base else None)
+    payload: bytearray = encoded_vector
+    has_buffers = contents.floats is not None and contents.integers is not None
+    if contents.floats is not None and contents.integers is not None:
+        payload = payload + to_bytes(contents.floats) + to_bytes(contents.integers)
+    decoded_bytes = len(payload)
+    if planes:
+        payload = compress(payload, _sections(codec, manifest, has_buffers, decoded_bytes))
+    header = FrameHeader(
+        kind, codec, job, manifest.digest[:16], timeline, version, samples, loss, len(payload), decoded_bytes,
+        hashlib.sha256(payload).digest(), base[0] if base else 0, has_buffers, planes,
+    )  # fmt: skip
+    return Frame(header, payload)
+
+
+def check_header(header: FrameHeader, manifest: Manifest, job: bytes) -> None:
+    """Compare a header with what this side expects: before memory for its payload is taken.
+
+    Raises:
+        WireError: it is of another job or model, or its lengths are not those of the manifest.
+    """
+    if header.job != job:
+        raise WireError(f"a frame is of the job {header.job.hex()}; this one is {job.hex()}")
+    if header.manifest != manifest.digest[:16]:
+        raise WireError(
+            f"a frame is of the model {header.manifest.hex()}; this one is {manifest.digest[:16].hex()}"
+        )
+    sections = _sections(header.codec, manifest, header.has_buffers, header.decoded_bytes)
+    if total(sections) != header.decoded_bytes:
+        raise WireError(
+            f"a frame of the codec {header.codec.name} has {header.decoded_bytes} bytes; the manifest needs {total(sections)}"
+        )
+    most = compressed_bound(header.decoded_bytes)
+    if header.encoded_bytes > most:
+        raise WireError(f"a frame travels as {header.encoded_bytes} bytes; {most} at most for what it holds")
+
+
+def decode_payload(
+    header: FrameHeader,
+    payload: bytes | bytearray | memoryview,
+    manifest: Manifest,
+    *,
+    base: Tensor | None = None,
+    digest: bytes | None = None,
+) -> Contents:
+    """Return what a payload holds. Tensors may be views of a payload that can be written.
+
+    Args:
+        header: which `check_header` has accepted.
+        payload: all of its bytes.
+        manifest: of the model.
+        base: float32 [n_parameters] of version `header.base`, for XOR.
+        digest: SHA-256 of the payload, if the caller has computed it while parts arrived.
+
+    Raises:
+        WireError: the digest differs, zstd fails or would become longer, or indices are out of range.
+    """
+    if len(payload) != header.encoded_bytes:
+        raise WireError(f"a payload has {len(payload)} bytes; its header says {header.encoded_bytes}")
+    if not hmac.compare_digest(digest or hashlib.sha256(payload).digest(), header.digest):
+        raise WireError("the SHA-256 of a payload is not the one of its header; send it again")
+    if header.codec is Codec.XOR and base is None:
+        raise WireError(f"a frame needs version {header.base}, which is not held; ask for whole weights")
+    sections = _sections(header.codec, manifest, header.has_buffers, header.decoded_bytes)
+    if header.planes:
+        payload = decompress(payload, header.decoded_bytes, sections)
+    view = memoryview(payload)
+    rest = _buffer_bytes(manifest) if header.has_buffers else 0
+    end = header.decoded_bytes - rest
+    vector = decode_vector(view[:end], header.codec, manifest.n_parameters, base)
+    if not header.has_buffers:
+        return Contents(vector)
+    middle = end + 4 * manifest.n_floats
+    # A copy, since int64 must lie at a multiple of 8, and the bytes before need not.
+    floats = from_bytes(bytearray(view[end:middle]), torch.float32)
+    return Contents(vector, floats, from_bytes(bytearray(view[middle:]), torch.int64))
+
+
+def _buffer_bytes(manifest: Manifest) -> int:
+    return 4 * manifest.n_floats + 8 * manifest.n_integers
+
+
+def _sections(
+    codec: Codec, manifest: Manifest, has_buffers: bool, decoded_bytes: int
+) -> list[tuple[int, int]]:
+    """The runs of equal elements of a payload. How many elements TOP_K has follows from the length."""
+    rest = _buffer_bytes(manifest) if has_buffers else 0
+    k = 0
+    if codec is Codec.TOP_K:
+        k = min(max(decoded_bytes - rest, 8) // 8, manifest.n_parameters)
+    sections = encoded_sections(codec, manifest.n_parameters, k)
+    if has_buffers:
+        sections += [(4 * manifest.n_floats, 4), (8 * manifest.n_integers, 8)]
+    return sections

@@ -1,0 +1,234 @@
+"""The tensors of a model, by name, dtype and shape: what both sides agree on before anything else travels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import ConfigError, WireError
+from .limits import MAX_ELEMENTS, MAX_MANIFEST_BYTES
+
+__all__ = ["Entry", "Manifest"]
+
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
+_INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
+_MAX_NAME, _MAX_DIMENSIONS = 512, 16
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor.
+
+    Attributes:
+        name: as in the module's `named_parameters` or `named_buffers`.
+        dtype: as text, such as "float32".
+        shape: of the tensor.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def n(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        """Return the entry as errors show it."""
+        return f"{self.name} ({self.dtype} {list(self.shape)})"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All tensors that travel, in the order in which a frame has them.
+
+    Parameters without `requires_grad` and buffers that are not persistent do not travel: the job makes them the same on
+    each side.
+
+    Attributes:
+        parameters: the trainable ones; floating dtypes.
+        buffers: the persistent ones, such as the statistics of BatchNorm; floating dtypes, integers, bool.
+    """
+
+    parameters: tuple[Entry, ...]
+    buffers: tuple[Entry, ...] = ()
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Manifest:
+        """Return the manifest of a module.
+
+        Raises:
+            ConfigError: nothing can be trained, a tensor has a dtype that cannot travel, or they are too many.
+        """
+        parameters = tuple(
+            _entry(name, one, _FLOATS) for name, one in module.named_parameters() if one.requires_grad
+        )
+        if not parameters:
+            raise ConfigError("the module has no parameter with requires_grad; there is nothing to train")
+        kept = module.state_dict().keys()
+        buffers = tuple(
+            _entry(name, one, _FLOATS + _INTEGERS) for name, one in module.named_buffers() if name in kept
+        )
+        manifest = cls(parameters, buffers)
+        if (n := len(manifest.encoded)) > MAX_MANIFEST_BYTES:
+            raise ConfigError(
+                f"the names and shapes of the model take {n} bytes; {MAX_MANIFEST_BYTES} at most"
+            )
+        for what, n in (
+            ("parameters", manifest.n_parameters),
+            ("buffers", manifest.n_floats + manifest.n_integers),
+        ):
+            if n > MAX_ELEMENTS:
+                raise ConfigError(f"the {what} of the model have {n} elements; {MAX_ELEMENTS} at most")
+        return manifest
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Parse what another process has sent.
+
+        Raises:
+            WireError: it is too long, not canonical JSON of a manifest, or an entry is out of range.
+        """
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise WireError(f"a manifest has {len(data)} bytes; {MAX_MANIFEST_BYTES} at most")
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"a manifest of {len(data)} bytes is not JSON: {error}") from None
+        if not isinstance(value, dict) or value.keys() != {"buffers", "parameters"}:
+            raise WireError("a manifest is not an object of `parameters` and `buffers`")
+        manifest = cls(
+            tuple(_parsed(value["parameters"], _FLOATS)),
+            tuple(_parsed(value["buffers"], _FLOATS + _INTEGERS)),
+        )
+        names = [entry.name for entry in manifest.parameters + manifest.buffers]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise WireError(f"a manifest has the tensor {twice[:64]} twice")
+        counts = (manifest.n_parameters, manifest.n_floats + manifest.n_integers)
+        if not manifest.parameters or max(counts) > MAX_ELEMENTS:
+            raise WireError(f"a manifest has {counts[0]} elements of parameters; need 1 to {MAX_ELEMENTS}")
+        if manifest.encoded != data:
+            raise WireError("a manifest is not written in its canonical form")
+        return manifest
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """Canonical JSON: keys sorted, no spaces, ASCII."""
+        value = {
+            "buffers": [[one.name, one.dtype, list(one.shape)] for one in self.buffers],
+            "parameters": [[one.name, one.dtype, list(one.shape)] for one in self.parameters],
+        }
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of `encoded`."""
+        return hashlib.sha256(self.encoded).digest()
+
+    @cached_property
+    def n_parameters(self) -> int:
+        """Elements of all parameters."""
+        return sum(entry.n for entry in self.parameters)
+
+    @cached_property
+    def float_buffers(self) -> tuple[Entry, ...]:
+        """Buffers that travel as float32: a server averages them."""
+        return tuple(entry for entry in self.buffers if entry.dtype in _FLOATS)
+
+    @cached_property
+    def integer_buffers(self) -> tuple[Entry, ...]:
+        """Buffers that travel as int64: a server takes the greatest."""
+        return tuple(entry for entry in self.buffers if entry.dtype not in _FLOATS)
+
+    @cached_property
+    def n_floats(self) -> int:
+        """Elements of all floating buffers."""
+        return sum(entry.n for entry in self.float_buffers)
+
+    @cached_property
+    def n_integers(self) -> int:
+        """Elements of all integer buffers."""
+        return sum(entry.n for entry in self.integer_buffers)
+
+    def parameter_at(self, index: int) -> Entry:
+        """Return the parameter with the element of this number in the flat vector.
+
+        Raises:
+            IndexError: there is none.
+        """
+        return _entry_at(self.parameters, index)
+
+    def float_buffer_at(self, index: int) -> Entry:
+        """Return the floating buffer with the element of this number in the flat vector.
+
+        Raises:
+            IndexError: there is none.
+        """
+        return _entry_at(self.float_buffers, index)
+
+    def first_difference(self, theirs: Manifest) -> str | None:
+        """Return the first difference in words, this manifest as "the server"; None if they are the same."""
+        for kind in ("parameters", "buffers"):
+            ours, other = getattr(self, kind), getattr(theirs, kind)
+            for i, (one, two) in enumerate(zip(ours, other, strict=False)):
+                if one != two:
+                    return f"{kind[:-1]} {i}: the server has {one}, the worker has {two}"
+            if len(ours) != len(other):
+                longer, which = (ours, "server") if len(ours) > len(other) else (other, "worker")
+                first = longer[min(len(ours), len(other))]
+                return (
+                    f"the server has {len(ours)} {kind}, the worker has {len(other)}; "
+                    f"the first that only the {which} has is {first}"
+                )
+        return None
+
+
+def _entry(name: str, tensor: Tensor, dtypes: tuple[str, ...]) -> Entry:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
+        raise ConfigError(f"{name} has no shape yet; run the module once before")
+    if dtype not in dtypes or tensor.layout != torch.strided:
+        raise ConfigError(
+            f"{name} is {dtype}, {tensor.layout}; what can travel is strided, of {', '.join(dtypes)}"
+        )
+    if len(name) > _MAX_NAME:
+        raise ConfigError(f"the name {name[:64]}... has {len(name)} characters; {_MAX_NAME} at most")
+    return Entry(name, dtype, tuple(tensor.shape))
+
+
+def _parsed(value: Any, dtypes: tuple[str, ...]) -> Iterable[Entry]:
+    if not isinstance(value, list):
+        raise WireError("the tensors of a manifest are not a list")
+    for item in value:
+        match item:
+            case [str(name), str(dtype), list(shape)] if len(name) <= _MAX_NAME and dtype in dtypes:
+                if len(shape) > _MAX_DIMENSIONS or not all(_is_length(n) for n in shape):
+                    raise WireError(f"{name[:64]} of a manifest has the shape {str(shape)[:64]}")
+                yield Entry(name, dtype, tuple(shape))
+            case _:
+                raise WireError(
+                    f"{str(item)[:64]} is not [name, dtype, shape]; dtypes are {', '.join(dtypes)}"
+                )
+
+
+def _is_length(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_ELEMENTS
+
+
+def _entry_at(entries: tuple[Entry, ...], index: int) -> Entry:
+    end = 0
+    for entry in entries:
+        end += entry.n
+        if index < end:
+            return entry
+    raise IndexError(f"{index} of {end} elements")

@@ -1,0 +1,152 @@
+"""Which samples a worker takes next: its share of each epoch, or ranges that the server hands out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from ...errors import ConfigError, PeerLost
+from ..job import Job, Samples
+from ..wire import answers
+from ..wire.messages import DataRange, DataRequest, JoinAnswer
+from ..wire.permutation import order, shard
+from ..wire.records import encode
+from .exchanges import Call
+from .session import Session
+
+__all__ = ["Batches", "LeasedIndices", "RankIndices", "on_device"]
+
+#: Between two questions for data, while all of an epoch is with other workers.
+_EXHAUSTED_S = 0.5
+
+
+class Indices(Protocol):
+    """Decides which samples the next push is computed from."""
+
+    def next(self) -> list[list[int]]:
+        """Return the indices of each batch of the next push."""
+
+
+class RankIndices:
+    """Every world-th sample from the rank on, in the order of the epoch; then the next epoch.
+
+    The last batch of an epoch may be shorter. A world with more workers than the data have samples is refused.
+
+    Args:
+        joined: rank, world, batch size and seed.
+        n: samples of the data.
+
+    Raises:
+        ConfigError: there are fewer samples than workers.
+    """
+
+    def __init__(self, joined: JoinAnswer, n: int) -> None:
+        if n < joined.world:
+            raise ConfigError(f"the data have {n} samples for {joined.world} workers; need one for each")
+        self._batches = self._generate(joined, n)
+        self._n = max(1, joined.config.local_steps)
+
+    def next(self) -> list[list[int]]:
+        """Return the indices of each batch of the next push."""
+        return [next(self._batches) for _ in range(self._n)]
+
+    @staticmethod
+    def _generate(joined: JoinAnswer, n: int) -> Iterator[list[int]]:
+        config, epoch = joined.config, 0
+        while True:
+            share = shard(order(config.seed, epoch, n), joined.rank, joined.world)
+            for begin in range(0, len(share), config.batch_size):
+                yield list(share[begin : begin + config.batch_size])
+            epoch += 1
+
+
+class LeasedIndices:
+    """Ranges that the server hands out; they are done when the push that they are for is counted.
+
+    Args:
+        session: of the worker.
+        n: samples of the data.
+        stopped: ends a wait for data.
+    """
+
+    def __init__(self, session: Session, n: int, stopped: threading.Event | None = None) -> None:
+        self._session = session
+        self._n = n
+        self._stopped = stopped or threading.Event()
+        self._epoch: tuple[int, int] | None = None
+        self._order: list[int] = []
+
+    def next(self) -> list[list[int]]:
+        """Return the indices of each batch of the next push.
+
+        Raises:
+            ConfigError: the server's data have more samples than these; or it refuses the worker.
+            PeerLost: the server is out of reach for longer than the patience.
+            WireError: the server does not understand the request.
+        """
+        config = self._session.joined.config
+        wanted = min(config.batch_size * max(1, config.local_steps), self._n)
+        indices: list[int] = []
+        while not indices:
+            answer = self._ask(wanted)
+            if (answer.epoch, answer.seed) != self._epoch:
+                self._epoch = (answer.epoch, answer.seed)
+                self._order = order(answer.seed, answer.epoch, self._n)
+            for begin, end in answer.ranges:
+                if not begin <= end <= self._n:
+                    raise ConfigError(
+                        f"the server hands out sample {end} of {self._n}; it must be told the size of the data"
+                    )
+                indices += self._order[begin:end]
+        size = config.batch_size
+        return [indices[begin : begin + size] for begin in range(0, len(indices), size)]
+
+    def _ask(self, n: int) -> DataRange:
+        while True:
+            call = Call("POST", answers.DATA, encode(DataRequest(n)))
+            self._session.run(call)
+            assert call.answer is not None
+            if call.answer.status != HTTPStatus.NO_CONTENT:
+                return call.answer.record(DataRange)
+            if self._stopped.wait(_EXHAUSTED_S):
+                raise PeerLost("the worker was stopped while it waited for data")
+
+
+class Batches:
+    """Makes the batches of the next push.
+
+    Args:
+        job: has `data` and `collate`.
+        data: of the job.
+        indices: decides which samples.
+        device: of the tensors.
+    """
+
+    def __init__(self, job: Job, data: Samples, indices: Indices, device: str) -> None:
+        self._collate = job.collate or default_collate
+        self._data, self._indices, self._device = data, indices, device
+
+    def next(self) -> list[tuple[int, Any]]:
+        """Return (samples, batch) of each step of the next push."""
+        return [
+            (len(one), on_device(self._collate([self._data[i] for i in one]), self._device))
+            for one in self._indices.next()
+        ]
+
+
+def on_device(batch: Any, device: str) -> Any:
+    """Return a batch with its tensors on a device; tuples, lists and dicts keep their form."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: on_device(one, device) for key, one in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(on_device(one, device) for one in batch))
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        return type(batch)(on_device(one, device) for one in batch)  # type: ignore[call-arg]
+    return batch

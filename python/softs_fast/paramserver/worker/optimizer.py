@@ -1,0 +1,338 @@
+"""An optimizer of which the steps are taken by a parameter server."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+
+from ...errors import ConfigError, SoftsError
+from ..wire import answers
+from ..wire.header import Kind
+from ..wire.invite import Invite
+from ..wire.manifest import Manifest
+from ..wire.messages import JoinAnswer, RunConfig, Summary
+from ..wire.tensors import Contents, buffers_of, flattened, load_into
+from .exchanges import Call
+from .heartbeats import Heartbeats
+from .session import Options, Session, Traffic
+from .weights import PushResult, RemoteWeights
+
+__all__ = ["Counts", "RemoteOptimizer"]
+
+_log = logging.getLogger("softs_fast.paramserver")
+
+
+class Counts:
+    """What a worker has done so far.
+
+    Attributes:
+        counted: pushes that the server took.
+        stale: pushes that it refused, because the round was over.
+        samples: of the pushes that were counted.
+        loss: of the last push; NaN if it is not known.
+    """
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self.stale = 0
+        self.samples = 0
+        self.loss = math.nan
+
+
+class RemoteOptimizer(optim.Optimizer):
+    """Pushes what a module has learned, and takes the weights that the server makes of all pushes.
+
+    `step` sends the gradients, waits until the round is closed, and writes the new weights into the module. With
+    local steps, which the server chooses, `step` is one of a local optimizer, and only every H-th one exchanges weights.
+    The first weights are taken when the optimizer is made. Workers with other weights than the server's never occur:
+    gradients of old weights are refused, and then the new weights are taken all the same.
+
+    The learning rate is the server's. `lr` of a parameter group is a factor of the gradient that is sent, 1 unless a
+    scheduler changes it; with local steps the groups are those of the local optimizer.
+
+    Args:
+        module: of which all parameters with `requires_grad` are trained, on any device.
+        invite: the line that the server printed.
+        options: see there.
+        local: takes parameters and returns the local optimizer; used if the server wants local steps.
+        on_progress: takes a text for people now and then, such as "push 12 %".
+
+    Raises:
+        ConfigError: the invite is malformed or unknown, the model is not that of the server, or urllib3 is missing.
+        PeerLost: the server is out of reach for longer than the patience.
+        WireError: the server does not speak this protocol.
+
+    Source: local steps with an optimizer on the server, FedOpt (Reddi et al. 2021), algorithm 2, and DiLoCo (Douillard
+        et al. 2023), algorithm 1.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        invite: Invite | str,
+        options: Options | None = None,
+        *,
+        local: Callable[[Iterable[nn.Parameter]], optim.Optimizer] | None = None,
+        on_progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        manifest = Manifest.of(module)
+        parsed = Invite.parse(invite) if isinstance(invite, str) else invite
+        named = dict(module.named_parameters())
+        parameters = [named[entry.name] for entry in manifest.parameters]
+        super().__init__(parameters, {"lr": 1.0})
+        self.module = module
+        self.manifest = manifest
+        self.counts = Counts()
+        self._parameters = parameters
+        self._samples = 0
+        self._loss_sum: float | Tensor = 0.0
+        self._n_local = 0
+        self._reported: tuple[int, float] | None = None
+        self._session = Session(parsed, manifest, options or Options())
+        self._heartbeats: Heartbeats | None = None
+        self._local: optim.Optimizer | None = None
+        try:
+            self._session.join()
+            self._heartbeats = Heartbeats(self._session)
+            self._weights = RemoteWeights(self._session, on_progress)
+            if self.config.local_steps:
+                if local is None:
+                    raise ConfigError(
+                        f"the server wants {self.config.local_steps} local steps; pass local=, such as "
+                        "lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+                    )
+                self._local = local(parameters)
+                # Schedulers, and loops that write the learning rate, act on the local optimizer.
+                self.param_groups = self._local.param_groups
+                self.defaults = self._local.defaults
+            self._take_weights()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def config(self) -> RunConfig:
+        """What the server says about the run."""
+        return self._session.joined.config
+
+    @property
+    def joined(self) -> JoinAnswer:
+        """Rank, world and id that the server has given."""
+        return self._session.joined
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Timeline and version of the weights in the module."""
+        return self._weights.timeline, self._weights.version
+
+    @property
+    def summary(self) -> Summary | None:
+        """How the run ended; None while it goes on."""
+        return self._weights.summary
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is over: the module has the weights of the last step, and no other can follow."""
+        return self._weights.summary is not None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes, failures and joins so far."""
+        return self._session.traffic
+
+    @property
+    def session(self) -> Session:
+        """The connection, for other requests of this worker."""
+        return self._session
+
+    def report(self, samples: int, loss: float = math.nan) -> None:
+        """Say of how many samples the next step is, and their mean loss.
+
+        Without it a step counts as of the server's batch size, and the loss is what the closure returns.
+
+        Args:
+            samples: of this process, 1 or more.
+            loss: mean over them; NaN if it is not known.
+
+        Raises:
+            ConfigError: there are no samples.
+        """
+        if samples < 1:
+            raise ConfigError(f"a step is of {samples} samples; need 1 or more, or no step")
+        self._reported = (samples, loss)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Send a gradient, or take a local step; then, if a push was due, take the server's weights.
+
+        A push that the server refuses as stale is computed again from the new weights if there is a closure, and else
+        dropped.
+
+        Args:
+            closure: clears the gradients, computes the loss and the gradients, and returns the loss.
+
+        Returns:
+            What the closure returned; None without one.
+
+        Raises:
+            ConfigError: the run is over, or the server refuses the worker for good.
+            PeerLost: the server is out of reach for longer than the patience.
+            WireError: the gradient is not finite, or does not fit the server's model.
+        """
+        if self._weights.summary is not None:
+            raise ConfigError(
+                f"the run is over at version {self._weights.summary.version}; look at `is_over` after each step"
+            )
+        if self._local is not None:
+            return self._step_locally(self._local, closure)
+        samples, reported = self._taken_report()
+        while True:
+            loss = self._evaluated(closure)
+            # One number leaves the device, once per push.
+            mean = float(loss) if loss is not None and math.isnan(reported) else reported
+            result = self._push(self._gradient(), Kind.GRADIENT, samples, mean)
+            if closure is None or result is not PushResult.STALE or self.is_over:
+                return loss
+
+    def pause(self) -> None:
+        """Tell the server that this worker does nothing for now: its data go to others, and no round waits for it.
+
+        Raises:
+            ConfigError: the server refuses the worker for good.
+            PeerLost: the server is out of reach for longer than the patience.
+            WireError: the server does not understand it.
+        """
+        self._session.run(Call("POST", answers.PAUSE, b"{}"))
+
+    def resume(self) -> None:
+        """Take part again, from the server's present weights.
+
+        Raises:
+            ConfigError: the server refuses the worker for good.
+            PeerLost: the server is out of reach for longer than the patience.
+            WireError: the server does not understand it.
+        """
+        self._session.run(Call("POST", answers.RESUME, b"{}"))
+
+    def close(self) -> None:
+        """Leave the run, and close the connections. A worker that has left may join again with a new optimizer."""
+        try:
+            self._leave()
+        finally:
+            self._session.close()
+
+    def __enter__(self) -> RemoteOptimizer:
+        """Return the optimizer."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the local optimizer; without one, that of the parameter groups. Weights are the server's."""
+        return self._local.state_dict() if self._local is not None else super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned.
+
+        Raises:
+            ValueError: it is of other parameter groups.
+        """
+        if self._local is None:
+            super().load_state_dict(state_dict)
+            return
+        self._local.load_state_dict(state_dict)
+        self.param_groups = self._local.param_groups
+
+    def _step_locally(self, local: optim.Optimizer, closure: Callable[[], Any] | None) -> Any:
+        samples, reported = self._taken_report()
+        mean: Any = reported
+        loss: Any = local.step(closure) if closure is not None else local.step()
+        if loss is not None and math.isnan(reported):
+            # Summed on the device: a number that leaves it costs as much as the step.
+            mean = loss.detach() if isinstance(loss, Tensor) else loss
+        self._samples += samples
+        self._loss_sum = self._loss_sum + samples * mean
+        self._n_local += 1
+        if self._n_local >= self.config.local_steps:
+            contents = self._weights.contents
+            assert contents is not None
+            end = flattened(self._parameters, torch.float32)
+            # As a gradient has it: the server steps against it.
+            difference = contents.parameters - end
+            self._push(difference, Kind.DIFFERENCE, self._samples, float(self._loss_sum) / self._samples)
+        return loss
+
+    def _push(self, vector: Tensor, kind: Kind, samples: int, loss: float) -> PushResult:
+        config = self.config
+        if config.clip_norm and (norm := float(vector.norm())) > config.clip_norm:
+            vector *= config.clip_norm / norm
+        loss = loss if math.isfinite(loss) else math.nan
+        buffers = buffers_of(self.module, self.manifest) if config.sync_buffers else ()
+        result = self._weights.push(Contents(vector, *buffers), kind, samples, loss)
+        self._samples, self._loss_sum, self._n_local = 0, 0.0, 0
+        if result is PushResult.COUNTED:
+            self.counts.counted += 1
+            self.counts.samples += samples
+            self.counts.loss = loss
+        elif result is PushResult.STALE:
+            self.counts.stale += 1
+        self._take_weights()
+        return result
+
+    def _leave(self) -> None:
+        """Tell the server, once, that no more will be asked: at the end of a run it waits for that."""
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is None:
+            return
+        heartbeats.close()
+        try:
+            self._session.attempt(Call("POST", answers.LEAVE, b"{}"))
+        except SoftsError:
+            # The lease ends by itself.
+            _log.debug("the server was not told that the worker leaves")
+        finally:
+            heartbeats.join(5.0)
+
+    def _take_weights(self) -> None:
+        if not self._weights.pull():
+            self._leave()
+        if self._weights.contents is not None:
+            load_into(self.module, self.manifest, self._weights.contents)
+
+    def _evaluated(self, closure: Callable[[], Any] | None) -> Any:
+        if closure is None:
+            return None
+        with torch.enable_grad():
+            return closure()
+
+    def _taken_report(self) -> tuple[int, float]:
+        """Samples and loss of this step: as reported, or the batch size and NaN."""
+        reported, self._reported = self._reported, None
+        return reported if reported is not None else (self.config.batch_size, math.nan)
+
+    def _gradient(self) -> Tensor:
+        """All gradients as one vector on the CPU; absent ones are zeros."""
+        pieces: list[Tensor] = []
+        factors = {id(one): float(group["lr"]) for group in self.param_groups for one in group["params"]}
+        for one in self._parameters:
+            if one.grad is None:
+                pieces.append(torch.zeros(one.numel()))
+                continue
+            grad = one.grad.to_dense() if one.grad.is_sparse else one.grad
+            # On the host first: devices have not every dtype.
+            flat = grad.detach().cpu().reshape(-1).to(torch.float32)
+            factor = factors[id(one)]
+            pieces.append(flat if factor == 1.0 else flat * factor)
+        return torch.cat(pieces)

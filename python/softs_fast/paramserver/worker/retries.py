@@ -1,0 +1,118 @@
+"""When a worker tries again, when it asks for another URL, and when it gives up. No clock: the time is an argument.
+
+Source: full jitter, "Exponential Backoff and Jitter" (Brooker, AWS Architecture Blog, 2015).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ...errors import ConfigError
+
+__all__ = ["AskUrl", "Decision", "GiveUp", "Retries", "Trouble", "Wait"]
+
+_SHORTEST_S, _LONGEST_S = 0.2, 20.0
+#: A server or a proxy may ask for a longer pause; this much is granted.
+_MOST_ASKED_S = 60.0
+#: Pages of another server, or no such name, for so long: the tunnel has moved.
+_MOVED_S = 60.0
+
+
+class Trouble(enum.Enum):
+    """Why there is no answer of the server."""
+
+    #: The connection was refused, was cut, or no byte came in time.
+    CUT = "the connection was lost"
+    #: The host's name is unknown.
+    NO_NAME = "the name of the host is unknown"
+    #: An answer without the server's signature: an error page of a proxy, another server.
+    FOREIGN = "a page of another server arrived"
+    #: The server asks for a pause: 429 or 503.
+    BUSY = "the server is busy"
+    #: TLS: the certificate is another one.
+    CERTIFICATE = "the certificate is another one"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Try again after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class AskUrl:
+    """Read the URL again, or ask for it; then try again after so many seconds, whether there is one or not."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The patience is over.
+
+    Attributes:
+        text: what failed, for how long, and what to do.
+    """
+
+    text: str
+
+
+Decision = Wait | AskUrl | GiveUp
+
+
+class Retries:
+    """The state of one chain of attempts. It ends with an answer that has the server's signature.
+
+    Args:
+        patience_s: how long the server may be out of reach.
+
+    Raises:
+        ConfigError: the patience is not above 0.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        if not patience_s > 0:
+            raise ConfigError(f"the patience of a worker is {patience_s} s; need more than 0")
+        self._patience_s = patience_s
+        self._since: float | None = None
+        self._moved_since: float | None = None
+        self.n_failed = 0
+
+    def answered(self) -> None:
+        """An answer with the server's signature has arrived."""
+        self._since = self._moved_since = None
+        self.n_failed = 0
+
+    def failed(
+        self, now: float, trouble: Trouble, draw: float, *, asked_s: float = 0.0, detail: str = ""
+    ) -> Decision:
+        """Decide what follows an attempt without an answer.
+
+        Args:
+            now: seconds of a clock that never goes backwards.
+            trouble: why.
+            draw: a random number of [0, 1).
+            asked_s: seconds that Retry-After asks for; 0 without it.
+            detail: of the last failure, for the text.
+        """
+        self._since = now if self._since is None else self._since
+        if now - self._since >= self._patience_s:
+            return GiveUp(
+                f"no answer of the server for {now - self._since:.0f} s, {self.n_failed + 1} attempts; "
+                f"the last: {trouble.value}{': ' if detail else ''}{detail}; "
+                "look whether the server runs and the URL is still its own, or give more --patience"
+            )
+        most = min(_LONGEST_S, _SHORTEST_S * 2.0 ** min(self.n_failed, 30))
+        self.n_failed += 1
+        seconds = max(draw * most, min(asked_s, _MOST_ASKED_S))
+        if trouble not in (Trouble.FOREIGN, Trouble.NO_NAME, Trouble.CERTIFICATE):
+            self._moved_since = None
+            return Wait(seconds)
+        self._moved_since = now if self._moved_since is None else self._moved_since
+        if now - self._moved_since < _MOVED_S:
+            return Wait(seconds)
+        # From here on, and again after each further minute.
+        self._moved_since = now
+        return AskUrl(seconds)

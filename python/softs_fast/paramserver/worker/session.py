@@ -1,0 +1,413 @@
+"""The connection of one worker: it joins, signs, checks signatures, tries again, and joins again after a restart."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+
+from ...errors import ConfigError, PeerLost, WireError
+from ..wire import answers, signing
+from ..wire.answers import Code
+from ..wire.header import HEADER_BYTES, PROTOCOL
+from ..wire.invite import Invite
+from ..wire.limits import MAX_JSON_BYTES
+from ..wire.manifest import Manifest
+from ..wire.messages import Failure, JoinAnswer, JoinRequest
+from ..wire.records import decode, encode
+from .exchanges import Answer, Download, Exchange, Request, Upload, refusal
+from .retries import AskUrl, GiveUp, Retries, Trouble
+from .transport import Response, Transport, TransportError, asked_seconds, foreign
+
+__all__ = ["Options", "Session", "Traffic"]
+
+_log = logging.getLogger("softs_fast.paramserver")
+
+#: What is read of a page of another server.
+_MAX_FOREIGN = 4 << 10
+#: Signed answers that say: there is no such session any more.
+_NO_SESSION = {(HTTPStatus.NOT_FOUND, Code.UNKNOWN_ID), (HTTPStatus.UNAUTHORIZED, Code.BAD_MAC)}
+_BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of a worker.
+
+    Attributes:
+        name: of this machine, for the server's page; "" for its host name.
+        patience_s: how long the server may be out of reach before the worker gives up.
+        url_file: a file with the server's present URL, read when the old one leads elsewhere.
+        ask_url: asks a person for the URL and returns it, or None; called in the same case.
+        proxy: URL of an HTTP proxy.
+    """
+
+    name: str = ""
+    patience_s: float = 3600.0
+    url_file: Path | None = None
+    ask_url: Callable[[], str | None] | None = None
+    proxy: str | None = None
+
+
+@dataclass
+class Traffic:
+    """What a session has done so far.
+
+    Attributes:
+        sent: bytes of bodies.
+        received: bytes of bodies.
+        failures: attempts without an answer of the server.
+        joins: how often the worker has joined.
+        trouble: the last failure in words; "" while the server answers.
+    """
+
+    sent: int = 0
+    received: int = 0
+    failures: int = 0
+    joins: int = 0
+    trouble: str = ""
+
+
+@dataclass
+class _Keys:
+    """Of one join.
+
+    Attributes:
+        session: the key of all requests.
+        n: counter of the last request.
+    """
+
+    answer: JoinAnswer
+    session: bytes
+    n: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self) -> int:
+        with self.lock:
+            self.n += 1
+            return self.n
+
+
+class Session:
+    """A worker's side of the protocol. Threads may share it: one for pushes and weights, one for heartbeats.
+
+    Args:
+        invite: what the server printed.
+        manifest: of the worker's model.
+        options: see there.
+
+    Raises:
+        ConfigError: urllib3 is missing, the proxy or patience is out of range.
+    """
+
+    def __init__(self, invite: Invite, manifest: Manifest, options: Options) -> None:
+        Retries(options.patience_s)
+        self.invite = invite
+        self.manifest = manifest
+        self.traffic = Traffic()
+        self._options = options
+        self._transport = Transport(invite, options.proxy)
+        self._keys: _Keys | None = None
+        self._joining = threading.Lock()
+        self._is_closed = threading.Event()
+        self._instance = secrets.token_hex(signing.NONCE_BYTES)
+        self._random = random.Random(secrets.randbits(64))
+
+    @property
+    def joined(self) -> JoinAnswer:
+        """The answer to the last join.
+
+        Raises:
+            ConfigError: the worker has not joined.
+        """
+        if self._keys is None:
+            raise ConfigError("the worker has not joined yet")
+        return self._keys.answer
+
+    def join(self) -> JoinAnswer:
+        """Join the run, or join it again with the same id.
+
+        Raises:
+            ConfigError: the secret is wrong, the model is another one, or the worker was removed.
+            PeerLost: the server is out of reach for longer than the patience.
+            WireError: the server does not speak this protocol.
+        """
+        self._join_after(self._keys)
+        return self.joined
+
+    def run(self, exchange: Exchange) -> None:
+        """Have requests sent until an exchange is done.
+
+        Raises:
+            ConfigError: the server refuses the worker for good.
+            PeerLost: the server is out of reach for longer than the patience, or the session was closed.
+            WireError: the server does not understand a request, or refuses a push.
+        """
+        retries = Retries(self._options.patience_s)
+        n_joins = 0
+        while True:
+            keys = self._keys
+            if keys is None:
+                raise ConfigError("the worker has not joined yet")
+            request = exchange.next()
+            begin = time.monotonic()
+            received = exchange.n_received if isinstance(exchange, Download) else 0
+            try:
+                answer = self._attempt(request, keys, exchange)
+            except TransportError as error:
+                if isinstance(exchange, Download) and exchange.n_received > received:
+                    # Cut, but not without progress: that is no failure of which there may be only so many.
+                    retries.answered()
+                exchange.failed(error.trouble, time.monotonic() - begin, error.status)
+                self._pause(retries, error)
+                continue
+            code = answer.code() if answer.status >= HTTPStatus.BAD_REQUEST and answer.body else ""
+            if (answer.status, code) in _NO_SESSION:
+                self._join_after(keys)
+                exchange.failed(Trouble.BUSY, 0.0, 0)
+                if isinstance(exchange, Upload):
+                    exchange.rejoined()
+                n_joins += 1
+                if n_joins > 1:
+                    self._pause(retries, TransportError(Trouble.BUSY, "a session ended as soon as it began"))
+                continue
+            if answer.status in _BUSY or (answer.status == HTTPStatus.UNAUTHORIZED and code == Code.REPLAYED):
+                exchange.failed(Trouble.BUSY, time.monotonic() - begin, answer.status)
+                self._pause(
+                    retries, TransportError(Trouble.BUSY, f"{answer.status}", answer.status, answer.asked_s)
+                )
+                continue
+            retries.answered()
+            self.traffic.trouble = ""
+            if exchange.answered(answer, time.monotonic() - begin):
+                return
+
+    def attempt(self, exchange: Exchange) -> None:
+        """Send one request, and no second one: for heartbeats, of which the next one makes up for it.
+
+        Raises:
+            PeerLost: there is no answer.
+            ConfigError: the server refuses the worker for good.
+            WireError: the server does not understand a request.
+        """
+        keys = self._keys
+        if keys is None:
+            raise ConfigError("the worker has not joined yet")
+        try:
+            answer = self._attempt(exchange.next(), keys, exchange)
+        except TransportError as error:
+            raise PeerLost(f"{error.trouble.value}: {error}") from None
+        if answer.body and (answer.status, answer.code()) in _NO_SESSION:
+            self._join_after(keys)
+        elif answer.status not in _BUSY and answer.code() != Code.REPLAYED:
+            exchange.answered(answer, 0.0)
+
+    def close(self) -> None:
+        """Close the connections; a thread that waits for another attempt gets PeerLost."""
+        self._is_closed.set()
+        self._transport.close()
+
+    def _attempt(self, request: Request, keys: _Keys, exchange: Exchange) -> Answer:
+        n = keys.count()
+        worker_id = keys.answer.worker_id
+        mac = signing.request_mac(
+            keys.session, worker_id=worker_id, method=request.method, target=request.target, n=n,
+            upload_offset=request.offset, digested=request.digested,
+        )  # fmt: skip
+        headers = {"Authorization": str(signing.Authorization(worker_id, n, mac))}
+        if request.offset is not None:
+            headers[answers.UPLOAD_OFFSET] = str(request.offset)
+        if request.begin:
+            headers |= {"Range": f"bytes={request.begin}-", "If-Match": f'"{request.etag}"'}
+        known = (keys.session, signing.answer_key(self.invite.secret, self.invite.job))
+        return self._send(request, headers, mac, known, exchange if isinstance(exchange, Download) else None)
+
+    def _send(
+        self,
+        request: Request,
+        headers: dict[str, str],
+        mac: str,
+        keys: tuple[bytes, ...],
+        download: Download | None = None,
+    ) -> Answer:
+        """Send a request and read its answer; one without a signature by one of the keys is an error."""
+        if request.body:
+            is_json = request.target.startswith(answers.PUSH) is False
+            headers["Content-Type"] = "application/json" if is_json else "application/octet-stream"
+        response = self._transport.send(request.method, request.target, headers, request.body, request.held_s)
+        try:
+            self.traffic.sent += sum(len(piece) for piece in request.body)
+            return self._read(request, response, mac, keys, download)
+        finally:
+            response.close()
+
+    def _read(
+        self,
+        request: Request,
+        response: Response,
+        mac: str,
+        keys: tuple[bytes, ...],
+        download: Download | None,
+    ) -> Answer:
+        status = response.status
+        is_frame = request.is_frame and status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT)
+        given = response.headers.get(answers.MAC)
+        if given is None:
+            raise foreign(response, b"" if request.method == "HEAD" else response.read(_MAX_FOREIGN))
+        head = download.head(status) if download is not None and is_frame else None
+        if is_frame:
+            body = head if head is not None else response.read(HEADER_BYTES)
+        else:
+            body = b"" if request.method == "HEAD" else response.read(MAX_JSON_BYTES + 1)
+        version, offset = response.headers.get(answers.VERSION), response.headers.get(answers.UPLOAD_OFFSET)
+        self.traffic.received += len(body)
+        if not any(
+            signing.check_answer(
+                signing.answer_mac(
+                    key, request=mac, status=status, version=version, upload_offset=offset, digested=body
+                ),
+                given,
+            )
+            for key in keys
+        ):
+            raise foreign(response, body[:_MAX_FOREIGN])
+        if download is not None and is_frame:
+            if head is None:
+                download.begin(body)
+            self._fill(response, download)
+            body = b""
+        return Answer(
+            status,
+            body,
+            None if version is None else answers.parse_version(version),
+            int(offset) if offset is not None and offset.isascii() and offset.isdigit() else None,
+            asked_seconds(response),
+        )
+
+    def _fill(self, response: Response, download: Download) -> None:
+        while len(room := download.room()):
+            n = response.readinto(room)
+            if n == 0:
+                raise TransportError(Trouble.CUT, f"{len(room)} bytes of a frame are missing")
+            download.received(n)
+            self.traffic.received += n
+        if not download.is_intact:
+            download.restart()
+            raise TransportError(Trouble.FOREIGN, "a frame was changed on the road")
+
+    def _join_after(self, keys: _Keys | None) -> None:
+        """Join, unless another thread has joined since these keys were current."""
+        with self._joining:
+            if self._keys is keys:
+                self._keys = self._join()
+
+    def _join(self) -> _Keys:
+        secret, job = self.invite.secret, self.invite.job
+        retries = Retries(self._options.patience_s)
+        while True:
+            nonce = secrets.token_bytes(signing.NONCE_BYTES)
+            body = encode(
+                JoinRequest(
+                    (self._options.name or platform.node())[:128],
+                    (PROTOCOL,),
+                    self.manifest.encoded.decode(),
+                    nonce.hex(),
+                    self._keys.answer.worker_id if self._keys is not None else "",
+                    self._instance,
+                )
+            )
+            key = signing.join_key(secret, job, nonce)
+            mac = signing.request_mac(
+                key, worker_id=signing.NEW, method="POST", target=answers.JOIN, n=0, digested=body
+            )
+            headers = {"Authorization": str(signing.Authorization(signing.NEW, 0, mac))}
+            request = Request("POST", answers.JOIN, body, (body,))
+            try:
+                answer = self._send(request, headers, mac, (key, signing.answer_key(secret, job)))
+            except TransportError as error:
+                self._refuse_at_once(error)
+                self._pause(retries, error)
+                continue
+            if answer.status in _BUSY:
+                full = TransportError(Trouble.BUSY, "the server has no room", answer.status, answer.asked_s)
+                self._pause(retries, full)
+                continue
+            if answer.status == HTTPStatus.UNAUTHORIZED and answer.code() == Code.REPLAYED:
+                self._pause(retries, TransportError(Trouble.BUSY, "a proxy sent the request twice"))
+                continue
+            if answer.status != HTTPStatus.OK:
+                raise refusal(answer, f"the server at {self.invite.url} does not let the worker join")
+            self.traffic.trouble = ""
+            self.traffic.joins += 1
+            joined = answer.record(JoinAnswer)
+            session = signing.session_key(secret, job, nonce, bytes.fromhex(joined.nonce), joined.worker_id)
+            return _Keys(joined, session)
+
+    def _refuse_at_once(self, error: TransportError) -> None:
+        """Before the first join, a wrong secret or certificate is the invite's fault, which time does not mend."""
+        if self._keys is not None:
+            return
+        if error.trouble is Trouble.CERTIFICATE:
+            raise ConfigError(
+                f"the certificate of {self.invite.url} is not the one of the invite ({error}); ask for a new invite"
+            ) from None
+        if error.status == HTTPStatus.UNAUTHORIZED and (failure := _failure_of(error.body)) is not None:
+            raise ConfigError(
+                f"the server at {self.invite.url} does not know the invite: {failure.message}; "
+                "ask for the line that it prints now"
+            ) from None
+
+    def _pause(self, retries: Retries, error: TransportError) -> None:
+        """Wait as long as the machine says, and move to another URL if it says so."""
+        self.traffic.failures += 1
+        draw = self._random.random()
+        decision = retries.failed(
+            time.monotonic(), error.trouble, draw, asked_s=error.asked_s, detail=str(error)
+        )
+        if isinstance(decision, GiveUp):
+            raise PeerLost(decision.text)
+        self.traffic.trouble = f"{error.trouble.value} ({error})"
+        _log.info("attempt %d: %s: %s", retries.n_failed, error.trouble.value, error)
+        if isinstance(decision, AskUrl) or self._options.url_file is not None:
+            self._look_for_url(isinstance(decision, AskUrl))
+        if self._is_closed.wait(decision.seconds):
+            raise PeerLost("the session was closed")
+
+    def _look_for_url(self, may_ask: bool) -> None:
+        """Use the URL of the file, or ask a person for one."""
+        url = None
+        if self._options.url_file is not None:
+            try:
+                url = self._options.url_file.read_text().strip()[:2048]
+            except (OSError, UnicodeDecodeError) as error:
+                _log.warning("cannot read the URL in %s: %s", self._options.url_file, error)
+        elif may_ask and self._options.ask_url is not None:
+            url = self._options.ask_url()
+        if not url or url.rstrip("/") == self.invite.url:
+            return
+        try:
+            moved = Invite.parse(url) if "@" in url else self.invite.moved(url)
+        except ConfigError as error:
+            _log.warning("the new URL is not used: %s", error)
+            return
+        if (moved.job, moved.secret) != (self.invite.job, self.invite.secret):
+            _log.warning("the new invite is of another job; start the worker again with it")
+            return
+        _log.info("the server has moved to %s", moved.url)
+        self.invite = moved
+        self._transport.move(moved)
+
+
+def _failure_of(body: bytes) -> Failure | None:
+    """Return what a body says that has no valid signature; None if it is no error of a server of this kind."""
+    try:
+        return decode(Failure, body)
+    except WireError:
+        return None

@@ -1,0 +1,226 @@
+"""One HTTP request and its answer, by urllib3: certificates, time-outs, and why it failed."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ...errors import ConfigError
+from ..requirements import import_urllib3
+from ..wire.invite import Invite
+from .retries import Trouble
+
+__all__ = ["Response", "Transport", "TransportError", "asked_seconds", "foreign"]
+
+#: For a connection, and for each piece of a body that is sent.
+_CONNECT_S = 15.0
+#: For the first byte of an answer, beyond what the server may hold it, and for each later piece.
+_ANSWER_S = 30.0
+#: Bytes that are sent at once, so that each has a time-out of its own: `sendall` has one for all.
+_PIECE = 64 << 10
+
+
+class TransportError(Exception):
+    """There is no answer, or the rest of one.
+
+    Attributes:
+        trouble: why.
+        status: of a foreign page; 0 without one.
+        asked_s: of Retry-After.
+        body: the beginning of a foreign page.
+    """
+
+    def __init__(
+        self, trouble: Trouble, text: str, status: int = 0, asked_s: float = 0.0, body: bytes = b""
+    ) -> None:
+        super().__init__(text)
+        self.trouble = trouble
+        self.status = status
+        self.asked_s = asked_s
+        self.body = body
+
+
+class Response:
+    """An answer of which the body has not been read.
+
+    Attributes:
+        status: of HTTP.
+        headers: of the answer, by name in any case.
+    """
+
+    def __init__(self, raw: Any, errors: tuple[type[Exception], ...]) -> None:
+        self._raw = raw
+        self._errors = errors
+        self._is_read = False
+        self.status: int = raw.status
+        self.headers: Any = raw.headers
+
+    def read(self, n: int) -> bytes:
+        """Return the next n bytes; fewer only at the end.
+
+        Raises:
+            TransportError: the connection was lost before the end of the body.
+        """
+        try:
+            data: bytes = self._raw.read(n)
+        except self._errors as error:
+            raise TransportError(Trouble.CUT, _text(error)) from None
+        self._is_read = len(data) < n
+        return data
+
+    def readinto(self, room: memoryview) -> int:
+        """Fill the beginning of `room` with what has arrived; 0 at the end.
+
+        Raises:
+            TransportError: the connection was lost before the end of the body.
+        """
+        # At most a piece at once: what has arrived is kept, should the connection be lost.
+        data = self.read(min(len(room), 4 * _PIECE))
+        room[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Give the connection back to the pool; one with more to read is closed."""
+        try:
+            if not self._is_read and self._raw.read(1):
+                self._raw.close()
+        except self._errors:
+            self._raw.close()
+        self._raw.release_conn()
+
+
+class Transport:
+    """Connections to one server, for several threads.
+
+    Args:
+        invite: URL and certificate.
+        proxy: URL of an HTTP proxy; None for none. The environment is not read.
+
+    Raises:
+        ConfigError: urllib3 is not installed, or the proxy is no URL of one.
+    """
+
+    def __init__(self, invite: Invite, proxy: str | None = None) -> None:
+        self._urllib3 = import_urllib3()
+        exceptions = self._urllib3.exceptions
+        self._errors: tuple[type[Exception], ...] = (exceptions.HTTPError, OSError)
+        self._proxy = proxy
+        self._pools: Any = None
+        self.move(invite)
+
+    def move(self, invite: Invite) -> None:
+        """Use another URL from now on.
+
+        Raises:
+            ConfigError: the proxy is no URL of one.
+        """
+        options: dict[str, Any] = {"retries": False, "maxsize": 4, "block": False}
+        if invite.pin is not None:
+            # The certificate has no name that could be checked: it is this one, or the connection is refused.
+            options |= {
+                "cert_reqs": "CERT_NONE",
+                "assert_fingerprint": invite.pin.hex(),
+                "assert_hostname": False,
+            }
+        before = self._pools
+        try:
+            self._pools = (
+                self._urllib3.PoolManager(**options)
+                if self._proxy is None
+                else self._urllib3.ProxyManager(self._proxy, **options)
+            )
+        except self._urllib3.exceptions.HTTPError as error:
+            raise ConfigError(f"the proxy is {self._proxy!r}: {error}") from None
+        self._url = invite.url
+        if before is not None:
+            before.clear()
+
+    def send(
+        self,
+        method: str,
+        target: str,
+        headers: dict[str, str],
+        body: Iterable[bytes | memoryview] = (),
+        held_s: float = 0.0,
+    ) -> Response:
+        """Send a request; return its answer when the head has arrived.
+
+        Args:
+            method: of HTTP.
+            target: path and query, from "/v1/" on.
+            headers: of the request.
+            body: its pieces.
+            held_s: seconds that the server may hold it.
+
+        Raises:
+            TransportError: there is no answer.
+        """
+        pieces = [memoryview(piece) for piece in body]
+        n = sum(len(piece) for piece in pieces)
+        timeout = self._urllib3.Timeout(connect=_CONNECT_S, read=_ANSWER_S + held_s)
+        # Without Accept-Encoding no proxy has a reason to compress.
+        headers = {**headers, "Accept-Encoding": "identity", "User-Agent": "softs-fast"}
+        if n or method in ("POST", "PUT"):
+            headers["Content-Length"] = str(n)
+        try:
+            raw = self._pools.request(
+                method,
+                self._url + target,
+                body=_in_pieces(pieces) if n else None,
+                headers=headers,
+                timeout=timeout,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        except self._errors as error:
+            raise TransportError(self._trouble(error), _text(error)) from None
+        return Response(raw, self._errors)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pools.clear()
+
+    def _trouble(self, error: Exception) -> Trouble:
+        exceptions = self._urllib3.exceptions
+        if isinstance(error, exceptions.NameResolutionError):
+            return Trouble.NO_NAME
+        if isinstance(error, exceptions.SSLError) and (
+            isinstance(error.args[0] if error.args else None, ssl.SSLCertVerificationError)
+            or "ingerprint" in str(error)
+        ):
+            return Trouble.CERTIFICATE
+        return Trouble.CUT
+
+
+def foreign(response: Response, body: bytes) -> TransportError:
+    """Return what an answer without the server's signature means.
+
+    Args:
+        response: the answer.
+        body: what has been read of its body.
+    """
+    asked_s = asked_seconds(response)
+    trouble = Trouble.BUSY if response.status in (429, 503) and asked_s else Trouble.FOREIGN
+    location = response.headers.get("Location", "")
+    kind = response.headers.get("Content-Type", "no type")
+    text = f"{response.status}, {kind[:64]}{' to ' if location else ''}{location[:128]}"
+    return TransportError(trouble, text, response.status, asked_s, body)
+
+
+def asked_seconds(response: Response) -> float:
+    """Return the seconds that Retry-After asks for; 0 without it, or if it is a date."""
+    asked = response.headers.get("Retry-After", "")
+    return float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 0.0
+
+
+def _in_pieces(body: Iterable[memoryview]) -> Iterator[memoryview]:
+    for whole in body:
+        for begin in range(0, len(whole), _PIECE):
+            yield whole[begin : begin + _PIECE]
+
+
+def _text(error: Exception) -> str:
+    """The error without the address of an object in it."""
+    return str(error).split("object at 0x")[-1].partition(": ")[2] or str(error) or type(error).__name__

@@ -1,0 +1,141 @@
+"""The weights that a worker has, and its pushes: frames out of tensors and back."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..wire import answers
+from ..wire.codecs import top_k_count
+from ..wire.feedback import ErrorFeedback
+from ..wire.frame import decode_payload, encode_frame
+from ..wire.header import Codec, Kind
+from ..wire.messages import Counted, Stale, Summary
+from ..wire.tensors import Contents
+from .exchanges import Download, Upload
+from .session import Session
+from .sizes import PartSizes, PollWait
+
+__all__ = ["PushResult", "RemoteWeights"]
+
+_CODECS = {"f32": Codec.F32, "bf16": Codec.BF16, "int8": Codec.INT8, "top_k": Codec.TOP_K}
+
+
+class PushResult(enum.Enum):
+    """What became of a push."""
+
+    COUNTED = "counted"
+    STALE = "stale"
+    OVER = "over"
+
+
+class RemoteWeights:
+    """The server's weights as this worker knows them.
+
+    Args:
+        session: that has joined.
+        on_progress: takes a text for people, such as "push 12 %".
+    """
+
+    def __init__(self, session: Session, on_progress: Callable[[str], None] = lambda text: None) -> None:
+        config = session.joined.config
+        self._session = session
+        self._on_progress = on_progress
+        self._sizes = PartSizes(config.part_bytes, config.max_part_bytes)
+        self._poll = PollWait(config.max_wait_s)
+        self._codec = _CODECS[config.codec]
+        self._feedback = ErrorFeedback(session.manifest.n_parameters, self._codec)
+        self.contents: Contents | None = None
+        self.timeline = 0
+        self.version = 0
+        self.summary: Summary | None = None
+
+    @property
+    def feedback(self) -> ErrorFeedback:
+        """What pushes have left out."""
+        return self._feedback
+
+    def pull(self) -> bool:
+        """Wait for weights other than those that are here, and take them.
+
+        Returns:
+            False if the run is over.
+
+        Raises:
+            ConfigError: the server refuses the worker for good.
+            PeerLost: the server is out of reach for longer than the patience.
+            WireError: what arrived is no frame of this model.
+        """
+        while self.summary is None:
+            download = Download(self._target, self._poll, self._session.manifest, self._session.invite.job)
+            self._session.run(download)
+            if download.summary is not None:
+                self.summary = download.summary
+            elif download.is_complete:
+                self._take(download)
+                return True
+            self._on_progress("waiting for other workers")
+        return False
+
+    def push(self, contents: Contents, kind: Kind, samples: int, loss: float) -> PushResult:
+        """Send a gradient or a difference, computed from the weights that are here, until the server has decided.
+
+        Args:
+            contents: the gradient or difference, float32 [n_parameters] on the CPU; buffers as they are, or None.
+            kind: GRADIENT or DIFFERENCE.
+            samples: from which it was computed, 1 or more.
+            loss: mean over them; NaN if it is not known.
+
+        Raises:
+            ConfigError: the server refuses the worker for good.
+            PeerLost: the server is out of reach for longer than the patience.
+            WireError: the push is not finite, or does not fit the server's model.
+        """
+        config, manifest = self._session.joined.config, self._session.manifest
+        k = top_k_count(manifest.n_parameters, config.top_k)
+        encoded = self._feedback.encode(contents.parameters, k=k)
+        frame = encode_frame(
+            contents, kind=kind, codec=self._codec, job=self._session.invite.job, manifest=manifest,
+            timeline=self.timeline, version=self.version, samples=samples, loss=loss, planes=config.planes,
+            encoded_vector=encoded,
+        )  # fmt: skip
+        n = max(1, len(frame.payload))
+        upload = Upload(frame, self._sizes, lambda done: self._on_progress(f"push {100 * done // n} %"))
+        try:
+            self._session.run(upload)
+        except BaseException:
+            self._feedback.abort()
+            raise
+        if isinstance(upload.result, Counted):
+            self._feedback.commit()
+            return PushResult.COUNTED
+        self._feedback.abort()
+        if isinstance(upload.result, Stale):
+            return PushResult.STALE
+        self.summary = upload.result
+        return PushResult.OVER
+
+    def _target(self, wait_s: float) -> str:
+        codec = self._session.joined.config.pull
+        if self.contents is None:
+            return f"{answers.MODEL}?codec={codec}"
+        have = answers.version_text(self.timeline, self.version)
+        # What is exact is sent as what has changed, if the server still holds these weights.
+        return f"{answers.MODEL}?have={have}&wait={wait_s:g}&codec={'xor' if codec == 'f32' else codec}"
+
+    def _take(self, download: Download) -> None:
+        header = download.header
+        assert header is not None
+        is_base = self.contents is not None and (self.timeline, self.version) == (
+            header.timeline,
+            header.base,
+        )
+        base = self.contents.parameters if self.contents is not None and is_base else None
+        contents = decode_payload(
+            header, download.payload, self._session.manifest, base=base, digest=header.digest
+        )
+        if self.contents is not None and contents.floats is None:
+            contents = replace(contents, floats=self.contents.floats, integers=self.contents.integers)
+        self.contents = contents
+        self.timeline, self.version = header.timeline, header.version

@@ -1,0 +1,147 @@
+"""A parameter server and its workers as a person runs them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+from shell import Command
+
+JOB = """
+import torch
+from torch import nn, optim
+from torch.utils.data import TensorDataset
+from softs_fast.paramserver.job import Job
+
+def model():
+    torch.manual_seed(1)
+    return nn.Linear(8, 2)
+
+def data():
+    x = torch.randn(96, 8, generator=torch.Generator().manual_seed(2))
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+def loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+@torch.no_grad()
+def evaluate(module):
+    x, y = data().tensors
+    return (module(x).argmax(1) == y).float().mean().item()
+
+job = Job(model, loss, data, lambda parameters: optim.SGD(parameters, 0.5), evaluate=evaluate)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "page_job.py").write_text(JOB)
+    return tmp_path
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+
+
+def started(command: Command, folder: Path, *more: str) -> tuple[subprocess.Popen[str], str, str]:
+    """A server, its invite and its page."""
+    files = ["--state", str(folder / "s.state"), "--output", str(folder / "model.pth")]
+    server = command.start("paramserver", "page_job:job", *files, *more, **environment(folder))
+    assert server.stdout is not None
+    lines = dict(server.stdout.readline().strip().split(" ", 1) for _ in range(3))
+    assert set(lines) == {"run", "invite", "page"}
+    return server, lines["invite"], lines["page"]
+
+
+def worker(command: Command, folder: Path, invite: str) -> subprocess.Popen[str]:
+    return command.start(
+        "paramworker", invite, "--job", "page_job:job", "--device", "cpu", **environment(folder)
+    )
+
+
+def test_a_run_of_the_page(command: Command, folder: Path) -> None:
+    """PIN WORLD_SIZE TOTAL_GLOBAL_BATCHES, then an evaluation."""
+    server, invite, page = started(
+        command, folder, "--world", "1", "--rounds", "20", "--quorum", "world", "--listen", "127.0.0.1:0"
+    )
+    state = ["--state", str(folder / "s.state")]
+    assert command.run("paramcontrol", "pause", *state)[:2] == (0, "done\n")
+    status, out, _ = command.run("paramcontrol", "status", *state)
+    assert (status, out.splitlines()[0]) == (0, "version 1.0 of 20, paused")
+    with urllib.request.urlopen(page.partition("#")[0], timeout=45) as answer:
+        assert b"Parameter server" in answer.read()
+    assert command.run("paramcontrol", "resume", *state)[0] == 0
+    one = worker(command, folder, invite)
+    out, errors = server.communicate(timeout=45)
+    assert server.returncode == 0, errors
+    assert out.startswith("all 20 rounds are done; version 20, ")
+    one.communicate(timeout=45)
+    assert one.returncode == 0
+    status, out, errors = command.run(
+        "evaluate", "page_job:job", str(folder / "model.pth"), **environment(folder)
+    )
+    assert status == 0, errors
+    assert float(out) > 0.9
+
+
+def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path) -> None:
+    given = ["--world", "1", "--rounds", "5"]
+    server, invite, _ = started(command, folder, *given, "--listen", "127.0.0.1:0")
+    assert command.end(server, signal.SIGTERM)[0] == 0
+    again, same, _ = started(command, folder, *given, "--listen", invite.rpartition("//")[2])
+    assert same == invite
+    status, out, _ = command.end(again, signal.SIGINT)
+    assert status == 0
+    assert out.startswith("interrupted; version 0, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--world", "2", "--rounds", "5", "--listen", "x"], "need HOST:PORT"),
+        (["--world", "2", "--rounds", "5", "--listen", "0.0.0.0:0"], "without encryption"),
+        (["--world", "0", "--rounds", "5"], "world of the run is 0"),
+        (["--world", "2", "--rounds", "5", "--quorum", "most"], "the word world"),
+        (["--world", "2", "--rounds", "5", "--tls-key", "k"], "give both"),
+        (["--world", "2", "--rounds", "5", "--top-k", "2"], "--top-k"),
+    ],
+)
+def test_wrong_options(command: Command, folder: Path, arguments: list[str], text: str) -> None:
+    status, out, errors = command.run("paramserver", "page_job:job", *arguments, **environment(folder))
+    assert (status, out) == (1, "")
+    assert text in errors
+    assert errors.startswith("softs-fast: ")
+
+
+@pytest.mark.slow
+def test_kills_on_both_sides(command: Command, folder: Path) -> None:
+    """A server and a worker are killed in the middle; another worker takes its place, and the run ends as told."""
+    given = ["--world", "2", "--rounds", "300", "--samples", "96", "--lease", "3", "--log-level", "debug"]
+    server, invite, _ = started(command, folder, *given, "--listen", "127.0.0.1:0")
+    first, second = worker(command, folder, invite), worker(command, folder, invite)
+    state = ["--state", str(folder / "s.state")]
+
+    def wait_for(version: int) -> None:
+        while True:
+            status, out, _ = command.run("paramcontrol", "status", *state)
+            if status == 0 and int(out.split()[1].partition(".")[2]) >= version:
+                return
+
+    wait_for(10)
+    first.kill()
+    wait_for(40)
+    third = worker(command, folder, invite)
+    wait_for(60)
+    server.kill()
+    server.communicate()
+    again, same, _ = started(command, folder, *given, "--listen", invite.rpartition("//")[2])
+    assert same == invite
+    out, errors = again.communicate(timeout=200)
+    assert again.returncode == 0, errors
+    assert out.startswith("all 300 rounds are done")
+    for one in (second, third):
+        out, errors = one.communicate(timeout=45)
+        assert one.returncode == 0, errors

@@ -1,0 +1,40 @@
+"""The example of the parameter server: a worker dies, one comes late, and the model is as good as that of one process."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from demo import Demo
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "paramserver_digits.py"
+pytestmark = pytest.mark.timeout(180)
+
+pytest.importorskip("uvicorn", reason="needs the extra server")
+
+
+def test_a_death_and_a_late_worker_cost_no_accuracy(launch: Callable[..., Demo], tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    demo = launch(sys.executable, EXAMPLE, "--rounds", "80", "--output", picture)
+    code, text = demo.finish()
+    assert code == 0, text
+    assert demo.remaining() == []
+    events = re.findall(r"^version (\d+): (.*)$", text, re.MULTILINE)
+    assert [what for _, what in events] == ["worker 0 is killed", "worker 3 joins"]
+    assert 20 <= int(events[0][0]) <= int(events[1][0]) <= 80
+    found = dict(re.findall(r"^(\w[\w ]+?) +([\d.]+)%$", text, re.MULTILINE))
+    assert float(found["parameter server"]) > 85
+    assert abs(float(found["parameter server"]) - float(found["one process"])) < 6
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "Traceback" not in text
+    # The secret is shown in no log.
+    assert not re.search(r"softs1\.[0-9a-f]{32}", text)
+
+
+def test_too_few_rounds_are_refused(launch: Callable[..., Demo]) -> None:
+    code, text = launch(sys.executable, EXAMPLE, "--rounds", "3").finish()
+    assert code == 2
+    assert "--rounds is 3; a death and a late worker need 12" in text

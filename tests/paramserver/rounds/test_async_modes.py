@@ -1,0 +1,165 @@
+"""Steps without rounds: bounded lead, and buffers with bounded age."""
+
+from __future__ import annotations
+
+import math
+
+from driven_run import DrivenRun
+
+from softs_fast.paramserver.rounds import events
+from softs_fast.paramserver.rounds.events import Version
+
+
+def stepped(run: DrivenRun, worker: str) -> None:
+    assert isinstance(run.push(worker), events.Counted)
+    assert run.all(events.Apply)
+    run.tell(events.Applied())
+
+
+def test_each_push_is_a_step() -> None:
+    run = DrivenRun(world=2, mode="ssp", slack=1)
+    run.join("a", "b")
+    run.push("a", samples=4)
+    step = run.one(events.Apply)
+    assert [(one.worker, one.weight) for one in step.shares] == [("a", 1.0)]
+    assert step.rate_factor == 1.0
+    run.push("b")
+    assert not run.all(events.Apply)
+    run.tell(events.Applied())
+    assert run.one(events.Apply).version == Version(1, 1)
+
+
+def test_a_pull_waits_for_the_slowest() -> None:
+    run = DrivenRun(world=2, mode="ssp", slack=1)
+    run.join("a", "b")
+    stepped(run, "a")
+    assert isinstance(run.tell(events.Pull("a", Version(1, 0))), events.Serve)
+    stepped(run, "a")
+    assert run.tell(events.Pull("a", Version(1, 1))) == events.Hold()
+    # The push of b is counted, and not in the weights yet.
+    run.push("b")
+    assert run.tell(events.Pull("a", Version(1, 1))) == events.Hold()
+    run.tell(events.Applied())
+    assert run.all(events.Changed)
+    assert run.tell(events.Pull("a", Version(1, 1))) == events.Serve(Version(1, 3))
+
+
+def test_no_push_of_an_active_worker_is_too_old() -> None:
+    run = DrivenRun(world=2, mode="ssp", slack=9)
+    run.join("a", "b")
+    for _ in range(9):
+        stepped(run, "a")
+    assert isinstance(run.push("b", Version(1, 0)), events.Counted)
+
+
+def test_a_worker_reads_its_own_push() -> None:
+    run = DrivenRun(world=1, mode="ssp", slack=5)
+    run.join("a")
+    run.push("a")
+    assert run.tell(events.Pull("a")) == events.Hold()
+    run.tell(events.Applied())
+    assert run.tell(events.Pull("a")) == events.Serve(Version(1, 1))
+
+
+def test_a_dead_worker_is_not_waited_for() -> None:
+    run = DrivenRun(world=2, mode="ssp")
+    run.join("a", "b")
+    stepped(run, "a")
+    assert run.tell(events.Pull("a", Version(1, 0))) == events.Hold()
+    actions = run.wait(20.5, "a")
+    assert [one for one in actions if isinstance(one, events.Changed)]
+    assert isinstance(run.tell(events.Pull("a", Version(1, 0))), events.Serve)
+
+
+def test_a_worker_that_was_away_pulls_first() -> None:
+    run = DrivenRun(world=2, mode="ssp", slack=1)
+    run.join("a", "b")
+    run.wait(21.0, "a")
+    for _ in range(3):
+        stepped(run, "a")
+    answer = run.push("b", Version(1, 0))
+    assert isinstance(answer, events.Stale)
+    assert answer.next == Version(1, 3)
+    assert "was away" in answer.why
+    # It does not hold up the others.
+    assert isinstance(run.tell(events.Pull("a", Version(1, 2))), events.Serve)
+    assert run.tell(events.Pull("b", Version(1, 0))) == events.Serve(Version(1, 3))
+    assert isinstance(run.push("b"), events.Counted)
+
+
+def test_a_joiner_begins_with_the_least_clock() -> None:
+    run = DrivenRun(world=1, mode="ssp", slack=0)
+    run.join("a")
+    for _ in range(5):
+        stepped(run, "a")
+    run.tell(events.Join("b", "b"))
+    stepped(run, "a")
+    run.tell(events.Seen("b"))
+    stepped(run, "a")
+    assert run.tell(events.Pull("a", Version(1, 6))) == events.Hold()
+    stepped(run, "b")
+    assert isinstance(run.tell(events.Pull("a", Version(1, 6))), events.Serve)
+
+
+def test_a_buffer_is_weighted_by_age() -> None:
+    run = DrivenRun(world=3, mode="async", buffer=2, max_age=5)
+    run.join("a", "b", "c")
+    run.push("a")
+    assert run.push("b") == events.Counted(2, 2)
+    run.tell(events.Applied())
+    run.push("c", Version(1, 0), samples=3)
+    run.push("a", Version(1, 1), samples=1)
+    step = run.one(events.Apply)
+    assert [(one.worker, one.weight) for one in step.shares] == [("c", 0.75 / math.sqrt(2)), ("a", 0.25)]
+    assert step.rate_factor == 1.0
+
+
+def test_what_is_too_old_is_refused() -> None:
+    run = DrivenRun(world=2, mode="async", buffer=1, max_age=1)
+    run.join("a", "b")
+    stepped(run, "a")
+    stepped(run, "a")
+    answer = run.push("b", Version(1, 0))
+    assert isinstance(answer, events.Stale)
+    assert answer.why == "version 1.0 is 2 versions old; 1 are allowed"
+    assert isinstance(run.push("b", Version(1, 1)), events.Counted)
+
+
+def test_a_worker_pushes_once_for_a_version() -> None:
+    run = DrivenRun(world=2, mode="async", buffer=2)
+    run.join("a", "b")
+    run.push("a")
+    assert run.push("a") == events.AlreadyCounted()
+
+
+def test_a_buffer_that_cannot_fill_is_used() -> None:
+    """Each worker pushes once for a version, so a buffer for more pushes than workers would wait for ever."""
+    run = DrivenRun(world=2, mode="async", buffer=4)
+    run.join("a", "b")
+    run.push("a")
+    assert not run.all(events.Apply)
+    run.push("b")
+    assert len(run.one(events.Apply).shares) == 2
+
+
+def test_pushes_during_a_step_wait_for_the_next() -> None:
+    run = DrivenRun(world=3, mode="async", buffer=1)
+    run.join("a", "b", "c")
+    run.push("a")
+    run.push("b")
+    assert not run.all(events.Apply)
+    run.tell(events.Applied())
+    assert [one.worker for one in run.one(events.Apply).shares] == ["b"]
+
+
+def test_a_stop_applies_what_counts() -> None:
+    run = DrivenRun(world=3, mode="ssp", slack=3)
+    run.join("a", "b", "c")
+    for worker in "abc":
+        run.push(worker)
+    run.tell(events.Stop("enough"))
+    for _ in range(3):
+        assert not run.run.is_over
+        run.tell(events.Applied())
+    assert run.run.is_over
+    assert run.run.version.number == 3

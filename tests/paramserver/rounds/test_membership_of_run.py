@@ -1,0 +1,275 @@
+"""Members of a run: ranks, leases, returns, the owner's words."""
+
+from __future__ import annotations
+
+import pytest
+from driven_run import DrivenRun
+
+from softs_fast.errors import ConfigError
+from softs_fast.paramserver.rounds import events
+from softs_fast.paramserver.rounds.events import Version
+from softs_fast.paramserver.rounds.options import RunOptions
+
+
+def test_ranks_are_the_least_free_ones() -> None:
+    run = DrivenRun(world=3)
+    run.join("a", "b", "c")
+    run.tell(events.Leave("b"))
+    assert run.tell(events.Join("d", "d")) == events.Welcome(1, Version(1, 0))
+
+
+def test_a_full_run_says_when_to_ask_again() -> None:
+    run = DrivenRun(world=2, is_fixed_world=True, dataset_size=10)
+    run.join("a", "b")
+    assert run.tell(events.Join("c", "c")) == events.Full(20.0)
+    run.tell(events.Leave("a"))
+    assert run.tell(events.Join("c", "c")) == events.Welcome(0, Version(1, 0))
+
+
+def test_the_lost_answer_of_a_join_holds_up_nothing() -> None:
+    run = DrivenRun(world=1, max_workers=1)
+    run.tell(events.Join("ghost", "a"))
+    assert run.phase == "waiting"
+    assert run.tell(events.Join("a", "a")) == events.Welcome(0, Version(1, 0))
+    assert run.tell(events.Seen("ghost")) == events.Unknown()
+    run.tell(events.Seen("a"))
+    assert run.phase == "open"
+
+
+def test_a_silent_worker_is_a_member_again_with_its_next_request() -> None:
+    run = DrivenRun(world=2)
+    run.join("a", "b")
+    run.push("b")
+    run.wait(30.0, "a")
+    assert [one.id for one in run.run.status(run.now_s).workers] == ["a"]
+    assert run.push("b", Version(1, 0)) == events.AlreadyCounted()
+    assert [one.id for one in run.run.status(run.now_s).workers] == ["a", "b"]
+
+
+def test_a_worker_that_has_left_must_join_again() -> None:
+    run = DrivenRun(world=2)
+    run.join("a", "b")
+    run.tell(events.Leave("a"))
+    assert run.tell(events.Seen("a")) == events.Unknown()
+    assert run.tell(events.Join("a2", "a", "a")) == events.Welcome(0, Version(1, 0))
+
+
+def test_a_join_with_the_old_id_has_its_rank_and_its_counted_push() -> None:
+    run = DrivenRun(world=3, quorum=3)
+    run.join("a", "b", "c")
+    run.push("b")
+    assert run.tell(events.Join("b2", "b", "b")) == events.Welcome(1, Version(1, 0))
+    assert run.push("b2", Version(1, 0)) == events.AlreadyCounted()
+    assert run.tell(events.Seen("b")) == events.Unknown()
+    run.push("a")
+    run.push("c")
+    assert [one.worker for one in run.one(events.Apply).shares] == ["a", "b", "c"]
+
+
+def test_a_member_that_has_these_weights_waits_only_if_it_has_pushed() -> None:
+    run = DrivenRun(world=2, quorum=2)
+    run.join("a", "b")
+    now = Version(1, 0)
+    assert run.tell(events.Pull("a")) == events.Serve(now)
+    assert run.tell(events.Pull("a", now)) == events.Serve(now), "it has lost its gradient"
+    run.push("a")
+    assert run.tell(events.Pull("a", now)) == events.Hold()
+    run.push("b")
+    assert run.tell(events.Pull("a", now)) == events.Hold()
+    run.tell(events.Applied())
+    assert run.all(events.Changed)
+    assert run.tell(events.Pull("a", now, is_again=True)) == events.Serve(Version(1, 1))
+
+
+def test_asking_again_is_no_sign_of_life() -> None:
+    run = DrivenRun(world=1, lease_s=5.0)
+    run.join("a")
+    run.push("a")
+    for _ in range(4):
+        run.tell(events.Pull("a", Version(1, 0), is_again=True), 1.0)
+    run.wait(1.5)
+    assert run.tell(events.Pull("a", Version(1, 0), is_again=True)) == events.Unknown()
+
+
+def test_a_server_that_stood_still_removes_no_member() -> None:
+    run = DrivenRun(world=2, lease_s=20.0)
+    run.join("a", "b")
+    run.tell(events.Tick(), 500.0)
+    assert len(run.run.status(run.now_s).workers) == 2
+    run.tell(events.Tick(), 19.0)
+    assert len(run.run.status(run.now_s).workers) == 2
+
+
+def test_a_kicked_worker_stays_out() -> None:
+    run = DrivenRun(world=2)
+    run.join("a", "b")
+    assert run.tell(events.Kick("b", "it sends nonsense")) == events.Noted()
+    assert isinstance(run.tell(events.Seen("b")), events.Banned)
+    assert isinstance(run.tell(events.Join("b2", "b")), events.Banned)
+    assert isinstance(run.tell(events.Join("b3", "other", "b")), events.Banned)
+    assert run.tell(events.Kick("x", "?")) == events.Unknown()
+    again = DrivenRun(run.run.snapshot(), world=2)
+    assert isinstance(again.tell(events.Join("b2", "b")), events.Banned)
+
+
+def test_a_pause_counts_pushes_and_closes_nothing() -> None:
+    run = DrivenRun(world=1)
+    run.join("a")
+    run.tell(events.Pause("lunch"))
+    assert run.push("a") == events.Counted(1, 1)
+    assert run.phase == "paused"
+    assert run.text == "paused: lunch"
+    assert run.tell(events.Pull("a")) == events.Hold()
+    run.tell(events.Resume())
+    assert run.all(events.Apply)
+
+
+def test_a_pause_stops_the_time_of_a_round() -> None:
+    run = DrivenRun(world=2, quorum=1, round_deadline_s=10.0)
+    run.join("a", "b")
+    run.push("a")
+    run.wait(5.0, "a", "b")
+    run.tell(events.Pause("lunch"))
+    run.wait(1000.0, "a", "b")
+    run.tell(events.Resume())
+    assert not [one for one in run.wait(4.9, "a", "b") if isinstance(one, events.Apply)]
+    assert [one for one in run.wait(0.2, "a", "b") if isinstance(one, events.Apply)]
+
+
+def test_a_step_that_ends_in_a_pause_is_committed() -> None:
+    run = DrivenRun(world=1)
+    run.join("a")
+    run.push("a")
+    run.tell(events.Pause("lunch"))
+    run.tell(events.Applied())
+    assert run.run.version == Version(1, 1)
+    assert run.phase == "paused"
+
+
+def test_a_resting_worker_holds_up_nothing() -> None:
+    run = DrivenRun(world=2, quorum=1)
+    run.join("a", "b")
+    run.tell(events.Rest("b"))
+    run.push("a")
+    assert run.all(events.Apply)
+    run.tell(events.Applied())
+    run.tell(events.Seen("b"))
+    assert run.run.status(0.0).workers[1].state == "resting"
+    run.tell(events.Pull("b"))
+    assert run.run.status(0.0).workers[1].state == "active"
+
+
+def test_a_stop_commits_the_open_round() -> None:
+    run = DrivenRun(world=2, quorum=1)
+    run.join("a", "b")
+    run.push("a")
+    run.tell(events.Stop("enough"))
+    assert run.all(events.Apply)
+    answer = run.push("b")
+    assert isinstance(answer, events.Stale)
+    run.tell(events.Applied())
+    assert run.one(events.Ended) == events.Ended("enough", False)
+    assert run.run.version.number == 1
+
+
+def test_a_stop_without_a_quorum_ends_at_once() -> None:
+    run = DrivenRun(world=2, quorum=2)
+    run.join("a", "b")
+    run.push("a")
+    run.tell(events.Stop("enough"))
+    assert run.one(events.Ended) == events.Ended("enough", False)
+    assert run.one(events.Drop).content == 1
+
+
+def test_a_stop_at_once_is_after_the_step_that_is_under_way() -> None:
+    """Weights and version in the last file belong together."""
+    run = DrivenRun(world=3, mode="ssp", slack=5)
+    run.join("a", "b", "c")
+    run.push("a")
+    run.push("b")
+    run.tell(events.Stop("now", at_once=True))
+    assert run.one(events.Drop).content == 2
+    assert not run.run.is_over
+    run.tell(events.Applied())
+    assert run.one(events.Ended) == events.Ended("now", False)
+    assert run.one(events.Save).snapshot.version == 1
+
+
+def test_a_stop_at_once_does_not_close_the_round() -> None:
+    run = DrivenRun(world=2, quorum=1)
+    run.join("a", "b")
+    run.push("a")
+    run.tell(events.Stop("now", at_once=True))
+    assert run.one(events.Ended) == events.Ended("now", False)
+    assert not run.all(events.Apply)
+
+
+def test_a_failure_leaves_the_last_file() -> None:
+    run = DrivenRun(world=1)
+    run.join("a")
+    run.push("a")
+    run.tell(events.Stop("the step failed", is_failure=True))
+    assert run.one(events.Ended) == events.Ended("the step failed", True)
+    assert not run.all(events.Save)
+    run.tell(events.Applied())
+    assert run.run.version.number == 0
+
+
+def test_all_members_learn_the_end() -> None:
+    run = DrivenRun(world=2, rounds=1)
+    run.join("a", "b")
+    run.round("a", "b")
+    assert run.run.is_over
+    assert not run.run.is_known_by_all
+    for worker in "ab":
+        assert run.tell(events.Pull(worker)) == events.Over("all 1 rounds are done", False)
+    assert run.push("a", Version(1, 0)) == events.AlreadyCounted()
+    assert isinstance(run.push("a"), events.Over)
+    for worker in "ab":
+        # The answers may have been lost.
+        assert not run.run.is_known_by_all
+        run.tell(events.Leave(worker))
+    assert run.run.is_known_by_all
+    assert run.run.next_wake_s() is None
+
+
+def test_a_restart_begins_a_timeline() -> None:
+    run = DrivenRun(world=2)
+    run.join("a", "b")
+    run.round("a", "b")
+    again = DrivenRun(run.run.snapshot(), world=2)
+    assert again.run.version == Version(2, 1)
+    answer = again.push("a", Version(1, 1))
+    assert isinstance(answer, events.Stale)
+    assert answer.next == Version(2, 1)
+    assert again.tell(events.Pull("b", Version(1, 1))) == events.Serve(Version(2, 1))
+    # A quorum of one is here: later rounds do not wait for the world.
+    assert again.phase == "open"
+    over = DrivenRun(run.run.snapshot(), world=2, rounds=1)
+    assert over.run.is_over
+
+
+def test_gone_members_are_bounded() -> None:
+    run = DrivenRun(world=1)
+    for number in range(1200):
+        run.join(f"w{number}")
+        run.tell(events.Leave(f"w{number}"))
+    assert run.tell(events.Join("x", "x", "w0")) == events.Welcome(0, Version(1, 0))
+    assert len(list(run.run._state.members)) <= 1025
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"world": 0},
+        {"mode": "other"},
+        {"quorum": 3},
+        {"lease_s": 0.0},
+        {"round_deadline_s": float("nan")},
+        {"max_workers": 1},
+        {"rounds": 0},
+    ],
+)
+def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="of the run is"):
+        RunOptions(**({"world": 2, "rounds": 10} | wrong))  # type: ignore[arg-type]

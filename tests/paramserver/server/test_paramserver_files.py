@@ -1,0 +1,221 @@
+"""Files of a server: whole or not there, private, and of the right run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from raw_client import job_of, small_model
+
+from softs_fast.errors import ConfigError, EndpointInUse
+from softs_fast.paramserver.rounds.events import Version
+from softs_fast.paramserver.rounds.leases import LaneRecord, Range
+from softs_fast.paramserver.rounds.options import RunOptions
+from softs_fast.paramserver.rounds.snapshot import MemberRecord, Snapshot
+from softs_fast.paramserver.server.evaluation import Evaluation
+from softs_fast.paramserver.server.files import write_atomically, write_bytes
+from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
+from softs_fast.paramserver.server.owner_file import OwnerAccess, owner_path, read_owner, write_owner
+from softs_fast.paramserver.server.server import Server
+from softs_fast.paramserver.server.state_file import (
+    Saved,
+    load_state,
+    new_state,
+    save_state,
+)
+from softs_fast.paramserver.server.tls import certificate_pin, server_context
+from softs_fast.paramserver.server.trainer import Trainer
+from softs_fast.paramserver.wire.invite import Invite
+from softs_fast.paramserver.wire.messages import RunConfig
+
+SNAPSHOT = Snapshot(
+    timeline=3,
+    version=7,
+    has_opened=True,
+    samples=99,
+    members=(MemberRecord("id", "name", 1, 4),),
+    lanes=(LaneRecord(2, (Range(2, 0, 10, 1), Range(2, 12, 20, 1))),),
+    banned=("x",),
+)
+
+
+def saved() -> Saved:
+    new = new_state()
+    return Saved(new.job, new.secret, new.owner, SNAPSHOT, Trainer(job_of()).state(), (0.5, 2))
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    assert load_state(path) is None
+    given = saved()
+    save_state(path, given)
+    found = load_state(path)
+    assert found is not None
+    assert (found.job, found.secret, found.owner) == (given.job, given.secret, given.owner)
+    assert found.snapshot == SNAPSHOT
+    assert found.best == (0.5, 2)
+    trainer = Trainer(job_of())
+    assert found.trainer is not None
+    trainer.load(found.trainer)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    save_state(path, saved())
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        load_state(path)
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"PK\x03\x04" + bytes(100)])
+def test_what_is_no_state_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "s"
+    write_bytes(path, data)
+    with pytest.raises(ConfigError, match=r"cannot be read|more than tensors"):
+        load_state(path)
+
+
+def test_a_state_with_code_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    torch.save({"format": Path}, path)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="more than tensors and numbers"):
+        load_state(path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    write_bytes(path, b"old")
+
+    def fail(file: object) -> None:
+        file.write(b"half")  # type: ignore[attr-defined]
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, fail)
+    assert path.read_bytes() == b"old"
+    assert [one.name for one in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_server_needs_its_file_to_start(tmp_path: Path) -> None:
+    folder = tmp_path / "missing"
+    with pytest.raises(ConfigError, match="cannot be written: No such file"):
+        Server(
+            job_of(),
+            RunOptions(world=1, rounds=1),
+            RunConfig(target=1, batch_size=1),
+            ServerOptions(port=0, state=folder / "s"),
+        )
+
+
+def test_two_servers_do_not_share_an_address(serve) -> None:
+    server = serve()
+    port = int(server.invite.url.rpartition(":")[2])
+    with pytest.raises(EndpointInUse, match=f"127.0.0.1:{port}"):
+        serve(options={"port": port})
+
+
+def test_a_restart_keeps_the_invite(serve, enter) -> None:
+    first = serve()
+    client = enter(first)
+    client.push(client.frame())
+    client.pull("1.0", 20.0)
+    secret = first.invite.secret
+    first.close()
+    second = serve()
+    assert second.invite.secret == secret
+    status = second.status()
+    assert (status.timeline, status.version) == (2, 1)
+
+
+def test_a_run_that_is_over_writes_its_model_again(serve, enter, tmp_path: Path) -> None:
+    first = serve(rounds=1)
+    client = enter(first)
+    client.push(client.frame())
+    assert first.wait(45.0)
+    (tmp_path / "o.pth").unlink()
+    assert serve(rounds=1).wait(45.0)
+    assert (tmp_path / "o.pth").exists()
+
+
+# --- The trained model ---
+
+
+def test_the_best_file_and_an_early_end(serve, enter, tmp_path: Path) -> None:
+    results = iter([0.5, 0.7, 0.6, 0.6, 0.1])
+    job = job_of(evaluate=lambda module: next(results))
+    server = serve(job, options={"evaluate_every": 1, "stop_after": 2})
+    client = enter(server)
+    for version in range(4):
+        client.push(client.frame(version=(1, version)))
+        client.pull(f"1.{version}", 20.0)
+    assert server.wait(45.0)
+    best = torch.load(tmp_path / "o.best.pth", weights_only=True)
+    last = torch.load(tmp_path / "o.pth", weights_only=True)
+    # Two steps of 0.1, and four.
+    assert torch.allclose(best["0.weight"] - last["0.weight"], torch.full((3, 4), 0.2))
+
+
+def test_lower_may_be_better(tmp_path: Path) -> None:
+    results = iter([2.0, 1.0, float("nan"), 3.0])
+    trainer = Trainer(job_of(evaluate=lambda module: next(results)))
+    options = ServerOptions(output=tmp_path / "o.pth", is_lower_better=True, evaluate_every=2, stop_after=2)
+    evaluation = Evaluation(options)
+    assert [evaluation.is_due(number) for number in (1, 2, 3, 4)] == [False, True, False, True]
+    for number in range(4):
+        evaluation.evaluate(Version(1, number), trainer)
+    assert evaluation.best == (1.0, 2)
+    assert evaluation.is_enough
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    trainer = Trainer(job_of())
+    options = ServerOptions(output=tmp_path / "o.safetensors", is_safetensors=True)
+    assert "version 1.3" in Evaluation(options).finish(Version(1, 3), trainer)
+    loaded = load_file(tmp_path / "o.safetensors")
+    small_model().load_state_dict(loaded)
+
+
+# --- Secrets ---
+
+
+def test_the_owner_reads_its_file(tmp_path: Path) -> None:
+    state = tmp_path / "s"
+    access = OwnerAccess(Invite("http://127.0.0.1:1", bytes(16), bytes(32)), bytes(range(32)))
+    write_owner(state, access)
+    assert read_owner(state) == access
+    owner_path(state).chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_owner(state)
+    with pytest.raises(ConfigError, match="a server writes it"):
+        read_owner(tmp_path / "other")
+
+
+def test_a_certificate_is_made_once(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True)
+    server_context(files)
+    pin = certificate_pin(files)
+    assert pin is not None
+    assert len(pin) == 32
+    server_context(files)
+    assert certificate_pin(files) == pin
+    assert files.key.stat().st_mode & 0o777 == 0o600
+    assert certificate_pin(TlsFiles(files.certificate, files.key)) is None
+    files.key.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        server_context(files)
+    with pytest.raises(ConfigError, match="cannot read"):
+        server_context(TlsFiles(tmp_path / "x", tmp_path / "y"))
+
+
+def test_other_machines_need_tls_or_a_word(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="without encryption"):
+        ServerOptions(host="0.0.0.0")
+    ServerOptions(host="0.0.0.0", allow_plain=True)
+    ServerOptions(host="0.0.0.0", tls=TlsFiles(tmp_path / "c", tmp_path / "k", True))
+    ServerOptions(host="::1")

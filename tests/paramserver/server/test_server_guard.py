@@ -1,0 +1,238 @@
+"""Peers that are slow, long-winded, or no workers at all."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import select
+import socket
+import ssl
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from raw_client import job_of, large_model
+
+from softs_fast.errors import ConfigError
+from softs_fast.paramserver.server.budget import Budget
+from softs_fast.paramserver.server.control import OwnerClient
+from softs_fast.paramserver.server.exchange import Refusal
+from softs_fast.paramserver.server.guard import GuardedProtocol, Limits
+from softs_fast.paramserver.server.options import TlsFiles
+from softs_fast.paramserver.server.owner_file import OwnerAccess
+from softs_fast.paramserver.server.server import Server
+from softs_fast.paramserver.server.sessions import Sessions, owner_key
+from softs_fast.paramserver.server.state_file import load_state
+from softs_fast.paramserver.wire import answers
+from softs_fast.paramserver.wire.manifest import Manifest
+from softs_fast.paramserver.wire.messages import Control
+from softs_fast.paramserver.worker.session import Options, Session
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines of a tenth of a second."""
+
+    class Short(Limits):
+        head_s = body_s = 0.1
+        answer_s = 0.3
+
+    monkeypatch.setattr(GuardedProtocol, "limits", Short)
+
+
+def connected(server: Server) -> socket.socket:
+    parts = urlsplit(server.invite.url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=45)
+
+
+def read_to_end(peer: socket.socket) -> None:
+    """Wait until the server has closed the connection; the time-out of the socket is the watchdog."""
+    with contextlib.suppress(ConnectionResetError):
+        while peer.recv(1000):
+            pass
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/model HT", b"GET / HTTP/1.1\r\nHost: x\r\nX-A: b\r\n"])
+def test_a_head_that_does_not_end_is_cut(serve, sent: bytes) -> None:
+    with connected(serve()) as peer:
+        peer.sendall(sent)
+        read_to_end(peer)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_head_in_drops_is_cut(serve) -> None:
+    """Each byte is no reason to wait longer."""
+    drops = itertools.repeat(b"G")
+    with connected(serve()) as peer, contextlib.suppress(ConnectionError):
+        for drop in drops:
+            peer.sendall(drop)
+            # Closed by the server: readable.
+            if select.select([peer], [], [], 0.01)[0]:
+                break
+
+
+@pytest.mark.usefixtures("short")
+def test_a_body_that_stops_is_cut(serve, enter) -> None:
+    job = job_of(large_model)
+    server = serve(job)
+    client = enter(server, job)
+    frame = client.frame()
+    client.push(frame, whole=False)
+    headers, _ = client.signed("PUT", f"{answers.PUSH}/1.0", frame.header.encode(), 0)
+    lines = [f"PUT {answers.PUSH}/1.0 HTTP/1.1", "Host: x", "Content-Length: 300000"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    with connected(server) as peer:
+        peer.sendall("\r\n".join([*lines, "", ""]).encode() + bytes(frame.payload[:5000]))
+        read_to_end(peer)
+    assert client.ask("HEAD", f"{answers.PUSH}/1.0").headers["upload-offset"] == "5000"
+
+
+@pytest.mark.usefixtures("short")
+def test_a_long_poll_is_not_cut(serve, enter) -> None:
+    server = serve(world=2, quorum=2)
+    client = enter(server)
+    client.push(client.frame())
+    assert client.pull("1.0", 0.5).status == 204
+
+
+def test_a_long_head_is_cut(serve) -> None:
+    with connected(serve()) as peer:
+        peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: " + b"b" * 100_000)
+        try:
+            answer = peer.recv(1000)
+        except ConnectionResetError:
+            return
+        assert answer.startswith(b"HTTP/1.1 400")
+
+
+def test_the_budget_fills_again() -> None:
+    now = [0.0]
+    budget = Budget(lambda: now[0])
+    for _ in range(200):
+        budget.spend()
+    with pytest.raises(Refusal) as refused:
+        budget.spend()
+    assert refused.value.status == 429
+    now[0] = 0.1
+    budget.spend()
+    budget.spend()
+    with pytest.raises(Refusal):
+        budget.check()
+
+
+def test_counters_of_the_owner_only_grow() -> None:
+    sessions = Sessions(bytes(32), bytes(16), bytes(32))
+    assert [sessions.take(sessions.owner, n) for n in (5, 5, 4, 900, 6)] == [True, False, False, True, False]
+    sessions.begin("w", bytes(16))
+    assert len(sessions) == 1
+    sessions.keep(lambda worker: False)
+    assert sessions.find("w") is None
+
+
+# --- TLS, and the owner ---
+
+
+def test_a_pinned_certificate(serve, tmp_path: Path) -> None:
+    """A worker takes the certificate of the invite, and no other one."""
+    job = job_of()
+    server = serve(job, options={"tls": TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True)})
+    assert server.invite.url.startswith("https://")
+    assert server.invite.pin is not None
+    session = Session(server.invite, Manifest.of(job.model()), Options(name="w"))
+    try:
+        assert session.join().rank == 0
+    finally:
+        session.close()
+    invite = server.invite
+    other = type(invite)(invite.url, invite.job, invite.secret, bytes(32))
+    wrong = Session(other, Manifest.of(job.model()), Options())
+    try:
+        with pytest.raises(ConfigError, match="certificate"):
+            wrong.join()
+    finally:
+        wrong.close()
+    with connected(server) as peer:
+        context = ssl.create_default_context()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            context.wrap_socket(peer, server_hostname="127.0.0.1")
+
+
+def owner_of(server: Server, state: Path) -> OwnerClient:
+    saved = load_state(state)
+    assert saved is not None
+    return OwnerClient(OwnerAccess(server.invite, owner_key(saved.owner, saved.job)))
+
+
+def test_the_owner_sees_and_rules(serve, enter, tmp_path: Path) -> None:
+    server = serve(world=2, quorum=2)
+    first, second = enter(server), enter(server)
+    second.pull()
+    first.push(first.frame())
+    with owner_of(server, tmp_path / "s.state") as owner:
+        status = owner.status()
+        assert status is not None
+        assert (status.state, status.have, status.need, status.world) == ("open", 1, 2, 2)
+        assert '1 of 2 pushes are here; waits for worker "w" (rank 1)' in status.waiting_for
+        assert owner.status(status.serial, 0.05) is None
+        owner.control(Control("pause"))
+        second.push(second.frame())
+        status = owner.status()
+        assert status is not None
+        assert (status.state, status.version, status.have) == ("paused", 0, 2)
+        owner.control(Control("resume"))
+        assert first.pull("1.0", 20.0).status == 200
+        owner.control(Control("kick", second.id))
+        kicked = second.pull()
+        assert (kicked.status, kicked.code) == (403, "kicked")
+        with pytest.raises(ConfigError, match="there is no worker"):
+            owner.control(Control("kick", "x0"))
+        owner.control(Control("stop"))
+        assert server.wait(45.0)
+
+
+def test_a_wrong_key_rules_nothing(serve, enter) -> None:
+    server = serve()
+    with OwnerClient(OwnerAccess(server.invite, bytes(32))) as other:
+        with pytest.raises(ConfigError, match="refuses"):
+            other.control(Control("stop"))
+        with pytest.raises(ConfigError, match="refuses"):
+            other.status()
+    client = enter(server)
+    assert client.ask("POST", answers.CONTROL, b'{"action":"stop"}').status == 404
+    assert server.status().phase != "done"
+
+
+def test_the_page_is_static_and_strict(serve, enter) -> None:
+    client = enter(serve())
+    for path, content_type in (
+        ("/", "text/html"),
+        ("/page.js", "text/javascript"),
+        ("/page.css", "text/css"),
+    ):
+        status, headers, body = client.raw("GET", path)
+        assert status == 200
+        assert headers["content-type"].startswith(content_type)
+        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+        assert "unsafe" not in headers["content-security-policy"]
+        if path == "/":
+            assert b"<script src=" in body
+            assert b"<script>" not in body
+            assert b" on" not in body.replace(b" on ", b"")
+    assert client.raw("GET", "/../secret")[0] == 404
+    assert client.raw("GET", "/healthz")[::2] == (200, b"ok\n")
+
+
+def test_metrics(serve, enter) -> None:
+    client = enter(serve())
+    client.pull()
+    client.push(client.frame(loss=0.25))
+    client.pull("1.0", 20.0)
+    text = client.raw("GET", "/metrics")[2].decode()
+    for line in (
+        "softs_fast_paramserver_version 1",
+        "softs_fast_paramserver_loss 0.25",
+        'softs_fast_paramserver_workers{state="active"} 1.0',
+        "softs_fast_paramserver_file_failing 0.0",
+    ):
+        assert line in text.splitlines()

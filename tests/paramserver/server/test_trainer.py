@@ -1,0 +1,164 @@
+"""Pushes become a step: bits, rates, buffers, what is not finite."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from raw_client import job_of, small_model
+from torch import nn, optim
+
+from softs_fast.errors import ConfigError
+from softs_fast.paramserver.rounds.events import Share, Version
+from softs_fast.paramserver.server.trainer import Trainer, mean_of
+from softs_fast.paramserver.wire.tensors import Contents
+
+
+def share(rank: int, weight: float, samples: int = 1) -> Share:
+    return Share(rank, f"w{rank}", Version(1, 0), samples, weight, 0.5, rank)
+
+
+def pushes(trainer: Trainer, *parts: tuple[float, float]) -> list[tuple[Share, Contents]]:
+    n = trainer.manifest.n_parameters
+    return [(share(i, weight), Contents(torch.full((n,), value))) for i, (weight, value) in enumerate(parts)]
+
+
+def test_sums_are_float64_and_cast_once() -> None:
+    vectors = [torch.tensor([1e8, 1.0]), torch.tensor([1.0, 1.0]), torch.tensor([-1e8, 1.0])]
+    assert mean_of([(1.0, one) for one in vectors]).tolist() == [1.0, 3.0]
+    assert (vectors[0] + vectors[1] + vectors[2]).tolist() == [0.0, 3.0], "float32 loses it"
+
+
+@pytest.mark.parametrize("n", [0, 1, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 200_000])
+def test_pieces_have_the_bits_of_the_whole(n: int) -> None:
+    torch.manual_seed(n)
+    parts = [(factor, torch.randn(n)) for factor in (0.5, 0.3, 0.2)]
+    whole = torch.zeros(n, dtype=torch.float64)
+    for factor, vector in parts:
+        whole += vector.double() * factor
+    assert torch.equal(mean_of(parts), whole.float())
+
+
+def test_a_step_is_one_of_the_optimizer() -> None:
+    trainer = Trainer(job_of(small_model, optimizer=lambda p: optim.Adam(p, lr=0.01)))
+    module = small_model()
+    optimizer = optim.Adam(module.parameters(), lr=0.02)
+    for parameter in module.parameters():
+        parameter.grad = torch.full_like(parameter, 1.5)
+    optimizer.step()
+    is_finite, after = trainer.step(pushes(trainer, (0.5, 1.0), (0.5, 2.0)), 2.0, 0.0, trainer.contents())
+    assert is_finite
+    expected = torch.cat([one.detach().reshape(-1) for one in module.parameters()])
+    assert torch.equal(after.parameters, expected)
+    assert trainer.state()["optimizer"]["param_groups"][0]["lr"] == 0.01, "the factor is of one step"
+
+
+def test_the_schedule_goes_by_versions() -> None:
+    def schedule(optimizer: optim.Optimizer) -> Any:
+        return optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+    trainer = Trainer(job_of(schedule=schedule))
+    before = trainer.contents()
+    _, first = trainer.step(pushes(trainer, (1.0, 1.0)), 4.0, 0.0, before)
+    _, second = trainer.step(pushes(trainer, (1.0, 1.0)), 4.0, 0.0, first)
+    assert torch.allclose(first.parameters, before.parameters - 0.4)
+    assert torch.allclose(second.parameters, first.parameters - 0.2)
+
+
+def test_clipping_bounds_each_push() -> None:
+    trainer = Trainer(job_of())
+    before = trainer.contents()
+    n = trainer.manifest.n_parameters
+    _, after = trainer.step(pushes(trainer, (0.5, 100.0), (0.5, 0.0)), 1.0, 1.0, before)
+    assert torch.allclose(after.parameters, before.parameters - 0.1 * 0.5 / n**0.5)
+
+
+@pytest.mark.parametrize("value", [3e38, float("nan")])
+def test_what_is_not_finite_changes_nothing(value: float) -> None:
+    trainer = Trainer(job_of())
+    before = trainer.contents()
+    parts = pushes(trainer, (1.0, value), (1.0, value))
+    is_finite, after = trainer.step(parts, 1.0, 0.0, before)
+    assert not is_finite
+    assert after is before
+    assert torch.equal(trainer.contents().parameters, before.parameters)
+
+
+def test_weights_that_overflow_are_taken_back() -> None:
+    trainer = Trainer(job_of(optimizer=lambda p: optim.SGD(p, lr=1e30)))
+    before = trainer.contents()
+    is_finite, after = trainer.step(pushes(trainer, (1.0, 1e20)), 1.0, 0.0, before)
+    assert not is_finite
+    assert torch.equal(trainer.contents().parameters, after.parameters)
+
+
+def test_buffers_are_averaged_by_samples_and_counters_are_the_greatest() -> None:
+    trainer = Trainer(job_of())
+    manifest = trainer.manifest
+    given = [(share(0, 0.25, 1), 4.0, 7), (share(1, 0.75, 3), 8.0, 5)]
+    parts = [
+        (
+            one,
+            Contents(
+                torch.zeros(manifest.n_parameters),
+                torch.full((manifest.n_floats,), value),
+                torch.full((manifest.n_integers,), counter),
+            ),
+        )
+        for one, value, counter in given
+    ]
+    _, after = trainer.step(parts, 1.0, 0.0, trainer.contents())
+    assert after.floats is not None
+    assert after.integers is not None
+    assert set(after.floats.tolist()) == {7.0}
+    assert set(after.integers.tolist()) == {7}
+    _, without = trainer.step(pushes(trainer, (1.0, 0.0)), 1.0, 0.0, after)
+    assert without.floats is not None
+    assert torch.equal(without.floats, after.floats), "pushes without buffers leave them"
+
+
+def test_the_order_of_the_sum_is_that_of_the_ranks() -> None:
+    """The machine sorts; the same order has the same bits, and another one may not."""
+    torch.manual_seed(0)
+    trainer = Trainer(job_of())
+    n = trainer.manifest.n_parameters
+    parts = [(share(i, 0.25), Contents(torch.randn(n))) for i in range(4)]
+    results = set()
+    for order in itertools.permutations(range(4)):
+        mixed = sorted((parts[i] for i in order), key=lambda one: one[0].rank)
+        results.add(mean_of([(one.weight, contents.parameters) for one, contents in mixed]).numpy().tobytes())
+    assert len(results) == 1
+
+
+def test_frozen_parameters_do_not_travel() -> None:
+    def model() -> nn.Module:
+        module = small_model()
+        module[0].weight.requires_grad_(False)  # type: ignore[index]
+        return module
+
+    trainer = Trainer(job_of(model))
+    frozen = trainer.module[0].weight.clone()  # type: ignore[index]
+    trainer.step(pushes(trainer, (1.0, 1.0)), 1.0, 0.0, trainer.contents())
+    assert torch.equal(trainer.module[0].weight, frozen)  # type: ignore[index]
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    state = Trainer(job_of()).state()
+    with pytest.raises(ConfigError, match="another model or optimizer"):
+        Trainer(job_of(lambda: nn.Linear(2, 2))).load(state)
+
+
+def test_evaluation_leaves_the_mode() -> None:
+    seen = []
+
+    def evaluate(module: nn.Module) -> float:
+        seen.append((module.training, torch.is_grad_enabled()))
+        return 0.5
+
+    trainer = Trainer(job_of(evaluate=evaluate))
+    assert trainer.evaluate() == 0.5
+    assert seen == [(False, False)]
+    assert trainer.module.training
+    assert Trainer(job_of()).evaluate() is None

@@ -1,0 +1,37 @@
+"""What the room shows, and what it loads for that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import softs_fast.paramserver
+from softs_fast.errors import ConfigError
+from softs_fast.paramserver import requirements
+
+
+@pytest.mark.parametrize("name", softs_fast.paramserver.__all__)
+def test_every_name_is_there(name: str) -> None:
+    assert getattr(softs_fast.paramserver, name).__name__ == name
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Other'"):
+        softs_fast.paramserver.Other  # noqa: B018
+
+
+def test_the_server_is_loaded_when_it_is_asked_for() -> None:
+    script = (
+        "import sys, softs_fast.paramserver; "
+        "print([one for one in sys.modules if one in ('torch', 'uvicorn') or 'paramserver.' in one])"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=45)
+    assert found.stdout == "[]\n", found.stderr
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ConfigError, match=r"pip install 'softs-fast\[server\]'"):
+        requirements.import_uvicorn()

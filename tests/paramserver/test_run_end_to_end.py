@@ -1,0 +1,256 @@
+"""Real servers and real workers: the same bits as one process, deaths, late joins, restarts, proxies, TLS."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("urllib3", reason="needs the extra paramworker")
+pytest.importorskip("uvicorn", reason="needs the extra server")
+import torch
+from lying_proxy import Fault, LyingProxy
+from process import Process, Zygote
+from remote_worker import JOB, N_SAMPLES, data, loss, model, sgd
+from torch import nn
+
+from softs_fast.errors import ConfigError
+from softs_fast.paramserver.rounds.options import RunOptions
+from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
+from softs_fast.paramserver.server.server import Server
+from softs_fast.paramserver.wire.invite import Invite
+from softs_fast.paramserver.wire.messages import RunConfig
+from softs_fast.paramserver.wire.permutation import order, shard
+from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
+from softs_fast.paramserver.worker.progress import Progress
+from softs_fast.paramserver.worker.session import Options
+from softs_fast.paramserver.worker.training import train
+
+OPTIONS = Options("test", patience_s=30.0)
+EXACT = RunConfig(target=6, batch_size=8, codec="f32", planes=False, seed=3)
+WATCHDOG_S = 45.0
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers that end with the test."""
+    servers: list[Server] = []
+
+    def start(run: RunOptions, config: RunConfig, **options: Any) -> Server:
+        given: dict[str, Any] = {
+            "port": 0,
+            "state": tmp_path / "state",
+            "output": tmp_path / "model.pth",
+            "linger_s": 5.0,
+        }
+        servers.append(Server(JOB, run, config, ServerOptions(**given | options)))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+class Kept(Progress):
+    """Keeps the optimizer."""
+
+    def joined(self, optimizer: RemoteOptimizer) -> None:
+        self.worker = optimizer
+        super().joined(optimizer)
+
+
+def in_threads(n: int, invite: Invite, options: Options = OPTIONS) -> list[RemoteOptimizer]:
+    """Have n workers of this process train until the run is over."""
+    failures: list[BaseException] = []
+    seen = [Kept(io.StringIO()) for _ in range(n)]
+
+    def work(i: int) -> None:
+        try:
+            train(JOB, invite, options, "cpu", seen[i])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return [one.worker for one in seen]
+
+
+def alone(world: int, rounds: int, batch_size: int, seed: int, lr: float) -> torch.Tensor:
+    """The weights of one process that takes the batches of all workers in each step."""
+    module, samples = model(), data()
+    optimizer = torch.optim.SGD(module.parameters(), lr=lr)
+    shares = [shard(order(seed, 0, N_SAMPLES), rank, world) for rank in range(world)]
+    for step in range(rounds):
+        indices = [i for share in shares for i in share[step * batch_size : (step + 1) * batch_size]]
+        optimizer.zero_grad()
+        loss(module, torch.utils.data.default_collate([samples[i] for i in indices])).backward()
+        optimizer.step()
+    return torch.cat([one.detach().reshape(-1) for one in module.parameters()])
+
+
+def trained(path: Path) -> torch.Tensor:
+    state = torch.load(path, weights_only=True)
+    return torch.cat([state[name].reshape(-1) for name, _ in model().named_parameters()])
+
+
+def test_workers_train_as_one_process_on_the_same_batches(serve: Start, tmp_path: Path) -> None:
+    run = RunOptions(3, 4, quorum=3, scale_by_world=False)
+    server = serve(run, EXACT)
+    in_threads(3, server.invite)
+    assert server.wait(WATCHDOG_S)
+    assert torch.allclose(trained(tmp_path / "model.pth"), alone(3, 4, 8, 3, 0.05), atol=1e-6)
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "top_k"])
+def test_codecs_and_local_steps(serve: Start, tmp_path: Path, codec: str) -> None:
+    config = replace(EXACT, codec=codec, planes=True, pull="bf16", top_k=0.2, local_steps=2)  # type: ignore[arg-type]
+    server = serve(RunOptions(2, 12, quorum=2, scale_by_world=False), config)
+    in_threads(2, server.invite)
+    assert server.wait(WATCHDOG_S)
+    module = model()
+    module.load_state_dict(torch.load(tmp_path / "model.pth", weights_only=True))
+    x, y = data().tensors
+    assert nn.functional.mse_loss(module(x), y) < 0.9 * nn.functional.mse_loss(model()(x), y)
+
+
+def test_a_proxy_that_fails_often_costs_no_push_and_doubles_none(serve: Start, tmp_path: Path) -> None:
+    faults = [None, Fault(drop_answer=True), None, None, Fault(page=502), None, Fault(cut_request=5000), None]
+    faults += [Fault(replay=True), None, None, Fault(cut_answer=900), Fault(change=500)]
+    config = replace(EXACT, part_bytes=256 << 10, max_part_bytes=256 << 10)
+    # The end of the run may be lost as often as any other answer.
+    server = serve(RunOptions(2, 3, quorum=2, scale_by_world=False), config, linger_s=40.0)
+    with LyingProxy(
+        int(server.invite.url.rpartition(":")[2]), lambda method, path, number: faults[number % len(faults)]
+    ) as proxy:
+        in_threads(2, server.invite.moved(proxy.url))
+        assert proxy.n_faults >= 6
+    assert server.wait(WATCHDOG_S)
+    # Each push is of 8 samples; one that was counted twice, or not at all, would show here.
+    assert torch.allclose(trained(tmp_path / "model.pth"), alone(2, 3, 8, 3, 0.05), atol=1e-6)
+
+
+def test_each_sample_is_counted_once_per_epoch(serve: Start) -> None:
+    run = RunOptions(3, 1000, dataset_size=N_SAMPLES, epochs=2, quorum=1, scale_by_world=False)
+    server = serve(run, replace(EXACT, target=1000))
+    workers = in_threads(3, server.invite)
+    assert server.wait(WATCHDOG_S)
+    assert sum(worker.counts.samples for worker in workers) == 2 * N_SAMPLES
+
+
+def test_a_server_that_starts_again_goes_on_with_the_same_workers(serve: Start, tmp_path: Path) -> None:
+    run = RunOptions(2, 6, quorum=2, scale_by_world=False)
+    first = serve(run, EXACT)
+    port = int(first.invite.url.rpartition(":")[2])
+    optimizers: list[RemoteOptimizer] = []
+    samples, barrier = data(), threading.Barrier(3)
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with RemoteOptimizer(model(), first.invite, OPTIONS) as optimizer:
+                optimizers.append(optimizer)
+                n = 0
+                while not optimizer.is_over:
+                    indices = shard(order(3, 0, N_SAMPLES), optimizer.joined.rank, 2)[8 * n : 8 * n + 8]
+                    batch = torch.utils.data.default_collate([samples[i] for i in indices])
+
+                    def closure(batch: Any = batch) -> torch.Tensor:
+                        optimizer.zero_grad()
+                        value = loss(optimizer.module, batch)
+                        value.backward()
+                        return value.detach()
+
+                    optimizer.step(closure)
+                    n += 1
+                    if n == 2:
+                        barrier.wait(WATCHDOG_S)
+                        barrier.wait(WATCHDOG_S)
+        except BaseException as error:
+            failures.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    barrier.wait(WATCHDOG_S)
+    first.close()
+    second = serve(run, EXACT, port=port)
+    barrier.wait(WATCHDOG_S)
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert second.wait(WATCHDOG_S)
+    assert [one.version[0] for one in optimizers] == [2, 2]
+    assert torch.allclose(trained(tmp_path / "model.pth"), alone(2, 6, 8, 3, 0.05), atol=1e-6)
+
+
+def test_a_worker_of_another_model_is_refused_by_the_first_difference(serve: Start) -> None:
+    server = serve(RunOptions(1, 1), EXACT)
+    other = model()
+    other[2] = nn.Linear(300, 301)  # type: ignore[operator]
+    with pytest.raises(
+        ConfigError,
+        match=r"2.weight \(float32 \[300, 300\]\), the worker has 2.weight \(float32 \[301, 300\]\)",
+    ):
+        RemoteOptimizer(other, server.invite, OPTIONS)
+    with pytest.raises(ConfigError, match="does not know the invite"):
+        RemoteOptimizer(model(), replace(server.invite, secret=bytes(32)), OPTIONS)
+
+
+def test_a_certificate_of_its_own_is_pinned_by_the_invite(serve: Start, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    tls = TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem", is_self_made=True)
+    server = serve(RunOptions(1, 2, scale_by_world=False), EXACT, tls=tls)
+    line = str(server.invite)
+    assert Invite.parse(line).pin is not None
+    with pytest.raises(ConfigError, match="is not the one of the invite"):
+        RemoteOptimizer(model(), replace(server.invite, pin=bytes(32)), OPTIONS)
+    in_threads(1, Invite.parse(line))
+    assert server.wait(WATCHDOG_S)
+
+
+def test_one_worker_is_killed_and_one_joins_late(serve: Start, tmp_path: Path) -> None:
+    """The killed one costs its lease once, and the rounds go on with those that are there."""
+    zygote = Zygote.of(Path(__file__).parent / "remote_worker.py")
+    rounds = 100_000
+    run = RunOptions(3, rounds, lease_s=3.0, scale_by_world=False)
+    server = serve(run, replace(EXACT, target=rounds))
+    options = {"invite": str(server.invite), "delay": 0.02}
+    workers: list[Process] = []
+    try:
+        workers += [zygote.fork(f"w{i}", options) for i in range(3)]
+        for worker in workers:
+            worker.event("joined")
+        while workers[0].event("pushed")["version"] < 4:
+            pass
+        workers[0].kill()
+        workers.append(zygote.fork("late", options))
+        assert workers[3].event("joined")["rank"] >= 0
+        while (last := workers[3].event("pushed"))["counted"] < 3:
+            pass
+        server.stop("enough")
+        done = [worker.event("done") for worker in workers[1:]]
+        assert server.wait(WATCHDOG_S)
+    finally:
+        for worker in workers:
+            worker.end()
+    assert all(one["joins"] == 1 for one in done)
+    assert done[0]["counted"] + done[1]["counted"] >= last["version"]
+    assert done[2]["counted"] >= 3
+    module = model()
+    module.load_state_dict(torch.load(tmp_path / "model.pth", weights_only=True))
+    x, y = data().tensors
+    assert nn.functional.mse_loss(module(x), y) < 0.8 * nn.functional.mse_loss(model()(x), y)
+    assert sgd is JOB.optimizer

@@ -1,0 +1,128 @@
+"""Manifests: canonical JSON, the first difference in words, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import tracemalloc
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from softs_fast.errors import ConfigError, WireError
+from softs_fast.paramserver.wire.limits import MAX_MANIFEST_BYTES
+from softs_fast.paramserver.wire.manifest import Entry, Manifest
+
+MODEL = Manifest((Entry("w", "float32", (2, 3)), Entry("b", "float32", (3,))), (Entry("n", "int64", ()),))
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert Manifest.decode(MODEL.encoded) == MODEL
+    assert Manifest.decode(MODEL.encoded).digest == MODEL.digest
+    assert (MODEL.n_parameters, MODEL.n_floats, MODEL.n_integers) == (9, 0, 1)
+    assert [MODEL.parameter_at(i).name for i in (0, 5, 6, 8)] == ["w", "w", "b", "b"]
+    with pytest.raises(IndexError):
+        MODEL.parameter_at(9)
+
+
+def test_only_what_is_trained_or_kept_travels() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1, bias=False))
+    module[0].bias.requires_grad_(False)
+    module.register_buffer("scratch", torch.zeros(3), persistent=False)
+    module[2].weight = nn.Parameter(torch.zeros(1, 2))
+    manifest = Manifest.of(module)
+    assert [entry.name for entry in manifest.parameters] == ["0.weight", "1.weight", "1.bias", "2.weight"]
+    assert [entry.name for entry in manifest.buffers] == [
+        "1.running_mean",
+        "1.running_var",
+        "1.num_batches_tracked",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (nn.ReLU(), "nothing to train"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "weight is complex64"),
+        (nn.LazyLinear(3), "has no shape yet"),
+    ],
+)
+def test_modules_that_cannot_travel_are_refused(module: nn.Module, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Manifest.of(module)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        (
+            (Entry("w", "float32", (2, 4)), MODEL.parameters[1]),
+            r"parameter 0: the server has w \(float32 \[2, 3\]\), the worker has w \(float32 \[2, 4\]\)",
+        ),
+        (
+            MODEL.parameters[:1],
+            r"the server has 2 parameters, the worker has 1; the first that only the server has is b",
+        ),
+        ((*MODEL.parameters, Entry("z", "float16", ())), r"only the worker has is z \(float16 \[\]\)"),
+    ],
+)
+def test_the_first_difference_is_named(parameters: tuple[Entry, ...], text: str) -> None:
+
+    difference = MODEL.first_difference(Manifest(parameters, MODEL.buffers))
+    assert difference is not None
+    assert re.search(text, difference)
+    assert MODEL.first_difference(Manifest(MODEL.parameters, MODEL.buffers)) is None
+
+
+def text_of(parameters: object, buffers: object = ()) -> bytes:
+    value = {"buffers": list(buffers), "parameters": parameters}  # type: ignore[call-overload]
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"[" * 100_000, "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[]", "is not an object"),
+        (text_of([]), "0 elements of parameters"),
+        (text_of(3), "are not a list"),
+        (text_of([["a", "int64", [1]]]), r"is not \[name, dtype, shape\]"),
+        (text_of([["a", "float32", [-1]]]), "has the shape"),
+        (text_of([["a", "float32", [True]]]), "has the shape"),
+        (text_of([["a", "float32", [1 << 31]]]), "has the shape"),
+        (text_of([["a", "float32", [1 << 30, 1 << 30]]]), "elements of parameters"),
+        (text_of([["a", "float32", [1] * 17]]), "has the shape"),
+        (text_of([["a", "float32", [1]], ["a", "float32", [1]]]), "has the tensor a twice"),
+        (text_of([["a" * 513, "float32", [1]]]), r"is not \[name, dtype, shape\]"),
+        (text_of([["a", "float32", [1]]]) + b" ", "not written in its canonical form"),
+        (b" " * (MAX_MANIFEST_BYTES + 1), f"{MAX_MANIFEST_BYTES} at most"),
+    ],
+)
+def test_bad_manifests_are_refused(data: bytes, text: str) -> None:
+    tracemalloc.start()
+    with pytest.raises(WireError, match=text):
+        Manifest.decode(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+@given(
+    at=st.integers(0, len(MODEL.encoded) - 1),
+    byte=st.integers(0, 255),
+    cut=st.integers(0, len(MODEL.encoded)),
+)
+def test_a_changed_manifest_is_refused_or_another(at: int, byte: int, cut: int) -> None:
+    data = bytearray(MODEL.encoded)
+    data[at] = byte
+    for changed in (bytes(data), bytes(data[:cut])):
+        try:
+            read = Manifest.decode(changed)
+        except WireError:
+            continue
+        assert read.encoded == changed
+        assert (read == MODEL) == (changed == MODEL.encoded)

@@ -1,0 +1,160 @@
+"""JSON bodies, and residuals, which are committed only when a push was counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softs_fast.errors import ConfigError, WireError
+from softs_fast.paramserver.wire import messages as m
+from softs_fast.paramserver.wire.answers import parse_version, version_text
+from softs_fast.paramserver.wire.codecs import decode_vector
+from softs_fast.paramserver.wire.feedback import ErrorFeedback
+from softs_fast.paramserver.wire.header import Codec
+from softs_fast.paramserver.wire.permutation import order, shard
+from softs_fast.paramserver.wire.records import decode, encode
+
+CONFIG = m.RunConfig(target=10, batch_size=32, codec="int8", data="leases", data_size=100)
+RECORDS = [
+    m.JoinRequest("mac", (1,), "{}", "ab" * 16),
+    m.JoinAnswer("w1", 0, 3, CONFIG, "cd" * 16, 1, 5, "ef" * 32),
+    m.UploadState(5, 1 << 18),
+    m.Counted(1, 3),
+    m.Stale(1, 6),
+    m.Failure("kicked", "w1 was removed", "ask the owner"),
+    m.DataRequest(64),
+    m.DataRange(2, 7, ((0, 32), (64, 96))),
+    m.Summary(1, 10, "done", 0.5, None),
+    m.Control("kick", "w1"),
+    m.Status(
+        *(4, "open", 1, 5, 10, 3, 1, 2, "worker w2 since 3 s", (m.MemberStatus("w1", "mac", 0, "active"),)),
+        log=("w2 joined",),
+    ),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda one: type(one).__name__)
+def test_records_are_read_as_they_were_written(record: Any) -> None:
+    assert decode(type(record), encode(record)) == record
+
+
+def test_keys_of_a_later_version_are_left_out() -> None:
+    assert decode(m.Counted, b'{"have": 1, "need": 2, "colour": "red"}') == m.Counted(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "text"),
+    [
+        (m.Counted, b"[]", "Counted is not an object"),
+        (m.Counted, b'{"have": 1}', "Counted lacks need"),
+        (m.Counted, b'{"have": -1, "need": 1}', r"Counted.have is -1; need 0 to"),
+        (m.Counted, b'{"have": true, "need": 1}', r"Counted.have is not a whole number"),
+        (m.Counted, b'{"have": 1.5, "need": 1}', r"Counted.have is not a whole number"),
+        (m.Counted, b'{"have": 9223372036854775808, "need": 1}', r"Counted.have is 9223372036854775808"),
+        (m.Counted, b'{"have": 1, "need": 1, "again": 1}', "again is not true or false"),
+        (m.Summary, b'{"timeline": 1, "version": 1, "loss": NaN}', "NaN is not allowed"),
+        (m.Summary, b'{"timeline": 1, "version": 1, "loss": 1e999}', "loss is not a number"),
+        (m.Control, b'{"action": "erase"}', r"Control.action is 'erase'; need start, pause"),
+        (m.Failure, b'{"code": "c", "message": "\\ud800"}', "has characters that no text has"),
+        (m.Failure, b'{"code": "' + b"c" * 65 + b'", "message": ""}', "64 characters at most"),
+        (m.DataRange, b'{"epoch": 1, "seed": 1, "ranges": [[1]]}', r"ranges\[0\] has 1 items; need 2"),
+        (m.DataRange, b'{"epoch": 1, "seed": 1, "ranges": ' + json.dumps([[0, 1]] * 4097).encode() + b"}", "4096 items"),
+        (m.JoinRequest, b'{"name": "", "protocols": [1], "manifest": "", "nonce": "zz"}', "nonce"),
+        (m.Counted, b"[" * 50_000, "is not JSON"),
+        (m.Counted, b" " * 70_000, "65536 at most"),
+    ],
+)  # fmt: skip
+def test_bad_records_are_refused_by_field(kind: type, data: bytes, text: str) -> None:
+    with pytest.raises(WireError, match=text):
+        decode(kind, data)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(data=st.data(), index=st.integers(0, len(RECORDS) - 1))
+def test_a_field_with_any_value_is_refused_or_kept(data: st.DataObject, index: int) -> None:
+    record = RECORDS[index]
+    value = json.loads(encode(record))
+    value[data.draw(st.sampled_from(sorted(value)))] = data.draw(JSON)
+    try:
+        read = decode(type(record), json.dumps(value).encode())
+    except WireError:
+        return
+    assert decode(type(record), encode(read)) == read
+
+
+@pytest.mark.parametrize("text", ["", "1", "1.", ".2", "1.2.3", "-1.2", "1.2 ", "a.b", "1." + "9" * 20])
+def test_versions(text: str) -> None:
+    assert parse_version(version_text(3, 99)) == (3, 99)
+    with pytest.raises(WireError, match="is no version"):
+        parse_version(text)
+
+
+def test_the_order_of_samples_is_the_same_everywhere() -> None:
+    # Written down once: another machine or version of Python must give the same.
+    assert order(7, 0, 8) == ORDER
+    assert sorted(order(1, 2, 1000)) == list(range(1000))
+    assert order(1, 2, 1000) != order(1, 3, 1000)
+    assert sorted(one for rank in range(3) for one in shard(ORDER, rank, 3)) == list(range(8))
+
+
+ORDER = [7, 3, 4, 1, 6, 0, 2, 5]
+
+
+@pytest.mark.parametrize("codec", [Codec.BF16, Codec.INT8, Codec.TOP_K])
+def test_what_is_left_out_is_sent_later(codec: Codec) -> None:
+    generator = torch.Generator().manual_seed(3)
+    feedback, sent, given_ = ErrorFeedback(500, codec), torch.zeros(500), torch.zeros(500)
+    for step in range(40):
+        vector = torch.randn(500, generator=generator)
+        data = feedback.encode(vector, k=50)
+        if step % 4 == 3:
+            # Not counted: the vector is dropped, and the residual stays as it was.
+            before = feedback.residual
+            feedback.abort()
+            assert feedback.residual is before
+            continue
+        feedback.commit()
+        given_ += vector
+        sent += decode_vector(data, codec, 500)
+    assert feedback.residual is not None
+    assert torch.allclose(sent + feedback.residual, given_, atol=1e-4)
+    if codec is not Codec.TOP_K:
+        assert feedback.residual.abs().max() < 0.05
+
+
+def test_a_push_ends_before_the_next_one_begins() -> None:
+    feedback = ErrorFeedback(4, Codec.BF16)
+    feedback.encode(torch.ones(4))
+    with pytest.raises(ConfigError, match="a push is under way"):
+        feedback.encode(torch.ones(4))
+
+
+def test_a_vector_that_is_not_finite_leaves_the_residual() -> None:
+    feedback = ErrorFeedback(4, Codec.INT8)
+    feedback.encode(torch.tensor([1.0, 0.333, 0.5, 0.1]))
+    feedback.commit()
+    before = feedback.residual
+    assert before is not None
+    assert before.abs().max() > 0
+    feedback.encode(torch.tensor([1.0, torch.nan, 0.5, 0.1]))
+    feedback.commit()
+    assert feedback.residual is not None
+    assert torch.equal(feedback.residual, before)
+
+
+def test_exact_pushes_have_no_residual() -> None:
+    feedback = ErrorFeedback(4, Codec.F32)
+    assert feedback.residual is None
+    feedback.encode(torch.ones(4))
+    feedback.encode(torch.ones(4))

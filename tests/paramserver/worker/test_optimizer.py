@@ -1,0 +1,297 @@
+"""RemoteOptimizer against a scripted server: gradients, local steps, schedulers, scalers, stale pushes, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("urllib3", reason="needs the extra paramworker")
+import torch
+from fake_server import Answer, FakeServer
+from torch import Tensor, nn
+
+from softs_fast.errors import ConfigError, WireError
+from softs_fast.paramserver.wire.codecs import BLOCK
+from softs_fast.paramserver.wire.header import Codec, Kind
+from softs_fast.paramserver.wire.messages import RunConfig
+from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
+from softs_fast.paramserver.worker.session import Options
+
+CONFIG = RunConfig(target=5, batch_size=8, codec="f32", planes=False)
+OPTIONS = Options("test", patience_s=20.0)
+X = torch.linspace(-1, 1, 24).reshape(8, 3)
+Y = X @ torch.tensor([[1.0], [-2.0], [0.5]])
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Linear(3, 1)
+
+
+def closure_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(module(X), Y)
+        loss.backward()
+        return loss.detach()
+
+    return closure
+
+
+def weights(module: nn.Module) -> Tensor:
+    return torch.cat([one.detach().reshape(-1) for one in module.parameters()])
+
+
+def alone(steps: int, lr: float = 0.1) -> Tensor:
+    """The weights of one process that trains by itself."""
+    module = linear()
+    optimizer = torch.optim.SGD(module.parameters(), lr=lr)
+    closure = closure_of(module, optimizer)
+    for _ in range(steps):
+        optimizer.step(closure)  # type: ignore[arg-type]
+    return weights(module)
+
+
+def other_weights() -> nn.Module:
+    module = linear()
+    with torch.no_grad():
+        for one in module.parameters():
+            one.fill_(9.0)
+    return module
+
+
+@pytest.mark.parametrize("pull", ["f32", "bf16"])
+def test_steps_are_those_of_one_process(pull: str) -> None:
+    config = RunConfig(target=5, batch_size=8, codec="f32", planes=False, pull=pull)  # type: ignore[arg-type]
+    module = other_weights()
+    with FakeServer(linear(), config) as server:
+        with RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+            first = weights(module)
+            assert torch.allclose(first, weights(linear()), rtol=0 if pull == "f32" else 1e-2)
+            while not optimizer.is_over:
+                optimizer.step(closure_of(module, optimizer))
+            assert optimizer.counts.counted == 5
+            assert optimizer.summary is not None
+            assert optimizer.summary.version == 5
+            with pytest.raises(ConfigError, match="the run is over at version 5"):
+                optimizer.step(closure_of(module, optimizer))
+        expected = alone(5)
+        assert torch.allclose(server.contents.parameters, expected, atol=1e-6 if pull == "f32" else 1e-2)
+        assert all(header.samples == 8 and header.loss > 0 for header in server.frames)
+        assert server.left == ["w0"]
+
+
+def test_the_learning_rate_of_a_group_is_a_factor() -> None:
+    module = linear()
+    with (
+        FakeServer(linear(), CONFIG, lr=0.1) as server,
+        RemoteOptimizer(module, server.invite, OPTIONS) as optimizer,
+    ):
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
+        optimizer.step(closure_of(module, optimizer))
+        after_one = server.contents.parameters.clone()
+        assert torch.allclose(after_one, alone(1))
+        scheduler.step()
+        optimizer.step(closure_of(module, optimizer))
+        assert torch.equal(server.contents.parameters, after_one)
+
+
+def test_local_steps_push_what_changed() -> None:
+    config = RunConfig(target=2, batch_size=8, local_steps=3, codec="f32", planes=False)
+    module = other_weights()
+    with (
+        FakeServer(linear(), config, lr=1.0) as server,
+        RemoteOptimizer(
+            module, server.invite, OPTIONS, local=lambda given: torch.optim.SGD(given, lr=0.1)
+        ) as optimizer,
+    ):
+        scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        for _ in range(6):
+            optimizer.step(closure_of(module, optimizer))
+            scheduler.step()
+        assert optimizer.is_over
+        assert [header.kind for header in server.frames] == [Kind.DIFFERENCE] * 2
+        assert [header.samples for header in server.frames] == [24, 24]
+        assert torch.allclose(server.contents.parameters, alone(6), atol=1e-6)
+        assert set(optimizer.state_dict()) == {"state", "param_groups"}
+        assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_local_steps_need_an_optimizer() -> None:
+    config = RunConfig(target=2, batch_size=8, local_steps=3)
+    with (
+        FakeServer(linear(), config) as server,
+        pytest.raises(ConfigError, match="wants 3 local steps; pass local="),
+    ):
+        RemoteOptimizer(linear(), server.invite, OPTIONS)
+
+
+def test_a_stale_push_is_computed_again_with_a_closure_and_dropped_without() -> None:
+    module = linear()
+    with FakeServer(linear(), CONFIG) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+        calls = 0
+
+        def closure() -> Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                # Another worker closes the round meanwhile.
+                with server.changed:
+                    server.version += 1
+            return closure_of(module, optimizer)()
+
+        optimizer.step(closure)
+        assert (calls, optimizer.counts.stale, optimizer.counts.counted) == (2, 1, 1)
+        assert torch.allclose(server.contents.parameters, alone(1))
+        closure_of(module, optimizer)()
+        with server.changed:
+            server.version += 1
+        assert optimizer.step() is None
+        assert (optimizer.counts.stale, optimizer.counts.counted) == (2, 1)
+        assert optimizer.version == (1, server.version)
+
+
+def test_gradients_that_are_not_finite_end_the_worker_with_the_name() -> None:
+    module = linear()
+    with FakeServer(linear(), CONFIG) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+        closure_of(module, optimizer)()
+        module.bias.grad = torch.full((1,), torch.nan)  # type: ignore[assignment]
+        with pytest.raises(WireError, match="a push: bias is not finite; nothing"):
+            optimizer.step()
+        assert not server.counted
+
+
+def test_absent_and_sparse_gradients() -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Embedding(4, 2, sparse=True), nn.Linear(2, 1))
+
+    module = model()
+    with FakeServer(model(), CONFIG) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+        before = server.contents.parameters.clone()
+        module[0](torch.tensor([1])).sum().backward()  # type: ignore[index]
+        optimizer.step()
+        changed = (server.contents.parameters - before).nonzero().reshape(-1).tolist()
+        assert changed == [2, 3]
+
+
+def test_a_scaler_and_clipping_work() -> None:
+    module = linear()
+    with FakeServer(linear(), CONFIG) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        for scale in (1.0, torch.inf, 1.0):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(module(X), Y) * scale
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(module.parameters(), 1e9)
+            scaler.step(optimizer)
+            scaler.update()
+        # The infinite one was left out by the scaler.
+        assert optimizer.counts.counted == 2
+        assert torch.allclose(server.contents.parameters, alone(2), atol=1e-6)
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "top_k"])
+def test_codecs_of_the_server_train_with_error_feedback(codec: str) -> None:
+    config = RunConfig(target=60, batch_size=8, codec=codec, top_k=0.3, planes=True)  # type: ignore[arg-type]
+    module = linear()
+    with FakeServer(linear(), config) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+        while not optimizer.is_over:
+            optimizer.step(closure_of(module, optimizer))
+        assert {header.codec for header in server.frames} == {Codec[codec.upper()]}
+        assert all(header.planes for header in server.frames)
+        assert torch.allclose(server.contents.parameters, alone(60), atol=0.05)
+    assert BLOCK == 256
+
+
+def test_buffers_travel_and_come_with_the_weights() -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+    module = model()
+    with FakeServer(model(), CONFIG) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+        nn.functional.mse_loss(module(X + 5), Y).backward()
+        mean = module[0].running_mean.clone()  # type: ignore[index]
+        optimizer.step()
+        assert server.contents.floats is not None
+        assert server.contents.integers is not None
+        assert torch.equal(server.contents.floats[:3], mean)
+        assert server.contents.integers.tolist() == [1]
+        assert module[0].num_batches_tracked == 1  # type: ignore[index]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning:lightning", "ignore:.*treespec:FutureWarning")
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+def test_lightning_trains_with_it() -> None:
+    lightning = pytest.importorskip("lightning")
+
+    class Student(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self, invite: object) -> None:
+            super().__init__()
+            self.layer = linear()
+            self.invite = invite
+
+        def training_step(self, batch: Any) -> Tensor:
+            return nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            self.remote = RemoteOptimizer(self.layer, self.invite, OPTIONS)  # type: ignore[arg-type]
+            return self.remote
+
+        def on_train_end(self) -> None:
+            self.remote.close()
+
+    config = RunConfig(target=4, batch_size=8, codec="f32", planes=False)
+    loader = torch.utils.data.DataLoader([(X, Y)] * 4, batch_size=None)
+    with FakeServer(linear(), config) as server:
+        student = Student(server.invite)
+        trainer = lightning.Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(student, loader)
+        assert torch.allclose(server.contents.parameters, alone(4), atol=1e-6)
+
+
+def test_a_model_of_another_shape_is_refused_by_name() -> None:
+    with (
+        FakeServer(linear(), CONFIG) as server,
+        pytest.raises(
+            ConfigError, match=r"parameter 0: the server has weight \(float32 \[1, 3\]\)"
+        ) as raised,
+    ):
+        RemoteOptimizer(nn.Linear(4, 1), server.invite, OPTIONS)
+    assert "the worker has weight (float32 [1, 4])" in str(raised.value)
+
+
+def test_pause_and_resume_are_requests() -> None:
+    with (
+        FakeServer(linear(), CONFIG) as server,
+        RemoteOptimizer(linear(), server.invite, OPTIONS) as optimizer,
+    ):
+        optimizer.pause()
+        optimizer.resume()
+        assert server.requests["POST /v1/pause"] == server.requests["POST /v1/resume"] == 1
+
+
+def test_heartbeats_renew_the_lease() -> None:
+    config = RunConfig(target=5, batch_size=8, lease_s=0.15)
+    with FakeServer(linear(), config) as server, RemoteOptimizer(linear(), server.invite, OPTIONS):
+        server.wait_for(lambda: server.requests["POST /v1/heartbeat"] >= 3)
+
+
+def test_a_server_that_removes_a_worker_ends_it() -> None:
+    def kick(method: str, path: str) -> Answer | None:
+        if path != "/v1/push":
+            return None
+        return Answer(403, b'{"code": "kicked", "message": "w0 was removed", "remedy": "ask the owner"}')
+
+    module = linear()
+    with FakeServer(linear(), CONFIG) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+        server.before = kick
+        with pytest.raises(ConfigError, match="a push: w0 was removed; ask the owner"):
+            optimizer.step(closure_of(module, optimizer))

@@ -1,0 +1,151 @@
+"""Pauses, URLs and patience, in a time that only the tests move; sizes of parts and waits."""
+
+from __future__ import annotations
+
+import ast
+import random
+from pathlib import Path
+
+import pytest
+
+import softs_fast.paramserver.worker
+from softs_fast.errors import ConfigError
+from softs_fast.paramserver.worker.retries import AskUrl, GiveUp, Retries, Trouble, Wait
+from softs_fast.paramserver.worker.sizes import PartSizes, PollWait
+
+PURE = {"__future__", "collections.abc", "dataclasses", "enum", "hashlib", "http", "typing"}
+OWN = {"exchanges", "retries", "sizes"}
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_decisions_have_no_clock_and_no_socket(name: str) -> None:
+    file = Path(softs_fast.paramserver.worker.__file__).parent / f"{name}.py"
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            assert {alias.name for alias in node.names} <= PURE
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            assert node.module in PURE
+        elif isinstance(node, ast.ImportFrom) and node.level == 1:
+            assert node.module in OWN
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").partition(".")[0] in ("errors", "wire")
+
+
+def test_pauses_grow_with_full_jitter_up_to_twenty_seconds() -> None:
+    retries, now = Retries(1e9), 0.0
+    longest = []
+    for _ in range(12):
+        decision = retries.failed(now, Trouble.CUT, 0.999999)
+        assert isinstance(decision, Wait)
+        longest.append(round(decision.seconds, 3))
+        now += decision.seconds
+    assert longest == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20.0, 20.0, 20.0, 20.0, 20.0]
+    # A server that was away for all waits at once is not met by all workers at once.
+    assert retries.failed(now, Trouble.CUT, 0.0) == Wait(0.0)
+    retries.answered()
+    assert retries.failed(now, Trouble.CUT, 0.5) == Wait(0.1)
+
+
+def test_a_longer_pause_is_granted_up_to_a_minute() -> None:
+    retries = Retries(1e9)
+    assert retries.failed(0.0, Trouble.BUSY, 0.5, asked_s=30.0) == Wait(30.0)
+    assert retries.failed(0.0, Trouble.BUSY, 0.5, asked_s=3600.0) == Wait(60.0)
+
+
+def test_patience_counts_from_the_last_answer() -> None:
+    retries = Retries(100.0)
+    assert isinstance(retries.failed(0.0, Trouble.CUT, 0.5), Wait)
+    assert isinstance(retries.failed(99.0, Trouble.CUT, 0.5), Wait)
+    retries.answered()
+    assert isinstance(retries.failed(150.0, Trouble.CUT, 0.5), Wait)
+    given_up = retries.failed(250.0, Trouble.CUT, 0.5, detail="refused")
+    assert given_up == GiveUp(
+        "no answer of the server for 100 s, 2 attempts; the last: the connection was lost: refused; "
+        "look whether the server runs and the URL is still its own, or give more --patience"
+    )
+    with pytest.raises(ConfigError, match="patience of a worker is 0"):
+        Retries(0.0)
+
+
+def test_a_minute_of_foreign_pages_asks_for_the_url() -> None:
+    retries = Retries(1e9)
+    for trouble in (Trouble.FOREIGN, Trouble.NO_NAME, Trouble.CERTIFICATE):
+        retries.answered()
+        assert isinstance(retries.failed(0.0, trouble, 0.5), Wait)
+        assert isinstance(retries.failed(59.0, trouble, 0.5), Wait)
+        assert isinstance(retries.failed(61.0, trouble, 0.5), AskUrl)
+        # Not with each attempt from here on.
+        assert isinstance(retries.failed(62.0, trouble, 0.5), Wait)
+        assert isinstance(retries.failed(122.0, trouble, 0.5), AskUrl)
+    # A connection that is cut is the right server, perhaps.
+    assert isinstance(retries.failed(190.0, Trouble.CUT, 0.5), Wait)
+    assert isinstance(retries.failed(191.0, Trouble.FOREIGN, 0.5), Wait)
+
+
+def test_parts_take_two_seconds() -> None:
+    sizes = PartSizes(1 << 20)
+    for _ in range(10):
+        sizes.passed(sizes.bytes, sizes.bytes / 2e6)
+    assert sizes.bytes == 4_000_000
+    for _ in range(10):
+        sizes.passed(sizes.bytes, sizes.bytes / 1e9)
+    assert sizes.bytes == 16 << 20
+    for _ in range(10):
+        sizes.passed(sizes.bytes, sizes.bytes / 1e3)
+    assert sizes.bytes == 256 << 10
+    # A short last part tells nothing of the rate.
+    sizes.passed(10, 1.0)
+    assert sizes.bytes == 256 << 10
+
+
+def test_a_part_that_was_refused_is_halved_for_good() -> None:
+    sizes = PartSizes(4 << 20)
+    assert sizes.refused(4 << 20)
+    assert sizes.bytes == 2 << 20
+    sizes.passed(2 << 20, 0.001)
+    assert sizes.bytes == 2 << 20
+    n = 0
+    while sizes.refused(sizes.bytes):
+        n += 1
+    assert sizes.bytes == 4 << 10
+    assert n == 9
+    sizes = PartSizes(4 << 20)
+    sizes.limit(1 << 20)
+    assert sizes.bytes == 1 << 20
+    sizes.cut()
+    assert sizes.bytes == 512 << 10
+
+
+def test_parts_stay_within_their_limits() -> None:
+    for seed in range(100):
+        generator = random.Random(seed)
+        most = generator.choice([256 << 10, 1 << 20, 16 << 20])
+        sizes = PartSizes(generator.choice([1, 1 << 20, 1 << 30]), most)
+        for _ in range(50):
+            assert 4096 <= sizes.bytes <= most
+            match generator.randrange(4):
+                case 0:
+                    sizes.refused(sizes.bytes)
+                case 1:
+                    sizes.cut()
+                case 2:
+                    sizes.limit(generator.choice([1 << 20, 1 << 30]))
+                case _:
+                    sizes.passed(generator.randint(1, sizes.bytes), generator.random())
+
+
+def test_a_wait_that_is_cut_is_halved_and_grows_again() -> None:
+    poll = PollWait(25.0)
+    poll.cut(1.0)
+    assert poll.seconds == 25.0
+    poll.cut(24.0)
+    assert poll.seconds == 12.5
+    for _ in range(10):
+        poll.cut(poll.seconds)
+    assert poll.seconds == 1.0
+    for _ in range(20):
+        poll.ended()
+    assert poll.seconds == 2.0
+    for _ in range(200):
+        poll.ended()
+    assert poll.seconds == 25.0

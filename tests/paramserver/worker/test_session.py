@@ -1,0 +1,259 @@
+"""How a worker joins: secrets, certificates, servers that are away, and what ends it at once."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("urllib3", reason="needs the extra paramworker")
+import torch
+from fake_server import Answer, FakeServer
+from torch import nn
+
+from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.paramserver.wire.invite import Invite
+from softs_fast.paramserver.wire.manifest import Manifest
+from softs_fast.paramserver.wire.messages import Failure, RunConfig
+from softs_fast.paramserver.wire.records import encode
+from softs_fast.paramserver.worker.exchanges import Call
+from softs_fast.paramserver.worker.session import Options, Session
+
+CONFIG = RunConfig(target=3, batch_size=2, codec="f32", planes=False)
+WATCHDOG_S = 30.0
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Linear(3, 1)
+
+
+@contextmanager
+def session(invite: Invite, options: Options | None = None) -> Iterator[Session]:
+    one = Session(invite, Manifest.of(model()), options or Options("test", patience_s=20.0))
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def test_a_wrong_secret_ends_the_worker_at_once() -> None:
+    with FakeServer(model(), CONFIG) as server:
+        wrong = replace(server.invite, secret=bytes(32))
+        with session(wrong) as one, pytest.raises(ConfigError, match="does not know the invite") as raised:
+            one.join()
+        assert "ask for the line that it prints now" in str(raised.value)
+        assert server.requests["POST /v1/join"] == 1
+
+
+def test_nothing_can_be_asked_before_the_join() -> None:
+    with FakeServer(model(), CONFIG) as server, session(server.invite) as one:
+        with pytest.raises(ConfigError, match="has not joined yet"):
+            one.run(Call("POST", "/v1/pause", b"{}"))
+        with pytest.raises(ConfigError, match="has not joined yet"):
+            _ = one.joined
+        assert one.join().worker_id == "w0"
+        assert one.join().worker_id == "w0"
+        assert one.traffic.joins == 2
+
+
+def test_patience_ends_with_what_was_tried() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    invite = Invite(f"http://127.0.0.1:{port}", bytes(16), bytes(32))
+    with session(invite, Options(patience_s=0.3)) as one, pytest.raises(PeerLost) as raised:
+        one.join()
+    assert "attempts; the last: the connection was lost: " in str(raised.value)
+    assert "object at" not in str(raised.value)
+
+
+def test_a_name_that_is_unknown_is_named() -> None:
+    invite = Invite("http://no-such-host.invalid", bytes(16), bytes(32))
+    with (
+        session(invite, Options(patience_s=0.3)) as one,
+        pytest.raises(PeerLost, match="the name of the host is unknown"),
+    ):
+        one.join()
+
+
+def test_a_session_that_is_closed_waits_no_longer() -> None:
+    invite = Invite("http://no-such-host.invalid", bytes(16), bytes(32))
+    with session(invite) as one:
+        threading.Timer(0.2, one.close).start()
+        with pytest.raises(PeerLost, match="the session was closed"):
+            one.join()
+
+
+def test_a_server_that_is_full_or_busy_is_asked_again() -> None:
+    n = 0
+
+    def before(method: str, path: str) -> Answer | None:
+        nonlocal n
+        n += 1
+        if n > 4:
+            return None
+        return Answer(503 if n % 2 else 429, encode(Failure("full", "no room")))
+
+    with FakeServer(model(), CONFIG) as server, session(server.invite) as one:
+        server.before = before
+        one.join()
+        n = 0
+        one.run(Call("POST", "/v1/pause", b"{}"))
+        assert one.traffic.failures == 8
+
+
+def test_a_heartbeat_tries_once_and_joins_again() -> None:
+    with FakeServer(model(), CONFIG) as server, session(server.invite) as one:
+        one.join()
+        server.restart()
+        one.attempt(Call("POST", "/v1/heartbeat", b"{}"))
+        assert one.traffic.joins == 2
+        server.before = lambda method, path: Answer(503, encode(Failure("full", "")))
+        one.attempt(Call("POST", "/v1/heartbeat", b"{}"))
+    with session(server.invite) as one, pytest.raises(ConfigError):
+        one.attempt(Call("POST", "/v1/heartbeat", b"{}"))
+
+
+def test_threads_that_lose_their_session_at_once_join_once() -> None:
+    with FakeServer(model(), CONFIG) as server, session(server.invite) as one:
+        one.join()
+        server.restart()
+        threads = [
+            threading.Thread(target=one.run, args=(Call("POST", "/v1/heartbeat", b"{}"),)) for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert one.traffic.joins == 2
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, bytes]:
+    """A self-made certificate with its key in one file, and its pin."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("10.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / f"{name}.pem"
+    encoding = serialization.Encoding.PEM
+    path.write_bytes(
+        made.public_bytes(encoding)
+        + key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return path, hashlib.sha256(made.public_bytes(serialization.Encoding.DER)).digest()
+
+
+class TlsFront:
+    """Ends TLS in front of a server, as its own listener would."""
+
+    def __init__(self, port: int, path: Path) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(path)
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+        self._open: list[socket.socket] = []
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                raw, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                raw.settimeout(WATCHDOG_S)
+                inside = self._context.wrap_socket(raw, server_side=True)
+            except OSError:
+                raw.close()
+                continue
+            outside = socket.create_connection(("127.0.0.1", self._target), timeout=WATCHDOG_S)
+            self._open += [inside, outside]
+            for one, two in ((inside, outside), (outside, inside)):
+                thread = threading.Thread(target=self._copy, args=(one, two))
+                self._threads.append(thread)
+                thread.start()
+
+    def _copy(self, one: socket.socket, two: socket.socket) -> None:
+        try:
+            while data := one.recv(65536):
+                two.sendall(data)
+        except OSError:
+            pass
+        for end in (one, two):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+    def __enter__(self) -> TlsFront:
+        return self
+
+    def __exit__(self, *arguments: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(WATCHDOG_S)
+        for one in self._open:
+            one.close()
+
+
+def test_the_pinned_certificate_is_the_only_one(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    path, pin = certificate(tmp_path, "ours")
+    with FakeServer(model(), CONFIG) as server, TlsFront(server.port, path) as front:
+        invite = Invite(front.url, server.job, server.secret, pin)
+        with session(Invite.parse(str(invite))) as one:
+            one.join()
+            one.run(Call("POST", "/v1/heartbeat", b"{}"))
+        for wrong in (replace(invite, pin=bytes(32)), replace(invite, pin=None)):
+            with session(wrong) as one, pytest.raises(ConfigError, match="is not the one of the invite"):
+                one.join()
+
+
+def test_a_new_url_is_asked_for_and_must_be_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a minute of pages of another server a person is asked; what is no URL changes nothing."""
+    from lying_proxy import Fault, LyingProxy
+
+    from softs_fast.paramserver.worker import retries
+
+    monkeypatch.setattr(retries, "_MOVED_S", 0.05)
+    given = ["nonsense", None]
+    with FakeServer(model(), CONFIG) as server, LyingProxy(server.port, lambda *_: Fault(page=404)) as moved:
+        other = Invite(server.invite.url, server.job, bytes(range(32)))
+        given += [str(other), server.invite.url]
+        options = Options("test", 20.0, ask_url=lambda: given.pop(0))
+        with session(server.invite.moved(moved.url), options) as one:
+            one.join()
+            assert one.invite.url == server.invite.url
+    assert given == []
+    assert "the new URL is not used: 'nonsense' is no URL" in caplog.text
+    assert "the new invite is of another job" in caplog.text

@@ -1,0 +1,183 @@
+"""Which samples a worker takes, what it shows, pauses, devices."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from collections import namedtuple
+
+import pytest
+
+pytest.importorskip("urllib3", reason="needs the extra paramworker")
+import torch
+from fake_server import Answer, FakeServer
+from torch import nn
+
+from softs_fast.errors import ConfigError
+from softs_fast.paramserver.job import Job
+from softs_fast.paramserver.wire.messages import DataRange, JoinAnswer, RunConfig
+from softs_fast.paramserver.wire.permutation import order
+from softs_fast.paramserver.wire.records import encode
+from softs_fast.paramserver.worker.batches import Batches, LeasedIndices, RankIndices, on_device
+from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
+from softs_fast.paramserver.worker.progress import Progress, bar, size
+from softs_fast.paramserver.worker.session import Options
+from softs_fast.paramserver.worker.training import chosen_device, pause_on_signal, train
+
+OPTIONS = Options("test", patience_s=20.0)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Linear(3, 1)
+
+
+X = torch.linspace(-1, 1, 30).reshape(10, 3)
+JOB = Job(
+    model,
+    lambda module, batch: nn.functional.mse_loss(module(batch[0]), batch[1]),
+    lambda: torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True)),
+)
+
+
+def joined(rank: int, world: int, config: RunConfig) -> JoinAnswer:
+    return JoinAnswer("w", rank, world, config, "00" * 16, 1, 0, "")
+
+
+def test_ranks_share_each_epoch_without_overlap() -> None:
+    config = RunConfig(target=9, batch_size=4, seed=7)
+    taken: list[list[int]] = []
+    for rank in range(3):
+        indices = RankIndices(joined(rank, 3, config), 20)
+        share = [indices.next() for _ in range(4)]
+        assert [len(batches) for batches in share] == [1] * 4
+        taken.append([i for batches in share for batch in batches for i in batch])
+    # Shares of 7, 7, 6 in batches of 4; two epochs.
+    first = [i for share, n in zip(taken, (7, 7, 6), strict=True) for i in share[:n]]
+    assert sorted(first) == list(range(20))
+    assert taken[0][:7] == order(7, 0, 20)[::3]
+    assert taken[0][7:] == order(7, 1, 20)[::3]
+
+
+def test_local_steps_take_as_many_batches() -> None:
+    config = RunConfig(target=9, batch_size=2, local_steps=3)
+    assert [len(batch) for batch in RankIndices(joined(0, 1, config), 10).next()] == [2, 2, 2]
+
+
+def test_fewer_samples_than_workers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="2 samples for 3 workers"):
+        RankIndices(joined(0, 3, RunConfig(target=1, batch_size=1)), 2)
+
+
+def test_leases_are_asked_for_until_there_are_some() -> None:
+    config = RunConfig(target=9, batch_size=4, data="leases", data_size=10, seed=5)
+    answers_given = [
+        Answer(204),
+        Answer(200, encode(DataRange(2, 5, ((0, 4), (8, 10))))),
+        Answer(200, encode(DataRange(2, 5, ((4, 11),)))),
+    ]
+    with FakeServer(model(), config) as server, RemoteOptimizer(model(), server.invite, OPTIONS) as optimizer:
+        indices = LeasedIndices(optimizer.session, 10)
+        server.before = lambda method, path: answers_given.pop(0) if path == "/v1/data" else None
+        expected = order(5, 2, 10)
+        assert indices.next() == [expected[0:4], expected[8:10]]
+        with pytest.raises(ConfigError, match="hands out sample 11 of 10"):
+            indices.next()
+
+
+def test_leased_samples_are_not_computed_twice() -> None:
+    """A stale push returns its ranges, and another worker may have them by now: the worker asks for others."""
+    config = RunConfig(target=3, batch_size=4, codec="f32", planes=False, data="leases", data_size=10)
+    n_data = 0
+
+    def before(method: str, path: str) -> None:
+        nonlocal n_data
+        if path == "/v1/data":
+            n_data += 1
+            if n_data == 2:
+                server.version += 1
+
+    with FakeServer(model(), config) as server:
+        server.before = before  # type: ignore[assignment]
+        out = io.StringIO()
+        progress = Progress(out)
+        train(JOB, server.invite, OPTIONS, "cpu", progress)
+        progress.end()
+        assert n_data == 3
+        assert "2 pushes of 8 samples counted, 1 stale" in out.getvalue()
+        assert [header.samples for header in server.frames] == [4, 4]
+        assert all(header.loss > 0 for header in server.frames)
+
+
+def test_local_training_in_a_loop() -> None:
+    config = RunConfig(target=2, batch_size=3, local_steps=2, codec="f32", planes=False)
+    with FakeServer(model(), config, lr=1.0) as server:
+        train(JOB, server.invite, OPTIONS, "cpu", Progress(io.StringIO()))
+        assert [header.samples for header in server.frames] == [6, 4]
+
+
+def test_a_signal_pauses_and_the_next_one_resumes() -> None:
+    config = RunConfig(target=2, batch_size=3, codec="f32", planes=False)
+    with FakeServer(model(), config) as server, pause_on_signal() as is_paused:
+        server.before = lambda method, path: (
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            if path == "/v1/pause"
+            else None
+        )
+        os.kill(os.getpid(), signal.SIGUSR1)
+        train(JOB, server.invite, OPTIONS, "cpu", Progress(io.StringIO()), is_paused=is_paused)
+        assert server.requests["POST /v1/pause"] == server.requests["POST /v1/resume"] == 1
+        assert server.is_over
+
+
+def test_batches_keep_their_form() -> None:
+    Pair = namedtuple("Pair", "x y")
+    batch = Pair({"a": torch.ones(2)}, [torch.zeros(1), ("text", 3)])
+    moved = on_device(batch, "cpu")
+    assert isinstance(moved, Pair)
+    assert moved.y[1] == ("text", 3)
+    assert torch.equal(moved.x["a"], batch.x["a"])
+    job = Job(model, lambda module, batch: batch, lambda: [1, 2, 3], collate=lambda samples: sum(samples))
+
+    class Indices:
+        def next(self) -> list[list[int]]:
+            return [[0, 2], [1]]
+
+    assert Batches(job, job.data(), Indices(), "cpu").next() == [(2, 4), (1, 2)]
+
+
+def test_devices() -> None:
+    assert chosen_device("cpu") == "cpu"
+    assert chosen_device("auto") in ("cpu", "cuda", "mps")
+    with pytest.raises(ConfigError, match="torch has no device 'warp' here"):
+        chosen_device("warp")
+
+
+def test_what_is_shown() -> None:
+    assert bar(1, 4, 8) == "[##......]"
+    assert bar(9, 4, 8) == "[########]"
+    assert [size(n) for n in (12, 1234, 2_500_000, 3e9, 4e12)] == [
+        "12 B",
+        "1.2 kB",
+        "2.5 MB",
+        "3.0 GB",
+        "4000.0 GB",
+    ]
+    assert Progress(io.StringIO()).summary() == "the worker has not joined"
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    config = RunConfig(target=3, batch_size=5, codec="f32", planes=False)
+    out = Terminal()
+    with FakeServer(model(), config) as server:
+        progress = Progress(out)
+        train(JOB, server.invite, OPTIONS, "cpu", progress)
+        progress.end()
+    text = out.getvalue()
+    assert "\r[" in text
+    assert "3 pushes of 15 samples counted, 0 stale" in text
+    assert "0 failed attempts, 1 joins" in text

@@ -1,0 +1,110 @@
+"""A worker on a machine without the native modules, such as a Mac: it imports, trains, and says what is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("urllib3", reason="needs the extra paramworker")
+import torch
+from fake_server import FakeServer
+from torch import nn
+
+from softs_fast.paramserver.wire.messages import RunConfig
+
+WATCHDOG_S = 45.0
+
+BLOCKED = """
+import sys
+sys.modules["softs_fast._core"] = None
+sys.modules["softs_fast._kernels"] = None
+"""
+
+JOB = """
+import torch
+from torch import nn
+from softs_fast.paramserver.job import Job
+
+def model():
+    torch.manual_seed(1)
+    return nn.Linear(3, 1)
+
+def job():
+    x = torch.linspace(-1, 1, 30).reshape(10, 3)
+    data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+    return Job(model, lambda module, batch: nn.functional.mse_loss(module(batch[0]), batch[1]), lambda: data)
+"""
+
+
+def run(folder: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", BLOCKED + program, *arguments], cwd=folder, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+MAIN = "from softs_fast.cli import main\nsys.exit(main(sys.argv[1:]))"
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    program = """
+import softs_fast
+assert softs_fast.NATIVE_ERROR is not None
+assert softs_fast.__version__
+try:
+    softs_fast.Broker
+except ImportError as error:
+    print(error)
+from softs_fast.cli import main
+print(main(["broker"]))
+"""
+    process = run(tmp_path, program)
+    out, errors = process.communicate(timeout=WATCHDOG_S)
+    assert out.splitlines()[0].startswith(
+        "softs_fast.Broker needs the native modules of softs-fast, which are not here"
+    )
+    assert out.splitlines()[1] == "1"
+    assert "softs-fast broker needs the native modules" in errors
+
+
+def test_a_worker_trains_to_the_end(tmp_path: Path) -> None:
+    (tmp_path / "tiny.py").write_text(JOB)
+    torch.manual_seed(1)
+    config = RunConfig(target=4, batch_size=3, codec="int8")
+    with FakeServer(nn.Linear(3, 1), config) as server:
+        (tmp_path / "invite").write_text(f"{server.invite}\n")
+        arguments = ("paramworker", "@invite", "--job", "tiny:job", "--device", "cpu", "--name", "mac")
+        process = run(tmp_path, MAIN, *arguments)
+        out, errors = process.communicate(timeout=WATCHDOG_S)
+        assert process.returncode == 0, errors
+        assert out == ""
+        assert "joined as w0, rank 0 of 1; bsp, batches of 3, int8 pushes, version 0 of 4" in errors
+        # The last batch of the epoch has one sample.
+        assert "4 pushes of 10 samples" in errors
+        assert "the run is over at version 4, metric" not in errors
+        assert "the run is over at version 4: done" in errors
+        assert server.left == ["w0"]
+
+
+def test_ctrl_c_ends_it_with_a_summary(tmp_path: Path) -> None:
+    (tmp_path / "tiny.py").write_text(JOB)
+    torch.manual_seed(1)
+    config = RunConfig(target=1000, batch_size=3)
+    # The round waits for a second worker, which never comes.
+    with FakeServer(nn.Linear(3, 1), config, need=2) as server:
+        process = run(
+            tmp_path, MAIN, "paramworker", str(server.invite), "--job", "tiny:job", "--device", "cpu"
+        )
+        server.wait_for(lambda: server.requests["GET /v1/model"] >= 2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=WATCHDOG_S)
+        assert process.returncode == 130
+        assert "1 pushes of 3 samples counted, 0 stale" in errors
+        assert "Traceback" not in errors
+        assert server.left == ["w0"]
