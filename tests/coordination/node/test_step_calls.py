@@ -50,9 +50,8 @@ def test_ranks_that_make_different_calls_go_on(cluster: Cluster, start: Start) -
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
 def test_a_loss_of_which_the_coordinator_knows_nothing_is_the_users(cluster: Cluster, start: Start) -> None:
     coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
-    trainers = [
-        start(coordinator, 0, n_steps=50),
-        start(coordinator, 1, n_steps=50, check="fails_for_another_reason", checks_at=20),
-    ]
-    assert "a group of the user's own has lost a rank" in trainers[1].event("error")["text"]
-    check(trainers[:1], 50)
+    other = start(coordinator, 0, n_steps=100_000, pause_s=0.005)
+    fails = start(coordinator, 1, n_steps=100_000, check="fails_for_another_reason")
+    assert "a group of the user's own has lost a rank" in fails.event("error")["text"]
+    until_size(other, 1)
+    check_steps([other])

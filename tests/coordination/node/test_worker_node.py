@@ -130,7 +130,7 @@ def test_workers_that_are_all_lost_go_on_from_the_last_complete_checkpoint(
 def test_a_checkpoint_that_one_worker_could_not_write_does_not_count(
     cluster: Cluster, start: Start, tmp_path: Path
 ) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
+    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "5")
     trainers = [start(coordinator, one, n_steps=30, pause_s=0.01, folder=str(tmp_path)) for one in range(1)]
     trainers.append(start(coordinator, 1, n_steps=30, folder=str(tmp_path), ends_in_checkpoint=20))
     assert trainers[1].event("error")["text"] == "ValueError: a defect of the storage"

@@ -17,13 +17,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import ranks
 import torch
 from in_step import IN_STEP
-from network import Host, move_to
 
 from softs_fast.coordination.credentials import ClientCredentials
 from softs_fast.coordination.node import TrainingState, WorkerNode, gloo_engine, memory_engine
@@ -32,6 +31,9 @@ from softs_fast.errors import SoftsError
 
 N_WEIGHTS = 8
 
+
+if TYPE_CHECKING:
+    from network import Host
 
 PR_SET_PDEATHSIG = 1
 
@@ -164,6 +166,8 @@ def train_on(
     say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any], host_pid: int
 ) -> None:
     """Train on a host of a network."""
+    from network import move_to
+
     move_to(host_pid)
     child = os.fork()
     if child:
