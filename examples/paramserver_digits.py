@@ -19,7 +19,8 @@ import signal
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from torch.utils.data import TensorDataset
 
 from digits_report import HARD, SOFT, STYLE
 from softs_fast.paramserver.job import Job
+from softs_fast.paramserver.requirements import import_urllib3
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.server.options import ServerOptions
 from softs_fast.paramserver.server.server import Server
@@ -49,6 +51,8 @@ TEST_SCANS = 600
 LEASE_S = 3.0  # a dead worker holds up one round for so long
 LOOK_EVERY_S = 0.01
 WAIT_S = 150.0
+PATIENCE_S = 20.0
+COMPUTING_S = 0.02  # the model is small; on real machines a gradient takes longer
 PICTURE = Path("demo-output/paramserver_digits.png")
 
 
@@ -153,17 +157,21 @@ def watch(server: Server, rounds: int) -> Curve:
     context.set_forkserver_preload(
         ["sklearn.datasets", "softs_fast.paramserver.worker.training", "digits_report"]
     )
-    begin, late = context.Event(), context.Event()
+    ready, begin, late = context.Barrier(WORLD + 2), context.Event(), context.Event()
     invite = str(server.invite)
     print(f"invite: {invite.partition('.')[0]}...@{server.invite.url}", flush=True)
     workers = [
-        context.Process(target=work, args=(invite, f"worker {i}", begin if i < WORLD else late), daemon=True)
+        context.Process(
+            target=work, args=(invite, f"worker {i}", ready, begin if i < WORLD else late), daemon=True
+        )
         for i in range(WORLD + 1)
     ]
     curve = Curve()
     try:
         for worker in workers:
             worker.start()
+        # Imports take longer than the run: the late worker must be there when its time comes.
+        ready.wait(WAIT_S)
         begin.set()
         wait_for(server, curve, rounds // 4)
         workers[0].kill()
@@ -196,12 +204,21 @@ def wait_for(server: Server, curve: Curve, version: int) -> None:
     raise RuntimeError(f"version {version} did not come within {WAIT_S:g} s: {server.status().text}")
 
 
-def work(invite: str, name: str, begin: Any) -> None:
-    """Be a worker: what `softs-fast paramworker` does."""
+def work(invite: str, name: str, ready: Any, begin: Any) -> None:
+    """Be a worker: what `softs-fast paramworker` does, from when `begin` is set."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    begin.wait()
-    train(job(), Invite.parse(invite), Options(name), "cpu", Progress(io.StringIO()))
+    import_urllib3()
+    here = job()
+
+    def slow_loss(module: nn.Module, batch: Any) -> Tensor:
+        time.sleep(COMPUTING_S)
+        return here.loss(module, batch)
+
+    ready.wait(WAIT_S)
+    begin.wait(WAIT_S)
+    slow = replace(here, loss=slow_loss)
+    train(slow, Invite.parse(invite), Options(name, PATIENCE_S), "cpu", Progress(io.StringIO()))
 
 
 def train_alone(rounds: int, n_samples: int) -> tuple[nn.Module, Curve]:
