@@ -29,7 +29,10 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Before any test starts the server: its forks have torch, which takes seconds to import.
-multiprocessing.set_forkserver_preload(["torch.distributed", "softs_fast.collectives", "softs_fast.loader"])
+# The first optimizer of a process imports torch._dynamo, which takes another second.
+multiprocessing.set_forkserver_preload(
+    ["torch.distributed", "torch._dynamo", "softs_fast.collectives", "softs_fast.loader"]
+)
 # Python's default start method, for tests that name none and for the DataLoader: `SOFTS_TEST_START_METHOD=forkserver
 # make test`.
 if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):

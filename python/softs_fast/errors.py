@@ -90,6 +90,10 @@ class FleetError(SoftsError, RuntimeError):
     """A worker of a `Fleet` failed; the text ends with its traceback or its last lines of output."""
 
 
+class FlowError(SoftsError, RuntimeError):
+    """A function or a hook of a flow failed, or the flow cannot go on; the text names function, rows and cause."""
+
+
 class HelloError(SoftsError, RuntimeError):
     """The broker refused a HELLO, or did not answer it."""
 

@@ -124,6 +124,41 @@ def test_a_stopped_rank_writes_nothing_into_the_next_step(tmp_path: Path) -> Non
         running.stop()
 
 
+def reduces_by_torch_itself(say: Callable[[Any], None], rank: int, size: int, folder: str) -> bool:
+    def make() -> Any:
+        store = torch.distributed.FileStore(f"{folder}/group", size)
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        return torch.distributed.group.WORLD
+
+    strategy = TorchStrategy.around(make)
+    tensor = torch.full((N,), float(rank))
+    strategy.all_reduce(tensor)
+    assert tensor[0] == 3.0
+    say(os.getpid())
+    if rank == 1:
+        # Before it takes part.
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        threading.Timer(0.2, strategy.give_up, args=["rank 1 is too late"]).start()
+    with pytest.raises(RuntimeError, match=r"gloo"):
+        torch.distributed.all_reduce(tensor)
+    strategy.close()
+    torch.distributed.destroy_process_group()
+    return torch.distributed.is_initialized()
+
+
+def test_calls_of_others_in_a_process_group_end_when_a_rank_gives_up(tmp_path: Path) -> None:
+    """FSDP and others make calls of their own, in a group with the time-out of torch: half an hour."""
+    running = ranks.start(reduces_by_torch_itself, 3, str(tmp_path))
+    try:
+        pids = [running.receive(rank) for rank in range(3)]
+        assert [running.receive(0), running.receive(2)] == [False, False]
+        os.kill(pids[1], signal.SIGCONT)
+        assert running.receive(1) is False
+    finally:
+        running.stop()
+
+
 def test_only_connections_of_the_engine_are_shut_down() -> None:
     """Other threads open sockets while an engine is made."""
     with (

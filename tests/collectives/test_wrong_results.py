@@ -1,8 +1,8 @@
 """Wrong results without an error, known from other libraries: none of the strategies gives one."""
 
+import importlib.util
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,13 +11,21 @@ from typing import Any
 import hierarchies
 import pytest
 import ranks
-import torch
+from right_results import check_results
+from torch.distributed import FileStore
 
 from softs_fast.collectives import ShmStrategy, Strategy, TorchStrategy
-from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.errors import PeerLost
 
 SIZE = 3
-KINDS = ["inside", "gloo", "nodes"]
+KINDS = [
+    "inside",
+    "gloo",
+    "nodes",
+    pytest.param(
+        "star", marks=pytest.mark.skipif(not importlib.util.find_spec("grpc"), reason="needs the extra grpc")
+    ),
+]
 
 
 def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float = 20.0) -> Strategy:
@@ -26,130 +34,19 @@ def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float =
         return shm.init(rank, size, folder)
     if kind == "gloo":
         return TorchStrategy(timeout_s=timeout_s, host="127.0.0.1").init(rank, size, folder)
+    if kind == "star":
+        from softs_fast.coordination.star import Epoch, GrpcStrategy
+
+        store = FileStore(f"{folder}/store", size)
+        # Each process loads gRPC first, and calls of a short time-out begin after that.
+        return GrpcStrategy(timeout_s=timeout_s).meet(rank, size, store, Epoch(7, 1), connect_s=30.0)
     # A rank between the others, without a leading rank at the lowest number of its node.
     return hierarchies.joined(rank, [[1], [0, 2]], folder, timeout_s)
 
 
 def checks(say: Callable[[Any], None], rank: int, size: int, folder: str, kind: str) -> None:
     with strategy_of(kind, rank, size, folder) as strategy:
-        for check in (
-            each_step_has_its_own_sum,
-            repeated_broadcasts_have_new_values,
-            tensors_are_matched_by_name,
-            a_mean_is_over_all_ranks,
-            absent_and_short_tensors_are_refused,
-            every_bit_of_a_dtype_counts,
-            views_are_reduced_where_they_lie,
-            no_remainder_is_dropped,
-        ):
-            check(strategy, rank, size)
-            strategy.barrier()
-
-
-def each_step_has_its_own_sum(strategy: Strategy, rank: int, size: int) -> None:
-    """A rank that is slow, the first one or another, never gets a step of the faster ones, nor they an old one."""
-    for step in range(200):
-        if step % 20 == 0 and rank == step // 20 % size:
-            time.sleep(0.005)
-        tensor = torch.full((5,), float(1000 * step + rank))
-        strategy.all_reduce(tensor)
-        assert tensor.eq(size * 1000 * step + sum(range(size))).all(), step
-
-
-def repeated_broadcasts_have_new_values(strategy: Strategy, rank: int, size: int) -> None:
-    for turn in range(3):
-        for root in range(size):
-            tensor = torch.full((7,), 100 * turn + rank)
-            strategy.broadcast_tensor(tensor, root)
-            assert tensor.eq(100 * turn + root).all(), (turn, root)
-
-
-def tensors_are_matched_by_name(strategy: Strategy, rank: int, size: int) -> None:
-    names = [f"layer{number}" for number in range(6)]
-    gradients = {name: torch.full((1 + number % 2,), float(number)) for number, name in enumerate(names)}
-    for turn in range(3):
-        order = names[rank + turn :] + names[: rank + turn]
-        strategy.all_reduce_gradients({name: gradients[name] for name in order}, "mean")
-        for number, name in enumerate(names):
-            assert gradients[name].eq(number).all()
-
-
-def a_mean_is_over_all_ranks(strategy: Strategy, rank: int, size: int) -> None:
-    """Not over nodes of different sizes, and not a sum."""
-    values = [4.0**other for other in range(size)]
-    wanted = sum(values) / size
-    tensor = torch.tensor([values[rank]])
-    strategy.all_reduce(tensor, "mean")
-    gradients = {"a": torch.tensor([values[rank]])}
-    strategy.all_reduce_gradients(gradients)
-    part = torch.empty(1)
-    strategy.reduce_scatter(part, torch.full((size,), values[rank]), "mean")
-    assert [float(tensor), float(gradients["a"]), float(part)] == pytest.approx([wanted] * 3)
-    total = torch.tensor([values[rank]])
-    strategy.all_reduce(total)
-    assert float(total) == sum(values)
-
-
-def absent_and_short_tensors_are_refused(strategy: Strategy, rank: int, size: int) -> None:
-    odd = rank == 1
-    full = torch.ones(4)
-    for gradients, text in (
-        ({"a": full} if odd else {"a": full, "b": full}, '"b"'),
-        ({"a": torch.ones(3 if odd else 4)}, '"a"'),
-        ({"a": full.double() if odd else full}, '"a"'),
-        ({"a": full.view(2, 2) if odd else full}, '"a"'),
-    ):
-        with pytest.raises(ConfigError, match=text):
-            strategy.all_reduce_gradients(gradients)
-    with pytest.raises(ConfigError, match="on rank 1"):
-        strategy.all_reduce(torch.ones(3 if odd else 4))
-    with pytest.raises(ConfigError, match="on rank 1"):
-        strategy.all_reduce(torch.ones(4), "mean" if odd else "sum")
-    assert full.eq(1).all()
-
-
-def every_bit_of_a_dtype_counts(strategy: Strategy, rank: int, size: int) -> None:
-    for dtype, value, wanted in (
-        (torch.int64, (1 << 53) + 1, size * ((1 << 53) + 1)),
-        (torch.int32, (1 << 24) + 1, size * ((1 << 24) + 1)),
-        (torch.float64, 1.0 + 2.0**-50, size * (1.0 + 2.0**-50)),
-        (torch.float16, 1.5, 1.5 * size),
-        (torch.bfloat16, 1.5, 1.5 * size),
-        (torch.uint8, 70, 70 * size % 256),
-    ):
-        tensor = torch.full((9,), value, dtype=dtype)
-        strategy.all_reduce(tensor)
-        assert tensor.tolist() == [wanted] * 9, dtype
-        part = torch.empty(3, dtype=dtype)
-        strategy.reduce_scatter(part, torch.full((3 * size,), value, dtype=dtype))
-        assert part.tolist() == [wanted] * 3, dtype
-    # Integers are truncated toward zero once, after the sum.
-    tensor = torch.tensor([rank, -rank - 1])
-    strategy.all_reduce(tensor, "mean")
-    assert tensor.tolist() == [1, -2]
-
-
-def views_are_reduced_where_they_lie(strategy: Strategy, rank: int, size: int) -> None:
-    whole = torch.zeros(4, 6)
-    view = whole[:, 1::2].t()
-    view.fill_(rank)
-    strategy.all_reduce(view)
-    assert whole[:, 1::2].eq(sum(range(size))).all()
-    assert whole[:, ::2].eq(0).all()
-    view.fill_(rank)
-    strategy.broadcast_tensor(view, 1)
-    assert whole[:, 1::2].eq(1).all()
-    source = torch.arange(4.0 * size).view(-1, 2).t()
-    target = torch.zeros(2, 6)[:, ::3]
-    strategy.reduce_scatter(target, source)
-    assert torch.equal(target.reshape(-1), size * source.reshape(size, 4)[rank])
-
-
-def no_remainder_is_dropped(strategy: Strategy, rank: int, size: int) -> None:
-    with pytest.raises(ConfigError, match="one part of equal size per rank"):
-        strategy.reduce_scatter(torch.empty(2), torch.ones(2 * size + 1))
-    with pytest.raises(ConfigError, match="room for every rank"):
-        strategy.all_gather(torch.empty(2 * size - 1), torch.ones(2))
+        check_results(strategy, rank, size)
 
 
 @pytest.mark.parametrize("kind", KINDS)

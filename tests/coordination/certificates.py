@@ -31,13 +31,18 @@ class Authority:
         self.file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(
-        self, file: str, common_name: str, uri: str | None = None, is_expired: bool = False
+        self,
+        file: str,
+        common_name: str,
+        uri: str | None = None,
+        is_expired: bool = False,
+        address: str = "127.0.0.1",
     ) -> tuple[str, str]:
-        """Write a certificate for 127.0.0.1 and its key; their paths. Files of that name are replaced at once."""
+        """Write a certificate for an address and its key; their paths. Files of that name are replaced at once."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         until = now - timedelta(hours=1) if is_expired else now + timedelta(days=1)
-        names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address))]
         if uri is not None:
             names.append(x509.UniformResourceIdentifier(uri))
         builder = _builder(self._name, _name(common_name), key, now - timedelta(days=1), until)

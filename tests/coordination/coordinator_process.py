@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ WORKER = Path(__file__).with_name("worker_process.py")
 
 
 class Lines:
-    """A process that prints lines; they are read by a thread."""
+    """A process that prints lines; they are read by a thread. `prefix` is a command that runs it elsewhere."""
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: list[str], prefix: Sequence[str] = ()) -> None:
         self.errors: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*prefix, sys.executable, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -83,8 +84,8 @@ class Lines:
 class Coordinator(Lines):
     """A coordinator; `address` is where it listens."""
 
-    def __init__(self, *options: str) -> None:
-        super().__init__(["-W", "error", "-m", "softs_fast", "coordinator", *options])
+    def __init__(self, *options: str, prefix: Sequence[str] = ()) -> None:
+        super().__init__(["-W", "error", "-m", "softs_fast", "coordinator", *options], prefix)
         self.address = ""
 
     def started(self) -> Coordinator:
@@ -121,9 +122,16 @@ class Cluster:
     def __init__(self) -> None:
         self._all: list[Lines] = []
 
-    def coordinator(self, *options: str, listen: str = "127.0.0.1:0") -> Coordinator:
+    def add(self, process: Lines) -> Lines:
+        """Have a process end with the test."""
+        self._all.append(process)
+        return process
+
+    def coordinator(
+        self, *options: str, listen: str = "127.0.0.1:0", prefix: Sequence[str] = ()
+    ) -> Coordinator:
         """A coordinator that listens."""
-        coordinator = Coordinator("--listen", listen, *options)
+        coordinator = Coordinator("--listen", listen, *options, prefix=prefix)
         self._all.append(coordinator)
         return coordinator.started()
 

@@ -15,8 +15,8 @@ from side_streams import Hold, SideStream
 
 from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule
+from softs_fast.collectives.cuda.arena import logger
 from softs_fast.collectives.cuda.signals import Events, Words
-from softs_fast.collectives.cuda.strategy import logger
 from softs_fast.errors import PeerLost
 from softs_fast.gpu.checks.on_device import set_standin, synchronize, to_device
 from softs_fast.tensors import cuda

@@ -107,6 +107,29 @@ def test_a_scraper_that_sends_no_request_is_disconnected(market: Market) -> None
             assert silent.recv(1) == b""
 
 
+def test_a_scraper_that_is_slow_is_disconnected_though_it_never_pauses(market: Market) -> None:
+    market.broker()
+    with MetricsServer(market.frontend, "127.0.0.1:0") as metrics:
+        host, port = metrics.url.split("/")[2].split(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(b"GET /metrics HTTP/1.0\r\nX: ")
+            slow.settimeout(0.2)
+            sent = 0
+            while True:
+                assert sent < 1000, "it was not disconnected"
+                try:
+                    slow.sendall(b"x")
+                    sent += 1
+                    if slow.recv(1) == b"":
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+        with urllib.request.urlopen(metrics.url, timeout=20) as answer:
+            assert parse(answer.read().decode())["softs_fast_up"] == 1
+
+
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", ":9464", "127.0.0.1:-1", "127.0.0.1:65536", "127.0.0.1:\u0661", "0.0.0.0:0", "[::]:0"],

@@ -49,6 +49,8 @@ def test_cuda_side_compiles_and_imports_without_a_driver(nvcc_packages: Path, tm
         "CARGO_TARGET_DIR": str(tmp_path / "target"),
         # The module is not run: without optimisation it compiles in half of the time.
         "CMAKE_BUILD_TYPE": "Debug",
+        # Each architecture takes as long as the rest together; `make wheels` compiles for all, and checks that.
+        "CUDAARCHS": "90",
         "NVCC_APPEND_FLAGS": "-Xcicc -O1 -Xptxas -O1",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": str(nvcc_packages),
@@ -70,7 +72,7 @@ def test_cuda_side_compiles_and_imports_without_a_driver(nvcc_packages: Path, tm
     )
     version, architectures, devices = json.loads(probe.stdout)
     assert version // 1000 == 13
-    assert architectures == ["80", "90-real", "100-real", "120"]
+    assert architectures == ["90"]
     assert isinstance(devices, int)
     # Neither the runtime nor the driver is asked for by name: without them the import would fail elsewhere.
     (module,) = package.glob("_kernels*.so")

@@ -113,6 +113,23 @@ def test_the_time_out_of_gloo_can_be_changed(tmp_path: Path) -> None:
     assert group.options._timeout == timedelta(seconds=100)
 
 
+def test_gloo_takes_an_address_to_listen_at(tmp_path: Path) -> None:
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = timedelta(seconds=5)
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    group = dist.ProcessGroupGloo(dist.FileStore(str(tmp_path / "store"), 1), 0, 1, options)
+    assert group.options._timeout == timedelta(seconds=5)
+
+
+def test_the_first_optimizer_imports_the_compiler() -> None:
+    script = (
+        "import sys, torch; before = 'torch._dynamo' in sys.modules; "
+        "torch.optim.Adam([torch.zeros(1)]); print(before, 'torch._dynamo' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout == "False True\n", "tests/conftest.py need not import it for processes to come"
+
+
 def test_the_default_store_can_be_had(tmp_path: Path) -> None:
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)

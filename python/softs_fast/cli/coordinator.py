@@ -14,14 +14,16 @@ from typing import Any
 
 from .. import setup_logging
 from ..coordination.credentials import ClientCredentials, ServerCredentials
+from ..coordination.health.readiness import coordinator_reason, readiness_page
 from ..coordination.job.events import Drain, End, Evict, Resize
 from ..coordination.job.options import JobOptions
 from ..coordination.job.status import Status
+from ..coordination.launcher import launched_job
 from ..coordination.metrics import render_metrics
 from ..coordination.pings import Pings
 from ..coordination.requirements import import_grpc
 from ..errors import ConfigError
-from ..monitoring.text_server import TextServer
+from ..monitoring.text_server import Page, PageServer, TextServer
 from .output import say
 from .table import count, plain, rows_of
 
@@ -140,7 +142,7 @@ def _job(arguments: argparse.Namespace) -> JobOptions:
     if low is None or high is None:
         raise ConfigError("--min and --max belong together: give both, or --size N")
     return JobOptions(
-        arguments.name,
+        arguments.name or launched_job(),
         low,
         high,
         arguments.unit,
@@ -172,23 +174,35 @@ async def _serve(arguments: argparse.Namespace, job: JobOptions) -> None:
     coordinator = Coordinator(job, CoordinatorOptions(arguments.listen, arguments.state, credentials, pings))
     loop = asyncio.get_running_loop()
 
-    def metrics() -> str:
+    def present() -> Status | None:
         async def read() -> Status:
             return coordinator.driver.status()
 
         try:
-            return render_metrics(asyncio.run_coroutine_threadsafe(read(), loop).result(_METRICS_S))
+            return asyncio.run_coroutine_threadsafe(read(), loop).result(_METRICS_S)
         except TimeoutError:
-            return render_metrics(None)
+            return None
 
+    def alive() -> Page:
+        return readiness_page("" if present() is not None else coordinator_reason(None))
+
+    def ready() -> Page:
+        return readiness_page(coordinator_reason(present()))
+
+    servers: list[tuple[str, PageServer]] = []
+    if arguments.prometheus is not None:
+        servers.append(("metrics", TextServer(lambda: render_metrics(present()), arguments.prometheus)))
+    if arguments.health is not None:
+        pages = {"/readyz": ready, "/healthz": alive}
+        remote = arguments.health_remote
+        servers.append(("health", PageServer(pages, arguments.health, what="health", allow_remote=remote)))
     with contextlib.ExitStack() as stack:
-        server = None if arguments.prometheus is None else TextServer(metrics, arguments.prometheus)
         await coordinator.start()
         try:
             lines = [f"coordinator {coordinator.address}"]
-            if server is not None:
+            for name, server in servers:
                 stack.enter_context(server)
-                lines.append(f"metrics {server.url}")
+                lines.append(f"{name} {server.url}")
             say("\n".join(lines))
             await _until_signal(loop, coordinator.wait())
         finally:

@@ -40,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, loaded: Callable[[str], _Run]
         "--spares", type=_number, default=64, metavar="N", help="workers that may wait for a seat"
     )
     job = parser.add_argument_group("job")
-    job.add_argument(
-        "--name", default="job", help="workers of another one are refused (default: %(default)s)"
-    )
+    job.add_argument("--name", help="workers of another one are refused (default: SLURM's job, or else job)")
     job.add_argument("--state", type=Path, metavar="FILE", help="what a coordinator after this one must know")
     for name, default, text in (
         ("window", 30.0, "an epoch waits so long for workers that could be members"),
@@ -89,6 +87,10 @@ def add_arguments(parser: argparse.ArgumentParser, loaded: Callable[[str], _Run]
     )
     parser.add_argument(
         "--prometheus", metavar="HOST:PORT", help="serve metrics over HTTP there, on loopback"
+    )
+    parser.add_argument("--health", metavar="HOST:PORT", help="serve /healthz and /readyz over HTTP there")
+    parser.add_argument(
+        "--health-remote", action="store_true", help="other machines may ask for them, without authentication"
     )
     parser.add_argument(
         "--log-level",

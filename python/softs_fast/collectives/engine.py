@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -45,6 +45,14 @@ class Engine:
     def of(cls, group: dist.ProcessGroup) -> Engine:
         """Return the engine of a process group; it stays open when the engine is closed."""
         return cls(group, "cuda" if dist.get_backend(group) == "nccl" else "cpu")
+
+    @classmethod
+    def around(cls, make_group: Callable[[], dist.ProcessGroup]) -> Engine:
+        """Return the engine of a process group of gloo that is made now, with its connections. A collective call."""
+        sockets = open_sockets()
+        engine = cls(make_group(), "cpu")
+        engine._connections = Connections.since(sockets, engine.gather)
+        return engine
 
     @classmethod
     def connect(
@@ -95,6 +103,7 @@ class Engine:
         name: str,
         timeout_s: float,
         connect_s: float | None = None,
+        host: str | None = None,
     ) -> Engine:
         """Connect all ranks by gloo, with a store for this group alone.
 
@@ -105,14 +114,16 @@ class Engine:
             name: of the group, for texts.
             timeout_s: seconds to wait for the slowest rank in each call.
             connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
+            host: an address of this host under which the others reach it; None takes that of its name, or of the
+                interface that GLOO_SOCKET_IFNAME names.
 
         Raises:
-            PeerLost: a rank did not join in time.
+            PeerLost: a rank did not join in time, or the host has no such address.
         """
         try:
             sockets = open_sockets()
             connect = timedelta(seconds=timeout_s if connect_s is None else connect_s)
-            engine = cls(dist.ProcessGroupGloo(store, rank, size, connect), "cpu")
+            engine = cls(_gloo(store, rank, size, connect, host), "cpu")
             # torch keeps no reference to a store that is written in Python.
             engine._store = store
             engine._group.barrier().wait()
@@ -153,15 +164,15 @@ class Engine:
         """Return the tensors of all ranks, of one size, by rank."""
         own = tensor.to(self.device)
         every = [torch.empty_like(own) for _ in range(self.size)]
-        self._usable.allgather([every], [own]).wait()
+        self._wait(self._usable.allgather([every], [own]))
         return every
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
         """Reduce in place. Groups add 16-bit floats in 16 bits."""
-        lent, group_op = _reducible(tensor, op)
+        lent, group_op = _reducible(self._placed(tensor), op)
         options = dist.AllreduceOptions()
         options.reduceOp = group_op
-        self._usable.allreduce([lent], options).wait()
+        self._wait(self._usable.allreduce([lent], options))
         if op is ReduceOp.MEAN:
             divide(lent, self.size)
         if lent.data_ptr() != tensor.data_ptr():
@@ -186,15 +197,15 @@ class Engine:
         received = torch.empty(self.size, output.numel(), dtype=tensor.dtype, device=tensor.device)
         own = [item * output.numel()] * self.size
         options = dist.AllToAllOptions()
-        self._usable.alltoall_base(_as_bytes(received), _as_bytes(tensor), own, parts, options).wait()
+        self._wait(self._usable.alltoall_base(_as_bytes(received), _as_bytes(tensor), own, parts, options))
         output.copy_(_reduced(received, op))
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
         """Copy the tensor of rank `root` to every rank."""
         options = dist.BroadcastOptions()
         options.rootRank = root
-        lent = _as_bytes(tensor)
-        self._usable.broadcast([lent], options).wait()
+        lent = _as_bytes(self._placed(tensor))
+        self._wait(self._usable.broadcast([lent], options))
         if self.rank != root and lent.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(lent.view(tensor.dtype).view(tensor.shape))
 
@@ -219,6 +230,14 @@ class Engine:
         if self._connections is not None:
             self._connections.close()
 
+    def _wait(self, work: Any) -> None:
+        """Wait for the end of a call of the group."""
+        work.wait()
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor where the group takes it: itself, or a copy."""
+        return tensor
+
     @property
     def _usable(self) -> Any:
         # In this order: another thread may give up in between.
@@ -226,6 +245,15 @@ class Engine:
         if self._broken:
             raise PeerLost(self._broken)
         return group
+
+
+def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta, host: str | None) -> Any:
+    if host is None:
+        return dist.ProcessGroupGloo(store, rank, size, timeout)
+    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = timeout
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 def divide(tensor: torch.Tensor, divisor: int) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
 
 from softs_fast import _kernels
 from softs_fast.collectives.strategy import OpMetrics
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass
@@ -24,9 +30,37 @@ class Lap:
 
 @dataclass
 class Progress:
-    """Calls that a rank has completed since its group was formed."""
+    """Calls that a rank has made since its group was formed.
+
+    Attributes:
+        completed: those that have ended without an exception.
+        errors: the others, by the name of the operation.
+    """
 
     completed: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+def counts_errors(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator of methods that counts exceptions in the `_progress` of their object.
+
+    Args:
+        name: of the operation.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(method)
+        def counting(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return method(*args, **kwargs)
+            except BaseException:
+                owner: Any = args[0]
+                owner._progress.errors[name] += 1
+                raise
+
+        return counting
+
+    return decorate
 
 
 class Meter:
@@ -40,8 +74,10 @@ class Meter:
         """Time one operation on `n_bytes` of tensors."""
         lap = Lap()
         start = time.perf_counter()
+        has_failed = True
         try:
             yield lap
+            has_failed = False
         finally:
             so_far = self._sums.get(name, OpMetrics())
             self._sums[name] = OpMetrics(
@@ -49,6 +85,7 @@ class Meter:
                 so_far.bytes + n_bytes,
                 so_far.seconds + time.perf_counter() - start,
                 so_far.waiting_s + lap.waiting_s,
+                so_far.errors + has_failed,
             )
 
     @property

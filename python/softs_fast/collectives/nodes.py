@@ -102,17 +102,39 @@ def join_nodes(
     )
 
 
-def discover(place: Rendezvous, rank: int, timeout_s: float) -> Topology:
+def discover(
+    place: Rendezvous, rank: int, timeout_s: float, *, host: str = "", may_lack_memory: bool = False
+) -> Topology:
     """Return which ranks share a node. Two do if each can read a random number in the other's memory.
+
+    Args:
+        place: rendezvous of all ranks.
+        rank: this process's number.
+        timeout_s: seconds to wait for the slowest rank.
+        host: ranks that give different names share no node, whatever they can read.
+        may_lack_memory: whether a rank without shared memory is a node of its own, and no error.
 
     Raises:
         PeerLost: a rank did not join in time.
         ConfigError: reading memory does not divide the ranks into nodes.
         SegmentError: no shared memory.
     """
-    probe = _kernels.Segment.create(_PROBE_BYTES)
-    offers = place.exchange(probe.offer(), timeout_s)
-    readable = [other for other, offer in enumerate(offers) if other == rank or _can_read(offer)]
+    offer = b""
+    try:
+        probe = _kernels.Segment.create(_PROBE_BYTES)
+        offer = probe.offer()
+    except SegmentError:
+        if not may_lack_memory:
+            raise
+    said = [
+        text.partition(b" ")
+        for text in place.exchange(offer.hex().encode() + b" " + host.encode(), timeout_s)
+    ]
+    readable = [rank]
+    for other, (their_offer, _, their_host) in enumerate(said):
+        if other != rank and offer and their_host.decode(errors="replace") == host and _can_read(their_offer):
+            readable.append(other)
+    readable.sort()
     seen = [text.decode(errors="replace") for text in place.exchange(_text(readable).encode(), timeout_s)]
     groups: dict[str, list[int]] = {}
     for other, text in enumerate(seen):
@@ -175,8 +197,8 @@ def learn_topology(local: ShmStrategy, cross_node: TorchStrategy | None, rank: i
 
 def _can_read(offer: bytes) -> bool:
     try:
-        _kernels.Segment.open(offer, _PROBE_BYTES)
-    except (SegmentError, ConfigError):
+        _kernels.Segment.open(bytes.fromhex(offer.decode()), _PROBE_BYTES)
+    except (SegmentError, ConfigError, ValueError):
         return False
     return True
 

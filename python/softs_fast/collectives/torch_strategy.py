@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
 
@@ -12,10 +12,11 @@ import torch.distributed as dist
 from softs_fast.collectives import agreement
 from softs_fast.collectives.engine import Engine
 from softs_fast.collectives.meter import Meter
+from softs_fast.collectives.nccl_engine import NcclEngine
 from softs_fast.collectives.rendezvous import as_rendezvous
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import check_operand, describe
-from softs_fast.errors import ConfigError
+from softs_fast.errors import ConfigError, PeerLost
 
 
 class TorchStrategy(Strategy):
@@ -88,6 +89,7 @@ class TorchStrategy(Strategy):
         name: str,
         timeout_s: float = 30.0,
         connect_s: float | None = None,
+        host: str | None = None,
     ) -> Self:
         """Return a strategy over gloo, of ranks that find each other in a store for this group alone.
 
@@ -100,12 +102,61 @@ class TorchStrategy(Strategy):
             name: of the group, for texts.
             timeout_s: seconds to wait for the slowest rank in each call.
             connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
+            host: an address of this host under which the others reach it; None takes that of its name.
 
         Raises:
             PeerLost: a rank did not join in time, or the store has ended.
         """
         strategy = cls(timeout_s=timeout_s, name=name)
-        strategy._engine = Engine.meet(rank, size, store, name=name, timeout_s=timeout_s, connect_s=connect_s)
+        strategy._engine = Engine.meet(
+            rank, size, store, name=name, timeout_s=timeout_s, connect_s=connect_s, host=host
+        )
+        return strategy
+
+    @classmethod
+    def meet_by_nccl(
+        cls, rank: int, size: int, store: dist.Store, *, name: str, timeout_s: float = 30.0
+    ) -> Self:
+        """As `meet`, over NCCL: of ranks that have a CUDA device each, their current one.
+
+        Each call has ended on the device when it returns. `give_up` has torch abort the communicators, which ends the
+        calls of this rank only. Tensors of the host are copied there and back.
+
+        Raises:
+            ConfigError: this torch has no NCCL, or the host no CUDA device.
+            PeerLost: a rank did not join in time, or the store has ended.
+        """
+        strategy = cls(timeout_s=timeout_s, name=name)
+        strategy._engine = NcclEngine.join(rank, size, store, name=name, timeout_s=timeout_s)
+        return strategy
+
+    @classmethod
+    def around(cls, make_group: Callable[[], dist.ProcessGroup]) -> Self:
+        """Return a strategy over a process group of gloo that is made now, so that `give_up` ends its calls.
+
+        For what needs a process group, such as FSDP2: its calls end on all ranks, too, with the errors of torch. The
+        group stays torch's, and is to be destroyed there.
+
+        Args:
+            make_group: makes the group and returns it; all ranks call it.
+
+        Raises:
+            PeerLost: a rank did not join in time, or was lost.
+
+        Example:
+            >>> import torch.distributed as dist
+            >>> from softs_fast.collectives import TorchStrategy
+            >>> def join(rank, size, store):
+            ...     def make():
+            ...         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+            ...         return dist.group.WORLD
+            ...     return TorchStrategy.around(make)
+        """
+        strategy = cls()
+        try:
+            strategy._engine = Engine.around(make_group)
+        except RuntimeError as error:
+            raise PeerLost(f"no process group of gloo: {error}") from error
         return strategy
 
     @property

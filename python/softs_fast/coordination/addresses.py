@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import ConfigError
 
-__all__ = ["Address", "parse_address"]
+__all__ = ["Address", "own_address", "parse_address"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Address:
         return f"{host}:{self.port if port is None else port}"
 
 
-def parse_address(text: str) -> Address:
-    """Split ``host:port`` and look the host up.
+def parse_address(text: str, what: str = "coordinator") -> Address:
+    """Split ``host:port`` and look the host up; `what` listens there, for texts.
 
     Raises:
         ConfigError: it is malformed, or the host is not known.
@@ -45,10 +45,27 @@ def parse_address(text: str) -> Address:
     host, colon, digits = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (digits.isascii() and digits.isdigit() and int(digits) < 1 << 16):
-        raise ConfigError(f"address of a coordinator: have {text!r}, need host:port")
+        raise ConfigError(f"address of {what}: have {text!r}, need host:port")
     try:
         found = socket.getaddrinfo(host, int(digits), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"address of a coordinator {text!r}: {error}") from None
+        raise ConfigError(f"address of {what} {text!r}: {error}") from None
     numeric = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
     return Address(host, int(digits), tuple(numeric))
+
+
+def own_address(there: Address) -> str:
+    """Return the address that this machine has on the way to another one; nothing is sent.
+
+    Raises:
+        ConfigError: there is no way.
+    """
+    for numeric in there.numeric:
+        family = socket.AF_INET6 if ":" in numeric else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((numeric, there.port or 1))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    raise ConfigError(f"no way from this machine to {there.target()}, at {', '.join(there.numeric)}")

@@ -71,22 +71,22 @@ class ServerCredentials:
         """Whether peers must prove what they are."""
         return self.ca is not None or self.tokens is not None
 
-    def check(self, address: Address) -> None:
-        """Raise unless these credentials suffice for an address.
+    def check(self, address: Address, what: str = "coordinator") -> None:
+        """Raise unless these credentials suffice for an address, at which `what` listens.
 
         Raises:
-            ConfigError: other machines could reach the coordinator without encryption, or without a proof of identity.
+            ConfigError: other machines could reach it without encryption, or without a proof of identity.
         """
         if address.is_loopback:
             return
         if self.cert is None:
             raise ConfigError(
-                f"coordinator at {address.target()} would be reachable from other machines without encryption; give "
+                f"{what} at {address.target()} would be reachable from other machines without encryption; give "
                 "--cert and --key, or listen at 127.0.0.1"
             )
         if not self.proves_identity:
             raise ConfigError(
-                f"coordinator at {address.target()} would be reachable from other machines, and they would not have to "
+                f"{what} at {address.target()} would be reachable from other machines, and they would not have to "
                 "prove what they are; give --ca, or --tokens"
             )
 
@@ -130,15 +130,15 @@ class ClientCredentials:
         if self.ca is None and self.cert is not None:
             raise ConfigError("TLS needs the CA of the coordinator: give --ca")
 
-    def check(self, address: Address) -> None:
-        """Raise unless these credentials suffice for an address.
+    def check(self, address: Address, what: str = "coordinator") -> None:
+        """Raise unless these credentials suffice for an address, at which `what` listens.
 
         Raises:
             ConfigError: the address is of another machine, and there is no TLS.
         """
         if self.ca is None and not address.is_loopback:
             raise ConfigError(
-                f"coordinator at {address.target()} is on another machine, and a connection without TLS is not made; "
+                f"{what} at {address.target()} is on another machine, and a connection without TLS is not made; "
                 "give --ca"
             )
 

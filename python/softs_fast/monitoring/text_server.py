@@ -1,37 +1,66 @@
-"""A text over HTTP, such as metrics for Prometheus."""
+"""Short texts over HTTP, such as metrics for Prometheus."""
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Self
 
 from ..errors import ConfigError, EndpointInUse, PeerLost
 
-__all__ = ["TextServer", "parse_address"]
+__all__ = ["Page", "PageServer", "TextServer", "parse_address"]
 
-#: A connection without data for so long is closed, seconds.
+#: A request has arrived in full, and its answer was taken, within this, seconds; a connection that is slower is closed.
 _TIMEOUT_S = 2.0
+#: Of the head of a request.
+_MAX_HEAD_BYTES = 16 << 10
 
 
-class TextServer:
-    """Serves a text at ``/metrics``, in a thread, from `start` to `stop`.
+@dataclass(frozen=True)
+class Page:
+    """An answer.
+
+    Attributes:
+        text: of it.
+        status: of HTTP.
+        kind: its content type.
+    """
+
+    text: str
+    status: int = 200
+    kind: str = "text/plain; charset=utf-8"
+
+
+class PageServer:
+    """Serves pages, in a thread, from `start` to `stop`.
 
     Args:
-        read: returns the text, as it is now; called in the thread, for one request at a time.
+        pages: functions that return a page as it is now, by path; called in the thread, for one request at a time.
         address: where to listen, ``host:port``; port 0 takes a free one.
+        what: it serves, for texts.
         allow_remote: lets the address be reachable from other machines. There is no authentication.
 
     Raises:
         ConfigError: the address is malformed, or reachable from other machines without ``allow_remote=True``.
     """
 
-    def __init__(self, read: Callable[[], str], address: str, *, allow_remote: bool = False) -> None:
-        self._read_text = read
-        self._address = parse_address(address, allow_remote)
+    def __init__(
+        self,
+        pages: Mapping[str, Callable[[], Page]],
+        address: str,
+        *,
+        what: str = "metrics",
+        allow_remote: bool = False,
+    ) -> None:
+        self._pages = pages
+        self._what = what
+        self._address = parse_address(address, allow_remote, what)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -46,11 +75,13 @@ class TextServer:
             return
         family, host, port = self._address
         try:
-            self._server = _Server(family, host, port, self._read_text)
+            self._server = _Server(family, host, port, self._pages)
         except OSError as error:
-            text = f"cannot serve metrics at {host}:{port}: {error.strerror or error}"
+            text = f"cannot serve {self._what} at {host}:{port}: {error.strerror or error}"
             raise (EndpointInUse if error.errno == 98 else PeerLost)(text) from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="softs-metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name=f"softs-{self._what}", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -63,11 +94,11 @@ class TextServer:
 
     @property
     def url(self) -> str:
-        """URL of the metrics, with the port that was chosen."""
+        """URL of the first page, with the port that was chosen."""
         host, port = self._address[1:]
         if self._server is not None:
             port = self._server.server_port
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}{next(iter(self._pages))}"
 
     def __enter__(self) -> Self:
         self.start()
@@ -77,12 +108,33 @@ class TextServer:
         self.stop()
 
 
+class TextServer(PageServer):
+    """Serves a text at ``/metrics``.
+
+    Args:
+        read: returns the text, as it is now; called in the thread, for one request at a time.
+        address: where to listen, ``host:port``; port 0 takes a free one.
+        allow_remote: lets the address be reachable from other machines. There is no authentication.
+
+    Raises:
+        ConfigError: the address is malformed, or reachable from other machines without ``allow_remote=True``.
+    """
+
+    def __init__(self, read: Callable[[], str], address: str, *, allow_remote: bool = False) -> None:
+        def page() -> Page:
+            return Page(read(), kind="text/plain; version=0.0.4; charset=utf-8")
+
+        super().__init__({"/metrics": page, "/": page}, address, allow_remote=allow_remote)
+
+
 class _Server(HTTPServer):
     """An HTTP server for one request at a time: Prometheus asks every few seconds."""
 
-    def __init__(self, family: socket.AddressFamily, host: str, port: int, read: Callable[[], str]) -> None:
+    def __init__(
+        self, family: socket.AddressFamily, host: str, port: int, pages: Mapping[str, Callable[[], Page]]
+    ) -> None:
         self.address_family = family
-        self.read = read
+        self.pages = pages
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
@@ -100,13 +152,22 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _TIMEOUT_S
     server: _Server
 
+    def setup(self) -> None:
+        super().setup()
+        # A client that sends a byte now and then would keep others waiting.
+        head = _head(self.connection, time.monotonic() + _TIMEOUT_S)
+        self.rfile.close()
+        self.rfile = io.BufferedReader(io.BytesIO(head))
+
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] not in ("/", "/metrics"):
+        read = self.server.pages.get(self.path.partition("?")[0])
+        if read is None:
             self.send_error(404)
             return
-        body = self.server.read().encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        page = read()
+        body = page.text.encode()
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -115,7 +176,26 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: a line per request has no use."""
 
 
-def parse_address(address: str, allow_remote: bool) -> tuple[socket.AddressFamily, str, int]:
+def _head(connection: socket.socket, end_s: float) -> bytes:
+    """Return the head of a request.
+
+    Raises:
+        OSError: it has not arrived in time, or the client has closed the connection.
+    """
+    head = b""
+    while b"\r\n\r\n" not in head and b"\n\n" not in head and len(head) < _MAX_HEAD_BYTES:
+        connection.settimeout(max(end_s - time.monotonic(), 0.001))
+        received = connection.recv(_MAX_HEAD_BYTES - len(head))
+        if not received:
+            raise ConnectionError("the client has closed the connection")
+        head += received
+    connection.settimeout(_TIMEOUT_S)
+    return head
+
+
+def parse_address(
+    address: str, allow_remote: bool, what: str = "metrics"
+) -> tuple[socket.AddressFamily, str, int]:
     """Split ``host:port`` and look the host up: family, numeric host, port.
 
     Raises:
@@ -124,15 +204,15 @@ def parse_address(address: str, allow_remote: bool) -> tuple[socket.AddressFamil
     host, colon, digits = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (digits.isascii() and digits.isdigit() and int(digits) < 1 << 16):
-        raise ConfigError(f"address for metrics: have {address!r}, need host:port")
+        raise ConfigError(f"address for {what}: have {address!r}, need host:port")
     try:
         found = socket.getaddrinfo(host, int(digits), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise ConfigError(f"address for metrics {address!r}: {error.strerror}") from None
+        raise ConfigError(f"address for {what} {address!r}: {error.strerror}") from None
     family, numeric = found[0][0], str(found[0][4][0])
     if not allow_remote and not ipaddress.ip_address(numeric.partition("%")[0]).is_loopback:
         raise ConfigError(
-            f"metrics at {address} would be reachable from other machines, without authentication; "
+            f"{what} at {address} would be reachable from other machines, without authentication; "
             "use 127.0.0.1, or allow_remote=True"
         )
     return family, numeric, int(digits)

@@ -4,48 +4,16 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from coordinator_process import Cluster, Coordinator
-from trainers import Trainer, undisturbed
+from trainers import Start, by_engine, check, undisturbed
 
 from softs_fast.coordination.session.calls import CoordinatorClient
 
-Start = Callable[..., Trainer]
 
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts processes that train, and end with the test."""
-    started = []
-
-    def trainer(coordinator: Coordinator, number: int, **options: Any) -> Trainer:
-        started.append(Trainer(coordinator.address, number, **options))
-        return started[-1]
-
-    yield trainer
-    for one in started:
-        one.kill()
-
-
-def check(trainers: list[Trainer], n_steps: int) -> None:
-    """All have ended with the weights of a training without faults, and had them after each step."""
-    expected = undisturbed(n_steps)
-    for trainer in trainers:
-        end = trainer.end()
-        assert end["committed"] == n_steps
-        assert end["digest"] == expected[n_steps]
-    for trainer in trainers:
-        committed = [step for step in trainer.steps if step["is_committed"]]
-        numbers = [step["number"] for step in committed]
-        assert numbers == sorted(set(numbers)), "a step was applied twice"
-        for step in committed:
-            assert step["digest"] == expected[step["number"]]
-
-
+@by_engine("gloo", "memory", "nodes")
 def test_a_training_without_faults(cluster: Cluster, start: Start) -> None:
     coordinator = cluster.coordinator("--size", "2")
     trainers = [start(coordinator, number, n_steps=20, model_seed=number) for number in (0, 1)]
@@ -54,7 +22,9 @@ def test_a_training_without_faults(cluster: Cluster, start: Start) -> None:
     check(trainers, 20)
 
 
-@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize(
+    ("engine", "number"), [("gloo", 0), ("memory", 3), ("nodes", 0)], indirect=["engine"]
+)
 def test_a_worker_that_is_killed_and_started_again(cluster: Cluster, start: Start, number: int) -> None:
     coordinator = cluster.coordinator("--size", "4")
     trainers = [start(coordinator, one, n_steps=60, pause_s=0.005) for one in range(4)]
@@ -68,6 +38,7 @@ def test_a_worker_that_is_killed_and_started_again(cluster: Cluster, start: Star
     check(trainers, 60)
 
 
+@by_engine("gloo", "memory", "nodes")
 def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start) -> None:
     coordinator = cluster.coordinator("--min", "2", "--max", "4", "--window", "1")
     trainers = [start(coordinator, one, n_steps=400, pause_s=0.005) for one in range(4)]
@@ -80,8 +51,12 @@ def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start)
     trainers[3].signal(signal.SIGCONT)
     while step["size"] != 4:
         step = trainers[0].next_step()
+    expected = undisturbed(400)
+    for step in trainers[0].steps:
+        assert not step["is_committed"] or step["digest"] == expected[step["number"]]
 
 
+@by_engine("memory")
 def test_a_worker_that_is_terminated_leaves_after_its_step(cluster: Cluster, start: Start) -> None:
     coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
     trainers = [start(coordinator, one, n_steps=200, pause_s=0.005) for one in range(2)]
@@ -189,12 +164,14 @@ def kills(cluster: Cluster, start: Start, n_kills: int, n_workers: int, seed: in
 
 
 @pytest.mark.timeout(120)
+@by_engine("nodes")
 def test_random_kills(cluster: Cluster, start: Start) -> None:
     kills(cluster, start, 5, 4, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
+@by_engine()
 def test_two_thousand_kills(cluster: Cluster, start: Start) -> None:
     for seed in range(20):
         kills(cluster, start, 100, 4, seed)

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import os
 import queue
 import re
+import select
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import ranks
 import torch
+from in_step import IN_STEP
+from network import Host, move_to
 
-from softs_fast.coordination.node import TrainingState, WorkerNode
+from softs_fast.coordination.credentials import ClientCredentials
+from softs_fast.coordination.node import TrainingState, WorkerNode, gloo_engine, memory_engine
+from softs_fast.coordination.node.engines import EngineOf
 from softs_fast.errors import SoftsError
 
-#: Powers of two, so that the mean of any two or four equal gradients is exact.
 N_WEIGHTS = 8
 
+
+PR_SET_PDEATHSIG = 1
 
 #: What must happen happens within this, or the test hangs; it is never what a test measures.
 WATCHDOG_S = 40.0
@@ -36,9 +48,12 @@ class Training:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
 
     def backward(self, step: int) -> None:
-        """Make the gradients of a step, which depend on its number alone."""
+        """Make the gradients of a step, which depend on its number alone.
+
+        They are such that the mean of up to four equal ones is exact, also if a third of each is rounded.
+        """
         rows = torch.arange(N_WEIGHTS, dtype=torch.float32)
-        gradient = ((rows + step) % 8 - 3.5) / 8
+        gradient = 3 * ((rows + step) % 8 - 3.5) / 8
         for parameter in self.model.parameters():
             parameter.grad = gradient.view_as(parameter).clone()
 
@@ -62,6 +77,15 @@ def undisturbed(n_steps: int, seed: int = 0) -> dict[int, str]:
         training.optimizer.step()
         found[step] = training.digest()
     return found
+
+
+def engine_of(name: str | EngineOf, number: int) -> EngineOf | None:
+    """Return the engine of a worker: gloo, the default, nodes of two workers that share memory, or what is given."""
+    if not isinstance(name, str):
+        return name
+    if name == "nodes":
+        return functools.partial(memory_engine, host=str(number // 2))
+    return {"gloo": gloo_engine, "memory": None}[name]
 
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
@@ -91,6 +115,10 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
         worker_id=options["worker_id"],
         seat=options["seat"],
         load=load,
+        engine=engine_of(options.get("engine", "memory"), options["seat"]),
+        credentials=ClientCredentials(
+            **{name: Path(path) for name, path in options.get("credentials", {}).items()}
+        ),
         join_s=30.0,
         leave_on_sigterm=True,
     )
@@ -110,6 +138,8 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
                 with node.step() as step:
                     training.backward(step.number)
                     time.sleep(options.get("pause_s", 0.0))
+                    if "check" in options and options.get("checks_at", step.number) == step.number:
+                        IN_STEP[options["check"]](node, options)
                     if options.get("fails_at") == step.number:
                         raise ValueError("a defect of the training")
                 if folder and step.is_committed and node.committed % 10 == 0:
@@ -130,13 +160,52 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
     say({"event": "end", "committed": node.committed, "digest": training.digest() if node.committed else ""})
 
 
-class Trainer:
-    """A process that trains, seen from a test."""
+def train_on(
+    say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any], host_pid: int
+) -> None:
+    """Train on a host of a network."""
+    move_to(host_pid)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    status = 1
+    try:
+        # If the process that waits is killed, this one ends, too.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        train(say, rank, size, options)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
-    def __init__(self, address: str, number: int, **options: Any) -> None:
+
+class Trainer:
+    """A process that trains, seen from a test.
+
+    Args:
+        address: of the coordinator.
+        number: of the worker, and its seat.
+        host: on which it is; None for this machine.
+        options: see `train`.
+    """
+
+    def __init__(self, address: str, number: int, host: Host | None = None, **options: Any) -> None:
         self.steps: list[dict[str, Any]] = []
-        defaults = {"address": address, "worker_id": f"w{number}", "seat": number, "model_seed": 0}
-        self._running = ranks.start(train, 1, {**defaults, **options})
+        self.options = {
+            "address": address,
+            "worker_id": f"w{number}",
+            "seat": number,
+            "model_seed": 0,
+            **options,
+        }
+        self._has_host = host is not None
+        if host is None:
+            self._running = ranks.start(train, 1, self.options)
+        else:
+            self._running = ranks.start(train_on, 1, self.options, host.pid)
         self.process: Any = self._running.processes[0]
         # A pipe is soon full, and a worker that waits for room in it stops the others.
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -169,21 +238,53 @@ class Trainer:
         """Return the next step."""
         return self.event("step")
 
+    def stands_still(self, for_s: float) -> bool:
+        """Return whether nothing happens for some seconds; steps are kept."""
+        try:
+            event = self._events.get(timeout=for_s)
+        except queue.Empty:
+            return True
+        assert event["event"] == "step", event
+        self.steps.append(event)
+        return False
+
     def end(self) -> dict[str, Any]:
         """Return how it has ended."""
         return self.event("end")
 
+    def over(self) -> dict[str, Any]:
+        """Return how it has ended, or by which error."""
+        while True:
+            event = self._events.get(timeout=WATCHDOG_S)
+            if event["event"] in ("error", "end"):
+                assert isinstance(event, dict)
+                return event
+
     def signal(self, number: int) -> None:
         """Send a signal."""
-        os.kill(self.process.pid, number)
+        os.kill(self._pid, number)
 
     def kill(self) -> None:
         """End it at once; a second call does nothing."""
         if self.process is not None:
+            if self._has_host:
+                with suppress(OSError, ValueError):  # it has ended
+                    worker = os.pidfd_open(self._pid)
+                    signal.pidfd_send_signal(worker, signal.SIGKILL)
+                    select.select([worker], [], [], WATCHDOG_S)
+                    os.close(worker)
             self.process.kill()
             self._reader.join()
             self._running.stop()
             self.process = None
+
+    @property
+    def _pid(self) -> int:
+        pid = int(self.process.pid)
+        if not self._has_host:
+            return pid
+        # The worker has a process between it and this one, which has another number on the host.
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
     def _read(self) -> None:
         pipe = self._running.pipes[0]
@@ -192,3 +293,43 @@ class Trainer:
                 self._events.put(pipe.recv())
         except EOFError:
             self._events.put("it has ended")
+
+
+#: Starts a worker of a coordinator, by its number, with options.
+Start = Callable[..., Trainer]
+
+
+def by_engine(*quick: str) -> pytest.MarkDecorator:
+    """Run a test with each engine; `make test` has those that are named."""
+    every = ("gloo", "memory", "nodes")
+    slow = [pytest.param(one, marks=pytest.mark.slow) for one in every if one not in quick]
+    return pytest.mark.parametrize("engine", [*quick, *slow], indirect=True)
+
+
+def until_size(trainer: Trainer, size: int) -> dict[str, Any]:
+    """Wait for a committed step among so many workers."""
+    while True:
+        step = trainer.next_step()
+        if step["size"] == size and step["is_committed"]:
+            return step
+
+
+def check(trainers: list[Trainer], n_steps: int) -> None:
+    """All have ended with the weights of a training without faults, and had them after each step."""
+    expected = undisturbed(n_steps)
+    for trainer in trainers:
+        end = trainer.end()
+        assert end["committed"] == n_steps
+        assert end["digest"] == expected[n_steps]
+    check_steps(trainers)
+
+
+def check_steps(trainers: list[Trainer]) -> None:
+    """All have committed each step once, in order, and had the weights of a training without faults after it."""
+    expected = undisturbed(max(step["number"] for trainer in trainers for step in trainer.steps))
+    for trainer in trainers:
+        committed = [step for step in trainer.steps if step["is_committed"]]
+        numbers = [step["number"] for step in committed]
+        assert numbers == sorted(set(numbers)), "a step was applied twice"
+        for step in committed:
+            assert step["digest"] == expected[step["number"]]

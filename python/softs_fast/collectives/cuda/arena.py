@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _PATTERN_BYTES = 8
 _PAGE_BYTES = 4096
 _HANDLE_BYTES = 64
 _REMEDY = "use ShmStrategy, or TorchStrategy over NCCL"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,19 @@ class Arena:
         self.done.close()
         self._stream.close()
         self._memory.close()
+
+    def release(self, free: bool) -> None:
+        """Free the memory of this rank, or keep it until the process ends, because others may use it."""
+        if free:
+            self.close()
+            return
+        self.abandon()
+        logger.warning(
+            "%d bytes on CUDA device %d stay until this process ends: other ranks, or streams of this one, may still "
+            "use them",
+            4 * self._staging_bytes,
+            self._device,
+        )
 
     def abandon(self) -> None:
         """Keep all memory until the process ends, because a stream or another rank may still use it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,11 +13,12 @@ import torch
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.cuda.arena import Arena
+from softs_fast.collectives.cuda.completion import Completion
 from softs_fast.collectives.cuda.lending import lent
 from softs_fast.collectives.cuda.pieces import Pieces
 from softs_fast.collectives.cuda.signals import Words
 from softs_fast.collectives.cuda.steps import Reduction, Steps
-from softs_fast.collectives.host.group import check_timeout, join_host_group
+from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
 from softs_fast.collectives.meter import Meter, waited_s
 from softs_fast.collectives.probe import LARGEST_DEVICE_SIZE, Schedule, choose_device_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
@@ -33,8 +33,8 @@ _LARGEST_STAGING = 1 << 30
 _HOST_STAGING = 1 << 16
 # Tags of calls without tensors; the tags of other calls are 56-bit hashes.
 _BARRIER, _CLOSING = 0, 2
-
-logger = logging.getLogger(__name__)
+# What other ranks complete by the same call; a rank may wait for its device, or not.
+_COLLECTIVES = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"}
 
 
 class CudaStrategy(Strategy):
@@ -92,6 +92,7 @@ class CudaStrategy(Strategy):
         self._joined: _kernels.Group | None = None
         self._arena: Arena | None = None
         self._steps: Steps | None = None
+        self._completion = Completion()
         self._meter = Meter()
         # The DDP hook calls from a thread of its own.
         self._lock = threading.Lock()
@@ -342,6 +343,7 @@ class CudaStrategy(Strategy):
         """
         with self._call("synchronize") as steps:
             steps.synchronize()
+            self._completion.complete()
 
     def rebuild(self) -> None:
         """After PeerLost, form a new group of the remaining ranks. They keep their order; `rank` and `size` are new.
@@ -351,7 +353,9 @@ class CudaStrategy(Strategy):
         Raises:
             PeerLost: the other ranks formed their group without this one, the first of them is lost too, or a stream of
                 this rank does not end; start a new group, in the last case in a new process.
-            ConfigError: the group is closed, or the remaining ranks cannot reach each other's memory.
+            ConfigError: the group is closed, or the remaining ranks cannot reach each other's memory. Or some ranks know
+                by `synchronize` or `barrier` that a call is complete that failed on others, which waited too short for
+                the last one: the new group works then, and the error is raised on all of its ranks.
             SegmentError: no shared memory for the new group.
             ForkedError: called in a fork of the process that made the group.
         """
@@ -364,13 +368,16 @@ class CudaStrategy(Strategy):
             try:
                 # The remaining ranks have closed the memory of this rank.
                 group.barrier(_CLOSING)
-                self._release(arena, self._are_closed(old, group.processes()))
+                if arena is not None:
+                    arena.release(self._are_closed(old, group.processes()))
                 old.close()
                 self._joined, self._arena = group, None
                 self._settle(group)
             except BaseException:
                 group.close()
                 raise
+            before, self._completion = self._completion, Completion()
+            check_progress(group, before.completed, before.failed_after)
 
     def give_up(self, why: str) -> None:
         """Break the group: the other ranks raise PeerLost with `why` at once.
@@ -399,7 +406,7 @@ class CudaStrategy(Strategy):
                 steps.drain()
                 arena.close_others()
                 free = group.barrier(_CLOSING)
-            self._release(arena, free)
+            arena.release(free)
             group.close()
 
     @property
@@ -415,21 +422,6 @@ class CudaStrategy(Strategy):
         if self._arena is None:
             raise ConfigError("the group is closed")
         return self._steps
-
-    def _release(self, arena: Arena | None, free: bool) -> None:
-        """Free the memory of this rank, or keep it until the process ends."""
-        if arena is None:
-            return
-        if free:
-            arena.close()
-            return
-        arena.abandon()
-        logger.warning(
-            "%d bytes on CUDA device %d stay until this process ends: other ranks, or streams of this one, may still "
-            "use them",
-            4 * self._staging_bytes,
-            self.device,
-        )
 
     def _are_closed(self, old: _kernels.Group, rebuilt: list[tuple[int, int]]) -> bool:
         """Return whether all ranks of a group that are not in the rebuilt one have ended: others may use memory."""
@@ -473,7 +465,13 @@ class CudaStrategy(Strategy):
             waiting = waited_s(group)
             try:
                 yield steps
+                if name in _COLLECTIVES:
+                    self._completion.submit()
+                if name == "barrier" or self._in_kernel:
+                    self._completion.complete()
             except BaseException as error:
+                if not isinstance(error, ConfigError):
+                    self._completion.fail(in_doubt=name not in _COLLECTIVES)
                 if not isinstance(error, ConfigError | PeerLost | ForkedError):
                     with suppress(PeerLost, ConfigError):
                         group.give_up(f"{type(error).__name__}: {error}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from softs_fast.collectives import agreement
-from softs_fast.collectives.meter import Progress
+from softs_fast.collectives.meter import Progress, counts_errors
 from softs_fast.collectives.probe import best_time, slowest
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import dtype_code, name_of, op_code
@@ -83,6 +83,7 @@ class Bucket:
         bucket._choose_stores()
         return bucket
 
+    @counts_errors("all_reduce")
     def all_reduce(self, op: ReduceOp | str = ReduceOp.MEAN) -> Mapping[str, torch.Tensor]:
         """Reduce all tensors over all ranks; return `results`.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
+from softs_fast.collectives.host.ending import Ending
 from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
 from softs_fast.errors import ConfigError, SegmentError
 
@@ -14,7 +15,14 @@ _VERSION = 1
 
 
 def join_host_group(
-    rank: int, size: int, rendezvous: object, *, name: str, staging_bytes: int, timeout_s: float
+    rank: int,
+    size: int,
+    rendezvous: object,
+    *,
+    name: str,
+    staging_bytes: int,
+    timeout_s: float,
+    ending: Ending | None = None,
 ) -> _kernels.Group:
     """Join the group of all ranks; all ranks join, or none.
 
@@ -25,17 +33,18 @@ def join_host_group(
         name: distinguishes groups that use the same rendezvous.
         staging_bytes: bytes of shared memory for each rank, twice.
         timeout_s: seconds to wait for the slowest rank in each step.
+        ending: ends the calls of the group, those of its joining too; None if nothing has to.
 
     Raises:
         ConfigError: an argument is wrong, ranks have different ones, or a rank is not on this host (its memory cannot
             be read from here, or this rank's from there; the text names them).
-        PeerLost: a rank did not join in time.
+        PeerLost: a rank did not join in time, or `ending` was used.
         SegmentError: no shared memory; the text names the cause.
     """
     if not 1 <= size <= _kernels.MAX_RANKS or not 0 <= rank < size:
         raise ConfigError(f"rank {rank} of {size}; sizes are 1 to {_kernels.MAX_RANKS}, ranks 0 to size - 1")
     place = as_rendezvous(rendezvous, rank, size, name=name, timeout_s=timeout_s)
-    group = _join(rank, size, place, staging_bytes, timeout_s)
+    group = _join(rank, size, place, staging_bytes, timeout_s, ending)
     try:
         group.barrier(0)
         place.close()
@@ -58,7 +67,29 @@ def check_timeout(timeout_s: float) -> float:
     return timeout_s
 
 
-def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s: float) -> _kernels.Group:
+def check_progress(group: _kernels.Group, completed: int, failed_after: int) -> None:
+    """Compare how far the ranks of a rebuilt group have come in the group before.
+
+    Args:
+        group: the rebuilt group.
+        completed: calls of the group before that this rank knows to be complete.
+        failed_after: calls before the first one that failed on this rank.
+
+    Raises:
+        ConfigError: on all ranks: some have completed a call that failed on others.
+    """
+    said = [json.loads(text) for text in group.exchange(json.dumps([completed, failed_after]).encode())]
+    if max(done for done, _ in said) > min(before for _, before in said):
+        counts = ", ".join(f"{done} on rank {rank}" for rank, (done, _) in enumerate(said))
+        raise ConfigError(
+            f"the group is rebuilt, but some ranks have completed a call that failed on others: {counts} calls; bring "
+            "all ranks to one state, such as a checkpoint, and go on"
+        )
+
+
+def _join(
+    rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s: float, ending: Ending | None
+) -> _kernels.Group:
     """Open rank 0's memory, which proves that this rank is on the same host."""
     segment: _kernels.Segment | None = None
     problem = ""
@@ -82,8 +113,12 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
         cards = [_checked_card(card, rank) for rank, card in enumerate(said)]
         for key in ("version", "size", "staging_bytes"):
             agreement.check_same(key, [card[key] for card in cards])
-        if rank != 0 and cards[0]["offer"]:
-            segment = _kernels.Segment.open_group(bytes.fromhex(cards[0]["offer"]), size, staging_bytes)
+        if cards[0]["offer"]:
+            offer = bytes.fromhex(cards[0]["offer"])
+            if rank != 0:
+                segment = _kernels.Segment.open_group(offer, size, staging_bytes)
+            if ending is not None:
+                ending.open(offer, rank, size, staging_bytes)
     except (ConfigError, SegmentError) as error:
         problem = problem or str(error)
     problems = place.exchange(problem.encode()[:1000], timeout_s)

@@ -10,8 +10,9 @@ import torch
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.host.buckets import Bucket, Spec
-from softs_fast.collectives.host.group import check_timeout, join_host_group
-from softs_fast.collectives.meter import Progress
+from softs_fast.collectives.host.ending import Ending
+from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
+from softs_fast.collectives.meter import Progress, counts_errors
 from softs_fast.collectives.probe import Schedule, choose_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import describe, dtype_code, is_plain, op_code, plain, shape_tag
@@ -71,6 +72,7 @@ class ShmStrategy(Strategy):
         self._schedule = schedule
         self._name = name
         self._joined: _kernels.Group | None = None
+        self._ending = Ending()
         self._closed = False
         self._n_buckets = 0
         self._progress = Progress()
@@ -92,6 +94,8 @@ class ShmStrategy(Strategy):
         """
         if self._joined is not None and not self._closed:
             raise ConfigError("this strategy is in a group already; close it first, or make another one")
+        if self._closed:
+            self._ending = Ending()
         group = join_host_group(
             rank,
             size,
@@ -99,6 +103,7 @@ class ShmStrategy(Strategy):
             name=self._name,
             staging_bytes=self._staging_bytes,
             timeout_s=self._timeout_s,
+            ending=self._ending,
         )
         try:
             self._schedule = self._schedule or choose_schedule(group, self._staging_bytes)
@@ -136,7 +141,10 @@ class ShmStrategy(Strategy):
     def metrics(self) -> dict[str, OpMetrics]:
         """Metrics of this group so far, by the name of the operation."""
         rows = zip(_KINDS, self._group.metrics(), strict=True)
-        return {kind: OpMetrics(*row) for kind, row in rows if kind not in ("exchange", "share")}
+        errors = self._progress.errors
+        return {
+            kind: OpMetrics(*row, errors[kind]) for kind, row in rows if kind not in ("exchange", "share")
+        }
 
     @property
     def processes(self) -> list[tuple[int, int]]:
@@ -148,6 +156,7 @@ class ShmStrategy(Strategy):
         """Ranks that broke the group; empty while it works."""
         return self._group.lost()
 
+    @counts_errors("all_reduce")
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
         """Reduce a tensor over all ranks, in place.
 
@@ -177,6 +186,7 @@ class ShmStrategy(Strategy):
             self._explain(f"all_reduce {op} of {describe(tensor)}")
         self._progress.completed += 1
 
+    @counts_errors("all_reduce")
     def all_reduce_gradients(
         self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
@@ -235,6 +245,7 @@ class ShmStrategy(Strategy):
         bounds = [rank * output.numel() for rank in range(group.size + 1)]
         self.reduce_scatter_slices(output, tensor, bounds, op)
 
+    @counts_errors("reduce_scatter")
     def reduce_scatter_slices(
         self,
         output: torch.Tensor,
@@ -290,6 +301,7 @@ class ShmStrategy(Strategy):
             )
         self.all_gather_slices(output, tensor, [rank * tensor.numel() for rank in range(group.size + 1)])
 
+    @counts_errors("all_gather")
     def all_gather_slices(self, output: torch.Tensor, tensor: torch.Tensor, bounds: Sequence[int]) -> None:
         """Put the tensor of rank r into elements `bounds[r]` to `bounds[r + 1]` of `output`.
 
@@ -316,6 +328,7 @@ class ShmStrategy(Strategy):
             self._explain(f"all_gather into {describe(output)} at {list(bounds)}")
         self._progress.completed += 1
 
+    @counts_errors("broadcast")
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
         """Copy a tensor of one rank to every rank.
 
@@ -337,6 +350,7 @@ class ShmStrategy(Strategy):
             self._explain(f"broadcast of {describe(tensor)} from rank {root}")
         self._progress.completed += 1
 
+    @counts_errors("barrier")
     def barrier(self) -> None:
         """Return once every rank has called it.
 
@@ -390,18 +404,11 @@ class ShmStrategy(Strategy):
         old = self._group
         group = old.rebuild()
         old.close()
+        self._ending.close()
         self._joined = group
         self._n_buckets = 0
-        said = group.exchange(b"%d" % self._progress.completed)
-        self._progress = Progress()
-        if any(other != said[0] for other in said):
-            counts = ", ".join(
-                f"{text.decode(errors='replace')} on rank {rank}" for rank, text in enumerate(said)
-            )
-            raise ConfigError(
-                f"the group is rebuilt, but some ranks have completed a call that failed on others: {counts} calls; bring "
-                "all ranks to one state, such as a checkpoint, and go on"
-            )
+        completed, self._progress = self._progress.completed, Progress()
+        check_progress(group, completed, completed)
 
     def give_up(self, why: str) -> None:
         """Break the group: the other ranks raise PeerLost with `why` at once.
@@ -412,8 +419,17 @@ class ShmStrategy(Strategy):
         """
         self._group.give_up(why)
 
+    def end(self, why: str) -> None:
+        """End the calls of all ranks of the group: pending ones, and those of `init`, raise PeerLost at once.
+
+        May be called from any thread, and does not wait: `give_up` is for the thread that makes the calls. All ranks must
+        know that the group is over, since they cannot `rebuild` it. After a `rebuild` this does nothing.
+        """
+        self._ending.end(why)
+
     def close(self) -> None:
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost."""
+        self._ending.close()
         if self._joined is not None:
             self._joined.close()
         self._closed = True

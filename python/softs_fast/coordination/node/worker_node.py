@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,22 +13,22 @@ from typing import Self
 import torch
 
 from ...collectives import ReduceOp, Strategy
-from ...errors import ConfigError, PeerLost, SoftsError
+from ...errors import ConfigError, PeerLost
 from ..credentials import ClientCredentials
-from ..job.messages import Hello, ToWorker, WorkerState
-from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
-from ..session.session import Session
+from ..health.readiness import worker_reason
+from ..job.messages import Hello, WorkerState
+from ..job.participant import Build
+from ..launcher import default_worker_id, launched_job, launched_seat
 from ..session.store import SessionStore
-from .engines import EngineOf, gloo_engine
-from .launcher import default_worker_id, launched_seat
+from .engines import EngineOf, memory_engine
+from .step_calls import StepCalls
 from .training_state import TrainingState
-
-logger = logging.getLogger(__name__)
+from .worker_link import TICK_S, WorkerLink
 
 # How long `close` waits for the end of the epoch.
 _CLOSE_S = 10.0
-# Waits look for signals this often.
-_TICK_S = 0.1
+# A loss that a call in the body of a step has met is known to the coordinator within two pings, and a blink.
+_EXPLAIN_S = 3.0
 
 
 class WorkerNode:
@@ -43,7 +42,7 @@ class WorkerNode:
     Args:
         coordinator: its address, ``host:port``.
         state: what is trained.
-        job: the name of the job.
+        job: the name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
         worker_id: of this worker, the same after a restart; None for one by its seat.
         seat: its number in the job, as the launcher counts; None for that of torchrun, SLURM, Kubernetes or MPI, and
             without a launcher any that is free.
@@ -51,9 +50,10 @@ class WorkerNode:
         load: loads the checkpoint at a path into `state`, for when no worker is left that has the weights; see
             `checkpoint`.
         credentials: with which it proves what it is.
-        engine: makes the engine of an epoch; None for gloo.
+        engine: makes the engine of an epoch; None for `memory_engine`: shared memory on a host, gloo between hosts.
         join_s: how long a call waits for an epoch, seconds.
         leave_on_sigterm: whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
+        logger: what happens to its epochs is logged to it; None for a logger of this module.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -74,7 +74,7 @@ class WorkerNode:
         coordinator: str,
         state: TrainingState,
         *,
-        job: str = "job",
+        job: str | None = None,
         worker_id: str | None = None,
         seat: int | None = None,
         committed: int = 0,
@@ -83,11 +83,12 @@ class WorkerNode:
         engine: EngineOf | None = None,
         join_s: float = 600.0,
         leave_on_sigterm: bool = False,
+        logger: logging.Logger | None = None,
     ) -> None:
         self._state = state
-        self._job = job
+        self._job = job = job or launched_job()
         self._load = load
-        self._engine_of = engine or gloo_engine
+        self._engine_of = engine or memory_engine
         self._join_s = join_s
         wanted = seat if seat is not None else launched_seat()
         self._worker_id = worker_id or default_worker_id(wanted)
@@ -98,19 +99,13 @@ class WorkerNode:
             wanted,
             last=WorkerState(committed=committed),
         )
-        # Held for moments only: never during a call of the engine.
-        self._changed = threading.Condition()
-        self._machine = Participant(hello)
-        self._strategy: Strategy | None = None
+        self._link = WorkerLink(coordinator, hello, credentials, logger)
+        self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)
-        self._in_call = False
-        self._build: Build | None = None
-        self._error: SoftsError | None = None
-        self._leave_why: str | None = None
+        self._calls: StepCalls | None = None
         self._has_said_leave = False
         self._has_left = False
-        self._session = Session(coordinator, _Listener(self), credentials)
         self._handles_sigterm = leave_on_sigterm
         self._before_sigterm: object = None
 
@@ -125,13 +120,13 @@ class WorkerNode:
         """
         if self._handles_sigterm:
             self._before_sigterm = signal.signal(signal.SIGTERM, self._terminate)
-        self._session.start()
+        self._link.session.start()
         self._enter()
         return self
 
     def leave(self, why: str) -> None:
         """Leave at the end of this step, or of the next one; may be called from a signal handler."""
-        self._leave_why = why
+        self._link.leave_why = why
 
     def close(self) -> None:
         """Leave the job; a second call does nothing.
@@ -143,16 +138,17 @@ class WorkerNode:
         self._has_left = True
         if self._before_sigterm is not None:
             signal.signal(signal.SIGTERM, self._before_sigterm)  # type: ignore[arg-type]
-        with self._changed:
+        link = self._link
+        with link.changed:
             if self._machine.phase not in ("away", "over"):
-                self._do(self._machine.leave(self._leave_why or "done", at_once=True))
+                link.do(self._machine.leave(self._link.leave_why or "done", at_once=True))
             end_s = time.monotonic() + _CLOSE_S
             while (
                 self._machine.phase in ("member", "building", "ending", "idle") and time.monotonic() < end_s
             ):
-                self._changed.wait(_TICK_S)
-            self._drop_strategy("the worker has left")
-        self._session.close()
+                link.changed.wait(TICK_S)
+            link.drop_engine("the worker has left")
+        link.session.close()
 
     def __enter__(self) -> Self:
         """Start it."""
@@ -183,7 +179,7 @@ class WorkerNode:
     @property
     def epoch(self) -> int:
         """The number of the last epoch; 0 before the first one."""
-        return 0 if self._machine.table is None else self._machine.table.epoch
+        return self._link.epoch
 
     @property
     def committed(self) -> int:
@@ -197,12 +193,20 @@ class WorkerNode:
         A worker that was told to leave makes one more step, by which the others know.
         """
         has_said = self._has_said_leave and self._machine.phase != "member"
-        return has_said or self._error is not None or self._has_left
+        return has_said or self._link.error is not None or self._has_left
+
+    @property
+    def not_ready(self) -> str:
+        """Why it has no seat in an open epoch, in words; empty if it has one."""
+        return worker_reason(self._machine, self._link.error, self._has_left)
 
     @property
     def strategy(self) -> Strategy | None:
-        """The collectives of the epoch, for calls inside of a step; None if there is none."""
-        return self._strategy
+        """The collectives of the last epoch, for calls inside of a step; None before the first one.
+
+        If a worker is lost, they raise PeerLost, and the step ends without being committed.
+        """
+        return self._calls
 
     # --- Steps ---
 
@@ -232,50 +236,52 @@ class WorkerNode:
             ...         if node.rank == 0:
             ...             torch.save(model.state_dict(), path)
         """
-        with self._changed:
+        link = self._link
+        with link.changed:
             epoch, step = self.epoch, self.committed
-            self._do(self._machine.begin_checkpoint(path))
+            link.do(self._machine.begin_checkpoint(path))
         yield
-        with self._changed:
-            self._do(self._machine.end_checkpoint(epoch, step, path))
+        with link.changed:
+            link.do(self._machine.end_checkpoint(epoch, step, path))
 
     def _begin(self) -> int:
         while True:
             self._enter()
-            with self._changed:
+            with self._link.changed:
                 # A fence may have come since.
                 if self._machine.phase == "member":
-                    self._do(self._machine.begin())
+                    self._link.do(self._machine.begin())
                     return self._machine.state.committed + 1
 
     def _commit(self, step: Step) -> bool:
         """Reduce and apply the gradients of a step; return whether it was committed."""
-        strategy = self._begin_call(step)
+        link = self._link
+        strategy = link.begin_call(step.epoch)
         if strategy is None:
-            self._end_call([])
+            link.end_call([])
             return self._settle(step)
         try:
             strategy.all_reduce_gradients(self._state.gradients(), ReduceOp.MEAN)
-            with self._changed:
+            with link.changed:
                 self._machine.reduced()
                 flag = torch.tensor([int(self._machine.wants_end or self._tell_leave())], dtype=torch.int32)
             strategy.all_reduce(flag, ReduceOp.MAX)
-            with self._changed:
+            with link.changed:
                 actions = self._machine.passed(is_last=bool(flag))
                 has_passed = self._machine.state.committed == step.number
         except PeerLost as error:
-            self._failed(str(error))
+            link.failed(str(error))
             return self._settle(step)
         except BaseException as error:
             # The others must not wait for this worker.
-            self._failed(f"{type(error).__name__}: {error}")
+            link.failed(f"{type(error).__name__}: {error}")
             raise
         if not has_passed:
             # The fence came between the end of the barrier and its result.
-            self._end_call([])
+            link.end_call([])
             return self._settle(step)
         self._state.apply()
-        self._end_call(actions)
+        link.end_call(actions)
         return True
 
     def _settle(self, step: Step) -> bool:
@@ -290,36 +296,15 @@ class WorkerNode:
     def _enter(self) -> None:
         """Wait until this worker is a member of an epoch, and has its weights."""
         end_s = time.monotonic() + self._join_s
-        while True:
-            with self._changed:
-                while self._build is None and self._machine.phase != "member":
-                    self._raise_if_over()
-                    if self._leave_why is not None and not self._machine.state.in_doubt:
-                        raise PeerLost(
-                            f'worker "{self._worker_id}" leaves while it waits for an epoch: {self._leave_why}'
-                        )
-                    if self._machine.phase == "ending" and not self._in_call:
-                        self._do(self._machine.ended())
-                        continue
-                    if time.monotonic() > end_s:
-                        raise PeerLost(
-                            f'worker "{self._worker_id}" is {self._machine.phase}, and in no epoch after '
-                            f"{self._join_s:g} s; softs-fast coordinator status says what the job waits for"
-                        )
-                    self._changed.wait(_TICK_S)
-                self._raise_if_over()
-                build, self._build = self._build, None
-                if build is None:
-                    return
-                self._in_call = True
+        while (build := self._link.next_build(end_s, self._join_s)) is not None:
             self._prepare(build)
 
     def _prepare(self, build: Build) -> None:
-        table = build.table
+        link, table = self._link, build.table
         try:
             if build.duty == "apply":
                 self._state.apply()
-                with self._changed:
+                with link.changed:
                     self._machine.applied()
             elif build.duty == "load":
                 if self._load is None:
@@ -328,89 +313,37 @@ class WorkerNode:
                     )
                 self._load(table.checkpoint)
             self._state.drop_gradients()
-            store = SessionStore(self._session, self._job, table)
+            store = SessionStore(link.session, self._job, table)
+            link.meet(store)
             strategy = self._engine_of(table, build.rank, store)
-            with self._changed:
-                self._strategy = strategy
-                self._place = (strategy.rank, strategy.size)
-                if self._machine.phase != "building":
-                    raise PeerLost("the epoch was over before its engine was there")
+            self._calls = StepCalls(link, table.epoch, strategy)
+            self._place = (strategy.rank, strategy.size)
+            link.has_engine(strategy)
             if table.source_rank is not None and len(table.survivors) < len(table.members):
                 self._state.copy(strategy, table.source_rank, is_kept=build.duty in ("keep", "apply"))
             strategy.barrier()
         except PeerLost as error:
-            self._failed(str(error))
+            link.failed(str(error))
             return
         except BaseException as error:
             # The others must not wait for this worker.
-            self._failed(f"{type(error).__name__}: {error}")
+            link.failed(f"{type(error).__name__}: {error}")
             raise
-        with self._changed:
+        with link.changed:
             self._machine.prepared()
-        self._end_call([])
+        link.end_call([])
 
-    # --- Calls of the engine: only by the thread that trains ---
-
-    def _begin_call(self, step: Step) -> Strategy | None:
-        with self._changed:
-            self._in_call = True
-            is_same = self._machine.phase == "member" and step.epoch == self.epoch
-            return self._strategy if is_same else None
-
-    def _failed(self, text: str) -> None:
-        """A call has failed, or was ended by a fence."""
-        with self._changed:
-            self._end_call(self._machine.fail(text))
-
-    def _end_call(self, actions: list[Action]) -> None:
-        with self._changed:
-            self._in_call = False
-            self._do(actions)
-            if self._machine.phase == "ending" and self._strategy is not None:
-                self._drop_strategy("the epoch is over")
-            if self._machine.phase == "ending":
-                self._do(self._machine.ended())
-
-    # --- What the machine wants; with the lock ---
-
-    def _do(self, actions: list[Action]) -> None:
-        for action in actions:
-            match action:
-                case Say(message):
-                    self._session.send(message)
-                case Build():
-                    self._build = action
-                case EndEngine(fence):
-                    logger.info("epoch %d is over: %s", fence.epoch, fence.text)
-                    self._build = None
-                    self._drop_strategy(fence.text)
-                    if not self._in_call:
-                        self._do(self._machine.ended())
-                case Warn(text):
-                    logger.warning("%s", text)
-                case GiveUp(refused):
-                    self._error = PeerLost(f"the coordinator has refused this worker: {refused.text}")
-        self._changed.notify_all()
-
-    def _drop_strategy(self, why: str) -> None:
-        """End the calls of the engine, and drop it."""
-        strategy, self._strategy = self._strategy, None
-        if strategy is not None:
-            if hasattr(strategy, "give_up"):
-                strategy.give_up(why)
-            strategy.close()
+    def _is_over(self, epoch: int) -> bool:
+        """Return whether the epoch is over, or is soon: a call may meet a loss before the coordinator does."""
+        return self._link.is_over_within(epoch, _EXPLAIN_S)
 
     def _tell_leave(self) -> bool:
-        """Say that this worker leaves, if it was told to; return whether it does."""
-        if self._leave_why is None:
+        """Say that this worker leaves, if it was told to; with the lock. Return whether it does."""
+        if self._link.leave_why is None:
             return False
         self._has_said_leave = True
-        self._do(self._machine.leave(self._leave_why))
+        self._link.do(self._machine.leave(self._link.leave_why))
         return True
-
-    def _raise_if_over(self) -> None:
-        if self._error is not None:
-            raise self._error
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self.leave("SIGTERM")
@@ -440,40 +373,7 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """Reduce the gradients, and apply them; a loss of other workers in the body is no error, either."""
-        is_lost = isinstance(error, PeerLost) and self._node.strategy is None
-        if error is not None and not is_lost:
+        if error is not None and not (isinstance(error, PeerLost) and self._node._is_over(self.epoch)):
             return False
         self.is_committed = self._node._commit(self)
         return True
-
-
-class _Listener:
-    """Passes on what the session says; all calls come from its thread."""
-
-    def __init__(self, node: WorkerNode) -> None:
-        self._node = node
-
-    def hello(self) -> Hello:
-        """Return the first message of a connection."""
-        with self._node._changed:
-            [said] = self._node._machine.connected()
-            assert isinstance(said, Say)
-            assert isinstance(said.message, Hello)
-            return said.message
-
-    def received(self, message: ToWorker) -> None:
-        """Take a message."""
-        with self._node._changed:
-            self._node._do(self._node._machine.receive(message))
-
-    def lost(self, text: str) -> None:
-        """Note that there is no connection."""
-        logger.info("no connection to the coordinator: %s", text)
-        with self._node._changed:
-            self._node._do(self._node._machine.disconnected())
-
-    def ended(self, error: SoftsError) -> None:
-        """Note that there will be none."""
-        with self._node._changed:
-            self._node._error = self._node._error or error
-            self._node._changed.notify_all()

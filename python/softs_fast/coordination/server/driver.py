@@ -14,11 +14,10 @@ from ..job.messages import Fence, FromWorker, Table, ToWorker
 from ..job.status import Status
 from ..wire.codec import encode_to_worker
 from .keys import Keys
+from .logs import LOGGER
 from .state_file import StateFile
 
 __all__ = ["Connection", "Driver", "Machine"]
-
-_log = logging.getLogger("softs_fast.coordination")
 
 
 class Machine(Protocol):
@@ -53,6 +52,7 @@ class Driver:
     Args:
         machine: of the job.
         state_file: where records go; None: a restart begins a new job.
+        logger: what happens is logged to it.
 
     Attributes:
         keys: the store of the present epoch.
@@ -61,7 +61,10 @@ class Driver:
             written.
     """
 
-    def __init__(self, machine: Machine, state_file: StateFile | None) -> None:
+    def __init__(
+        self, machine: Machine, state_file: StateFile | None, logger: logging.Logger = LOGGER
+    ) -> None:
+        self._logger = logger
         self.keys = Keys()
         self.table: Table | None = None
         self._loop = asyncio.get_running_loop()
@@ -150,7 +153,7 @@ class Driver:
                     if self._file is not None:
                         self._file.append(record)
                 case Log(text, is_warning):
-                    _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+                    self._logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def _note(self, message: ToWorker) -> None:
         """Keep the store and the table of the epoch that is open."""

@@ -9,11 +9,10 @@ from typing import Any
 
 from ...errors import ConfigError
 from ..credentials import ServerCredentials, file_version, read_tokens
+from .logs import LOGGER
 from .owners import is_ours
 
 __all__ = ["Denied", "Guard"]
-
-_log = logging.getLogger("softs_fast.coordination")
 
 
 class Denied(Exception):
@@ -35,15 +34,24 @@ class Guard:
     Args:
         credentials: of the coordinator.
         port: at which it listens.
+        what: it is, for texts.
+        logger: is told which files are read again.
 
     Raises:
         ConfigError: the file of tokens cannot be read.
     """
 
-    def __init__(self, credentials: ServerCredentials, port: int) -> None:
+    def __init__(
+        self,
+        credentials: ServerCredentials,
+        port: int,
+        what: str = "the coordinator",
+        logger: logging.Logger = LOGGER,
+    ) -> None:
         self._credentials = credentials
         self._port = port
-        self._tokens = _Tokens(credentials.tokens) if credentials.tokens is not None else None
+        self._what = what
+        self._tokens = _Tokens(credentials.tokens, logger) if credentials.tokens is not None else None
 
     def identity(self, context: Any) -> str | None:
         """Return what a peer has proven to be; None for a process of this user.
@@ -54,15 +62,13 @@ class Guard:
         if self._tokens is not None:
             name = self._tokens.name(_bearer(context))
             if name is None:
-                raise Denied(
-                    "the coordinator asks for a token and got none that it knows; give --token", True
-                )
+                raise Denied(f"{self._what} asks for a token and got none that it knows; give --token", True)
             return name
         if self._credentials.ca is not None:
             return _certified(context)
         if not is_ours(context.peer(), self._port):
             raise Denied(
-                "the coordinator serves processes of its own user; start it with --tokens or --ca for others",
+                f"{self._what} serves processes of its own user; start it with --tokens or --ca for others",
                 True,
             )
         return None
@@ -98,8 +104,9 @@ class Guard:
 class _Tokens:
     """The names of tokens, read again when the file has changed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, logger: logging.Logger) -> None:
         self._path = path
+        self._logger = logger
         self._version = file_version(path)
         self._names = read_tokens(path)
 
@@ -109,9 +116,9 @@ class _Tokens:
             self._version = version
             try:
                 self._names = read_tokens(self._path)
-                _log.info("read the tokens in %s again", self._path)
+                self._logger.info("read the tokens in %s again", self._path)
             except ConfigError as error:
-                _log.warning("tokens stay as they were: %s", error)
+                self._logger.warning("tokens stay as they were: %s", error)
         return None if token is None else self._names.get(hashlib.sha256(token.encode()).digest())
 
 

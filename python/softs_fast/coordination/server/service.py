@@ -26,11 +26,11 @@ from .driver import Driver
 from .guard import Denied, Guard
 from .heartbeats import HeartbeatWorkers
 from .keys import KeysMissing
+from .logs import LOGGER
 from .streams import WorkerStream
 
-__all__ = ["Service"]
+__all__ = ["Service", "answered"]
 
-_log = logging.getLogger("softs_fast.coordination")
 
 #: Least time from one status to the next of one watcher.
 _WATCH_INTERVAL_S = 0.2
@@ -44,9 +44,13 @@ class Service:
         guard: knows the callers.
         job: the name of the job.
         most_workers: that may be connected, with some more that are about to be refused.
+        logger: calls that are refused, and those of administrators, are logged to it.
     """
 
-    def __init__(self, driver: Driver, guard: Guard, job: str, most_workers: int) -> None:
+    def __init__(
+        self, driver: Driver, guard: Guard, job: str, most_workers: int, logger: logging.Logger = LOGGER
+    ) -> None:
+        self._logger = logger
         self._driver = driver
         self._guard = guard
         self._job = job
@@ -84,14 +88,14 @@ class Service:
             finally:
                 self._n_streams -= 1
 
-        await _answered(serve(), context)
+        await answered(serve(), context, self._logger)
 
     async def _status(self, _: bytes, context: Any) -> bytes:
         async def answer() -> bytes:
             self._guard.identity(context)
             return encode_status(self._driver.status())
 
-        data: bytes = await _answered(answer(), context)
+        data: bytes = await answered(answer(), context, self._logger)
         return data
 
     async def _watch(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -110,10 +114,10 @@ class Service:
         async def answer() -> bytes:
             self._guard.administrator(context)
             action = decode_action(data)
-            _log.warning("administrator at %s: %s", context.peer(), action)
+            self._logger.warning("administrator at %s: %s", context.peer(), action)
             return encode_reply(AdminReply(tuple(self._driver.handle(action))))
 
-        reply: bytes = await _answered(answer(), context)
+        reply: bytes = await answered(answer(), context, self._logger)
         return reply
 
     def _unary(self, cls: type[Request]) -> Callable[[bytes, Any], Awaitable[bytes]]:
@@ -122,7 +126,7 @@ class Service:
                 identity = self._guard.worker(context)
                 return encode_reply(await self._reply(decode_request(cls, data), identity))
 
-            reply: bytes = await _answered(answer(), context)
+            reply: bytes = await answered(answer(), context, self._logger)
             return reply
 
         return call
@@ -151,7 +155,7 @@ class _Full(Exception):
     """There is no room for one more."""
 
 
-async def _answered(answer: Awaitable[Any], context: Any) -> Any:
+async def answered(answer: Awaitable[Any], context: Any, logger: logging.Logger) -> Any:
     """Await an answer; an error of ours becomes the status of the call."""
     codes = import_grpc().StatusCode
     try:
@@ -167,5 +171,5 @@ async def _answered(answer: Awaitable[Any], context: Any) -> Any:
     except _Full as error:
         code, text = codes.RESOURCE_EXHAUSTED, str(error)
     is_expected = code in (codes.DEADLINE_EXCEEDED, codes.FAILED_PRECONDITION)
-    _log.log(logging.DEBUG if is_expected else logging.WARNING, "refused %s: %s", context.peer(), text)
+    logger.log(logging.DEBUG if is_expected else logging.WARNING, "refused %s: %s", context.peer(), text)
     return await context.abort(code, text)

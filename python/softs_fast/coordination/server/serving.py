@@ -22,13 +22,14 @@ from ..requirements import import_grpc
 from ..wire.limits import MAX_KEYS_BYTES
 from .driver import Driver, Machine
 from .guard import Guard
+from .health import HealthService
+from .logs import LOGGER
 from .service import Service
 from .state_file import StateFile
 from .tls import server_credentials
 
 __all__ = ["Coordinator", "CoordinatorOptions"]
 
-_log = logging.getLogger("softs_fast.coordination")
 
 #: Calls of one connection at once.
 _MOST_CALLS = 128
@@ -50,12 +51,14 @@ class CoordinatorOptions:
         state: path of the state file; None: a restart begins a new job.
         credentials: how it proves what it is, and knows others.
         pings: how it notices that a worker does not answer.
+        logger: what happens is logged to it.
     """
 
     listen: str = "127.0.0.1:0"
     state: Path | None = None
     credentials: ServerCredentials = field(default_factory=ServerCredentials)
     pings: Pings = field(default_factory=Pings)
+    logger: logging.Logger = LOGGER
 
 
 class Coordinator:
@@ -117,7 +120,7 @@ class Coordinator:
                 ("grpc.max_concurrent_streams", _MOST_CALLS),
             ]
         )
-        credentials = server_credentials(self._options.credentials)
+        credentials = server_credentials(self._options.credentials, self._options.logger)
         target = self._address.target()
         try:
             if credentials is None:
@@ -135,7 +138,7 @@ class Coordinator:
         except BaseException:
             await self.stop()
             raise
-        _log.info('coordinator of job "%s" listens at %s', self._job.name, self.address)
+        self._options.logger.info('coordinator of job "%s" listens at %s', self._job.name, self.address)
 
     async def wait(self) -> None:
         """Wait for the failure that ends the coordinator.
@@ -164,18 +167,19 @@ class Coordinator:
             self._stack.callback(state.close)
             records = state.records
             if state.dropped:
-                _log.warning(
+                self._options.logger.warning(
                     "the last %d bytes of state file %s were no whole record, and were dropped",
                     state.dropped,
                     self._options.state,
                 )
         now_s = asyncio.get_running_loop().time()
         machine = self._make_machine(self._job, secrets.randbits(64), now_s, records)
-        self._driver = Driver(machine, state)
-        guard = Guard(self._options.credentials, self.port)
+        self._driver = Driver(machine, state, self._options.logger)
+        guard = Guard(self._options.credentials, self.port, logger=self._options.logger)
         most = self._job.n_seats + self._job.spares + _MORE_WORKERS
-        self._service = Service(self._driver, guard, self._job.name, most)
-        self._server.add_generic_rpc_handlers((self._service.handlers(),))
+        self._service = Service(self._driver, guard, self._job.name, most, self._options.logger)
+        health = HealthService(self._driver, guard, self._options.logger)
+        self._server.add_generic_rpc_handlers((self._service.handlers(), health.handlers()))
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:

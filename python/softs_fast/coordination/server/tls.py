@@ -8,13 +8,12 @@ from typing import Any
 from ...errors import ConfigError
 from ..credentials import Pem, ServerCredentials
 from ..requirements import import_grpc
+from .logs import LOGGER
 
 __all__ = ["server_credentials"]
 
-_log = logging.getLogger("softs_fast.coordination")
 
-
-def server_credentials(credentials: ServerCredentials) -> Any:
+def server_credentials(credentials: ServerCredentials, logger: logging.Logger = LOGGER) -> Any:
     """Return gRPC's credentials, which look at the files at each handshake; None without TLS.
 
     Raises:
@@ -39,9 +38,9 @@ def server_credentials(credentials: ServerCredentials) -> Any:
         try:
             pem = credentials.read()
         except ConfigError as error:
-            _log.warning("certificates stay as they were: %s", error)
+            logger.warning("certificates stay as they were: %s", error)
             return None
-        _log.info("read the certificates in %s again", credentials.cert)
+        logger.info("read the certificates in %s again", credentials.cert)
         return None if pem is None else configuration(pem)
 
     return grpc.dynamic_ssl_server_credentials(configuration(first), fetch, credentials.ca is not None)

@@ -17,16 +17,18 @@ __all__ = ["error_of", "open_channel"]
 _CONNECT_MS = 2000
 
 
-def open_channel(address: str, credentials: ClientCredentials, pings: Pings) -> Any:
-    """Return a channel, which connects with its first call; the files of the credentials are read now.
+def open_channel(
+    address: str, credentials: ClientCredentials, pings: Pings, what: str = "coordinator"
+) -> Any:
+    """Return a channel to `what`, which connects with its first call; the files of the credentials are read now.
 
     Raises:
         ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without
             TLS.
     """
     grpc = import_grpc()
-    parsed = parse_address(address)
-    credentials.check(parsed)
+    parsed = parse_address(address, what)
+    credentials.check(parsed, what)
     options = [
         *pings.client_options(),
         # Connections are not shared between channels: a new channel has the certificates of now, and tries at once.

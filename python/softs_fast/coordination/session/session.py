@@ -10,6 +10,7 @@ import time
 from typing import Any, Protocol
 
 from ...errors import ForkedError, PeerLost, SoftsError
+from ..addresses import own_address, parse_address
 from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
 from ..pings import Pings
@@ -90,6 +91,15 @@ class Session:
         """
         self._check()
         self._thread.start()
+
+    @property
+    def own_host(self) -> str:
+        """The address of this machine on the way to the coordinator.
+
+        Raises:
+            ConfigError: the coordinator's host is not known any more.
+        """
+        return own_address(parse_address(self._address))
 
     def send(self, message: FromWorker) -> None:
         """Send a message, without waiting.

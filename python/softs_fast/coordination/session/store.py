@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -38,6 +38,25 @@ class SessionStore(Store):
         self._job = job
         self._table = table
         self._timeout = timedelta(seconds=timeout_s)
+        self._is_told: list[Callable[[str], object]] = []
+
+    @property
+    def own_host(self) -> str:
+        """The address of this machine on the way to the coordinator."""
+        return self._session.own_host
+
+    def when_over(self, tell: Callable[[str], object]) -> None:
+        """Have a function called with the reason when the epoch is over, from another thread.
+
+        An engine ends its calls by it. What it calls must not wait for any of them.
+        """
+        self._is_told.append(tell)
+
+    def end(self, why: str) -> bool:
+        """Say that the epoch is over; return whether anything was to be told."""
+        for tell in self._is_told:
+            tell(why)
+        return bool(self._is_told)
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a key to a value of 64 KiB at most."""

@@ -99,7 +99,9 @@ class Run:
         self._policy = policy_of(self._state)
         self._promised_s = math.inf
         if snapshot is not None:
-            self._restore(snapshot)
+            self._state.restore(snapshot)
+        if self._state.number >= options.rounds:
+            self._end(f"all {options.rounds} rounds are done", is_failure=False)
 
     def handle(self, now_s: float, event: Event) -> list[Action]:
         """Take an event; return what is to be done, in this order. The first action is the answer to a worker."""
@@ -479,20 +481,3 @@ class Run:
             self._state.log(
                 f"{len(batch)} pushes that count are in no step, because the run ends", is_warning=True
             )
-
-    def _restore(self, snapshot: Snapshot) -> None:
-        state = self._state
-        state.number, state.samples, state.has_opened = (
-            snapshot.version,
-            snapshot.samples,
-            snapshot.has_opened,
-        )
-        state.members.banned |= set(snapshot.banned)
-        for record in snapshot.members:
-            # Silent until its first request; if there is none, its lease ends.
-            member = Member(record.id, record.name, record.rank, state.now_s)
-            member.clock = member.applied_clock = record.clock
-            member.can_return = True
-            state.members.restore(member)
-        if state.number >= state.options.rounds:
-            self._end(f"all {state.options.rounds} rounds are done", is_failure=False)

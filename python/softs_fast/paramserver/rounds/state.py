@@ -116,3 +116,14 @@ class State:
             lanes=self.leases.records(),
             banned=tuple(sorted(self.members.banned)),
         )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take what a server before this one knew."""
+        self.number, self.samples, self.has_opened = snapshot.version, snapshot.samples, snapshot.has_opened
+        self.members.banned |= set(snapshot.banned)
+        for record in snapshot.members:
+            # Silent until its first request; if there is none, its lease ends.
+            member = Member(record.id, record.name, record.rank, self.now_s)
+            member.clock = member.applied_clock = record.clock
+            member.can_return = True
+            self.members.restore(member)

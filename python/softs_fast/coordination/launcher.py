@@ -1,4 +1,4 @@
-"""The number that a launcher gives to a worker, and its name."""
+"""What a launcher tells a process: its number, and the job to which it belongs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import os
 import socket
 from collections.abc import Mapping
 
+__all__ = ["DEFAULT_JOB", "default_worker_id", "launched_job", "launched_seat"]
+
+#: Name of a job that has no other one.
+DEFAULT_JOB = "job"
+
 # Number of the worker in the job, by launcher: torchrun, SLURM, Kubernetes' indexed jobs, Open MPI, MPICH.
 _NUMBERS = ("RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+# Its job. A coordinator is another step of the same job of SLURM, so the step is no part of the name.
+_JOBS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+# What torchrun says if it was given no id.
+_NO_ID = "none"
 
 
 def launched_seat(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -17,6 +26,15 @@ def launched_seat(environment: Mapping[str, str] = os.environ) -> int | None:
         if value.isdecimal():
             return int(value)
     return None
+
+
+def launched_job(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the job of which a launcher says that this process is; `DEFAULT_JOB` if none says so."""
+    for name in _JOBS:
+        value = environment.get(name, "")
+        if value and value != _NO_ID:
+            return value
+    return DEFAULT_JOB
 
 
 def default_worker_id(seat: int | None) -> str:

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from softs_fast.coordination.node.launcher import default_worker_id, launched_seat
+from softs_fast.coordination.launcher import default_worker_id, launched_job, launched_seat
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,20 @@ from softs_fast.coordination.node.launcher import default_worker_id, launched_se
 )
 def test_launched_seat(environment: dict[str, str], seat: int | None) -> None:
     assert launched_seat(environment) == seat
+
+
+@pytest.mark.parametrize(
+    ("environment", "job"),
+    [
+        ({}, "job"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "job"),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "1234"}, "1234"),
+        ({"TORCHELASTIC_RUN_ID": "run-7", "SLURM_JOB_ID": "1234"}, "run-7"),
+        ({"SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "2"}, "1234"),
+    ],
+)
+def test_launched_job(environment: dict[str, str], job: str) -> None:
+    assert launched_job(environment) == job
 
 
 def test_a_worker_has_its_name_again_if_it_has_its_seat() -> None:

@@ -1,0 +1,116 @@
+"""All-reduce through rank 0 over gRPC, with TLS and without, beside gloo, in alternating rounds of one run.
+
+`python -m benches.star` prints the table of docs/collectives.md. A round's time is that of its slowest rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from softs_fast.collectives import Strategy, TorchStrategy
+from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
+from softs_fast.coordination.star import GrpcStrategy, StarOptions
+
+#: Bytes of the tensor, and rounds.
+SIZES = {4 << 10: 100, 1 << 20: 30, 64 << 20: 7}
+RANKS = (2, 4)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="*", default=RANKS)
+    options = parser.parse_args()
+    print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print("| ranks | size | gloo | star | star, TLS | star / gloo | TLS / gloo |")
+    print("|---|---|---|---|---|---|---|")
+    for size in options.ranks:
+        for n_bytes, times in _run(size).items():
+            medians = [statistics.median(times[name]) * 1e3 for name in ("gloo", "star", "TLS")]
+            ratios = [
+                statistics.median(
+                    mine / theirs for mine, theirs in zip(times[name], times["gloo"], strict=True)
+                )
+                for name in ("star", "TLS")
+            ]
+            label = f"{n_bytes >> 20} MiB" if n_bytes >= 1 << 20 else f"{n_bytes >> 10} KiB"
+            cells = [*(f"{median:.2f} ms" for median in medians), *(f"{ratio:.1f}" for ratio in ratios)]
+            print(f"| {size} | {label} | {' | '.join(cells)} |", flush=True)
+    print(f"load after: {os.getloadavg()[0]:.1f}")
+
+
+def _run(size: int) -> dict[int, dict[str, list[float]]]:
+    """Return seconds by bytes and name, round by round, of the slowest rank."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        _make_certificate(Path(folder))
+        ranks = [context.Process(target=_rank, args=(rank, size, folder, there)) for rank in range(size)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        if any(rank.exitcode for rank in ranks):
+            raise RuntimeError(f"ranks ended with {[rank.exitcode for rank in ranks]}")
+        found: dict[int, dict[str, list[float]]] = here.recv()
+        return found
+
+
+def _rank(rank: int, size: int, folder: str, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    pem = Path(folder, "cert.pem")
+    key = Path(folder, "key.pem")
+    encrypted = StarOptions(
+        server=ServerCredentials(pem, key, pem), client=ClientCredentials(ca=pem, cert=pem, key=key)
+    )
+    contenders: dict[str, Strategy] = {
+        "gloo": TorchStrategy(host="127.0.0.1").init(rank, size, f"{folder}/gloo"),
+        "star": GrpcStrategy().init(rank, size, f"{folder}/star"),
+        "TLS": GrpcStrategy(encrypted).init(rank, size, f"{folder}/tls"),
+    }
+    found = {n_bytes: _alternate(contenders, n_bytes, rounds) for n_bytes, rounds in SIZES.items()}
+    for strategy in contenders.values():
+        strategy.close()
+    if rank == 0:
+        pipe.send(found)
+
+
+def _alternate(contenders: dict[str, Strategy], n_bytes: int, rounds: int) -> dict[str, list[float]]:
+    gloo = contenders["gloo"]
+    tensor = torch.zeros(n_bytes // 4)
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 2):
+        for name, strategy in contenders.items():
+            tensor.fill_(float(number))
+            gloo.barrier()
+            begun_s = time.perf_counter()
+            strategy.all_reduce(tensor, "mean")
+            slowest = torch.tensor([time.perf_counter() - begun_s], dtype=torch.float64)
+            gloo.all_reduce(slowest, "max")
+            if number >= 2:
+                times[name].append(float(slowest))
+    return times
+
+
+def _make_certificate(folder: Path) -> None:
+    """Write a certificate for 127.0.0.1, which is its own CA."""
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=bench"
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1", *files], check=True, capture_output=True
+    )
+    (folder / "key.pem").chmod(0o600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""NCCL connections of its own, which another thread can end: for calls that must have ended before their effects count."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from softs_fast.collectives.engine import Engine
+from softs_fast.errors import ConfigError, PeerLost
+
+_DEVICE = "cuda"
+
+
+class NcclEngine(Engine):
+    """A group of NCCL, of which each call has ended on the device, without an error, when it returns.
+
+    torch's own calls return as soon as the device has them in its queue, so a lost rank would be noticed only after the
+    gradients have been applied.
+
+    Args:
+        group: of NCCL; it belongs to the engine.
+        timeout_s: seconds to wait for the slowest rank in each call.
+    """
+
+    def __init__(self, group: Any, timeout_s: float) -> None:
+        super().__init__(group, _DEVICE)
+        self._timeout = timedelta(seconds=timeout_s)
+
+    @classmethod
+    def join(cls, rank: int, size: int, store: dist.Store, *, name: str, timeout_s: float) -> Self:
+        """Connect all ranks by NCCL; each uses its current CUDA device, which no other rank has.
+
+        Args:
+            rank: this process's number.
+            size: number of ranks.
+            store: in which ranks find each other; no key of it was used by another group.
+            name: of the group, for texts.
+            timeout_s: seconds to wait for the slowest rank, also in each call.
+
+        Raises:
+            ConfigError: this torch has no NCCL, or the host no CUDA device.
+            PeerLost: a rank did not join in time.
+        """
+        if not dist.is_nccl_available():
+            raise ConfigError("this torch was built without NCCL; use gloo, or another build of torch")
+        if not torch.cuda.is_available():
+            raise ConfigError("NCCL needs a CUDA device, and this process has none; use gloo")
+        make: Any = dist.ProcessGroupNCCL
+        try:
+            engine = cls(make(store, rank, size, timedelta(seconds=timeout_s)), timeout_s)
+            # torch keeps no reference to a store that is written in Python.
+            engine._store = store
+            # Communicators are made by the first call.
+            engine.gather(torch.zeros(1))
+        except RuntimeError as error:
+            raise PeerLost(f'no NCCL connections among the {size} ranks of "{name}": {error}') from error
+        return engine
+
+    def give_up(self, why: str) -> None:
+        """End the pending calls of this rank; later ones raise PeerLost. Idempotent.
+
+        torch aborts the communicators: kernels that wait end, and write to no tensor afterwards. Each rank must do so;
+        others notice otherwise only after the time-out.
+        """
+        self._broken = self._broken or why
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
+
+    def close(self) -> None:
+        """End the group; a second call does nothing. All calls have ended."""
+        self.give_up("the group is closed")
+
+    def _wait(self, work: Any) -> None:
+        # Without a time, this waits only until the call is in the queue of the device.
+        work.wait(self._timeout)
+        if self._broken:
+            # A call that was aborted ends like one that is complete.
+            raise PeerLost(self._broken)
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device)

@@ -1,0 +1,85 @@
+"""A rendezvous of the members of an epoch, through its store."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ...errors import WireError
+from ..session.store import SessionStore
+
+# A value of the store has 64 KiB at most.
+_PIECE_BYTES = 60_000
+# Lengths of messages, in front of them.
+_LENGTH_BYTES = 4
+# Longest message of a member.
+_MAX_BYTES = 4096
+
+
+class EpochExchange:
+    """All-gathers of small messages by a store with calls that end with the epoch; a `Rendezvous`.
+
+    Rank 0 gathers, so that a member makes two requests for each exchange, and rank 0 as many as there are members.
+
+    Args:
+        store: of the epoch.
+        rank: this worker's number.
+        size: number of members.
+    """
+
+    def __init__(self, store: SessionStore, rank: int, size: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._n_exchanges = 0
+
+    def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
+        """Return the messages of all members, by rank.
+
+        Args:
+            message: 4,096 bytes at most.
+            timeout_s: for one member; the store ends the wait when the epoch is over.
+
+        Raises:
+            PeerLost: the epoch is over, or a member did not come in time.
+            WireError: a message is too long, or malformed.
+        """
+        if len(message) > _MAX_BYTES:
+            raise WireError(
+                f"a message of {len(message)} bytes among members; at most {_MAX_BYTES} are possible"
+            )
+        self._n_exchanges += 1
+        name = f"exchange.{self._n_exchanges}"
+        self._store.set_timeout(timedelta(seconds=timeout_s))
+        # A value is not empty: a key without a value might be taken for none.
+        self._store.set(f"{name}.of.{self._rank}", b"." + message)
+        if self._rank == 0:
+            said = [self._store.get(f"{name}.of.{rank}")[1:] for rank in range(self._size)]
+            packed = b"".join(len(one).to_bytes(_LENGTH_BYTES, "little") + one for one in said)
+            for begin in range(0, len(packed), _PIECE_BYTES):
+                self._store.set(f"{name}.{begin}", packed[begin : begin + _PIECE_BYTES])
+            return said
+        return self._unpacked(name)
+
+    def close(self) -> None:
+        """Do nothing: the keys are dropped with the epoch."""
+
+    def _unpacked(self, name: str) -> list[bytes]:
+        packed = b""
+        said: list[bytes] = []
+        at = 0
+        while len(said) < self._size:
+            if at + _LENGTH_BYTES <= len(packed):
+                end = at + _LENGTH_BYTES + int.from_bytes(packed[at : at + _LENGTH_BYTES], "little")
+                if end - at > _LENGTH_BYTES + _MAX_BYTES:
+                    raise WireError(
+                        f"rank 0 tells of a message of {end - at} bytes; at most {_MAX_BYTES} are possible"
+                    )
+                if end <= len(packed):
+                    said.append(packed[at + _LENGTH_BYTES : end])
+                    at = end
+                    continue
+            piece = self._store.get(f"{name}.{len(packed)}")
+            if not piece:
+                raise WireError("rank 0 tells of fewer messages than there are members")
+            packed += piece
+        return said

@@ -1,0 +1,283 @@
+"""Membership without an engine: a process that is told of epochs, and does what it likes in them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from ...errors import PeerLost, SoftsError
+from ..credentials import ClientCredentials
+from ..health.readiness import worker_reason
+from ..job.messages import (
+    CheckpointBegin,
+    CheckpointEnd,
+    Fence,
+    Hello,
+    Step,
+    Table,
+    ToWorker,
+    WorkerState,
+)
+from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
+from ..launcher import default_worker_id, launched_job
+from ..session.session import Session
+from ..session.store import SessionStore
+from .listener import Listener
+from .meeting import wait_for_members
+
+__all__ = ["Epoch", "Membership"]
+
+logger = logging.getLogger(__name__)
+
+# How long `close` waits until the coordinator has noted that this worker has left.
+_CLOSE_S = 10.0
+# Waits look for signals this often.
+_TICK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch, as one of its members sees it.
+
+    Attributes:
+        table: its members, and what they begin with.
+        rank: of this worker.
+        store: of its members; its calls raise PeerLost when the epoch is over.
+    """
+
+    table: Table
+    rank: int
+    store: SessionStore
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return len(self.table.members)
+
+    def meet(self, timeout_s: float) -> None:
+        """Wait until all members have called this.
+
+        Raises:
+            PeerLost: the epoch is over, or not all have in time.
+        """
+        wait_for_members(self.store, self.size, timeout_s)
+
+
+class Membership:
+    """A worker of a job that keeps nothing from one epoch to the next: all members begin with the last checkpoint.
+
+    It is for what restarts when a member is lost: the agents of torchrun, or a model of which each member has a part.
+    `WorkerNode` is for models of which each member has all.
+
+    Args:
+        coordinator: its address, ``host:port``.
+        job: the name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
+        worker_id: of this worker, the same after a restart; None for one by its seat.
+        seat: its number in the job; None for any that is free.
+        address: where other members reach this one, for their information.
+        credentials: with which it proves what it is.
+        on_end: is told why an epoch is over, at once, from another thread: to end calls that wait for other members. It
+            must not call this object.
+
+    Raises:
+        ConfigError: an argument is wrong, or gRPC is not installed.
+
+    Example:
+        >>> from softs_fast.coordination.node import Membership
+        >>> def train(coordinator, run):
+        ...     with Membership(coordinator) as member:
+        ...         epoch = member.next_epoch(600.0)
+        ...         while not run(epoch.rank, epoch.size, epoch.store, epoch.table.checkpoint):
+        ...             epoch = member.next_epoch(600.0)
+
+    Source: own, see docs/coordination.md.
+    """
+
+    def __init__(
+        self,
+        coordinator: str,
+        *,
+        job: str | None = None,
+        worker_id: str | None = None,
+        seat: int | None = None,
+        address: str = "",
+        credentials: ClientCredentials | None = None,
+        on_end: Callable[[str], object] | None = None,
+    ) -> None:
+        self._job = job = job or launched_job()
+        self._worker_id = worker_id or default_worker_id(seat)
+        self._on_end = on_end
+        # Held for moments only.
+        self._changed = threading.Condition()
+        self._machine = Participant(Hello(job, self._worker_id, time.time_ns() // 1000, seat, address))
+        self._build: Build | None = None
+        self._epoch: Epoch | None = None
+        self._fence: Fence | None = None
+        self._error: SoftsError | None = None
+        self._has_left = False
+        listener = Listener(self._changed, self._machine, self._do, self._receive, self._fail)
+        self._session = Session(coordinator, listener, credentials)
+
+    # --- Life ---
+
+    def start(self) -> Self:
+        """Begin to connect; returns at once."""
+        self._session.start()
+        return self
+
+    def close(self, why: str = "done", *, leaves: bool = True) -> None:
+        """End the connection; a second call does nothing.
+
+        Args:
+            why: in words, for the others.
+            leaves: whether the worker leaves the job for good. If not, it is lost as one that was killed, and the
+                coordinator waits for another process in its place.
+        """
+        if self._has_left:
+            return
+        self._has_left = True
+        with self._changed:
+            if leaves and self._machine.phase not in ("away", "over"):
+                self._do(self._machine.leave(why, at_once=True))
+                self._end()
+                end_s = time.monotonic() + _CLOSE_S
+                while self._machine.phase != "over" and self._error is None and time.monotonic() < end_s:
+                    self._changed.wait(_TICK_S)
+            self._epoch = None
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        """Begin to connect."""
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Leave the job; after an error, only end the connection."""
+        self.close(leaves=kind is None)
+
+    # --- Epochs ---
+
+    @property
+    def fence(self) -> Fence | None:
+        """Why the epoch is over, or is to be over; None if it goes on."""
+        return self._fence
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there will be no epoch any more: this worker has left, or the coordinator has refused it."""
+        return self._has_left or self._error is not None
+
+    @property
+    def not_ready(self) -> str:
+        """Why it has no seat in an open epoch, in words; empty if it has one."""
+        return worker_reason(self._machine, self._error, self._has_left)
+
+    def next_epoch(self, timeout_s: float, why: str = "a member begins anew") -> Epoch:
+        """Give up the present epoch, if there is one, and wait for the next one.
+
+        No call of the present one may be pending, nor may one write to anything any more.
+
+        Args:
+            timeout_s: how long to wait.
+            why: the reason for giving it up, for the others, if it is not over yet.
+
+        Raises:
+            PeerLost: there was none in time, or there will be none.
+        """
+        end_s = time.monotonic() + timeout_s
+        with self._changed:
+            if self._epoch is not None:
+                if self._fence is None:
+                    # Its other action tells of the end of the engine, which is known here.
+                    self._do([action for action in self._machine.fail(why) if isinstance(action, Say)])
+                self._end()
+            while self._build is None:
+                if self._error is not None:
+                    raise self._error
+                if self._has_left:
+                    raise PeerLost(f'worker "{self._worker_id}" has left the job')
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    raise PeerLost(
+                        f'worker "{self._worker_id}" is in no epoch in time; softs-fast coordinator status says what the '
+                        "job waits for"
+                    )
+                self._changed.wait(min(left_s, _TICK_S))
+            build, self._build = self._build, None
+            self._machine.prepared()
+            self._epoch = Epoch(build.table, build.rank, SessionStore(self._session, self._job, build.table))
+            return self._epoch
+
+    def progress(self, step: int) -> None:
+        """Tell which step this member begins: the coordinator names members that stand still.
+
+        Args:
+            step: its number, from 1.
+        """
+        with self._changed:
+            if self._epoch is not None:
+                table = self._epoch.table
+                self._machine.state = WorkerState(table.boot, table.epoch, step - 1)
+                self._session.send(Step(table.epoch, step))
+
+    @contextmanager
+    def checkpoint(self, path: str, step: int) -> Iterator[None]:
+        """Write this member's part of a checkpoint; by all members.
+
+        The body writes it, durably. The checkpoint counts once the bodies of all members have ended: only then does
+        the next table name it. If the epoch ends before, it is dropped.
+
+        Args:
+            path: the same on each member, and different for each checkpoint.
+            step: that it is of.
+        """
+        with self._changed:
+            number = 0 if self._epoch is None else self._epoch.table.epoch
+            self._session.send(CheckpointBegin(number, step, path))
+        yield
+        with self._changed:
+            self._session.send(CheckpointEnd(number, step, path))
+
+    def _end(self) -> None:
+        """Say that nothing of the epoch is pending; with the lock."""
+        self._epoch = None
+        # Nothing is kept, so it is no survivor of the epoch.
+        self._machine.state = WorkerState()
+        self._do(self._machine.ended())
+
+    # --- What the machine wants; with the lock ---
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Say(message):
+                    self._session.send(message)
+                case Build():
+                    self._build, self._fence = action, None
+                case EndEngine(fence):
+                    logger.info("epoch %d is over: %s", fence.epoch, fence.text)
+                    self._fence = self._fence or fence
+                    if self._build is not None:
+                        # Nothing of it has begun.
+                        self._build = None
+                        self._end()
+                    elif self._on_end is not None:
+                        self._on_end(fence.text)
+                case Warn(text):
+                    logger.warning("%s", text)
+                case GiveUp(refused):
+                    self._error = PeerLost(f"the coordinator has refused this worker: {refused.text}")
+        self._changed.notify_all()
+
+    def _receive(self, message: ToWorker) -> None:
+        self._do(self._machine.receive(message))
+        # The machine has no action for one that is planned.
+        if isinstance(message, Fence) and self._machine.table is not None and self._machine.wants_end:
+            self._fence = self._fence or message
+
+    def _fail(self, error: SoftsError) -> None:
+        self._error = self._error or error

@@ -1,0 +1,118 @@
+"""The collectives of an epoch as the body of a step calls them: a fence waits for their end, and a loss ends the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Self
+
+import torch
+
+from ...collectives import OpMetrics, ReduceOp, Strategy
+from ...errors import ConfigError, PeerLost
+from .worker_link import WorkerLink
+
+
+class StepCalls(Strategy):
+    """The strategy of an epoch, for calls of the user's in a step.
+
+    The worker says that it is ready for another epoch only when no call is pending, so nothing is written to a tensor
+    afterwards. A loss that a call meets is told to the coordinator, and ends the epoch.
+
+    Args:
+        link: of the worker.
+        epoch: of the strategy; once it is over, all calls raise PeerLost.
+        strategy: does the work.
+    """
+
+    def __init__(self, link: WorkerLink, epoch: int, strategy: Strategy) -> None:
+        self._link = link
+        self._epoch = epoch
+        self._strategy = strategy
+        self._place = (strategy.rank, strategy.size)
+
+    def init(self, rank: int, size: int, rendezvous: object) -> Self:
+        """Refuse: the worker joins.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("the worker joins the groups of its epochs by itself")
+
+    @property
+    def rank(self) -> int:
+        """This worker's number in the epoch."""
+        return self._place[0]
+
+    @property
+    def size(self) -> int:
+        """Number of workers in the epoch."""
+        return self._place[1]
+
+    @property
+    def metrics(self) -> dict[str, OpMetrics]:
+        """Metrics of the epoch so far, by the name of the operation; those of the steps' own reductions too.
+
+        Raises:
+            ConfigError: the epoch is over.
+        """
+        return self._strategy.metrics
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
+        """See `Strategy.all_reduce`."""
+        with self._call() as strategy:
+            strategy.all_reduce(tensor, op)
+
+    def all_reduce_gradients(
+        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+    ) -> None:
+        """See `Strategy.all_reduce_gradients`."""
+        with self._call() as strategy:
+            strategy.all_reduce_gradients(gradients, op)
+
+    def reduce_scatter(
+        self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
+    ) -> None:
+        """See `Strategy.reduce_scatter`."""
+        with self._call() as strategy:
+            strategy.reduce_scatter(output, tensor, op)
+
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """See `Strategy.all_gather`."""
+        with self._call() as strategy:
+            strategy.all_gather(output, tensor)
+
+    def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
+        """See `Strategy.broadcast_tensor`."""
+        with self._call() as strategy:
+            strategy.broadcast_tensor(tensor, root)
+
+    def barrier(self) -> None:
+        """See `Strategy.barrier`."""
+        with self._call() as strategy:
+            strategy.barrier()
+
+    def close(self) -> None:
+        """Do nothing: the worker leaves the groups of its epochs by itself."""
+
+    @contextmanager
+    def _call(self) -> Iterator[Strategy]:
+        link = self._link
+        strategy = link.begin_call(self._epoch)
+        if strategy is None:
+            link.end_call([])
+            raise PeerLost(f"epoch {self._epoch} is over")
+        try:
+            yield strategy
+        except PeerLost as error:
+            link.failed(str(error))
+            raise
+        except ConfigError:
+            # All ranks have it, and the group stays usable.
+            link.end_call([])
+            raise
+        except BaseException as error:
+            # The others must not wait for this worker.
+            link.failed(f"{type(error).__name__}: {error}")
+            raise
+        link.end_call([])

@@ -1,0 +1,207 @@
+"""What a worker's node is connected with: a session with the coordinator, the machine, and the engine of the epoch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from ...collectives import Strategy
+from ...errors import PeerLost, SoftsError
+from ..credentials import ClientCredentials
+from ..job.messages import Hello, ToWorker
+from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
+from ..session.session import Session
+from ..session.store import SessionStore
+from .listener import Listener
+
+_log = logging.getLogger(__name__)
+
+# Waits look for signals this often.
+TICK_S = 0.1
+
+
+class WorkerLink:
+    """What the thread that trains and the thread of the session share.
+
+    Attributes:
+        changed: notified when anything here changes. Held for moments only: never during a call of the engine.
+        machine: decides; with the lock.
+        strategy: the engine of the epoch; None if there is none.
+        error: set once the worker is in no epoch any more.
+        leave_why: set once the worker was told to leave; also by a signal handler.
+
+    Args:
+        coordinator: its address, ``host:port``.
+        hello: the first message.
+        credentials: with which the worker proves what it is.
+        logger: what happens is logged to it; None for the logger of this module.
+
+    Raises:
+        ConfigError: an argument is wrong, or gRPC is not installed.
+    """
+
+    def __init__(
+        self,
+        coordinator: str,
+        hello: Hello,
+        credentials: ClientCredentials | None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self._logger = logger or _log
+        self.changed = threading.Condition()
+        self.machine = Participant(hello)
+        self.strategy: Strategy | None = None
+        self.error: SoftsError | None = None
+        self.leave_why: str | None = None
+        self._worker_id = hello.worker_id
+        self._store: SessionStore | None = None
+        self._in_call = False
+        self._build: Build | None = None
+        listener = Listener(self.changed, self.machine, self.do, self._receive, self._fail, logger=logger)
+        self.session = Session(coordinator, listener, credentials)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the last epoch; 0 before the first one."""
+        return 0 if self.machine.table is None else self.machine.table.epoch
+
+    def is_in(self, epoch: int) -> bool:
+        """Return whether it is a member of an epoch; with the lock."""
+        return self.machine.phase == "member" and self.epoch == epoch
+
+    def raise_if_over(self) -> None:
+        """Raise the error of a worker that is in no epoch any more."""
+        if self.error is not None:
+            raise self.error
+
+    # --- By the thread that trains ---
+
+    def next_build(self, end_s: float, join_s: float) -> Build | None:
+        """Wait until an engine is to be built, and begin the call that builds it; None if it is a member already.
+
+        Args:
+            end_s: when to give up, on the monotonic clock.
+            join_s: how long that is, for the text.
+
+        Raises:
+            PeerLost: no epoch in time, the worker leaves, or the coordinator has refused it.
+        """
+        with self.changed:
+            while self._build is None and self.machine.phase != "member":
+                self.raise_if_over()
+                if self.leave_why is not None and not self.machine.state.in_doubt:
+                    raise PeerLost(
+                        f'worker "{self._worker_id}" leaves while it waits for an epoch: {self.leave_why}'
+                    )
+                if self.machine.phase == "ending" and not self._in_call:
+                    self.do(self.machine.ended())
+                    continue
+                if time.monotonic() > end_s:
+                    raise PeerLost(
+                        f'worker "{self._worker_id}" is {self.machine.phase}, and in no epoch after {join_s:g} s; '
+                        "softs-fast coordinator status says what the job waits for"
+                    )
+                self.changed.wait(TICK_S)
+            self.raise_if_over()
+            build, self._build = self._build, None
+            self._in_call = build is not None
+            return build
+
+    def is_over_within(self, epoch: int, bound_s: float) -> bool:
+        """Wait until an epoch is over, for `bound_s` at most; return whether it is."""
+        end_s = time.monotonic() + bound_s
+        with self.changed:
+            while self.is_in(epoch) and time.monotonic() < end_s:
+                self.changed.wait(TICK_S)
+            return not self.is_in(epoch)
+
+    def meet(self, store: SessionStore) -> None:
+        """Note the store in which the engine of the epoch is made: a fence from now on ends calls of the engine.
+
+        Raises:
+            PeerLost: the epoch is over.
+        """
+        with self.changed:
+            if self.machine.phase != "building":
+                raise PeerLost("the epoch was over before its engine was there")
+            self._store = store
+
+    def has_engine(self, strategy: Strategy) -> None:
+        """Note the engine of the epoch.
+
+        Raises:
+            PeerLost: the epoch is over.
+        """
+        with self.changed:
+            self.strategy = strategy
+            if self.machine.phase != "building":
+                raise PeerLost("the epoch was over before its engine was there")
+
+    def begin_call(self, epoch: int) -> Strategy | None:
+        """Begin calls of the engine, and return it; None if the epoch is over. `end_call` or `failed` follow."""
+        with self.changed:
+            self._in_call = True
+            return self.strategy if self.is_in(epoch) else None
+
+    def failed(self, text: str) -> None:
+        """A call has failed, or was ended by a fence."""
+        with self.changed:
+            self.end_call(self.machine.fail(text))
+
+    def end_call(self, actions: list[Action]) -> None:
+        """Calls have ended: none is pending."""
+        with self.changed:
+            self._in_call = False
+            self.do(actions)
+            if self.machine.phase == "ending":
+                self.drop_engine("the epoch is over")
+                self.do(self.machine.ended())
+
+    # --- By both, with the lock ---
+
+    def do(self, actions: list[Action]) -> None:
+        """Do what the machine wants."""
+        for action in actions:
+            match action:
+                case Say(message):
+                    self.session.send(message)
+                case Build():
+                    self._build = action
+                case EndEngine(fence):
+                    self._logger.info("epoch %d is over: %s", fence.epoch, fence.text)
+                    self._build = None
+                    if self._in_call:
+                        # The thread that is in the call drops the engine: no other one knows when the call has ended.
+                        self._end_calls(fence.text)
+                    else:
+                        self.drop_engine(fence.text)
+                        self.do(self.machine.ended())
+                case Warn(text):
+                    self._logger.warning("%s", text)
+                case GiveUp(refused):
+                    self.error = PeerLost(f"the coordinator has refused this worker: {refused.text}")
+        self.changed.notify_all()
+
+    def drop_engine(self, why: str) -> None:
+        """End the calls of the engine, and drop it."""
+        self._end_calls(why)
+        # torch keeps no reference to the store, which the engine uses until its end.
+        store, self._store = self._store, None
+        strategy, self.strategy = self.strategy, None
+        if strategy is not None:
+            strategy.close()
+        del store
+
+    def _end_calls(self, why: str) -> None:
+        is_told = self._store is not None and self._store.end(why)
+        # `give_up` of shared memory waits for the call that is pending.
+        end = getattr(self.strategy, "end", None) or getattr(self.strategy, "give_up", None)
+        if not is_told and end is not None:
+            end(why)
+
+    def _receive(self, message: ToWorker) -> None:
+        self.do(self.machine.receive(message))
+
+    def _fail(self, error: SoftsError) -> None:
+        self.error = self.error or error

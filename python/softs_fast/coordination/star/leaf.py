@@ -1,0 +1,178 @@
+"""The connection of a rank to rank 0."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ...errors import ConfigError, PeerLost, SoftsError, WireError
+from ..requirements import import_grpc
+from ..session.channels import open_channel
+from .calls import AHEAD, Call, LeafCalls
+from .mailboxes import Mailboxes
+from .messages import (
+    METHOD,
+    PROTOCOL,
+    SERVICE,
+    Differ,
+    Envelope,
+    Join,
+    Lost,
+    Part,
+    StarProcess,
+    Welcome,
+    decode_from_root,
+    encode_from_rank,
+)
+from .options import Epoch, StarOptions
+from .processes import state_of, this_process
+
+__all__ = ["Leaf"]
+
+#: How long rank 0 may take to end the stream of a rank that has left.
+_CLOSE_S = 2.0
+#: The same if the group is over; one that is stopped may take longer, and its stream ends by pings.
+_LAST_WORDS_S = 0.5
+
+
+class Leaf:
+    """A rank other than 0: it sends its pieces to rank 0, and gets results.
+
+    Args:
+        rank: its number.
+        size: number of ranks.
+        address: of rank 0.
+        epoch: of the group.
+        options: of the star.
+        timeout_s: for how long it waits for a piece of a result.
+        logger: is told what ends the group.
+
+    Raises:
+        ConfigError: gRPC is not installed; a file cannot be read; rank 0 is on another machine and there is no TLS, or it
+            refuses this rank.
+        PeerLost: rank 0 does not answer, or the group is over.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        address: str,
+        epoch: Epoch,
+        options: StarOptions,
+        timeout_s: float,
+        logger: logging.Logger,
+    ) -> None:
+        self._grpc = import_grpc()
+        self._address = address
+        self._logger = logger
+        self._envelope = Envelope(epoch.boot, epoch.number, rank)
+        self._boxes = Mailboxes((0,), AHEAD, AHEAD + 2)
+        self._calls = LeafCalls(self._envelope, self._boxes, self, timeout_s)
+        self._root: StarProcess | None = None
+        self._welcomed = threading.Event()
+        metadata = options.client.metadata()
+        self._channel = open_channel(address, options.client, options.pings, "rank 0")
+        process = this_process(epoch.workers[rank] if epoch.workers else "")
+        join = Join(size, options.piece_bytes, PROTOCOL, process)
+        self._boxes.send(0, encode_from_rank(self._envelope, join), time.monotonic() + timeout_s)
+        stream = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        self._call: Any = stream(self._boxes.outgoing(0), metadata=metadata)
+        self._reader = threading.Thread(target=self._read, name="softs-star", daemon=True)
+        self._reader.start()
+        self._wait_for_welcome(timeout_s)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds of waiting for other ranks so far."""
+        return self._calls.waited_s
+
+    def make(self, call: Call) -> bool:
+        """Make a call; see `LeafCalls.make`."""
+        return self._calls.make(call)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Wait for so long from the next call on."""
+        self._calls.timeout_s = timeout_s
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Write to a tensor inside; see `Mailboxes.writing`."""
+        return self._boxes.writing()
+
+    def give_up(self, why: str) -> None:
+        """End all calls of this rank, and tell the others. Idempotent."""
+        self._calls.give_up(why)
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        if self._boxes.error is not None:
+            self._reader.join(_LAST_WORDS_S)
+        else:
+            try:
+                self._calls.leave("it has closed the group")
+                self._reader.join(_CLOSE_S)
+            except (SoftsError, TimeoutError):
+                self._logger.debug("rank 0 is gone", exc_info=True)
+            self._boxes.end(PeerLost("the group is closed"))
+            self._call.cancel()
+            self._reader.join()
+
+    def named(self, rank: int) -> str:
+        """Return rank 0 with its process, and what has become of it."""
+        if self._root is None:
+            return f"rank 0 at {self._address}"
+        state = state_of(self._root)
+        return f"rank 0 ({self._root}{f', which {state}' if state else ''})"
+
+    def _wait_for_welcome(self, timeout_s: float) -> None:
+        if not self._welcomed.wait(timeout_s):
+            self.give_up(f"rank 0 at {self._address} does not answer within {timeout_s:g} s")
+            self._call.cancel()
+        if self._boxes.error is not None:
+            self._reader.join()
+            raise type(self._boxes.error)(str(self._boxes.error))
+
+    def _read(self) -> None:
+        """Read the stream to its end, in a thread of its own."""
+        try:
+            for data in self._call:
+                self._received(*decode_from_root(data))
+            self._boxes.finish(0, f"{self.named(0)} has closed the group")
+        except self._grpc.RpcError as error:
+            self._end(self._error_of(error))
+        except WireError as error:
+            self._end(WireError(f"{self.named(0)} breaks the protocol: {error}"))
+        finally:
+            self._boxes.close_box(0)
+            self._channel.close()
+            self._welcomed.set()
+
+    def _received(self, envelope: Envelope, message: object) -> None:
+        if (envelope.boot, envelope.epoch) != (self._envelope.boot, self._envelope.epoch):
+            raise WireError(f"a message of {envelope} came; this group is of {self._envelope}")
+        match message:
+            case Welcome(process):
+                self._root = process
+                self._welcomed.set()
+            case Part() | Differ():
+                self._boxes.put(0, message)
+            case Lost(text):
+                # After the results of calls that rank 0 has completed.
+                self._logger.warning("the group of %s is over: %s", self._envelope, text)
+                self._boxes.finish(0, text)
+
+    def _end(self, error: SoftsError) -> None:
+        if self._boxes.end(error):
+            self._logger.warning("the group of %s is over: %s", self._envelope, error)
+
+    def _error_of(self, error: Any) -> SoftsError:
+        codes = self._grpc.StatusCode
+        code, text = error.code(), error.details() or "no reason given"
+        if code in (codes.UNAUTHENTICATED, codes.PERMISSION_DENIED, codes.INVALID_ARGUMENT):
+            return ConfigError(f"rank 0 at {self._address} refuses this rank: {text}")
+        if code == codes.FAILED_PRECONDITION:
+            return PeerLost(f"rank 0 at {self._address} refuses this rank: {text}")
+        return PeerLost(f"{self.named(0)} is lost: {text}")

@@ -1,0 +1,75 @@
+"""Options of a star, and the epoch to which it belongs."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from ...errors import ConfigError
+from ..addresses import parse_address
+from ..credentials import ClientCredentials, ServerCredentials
+from ..pings import Pings
+
+__all__ = ["Epoch", "StarOptions"]
+
+_SMALLEST_PIECE, _LARGEST_PIECE = 4 << 10, 8 << 20
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The epoch of a group; a message of any other one is refused.
+
+    Attributes:
+        boot: names the epoch together with its number; 64 bits.
+        number: of the epoch.
+        workers: the worker id of each rank, which must be its identity, if ranks prove one; empty without a coordinator.
+    """
+
+    boot: int
+    number: int
+    workers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StarOptions:
+    """Options of a star. Any rank may become rank 0, so each needs both kinds of credentials.
+
+    Attributes:
+        listen: where rank 0 listens, ``host:port``; port 0 takes a free one.
+        advertise: the host under which the other ranks reach rank 0; None for that of `listen`.
+        server: with which rank 0 proves what it is, and knows the others.
+        client: with which the others prove what they are, and know rank 0.
+        pings: how a rank notices that another one does not answer.
+        piece_bytes: most bytes that are sent at once; rank 0 has up to 8 pieces of each rank in memory.
+
+    Raises:
+        ConfigError: an option is out of range, or rank 0 would be reachable from other machines without encryption or
+            without a proof of identity.
+    """
+
+    listen: str = "127.0.0.1:0"
+    advertise: str | None = None
+    server: ServerCredentials = field(default_factory=ServerCredentials)
+    client: ClientCredentials = field(default_factory=ClientCredentials)
+    pings: Pings = field(default_factory=Pings)
+    piece_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        if not _SMALLEST_PIECE <= self.piece_bytes <= _LARGEST_PIECE or self.piece_bytes % 8:
+            raise ConfigError(
+                f"piece_bytes is {self.piece_bytes}; need a multiple of 8 from {_SMALLEST_PIECE} to {_LARGEST_PIECE}"
+            )
+        address = parse_address(self.listen, "rank 0")
+        self.server.check(address, "rank 0")
+        if self.advertise is None and any(
+            ipaddress.ip_address(one).is_unspecified for one in address.numeric
+        ):
+            raise ConfigError(
+                f"rank 0 listens at {self.listen}, which is no address that others can connect to; give advertise="
+            )
+
+    def advertised(self, port: int) -> str:
+        """Return the address of rank 0 for the other ranks."""
+        address = parse_address(self.listen, "rank 0")
+        host = self.advertise if self.advertise is not None else address.host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,301 @@
+"""The server of rank 0: it gives each other rank its place, and passes on what the ranks send."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
+from ..addresses import parse_address
+from ..requirements import import_grpc
+from ..server.guard import Denied, Guard
+from ..server.tls import server_credentials
+from .calls import AHEAD, Call, RankMetrics, RootCalls
+from .mailboxes import Mailboxes
+from .messages import (
+    MAX_OVERHEAD_BYTES,
+    METHOD,
+    PROTOCOL,
+    SERVICE,
+    Envelope,
+    Join,
+    Late,
+    Leave,
+    Part,
+    Welcome,
+    decode_from_rank,
+    encode_from_root,
+)
+from .options import Epoch, StarOptions
+from .processes import state_of, this_process
+
+__all__ = ["Root"]
+
+#: Streams at once beyond those of the ranks: of processes that are about to be refused.
+_MORE_STREAMS = 16
+#: A stream must say what it is within so many seconds.
+_PATIENCE_S = 10.0
+#: How long streams may take to deliver why the group is over.
+_LAST_WORDS_S = 1.0
+
+
+class Root:
+    """Rank 0: it listens, and reduces.
+
+    gRPC's server with threads, not that of asyncio: a process that trains may fork, as a DataLoader does, and both are as
+    fast for few ranks.
+
+    Args:
+        size: number of ranks.
+        epoch: of the group.
+        options: of the star.
+        timeout_s: for how long it waits for a piece of a rank.
+        logger: is told which processes take part, and which are refused.
+
+    Raises:
+        EndpointInUse: another process listens at the address.
+        ConfigError: gRPC is not installed, or a file of the credentials cannot be read.
+    """
+
+    def __init__(
+        self, size: int, epoch: Epoch, options: StarOptions, timeout_s: float, logger: logging.Logger
+    ) -> None:
+        self._grpc = import_grpc()
+        self._size = size
+        self._epoch = epoch
+        self._options = options
+        self._envelope = Envelope(epoch.boot, epoch.number)
+        self._logger = logger
+        self._process = this_process(epoch.workers[0] if epoch.workers else "")
+        self._lock = threading.Lock()
+        self._joined: dict[int, Join] = {}
+        self.n_refused = 0
+        self._is_closing = False
+        self._boxes = Mailboxes(range(1, size), 0, AHEAD)
+        self._calls = RootCalls(self._envelope, size, self._boxes, self, timeout_s)
+        self._server: Any = self._grpc.server(
+            _DaemonThreads(),
+            options=[
+                *options.pings.server_options(),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", options.piece_bytes + MAX_OVERHEAD_BYTES),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_concurrent_streams", 2),
+            ],
+            maximum_concurrent_rpcs=size + _MORE_STREAMS,
+        )
+        self.port = self._listen()
+        self._guard = Guard(options.server, self.port, "rank 0", logger)
+        handler = self._grpc.stream_stream_rpc_method_handler(self._serve)
+        self._server.add_generic_rpc_handlers(
+            (self._grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
+        )
+        self._server.start()
+
+    @property
+    def address(self) -> str:
+        """Where the other ranks reach it."""
+        return self._options.advertised(self.port)
+
+    @property
+    def metrics(self) -> dict[int, RankMetrics]:
+        """What it has done for each other rank so far."""
+        return self._calls.metrics
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds of waiting for other ranks so far."""
+        return self._calls.waited_s
+
+    def make(self, call: Call) -> bool:
+        """Make a call; see `RootCalls.make`."""
+        return self._calls.make(call)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Wait for so long from the next call on."""
+        self._calls.timeout_s = timeout_s
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Write to a tensor inside; see `Mailboxes.writing`."""
+        return self._boxes.writing()
+
+    def give_up(self, why: str) -> None:
+        """End all calls, also those of the other ranks. Idempotent."""
+        self._calls.give_up(why)
+
+    def close(self) -> None:
+        """Leave the group, after all results are sent. Idempotent."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        is_over = self._boxes.error is not None
+        self._is_closing = True
+        for rank in range(1, self._size):
+            self._boxes.close_box(rank)
+        # Of a group that is over only the reason is left to be sent; a rank that is stopped takes it too late.
+        ended = server.stop(_LAST_WORDS_S if is_over else self._calls.timeout_s)
+        if not is_over:
+            ended.wait()
+        self._boxes.end(PeerLost("the group is closed"))
+
+    def named(self, rank: int) -> str:
+        """Return a rank with its process, and what has become of it."""
+        if rank == 0:
+            return f"rank 0 ({self._process})"
+        join = self._joined.get(rank)
+        if join is None:
+            worker = f', worker "{self._epoch.workers[rank]}"' if self._epoch.workers else ""
+            return f"rank {rank} (which has not joined{worker})"
+        state = state_of(join.process)
+        return f"rank {rank} ({join.process}{f', which {state}' if state else ''})"
+
+    # --- In the threads of gRPC ---
+
+    def _listen(self) -> int:
+        address = parse_address(self._options.listen, "rank 0")
+        target = address.target()
+        credentials = server_credentials(self._options.server, self._logger)
+        try:
+            port: int = (
+                self._server.add_insecure_port(target)
+                if credentials is None
+                else self._server.add_secure_port(target, credentials)
+            )
+        except RuntimeError:
+            raise EndpointInUse(
+                f"rank 0 cannot listen at {target}: another process does, or the address is not of this machine; port 0 "
+                "takes a free one"
+            ) from None
+        return port
+
+    def _serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """Serve one stream."""
+        codes = self._grpc.StatusCode
+        joined: futures.Future[int] = futures.Future()
+        try:
+            identity = self._guard.worker(context)
+        except Denied as error:
+            self._refuse(context, str(error))
+            context.abort(codes.UNAUTHENTICATED if error.is_unknown else codes.PERMISSION_DENIED, str(error))
+        reader = threading.Thread(
+            target=self._read, args=(requests, identity, joined), name="softs-star", daemon=True
+        )
+        reader.start()
+        try:
+            rank = joined.result(_PATIENCE_S)
+        except ConfigError as error:
+            self._refuse(context, str(error))
+            context.abort(codes.INVALID_ARGUMENT, str(error))
+        except (PeerLost, WireError) as error:
+            self._refuse(context, str(error))
+            context.abort(codes.FAILED_PRECONDITION, str(error))
+        except TimeoutError:
+            context.abort(codes.DEADLINE_EXCEEDED, f"no Join came within {_PATIENCE_S:g} s")
+        yield encode_from_root(self._envelope, Welcome(self._process))
+        yield from self._boxes.outgoing(rank)
+
+    def _refuse(self, context: Any, why: str) -> None:
+        self.n_refused += 1
+        self._logger.warning("refused %s: %s", context.peer(), why)
+
+    def _read(self, requests: Iterator[bytes], identity: str | None, joined: futures.Future[int]) -> None:
+        """Read a stream to its end, in a thread of its own."""
+        has_left = False
+        try:
+            rank = self._join(*decode_from_rank(next(requests)), identity)
+        except StopIteration:
+            joined.set_exception(WireError("the stream has ended before its Join"))
+            return
+        except Exception as error:
+            # gRPC raises nothing more exact than Exception when the stream is broken.
+            joined.set_exception(error)
+            return
+        joined.set_result(rank)
+        self._logger.info("%s has joined %s", self.named(rank), self._envelope)
+        try:
+            for data in requests:
+                has_left = self._received(rank, *decode_from_rank(data)) or has_left
+        except WireError as error:
+            self._logger.warning("%s", error)
+            self._calls.end(f"{self.named(rank)} breaks the protocol: {error}")
+        except Exception:
+            self._logger.debug("the stream of rank %d is broken", rank, exc_info=True)
+        if not has_left and not self._is_closing:
+            self._calls.end(
+                f"{self.named(rank)} is lost: its connection has ended, or it does not answer pings"
+            )
+
+    def _join(self, envelope: Envelope, message: object, identity: str | None) -> int:
+        """Give a process the place of a rank.
+
+        Raises:
+            WireError: its first message is none that asks for it, or there is no such rank.
+            ConfigError: it expects another group than this one, or has another identity than the rank.
+            PeerLost: it is of another epoch, the place is taken, or the group is over.
+        """
+        if not isinstance(message, Join):
+            raise WireError(f"the first message of a rank is Join, not {type(message).__name__}")
+        rank, process = envelope.rank, message.process
+        if (envelope.boot, envelope.epoch) != (self._epoch.boot, self._epoch.number):
+            raise PeerLost(f"rank {rank} ({process}) is of {envelope}; this group is of {self._envelope}")
+        if not 0 < rank < self._size:
+            raise WireError(f"{process} joins as rank {rank}; this group has the ranks 1 to {self._size - 1}")
+        have, need = (
+            (message.size, message.piece_bytes, message.protocol),
+            (self._size, self._options.piece_bytes, PROTOCOL),
+        )
+        if have != need:
+            raise ConfigError(
+                f"rank {rank} ({process}) expects {have[0]} ranks, pieces of {have[1]} bytes and protocol {have[2]}; "
+                f"rank 0 has {need[0]}, {need[1]} and {need[2]}: give all ranks the same"
+            )
+        if self._epoch.workers and identity not in (None, self._epoch.workers[rank]):
+            raise ConfigError(
+                f'"{identity}" joins as rank {rank}, which is of worker "{self._epoch.workers[rank]}"'
+            )
+        if self._boxes.error is not None:
+            raise PeerLost(f"the group is over: {self._boxes.error}")
+        with self._lock:
+            before = self._joined.setdefault(rank, message)
+        if before is not message:
+            raise PeerLost(f"{process} joins as rank {rank}, which is taken by {before.process}")
+        return rank
+
+    def _received(self, rank: int, envelope: Envelope, message: object) -> bool:
+        """Take a message of a rank; return whether it has left."""
+        if envelope != Envelope(self._epoch.boot, self._epoch.number, rank):
+            raise WireError(
+                f"a message of rank {envelope.rank} of {envelope} came on the stream of rank {rank} of {self._envelope}"
+            )
+        match message:
+            case Part():
+                self._calls.came(rank, message)
+            case Late():
+                self._calls.late(message)
+            case Leave():
+                self._calls.left(rank, message)
+                return True
+            case _:
+                raise WireError(f"{type(message).__name__} came on a stream that has joined")
+        return False
+
+
+class _DaemonThreads(futures.Executor):
+    """Threads that do not keep a process alive, as those of `ThreadPoolExecutor` would if a group is not closed."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
+        """Call a function in a thread of its own."""
+        future: futures.Future[Any] = futures.Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="softs-star", daemon=True).start()
+        return future

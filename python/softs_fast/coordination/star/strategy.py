@@ -1,0 +1,464 @@
+"""Collectives through rank 0 of a group, over gRPC."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Self
+
+import torch
+import torch.distributed as dist
+
+from ...collectives import OpMetrics, ReduceOp, Strategy, agreement
+from ...collectives.meter import Lap, Meter
+from ...collectives.rendezvous import as_rendezvous
+from ...collectives.tensors import check_operand, describe, is_plain, name_of
+from ...errors import ConfigError, ForkedError, PeerLost, SoftsError
+from . import pieces
+from .calls import Call, RankMetrics
+from .flat import Flat
+from .leaf import Leaf
+from .options import Epoch, StarOptions
+from .root import Root
+
+__all__ = ["GrpcStrategy"]
+
+_log = logging.getLogger(__name__)
+
+_BOOT_BYTES = 8
+#: Of the exchanges that find out how calls differ; all ranks know that they make one.
+_EXCHANGE_TAG = 1
+_ADDRESS_KEY = "star address"
+
+
+class GrpcStrategy(Strategy):
+    """A `Strategy` through rank 0, over gRPC with TLS, certificates and tokens, and one open port.
+
+    It is for few ranks that need that; gloo is faster, and does not encrypt. All ranks get the same bits, those of
+    `ShmStrategy`: every element is summed in the order of the ranks, 16-bit floats in float32. A call has no limit of
+    size; rank 0 has up to 8 pieces of 1 MiB of each other rank in memory.
+
+    If a rank dies, stops, is too late or leaves, all others raise a PeerLost that names it, and the group is over.
+
+    Args:
+        options: addresses and credentials; None for ranks of this machine and user.
+        timeout_s: seconds to wait for the slowest rank, in each step of a call.
+        name: distinguishes groups that use the same rendezvous.
+        logger: what happens is logged to it; None for the logger of this module.
+
+    Raises:
+        ConfigError: an argument is out of range.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from softs_fast.coordination.star import GrpcStrategy
+        >>> with tempfile.TemporaryDirectory() as folder, GrpcStrategy().init(0, 1, folder) as strategy:
+        ...     gradient = torch.ones(3)
+        ...     strategy.all_reduce(gradient, "mean")
+        >>> gradient
+        tensor([1., 1., 1.])
+
+    Source: own, see docs/coordination.md.
+    """
+
+    def __init__(
+        self,
+        options: StarOptions | None = None,
+        *,
+        timeout_s: float = 30.0,
+        name: str = "star",
+        logger: logging.Logger | None = None,
+    ) -> None:
+        if not timeout_s > 0:
+            raise ConfigError(f"timeout_s is {timeout_s}; need more than 0 s")
+        self._options = options or StarOptions()
+        self._timeout_s = timeout_s
+        self._name = name
+        self._logger = logger or _log
+        self._place: Root | Leaf | None = None
+        self._rank, self._size = 0, 0
+        self._closed = False
+        self._given_up = ""
+        self._pid = os.getpid()
+        self._meter = Meter()
+
+    def init(self, rank: int, size: int, rendezvous: object) -> Self:
+        """Join the group of all ranks; return self. A strategy that was closed may join another group.
+
+        Args:
+            rank: this process's number.
+            size: number of ranks.
+            rendezvous: as for `ShmStrategy.init`; distributes the address of rank 0 and a random number that names the
+                group.
+
+        Raises:
+            ConfigError: an argument is wrong, ranks have different ones, or rank 0 refuses this one.
+            PeerLost: a rank did not join in time.
+            EndpointInUse: another process listens at the address of rank 0.
+        """
+        self._check_free(rank, size)
+        place = as_rendezvous(rendezvous, rank, size, name=self._name, timeout_s=self._timeout_s)
+        if rank == 0:
+            epoch = Epoch(secrets.randbits(8 * _BOOT_BYTES), 1)
+            root = Root(size, epoch, self._options, self._timeout_s, self._logger)
+            self._enter(root, rank, size)
+            said = epoch.boot.to_bytes(_BOOT_BYTES, "little") + root.address.encode()
+            with self._closing_on_error():
+                place.exchange(said, self._timeout_s)
+        else:
+            said = place.exchange(b"", self._timeout_s)[0]
+            epoch = Epoch(int.from_bytes(said[:_BOOT_BYTES], "little"), 1)
+            address = said[_BOOT_BYTES:].decode(errors="replace")
+            leaf = Leaf(rank, size, address, epoch, self._options, self._timeout_s, self._logger)
+            self._enter(leaf, rank, size)
+        self._meet()
+        place.close()
+        return self
+
+    def meet(
+        self, rank: int, size: int, store: dist.Store, epoch: Epoch, *, connect_s: float | None = None
+    ) -> Self:
+        """Join the group of an epoch, of ranks that find rank 0 in a store for this group alone; return self.
+
+        Args:
+            rank: this process's number.
+            size: number of ranks.
+            store: no key of it was used by another group.
+            epoch: of the group, with the workers of the ranks.
+            connect_s: seconds to wait for the others until all have joined; None for `timeout_s`.
+
+        Raises:
+            ConfigError: an argument is wrong, ranks have different ones, or rank 0 refuses this one.
+            PeerLost: a rank did not join in time, or the store has ended.
+            EndpointInUse: another process listens at the address of rank 0.
+        """
+        self._check_free(rank, size)
+        wait_s = self._timeout_s if connect_s is None else connect_s
+        if rank == 0:
+            root = Root(size, epoch, self._options, wait_s, self._logger)
+            self._enter(root, rank, size)
+            with self._closing_on_error():
+                store.set(_ADDRESS_KEY, root.address)
+        else:
+            try:
+                store.wait([_ADDRESS_KEY], timedelta(seconds=wait_s))
+                address = store.get(_ADDRESS_KEY).decode(errors="replace")
+            except RuntimeError as error:
+                raise PeerLost(f"rank 0 has not come within {wait_s:g} s: {error}") from error
+            self._enter(Leaf(rank, size, address, epoch, self._options, wait_s, self._logger), rank, size)
+        self._meet()
+        return self
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the group."""
+        return self._rank if self._joined else 0
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._size if self._joined else 0
+
+    @property
+    def metrics(self) -> dict[str, OpMetrics]:
+        """Metrics so far, by the name of the operation."""
+        return self._meter.metrics
+
+    @property
+    def rank_metrics(self) -> dict[int, RankMetrics]:
+        """What rank 0 has done for each other rank; empty on these."""
+        place = self._joined
+        return place.metrics if isinstance(place, Root) else {}
+
+    @property
+    def n_refused(self) -> int:
+        """Processes that rank 0 has refused; 0 on other ranks."""
+        place = self._joined
+        return place.n_refused if isinstance(place, Root) else 0
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
+        """Reduce a tensor over all ranks, in place.
+
+        Args:
+            tensor: any shape, the same on every rank, of a dtype that `ShmStrategy` supports.
+            op: the reduction.
+
+        Raises:
+            ConfigError: dtype or operation is unknown, or ranks differ (nothing was moved, the group is usable).
+            PeerLost: a rank died, stopped, was too late or left; the contents of `tensor` are undefined.
+            ForkedError: called in a fork of the process that made the group.
+
+        Source: own, see docs/coordination.md; a star, every element in the order of the ranks.
+        """
+        check_operand(tensor, op)
+        self._reduce("all_reduce", f"all_reduce {op} of {describe(tensor)}", {}, [tensor], op)
+
+    def all_reduce_gradients(
+        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+    ) -> None:
+        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
+
+        Args:
+            gradients: tensors by name; the same names, shapes and dtypes on every rank.
+            op: the reduction.
+
+        Raises:
+            ConfigError: as for `all_reduce`; the text names the tensors that differ.
+            PeerLost: as for `all_reduce`.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        for tensor in gradients.values():
+            check_operand(tensor, op)
+        manifest = {name: describe(tensor) for name, tensor in sorted(gradients.items())}
+        # Tensors of one dtype lie together, so that a piece has one dtype.
+        ordered = [
+            gradients[name] for name in sorted(gradients, key=lambda name: (str(gradients[name].dtype), name))
+        ]
+        self._reduce("all_reduce_gradients", f"all_reduce_gradients {op}", manifest, ordered, op)
+
+    def reduce_scatter(
+        self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
+    ) -> None:
+        """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n].
+
+        Raises:
+            ConfigError: sizes do not fit, or as for `all_reduce`.
+            PeerLost: a rank died, stopped, was too late or left.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        if output.dtype != tensor.dtype or tensor.numel() != self.size * output.numel():
+            raise ConfigError(
+                f"reduce_scatter of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
+                "need the same dtype, and one part of equal size per rank"
+            )
+        check_operand(tensor, op)
+        check_operand(output)
+        own = torch.empty(output.numel(), dtype=output.dtype)
+        run = pieces.Run(name_of(tensor.dtype), output.numel(), tensor.element_size())
+        cut = pieces.reduce_scatter(run, self.size, self._options.piece_bytes)
+        what = f"reduce_scatter {op} of {describe(tensor)}"
+        with self._call("reduce_scatter", tensor) as place:
+            self._make(place, what, {}, cut, Flat([_lent(tensor)]), Flat([own]), ReduceOp(op))
+            self._write(place, output, own)
+
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n].
+
+        Raises:
+            ConfigError: sizes do not fit, or as for `all_reduce`.
+            PeerLost: a rank died, stopped, was too late or left; the contents of `output` are undefined.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        if output.dtype != tensor.dtype or output.numel() != self.size * tensor.numel():
+            raise ConfigError(
+                f"all_gather of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
+                "need the same dtype, and room for every rank's"
+            )
+        check_operand(tensor)
+        check_operand(output)
+        with self._call("all_gather", output) as place:
+            every = torch.empty(output.numel(), dtype=output.dtype)
+            self._gather(place, f"all_gather of {describe(tensor)}", _lent(tensor), every)
+            self._write(place, output, every)
+
+    def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
+        """Copy `tensor` of rank `root` to every rank.
+
+        Raises:
+            ConfigError: there is no such rank, or as for `all_reduce`.
+            PeerLost: a rank died, stopped, was too late or left; the contents of `tensor` are undefined.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        if not 0 <= root < self.size:
+            raise ConfigError(f"root is {root} in a group of {self.size}")
+        check_operand(tensor)
+        what = f"broadcast of {describe(tensor)} from rank {root}"
+        with self._call("broadcast", tensor) as place:
+            lent = _lent(tensor)
+            cut = pieces.broadcast(lent.numel() * lent.element_size(), root, self._options.piece_bytes)
+            flat = Flat([lent])
+            self._make(place, what, {}, cut, flat, flat, ReduceOp.SUM)
+            if self.rank != root:
+                self._write(place, tensor, lent)
+
+    def barrier(self) -> None:
+        """Return once every rank has called it.
+
+        Raises:
+            ConfigError: ranks do different things, or the strategy is closed.
+            PeerLost: a rank died, stopped, was too late or left.
+            ForkedError: called in a fork of the process that made the group.
+        """
+        with self._call("barrier") as place:
+            self._make(place, "barrier", {}, pieces.all_reduce([], 1), Flat([]), Flat([]), ReduceOp.SUM)
+
+    def give_up(self, why: str) -> None:
+        """End all calls at once: on this rank with `why`, on the others with a text that names this rank.
+
+        May be called from any thread. No tensor is written after it has returned. For a new group, close the strategy
+        and call `init`, or make a new one.
+        """
+        place = self._place
+        if place is None:
+            # It is being made, and ends then.
+            self._given_up = why
+        elif os.getpid() == self._pid:
+            place.give_up(why)
+
+    def close(self) -> None:
+        """Leave the group; a second call does nothing. In a fork it does nothing either."""
+        self._closed, self._given_up = True, ""
+        place, self._place = self._place, None
+        if place is not None and os.getpid() == self._pid:
+            place.close()
+
+    # --- Joining ---
+
+    def _check_free(self, rank: int, size: int) -> None:
+        if self._place is not None:
+            raise ConfigError("this strategy is in a group already; close it first, or make another one")
+        if not 0 <= rank < size:
+            raise ConfigError(f"rank is {rank} in a group of {size}")
+
+    def _enter(self, place: Root | Leaf, rank: int, size: int) -> None:
+        self._place, self._rank, self._size, self._closed = place, rank, size, False
+        self._pid, self._meter = os.getpid(), Meter()
+        if self._given_up:
+            place.give_up(self._given_up)
+
+    def _meet(self) -> None:
+        """Wait until all ranks have joined."""
+        with self._closing_on_error():
+            self.barrier()
+            self._joined.set_timeout(self._timeout_s)
+        self._meter = Meter()
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.give_up(f"the group was not formed: {error}")
+            self.close()
+            raise
+
+    @property
+    def _joined(self) -> Root | Leaf:
+        place = self._place
+        if self._closed:
+            raise ConfigError("the group is closed")
+        if place is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                f"the group was joined by process {self._pid}, and this is a fork of it; make one in the process that uses it"
+            )
+        return place
+
+    # --- Calls ---
+
+    @contextmanager
+    def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Root | Leaf]:
+        """Count a call. One that ends midway ends the group, on all ranks."""
+        place = self._joined
+        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        with self._meter.lap(name, n_bytes) as lap, _waits(place, lap):
+            try:
+                yield place
+            except SoftsError:
+                raise
+            except BaseException as error:
+                # The other ranks are in the middle of the call, and the next one of this rank must not meet it.
+                self.give_up(f"{name} was interrupted by {type(error).__name__}")
+                raise
+
+    def _reduce(
+        self,
+        name: str,
+        what: str,
+        manifest: Mapping[str, str],
+        tensors: Sequence[torch.Tensor],
+        op: ReduceOp | str,
+    ) -> None:
+        with self._call(name, *tensors) as place:
+            lent = [_lent(tensor) for tensor in tensors]
+            flat = Flat(lent)
+            cut = pieces.all_reduce(list(_runs(lent)), self._options.piece_bytes)
+            self._make(place, what, manifest, cut, flat, flat, ReduceOp(op))
+            for tensor, copy in zip(tensors, lent, strict=True):
+                self._write(place, tensor, copy)
+
+    def _gather(self, place: Root | Leaf, what: str, own: torch.Tensor, every: torch.Tensor) -> None:
+        n_bytes = own.numel() * own.element_size()
+        cut = pieces.all_gather(n_bytes, self._size, self._options.piece_bytes)
+        target = Flat([every])
+        self._make(place, what, {}, cut, Flat([own]), target, ReduceOp.SUM)
+        every.view(self._size, -1)[self._rank] = own.view(-1)
+
+    def _make(
+        self,
+        place: Root | Leaf,
+        what: str,
+        manifest: Mapping[str, str],
+        cut: Sequence[pieces.Piece],
+        source: Flat,
+        target: Flat,
+        op: ReduceOp,
+    ) -> None:
+        """Make a call; raise ConfigError if those of the ranks differ."""
+        tag = agreement.tag_of({"": what, **manifest})
+        if not place.make(Call(what, tag, cut, source, target, op)):
+            exchange = agreement.TensorExchange(self._exchange, self._size)
+            raise ConfigError(agreement.difference(exchange, what, manifest))
+
+    def _exchange(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """Return the tensors of all ranks, of one size, by rank."""
+        every = torch.empty(self._size * own.numel(), dtype=own.dtype)
+        cut = pieces.all_gather(own.numel() * own.element_size(), self._size, self._options.piece_bytes)
+        call = Call("the comparison of calls", _EXCHANGE_TAG, cut, Flat([own]), Flat([every]))
+        if not self._joined.make(call):
+            raise PeerLost("ranks are out of step: one compares calls, and another one does not")
+        rows = every.view(self._size, -1)
+        rows[self._rank] = own
+        return list(rows)
+
+    def _write(self, place: Root | Leaf, tensor: torch.Tensor, result: torch.Tensor) -> None:
+        """Copy a result to a tensor that is not in plain host memory, or that was not to be written before."""
+        if tensor.data_ptr() == result.data_ptr():
+            return
+        with place.writing(), torch.no_grad():
+            tensor.copy_(result.view(tensor.shape))
+
+
+@contextmanager
+def _waits(place: Root | Leaf, lap: Lap) -> Iterator[None]:
+    """Note for how long a call has waited for other ranks."""
+    before_s = place.waited_s
+    try:
+        yield
+    finally:
+        lap.waiting_s += place.waited_s - before_s
+
+
+def _lent(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor itself, if it is contiguous and in host memory, else a copy that is."""
+    return tensor.detach() if is_plain(tensor) else tensor.detach().cpu().contiguous()
+
+
+def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[pieces.Run]:
+    """Yield the runs of one dtype of tensors in their order."""
+    run: pieces.Run | None = None
+    for tensor in tensors:
+        dtype, n_items = name_of(tensor.dtype), tensor.numel()
+        if run is not None and run.dtype == dtype:
+            run = pieces.Run(dtype, run.n_items + n_items, run.item_bytes)
+            continue
+        if run is not None:
+            yield run
+        run = pieces.Run(dtype, n_items, tensor.element_size())
+    if run is not None:
+        yield run

@@ -1,0 +1,1 @@
+"""The coordinator as a rendezvous of torchrun: `torchrun --rdzv-backend softs`."""

@@ -1,0 +1,174 @@
+"""A rendezvous of torchrun: the coordinator says which agents are members, and when they begin anew."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import time
+from datetime import timedelta
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStateError,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from ...errors import PeerLost, SoftsError
+from ..addresses import parse_address
+from ..node.membership import Epoch, Membership
+from .options import AgentOptions
+
+__all__ = ["CoordinatorRendezvous"]
+
+logger = logging.getLogger(__name__)
+
+#: What torchrun calls the backend; as in the entry points of pyproject.toml.
+BACKEND = "softs"
+
+
+class CoordinatorRendezvous(RendezvousHandler):
+    """One agent of torchrun as a worker of a job. Its seat is a node, not a rank: torchrun numbers the ranks.
+
+    When an agent is lost, or its workers fail, the coordinator ends the epoch, and all agents start their workers anew.
+    An agent that is done ends no epoch: the workers of the others go on.
+
+    Args:
+        parameters: the endpoint is the coordinator's address, the run id the name of its job; `AgentOptions` lists the
+            rest.
+
+    Raises:
+        ConfigError: a parameter is wrong, or gRPC is not installed.
+
+    Source: own, see docs/coordination.md.
+    """
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        options = AgentOptions.of(parameters.config)
+        self._parameters = parameters
+        self._timeout_s = options.timeout_s
+        self._address = parameters.local_addr or _own_address(parameters.endpoint)
+        self._member = Membership(
+            parameters.endpoint,
+            job=parameters.run_id,
+            worker_id=options.worker_id,
+            seat=options.seat,
+            address=self._address,
+            credentials=options.credentials,
+        )
+        self._has_started = False
+        # Of the workers of the epoch; only in the process of rank 0.
+        self._server: TCPStore | None = None
+
+    @property
+    def use_agent_store(self) -> bool:
+        """True: the agent of rank 0 serves the store of the workers, a new one for each epoch, at a port that is its own."""
+        return True
+
+    def get_backend(self) -> str:
+        """Return the name of the backend."""
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        """Return the name of the job."""
+        return self._parameters.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Give up the present epoch, and wait for the next one.
+
+        Raises:
+            RendezvousClosedError: the coordinator has refused this agent, or the job has ended.
+            RendezvousTimeoutError: there was no epoch in time; the text says what the job waits for.
+            RendezvousStateError: the coordinator forms epochs of a size that torchrun was not given.
+            RendezvousConnectionError: the address of this host is none at which a store can listen.
+        """
+        if not self._has_started:
+            self._has_started = True
+            self._member.start()
+        # The workers have ended, so it is not used any more.
+        self._server = None
+        end_s = time.monotonic() + self._timeout_s
+        why = "torchrun starts the workers of this node anew"
+        while True:
+            try:
+                epoch = self._member.next_epoch(end_s - time.monotonic(), why)
+                self._check(epoch)
+                return self._meet(epoch)
+            except SoftsError as error:
+                if self._member.is_over:
+                    raise RendezvousClosedError(str(error)) from error
+                if time.monotonic() >= end_s:
+                    raise RendezvousTimeoutError(str(error)) from error
+                # A member was lost while the members met.
+                logger.info("the members of an epoch have not met: %s", error)
+                why = str(error)
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 if the workers are to start anew, else 0; without a request.
+
+        That is so when the epoch is over, unless because an agent was done: its workers need the others no more, and
+        the others find out by themselves if they need it.
+        """
+        fence = self._member.fence
+        return int(fence is not None and fence.cause != "left")
+
+    def is_closed(self) -> bool:
+        """Return whether this agent will be in no epoch any more."""
+        return self._member.is_over
+
+    def set_closed(self) -> None:
+        """Leave the job; the others go on."""
+        self._member.close("the rendezvous was closed")
+
+    def shutdown(self) -> bool:
+        """Leave the job; if the agent has failed, end the connection only, so that another process can take its place."""
+        # torchrun calls it when it ends, with its exception if it has failed.
+        self._member.close("torchrun is done", leaves=sys.exc_info()[1] is None)
+        self._server = None
+        return True
+
+    def _check(self, epoch: Epoch) -> None:
+        least, most = self._parameters.min_nodes, self._parameters.max_nodes
+        if not least <= epoch.size <= most:
+            raise RendezvousStateError(
+                f"the coordinator has opened an epoch of {epoch.size} nodes, and torchrun was given --nnodes "
+                f"{least}:{most}; start both with the same numbers"
+            )
+
+    def _meet(self, epoch: Epoch) -> RendezvousInfo:
+        """Wait for all members, and have rank 0 tell where the store of their workers is."""
+        store = epoch.store
+        if epoch.rank == 0:
+            try:
+                self._server = TCPStore(
+                    self._address, 0, None, True, timedelta(seconds=self._timeout_s), wait_for_workers=False
+                )
+            except RuntimeError as error:
+                text = f"cannot serve a store at {self._address}: {error}; give --local-addr"
+                raise RendezvousConnectionError(text) from error
+            store.set("workers' port", str(self._server.port))
+            store.set("workers' address", self._address)
+        epoch.meet(self._timeout_s)
+        place = RendezvousStoreInfo(
+            store.get("workers' address").decode(), int(store.get("workers' port").decode())
+        )
+        return RendezvousInfo(store, epoch.rank, epoch.size, place)
+
+
+def _own_address(endpoint: str) -> str:
+    """Return the address of this host on the way to the coordinator; nothing is sent."""
+    parsed = parse_address(endpoint)
+    numeric = parsed.numeric[0]
+    family = socket.AF_INET6 if ":" in numeric else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((numeric, parsed.port or 1))
+        except OSError as error:
+            raise PeerLost(f"there is no way to the coordinator at {endpoint}: {error.strerror}") from None
+        return str(probe.getsockname()[0])

@@ -1,0 +1,34 @@
+"""Flows of rows through functions of models: a master that knows no tensor, and roles that compute.
+
+`place` a `Role`, `call` its functions on columns, and run a `Flow` of them ([docs/dataflow.md]).
+"""
+
+from .batch import Rows
+from .declare.calls import Interface, MFCDef, call
+from .declare.hooks import evaluate, hook, offload, param_realloc, publish, save
+from .declare.layout import Layout
+from .declare.roles import Mesh, Placement, Role, place
+from .flow import Flow, PostedCall
+from .results import CallResult, FlowStep
+
+__all__ = [
+    "CallResult",
+    "Flow",
+    "FlowStep",
+    "Interface",
+    "Layout",
+    "MFCDef",
+    "Mesh",
+    "Placement",
+    "PostedCall",
+    "Role",
+    "Rows",
+    "call",
+    "evaluate",
+    "hook",
+    "offload",
+    "param_realloc",
+    "place",
+    "publish",
+    "save",
+]

@@ -1,0 +1,102 @@
+"""The rows that a function gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ..errors import FlowError
+from .rows.records import Tag
+from .values import Column, Value, join
+
+__all__ = ["Rows"]
+
+
+class Rows(Mapping[str, Column]):
+    """Columns of a batch by the names that the function has for them.
+
+    `rows["seq"]` is a tensor [rows, ...] if all rows have one shape, a `RaggedTensor` if their first dimension differs,
+    and otherwise a list. The memory is the function's own; what it changes there is not seen by others.
+
+    Attributes:
+        ids: of the rows; those of one group are neighbours.
+        group: rows of one group.
+        is_padding: for each row whether it repeats another one and its outputs are dropped (`uneven="pad"`).
+        step: of the flow to which the rows belong, from 0.
+        use: which use of the rows it is, from 0 (`reuse`).
+        ends_step: whether the function has done its part of the step with these rows. With `at_least`, gradients are
+            added up until then.
+        age: steps since the oldest weights that made one of the rows; 0 where the age does not count.
+        tags: of each row; what is written there stays with the row.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Sequence[Value]],
+        ids: Sequence[int],
+        *,
+        group: int,
+        n_padding: int,
+        step: int,
+        use: int,
+        ends_step: bool,
+        age: int,
+        tags: Sequence[dict[str, Tag]],
+    ) -> None:
+        self._values = columns
+        self._joined: dict[str, Column] = {}
+        self.ids = tuple(ids)
+        self.group = group
+        self.is_padding = [i >= len(ids) - n_padding for i in range(len(ids))]
+        self.step = step
+        self.use = use
+        self.ends_step = ends_step
+        self.age = age
+        self.tags = tags
+        #: Ids of rows that were dropped, and failed ones, with their reasons.
+        self.dropped: dict[int, str] = {}
+        self.failed: dict[int, str] = {}
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._joined:
+            self._joined[name] = join(self._values[name])
+        return self._joined[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are, padding among them."""
+        return len(self.ids)
+
+    def values_of(self, name: str) -> list[Value]:
+        """Return the value of each row, whatever their shapes."""
+        return list(self._values[name])
+
+    def drop(self, rows: Iterable[int], reason: str = "filtered") -> None:
+        """Drop the groups of rows when the function has returned; the source refills their slots.
+
+        Args:
+            rows: places in the batch, from 0.
+            reason: a word for the counts of the flow.
+        """
+        self.dropped |= dict.fromkeys(self._ids_of(rows), reason)
+
+    def fail(self, rows: Iterable[int], reason: str) -> None:
+        """Rows could not be made: their groups never become data, and count against `max_failed` of the flow.
+
+        Args:
+            rows: places in the batch, from 0.
+            reason: what went wrong.
+        """
+        self.failed |= dict.fromkeys(self._ids_of(rows), reason)
+
+    def _ids_of(self, rows: Iterable[int]) -> list[int]:
+        places = list(rows)
+        wrong = [place for place in places if not 0 <= place < len(self.ids)]
+        if wrong:
+            raise FlowError(f"places {wrong} are not in a batch of {len(self.ids)} rows")
+        return [self.ids[place] for place in places]

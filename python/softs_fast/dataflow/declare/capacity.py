@@ -1,0 +1,127 @@
+"""Numbers of rows, groups, ages and slots: what can never fit is refused before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, lcm
+
+from ...errors import ConfigError
+from .calls import TRAIN, MFCDef
+from .plan import FlowPlan, FunctionPlan, PartitionPlan
+
+__all__ = ["plan_of"]
+
+# Steps that are tried one by one, to see whether the slots suffice in all of them.
+_MOST_STEPS = 1 << 12
+
+
+def plan_of(
+    order: Sequence[MFCDef],
+    source: dict[str, tuple[str, ...]],
+    *,
+    group: int = 1,
+    max_age: int = 0,
+    ahead: int | None = None,
+    window: int = 1,
+) -> FlowPlan:
+    """Return the plan of a flow.
+
+    A step of a partition has as many groups as one pass of its largest training function, or of its largest function if
+    none trains. `ahead + 1` steps of groups have slots; a slot is free when a step is complete. So a group waits for at
+    most `(ahead + 1) * P - 1` others when it is admitted, and at most `window - 1` later ones overtake it: its age when a
+    training function takes it is at most `ahead + ceil((window - 1) / P)`.
+
+    Args:
+        order: the functions, each after those that it reads from.
+        source: columns that are read of the source, by partition.
+        group: rows that stay together.
+        max_age: largest age, in steps, of rows that a training function may get.
+        ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
+        window: among how many groups, from the oldest on, training functions choose those that are ready first.
+
+    Raises:
+        ConfigError: the numbers can never fit.
+
+    Source: the bound for one function and W = 1 is that of torchtitan's RL trainer; own for several, see docs/dataflow.md.
+    """
+    ahead = max_age if ahead is None else ahead
+    for name, value, least in (
+        ("group", group, 1),
+        ("max_age", max_age, 0),
+        ("ahead", ahead, 0),
+        ("window", window, 1),
+    ):
+        if value < least:
+            raise ConfigError(f"{name} is {value}; need at least {least}")
+    for one in order:
+        for what, n in (("rows", one.n_seqs), ("at_least", one.least)):
+            if n % group:
+                raise ConfigError(f"{one.name}: {what}={n} does not hold whole groups of {group} rows")
+    if window > 1 and any(one.reuse > 1 for one in order):
+        names = ", ".join(one.name for one in order if one.reuse > 1)
+        raise ConfigError(
+            f"window is {window}, and {names} uses rows several times in their order; use window=1"
+        )
+    functions = tuple(_function(one, group) for one in order)
+    partitions = {}
+    for name in source:
+        own = [one for one in functions if one.partition == name]
+        per_step = max((one.groups for one in own if one.is_strict), default=max(one.groups for one in own))
+        bound = ahead + ceil((window - 1) / per_step)
+        if name == TRAIN and bound > max_age and any(one.is_strict for one in own):
+            raise ConfigError(
+                f"rows could be {bound} steps old and max_age is {max_age}: ahead={ahead}, window={window} of groups, "
+                f"{per_step} groups per step; lower ahead or window, or raise max_age"
+            )
+        partitions[name] = PartitionPlan(name, per_step, (ahead + 1) * per_step, bound)
+        _check_slots(own, partitions[name], group)
+        _check_window(own, partitions[name], window)
+    return FlowPlan(functions, partitions, source, group, window)
+
+
+def _function(one: MFCDef, group: int) -> FunctionPlan:
+    return FunctionPlan(
+        one.name,
+        one.model_name.on if one.model_name is not None else (),
+        one.input_keys,
+        one.output_keys,
+        one.n_seqs // group,
+        one.least // group,
+        one.reuse,
+        one.trains,
+        one.uneven == "drop",
+        one.partition,
+    )
+
+
+def _check_window(functions: Sequence[FunctionPlan], partition: PartitionPlan, window: int) -> None:
+    if window > partition.slots:
+        raise ConfigError(
+            f"window is {window} groups, and {partition.slots} have slots; raise ahead or lower window"
+        )
+
+
+def _check_slots(functions: Sequence[FunctionPlan], partition: PartitionPlan, group: int) -> None:
+    """Check that no function waits for rows that get their slots only after it has run.
+
+    For each step, from the last functions to the first: how many groups must each have consumed, if all run in whole
+    calls? The source must have admitted as many, while only earlier steps have given their slots back.
+    """
+    per_step, slots = partition.groups_per_step, partition.slots
+    period = lcm(*(one.groups for one in functions), per_step) // per_step
+    for step in range(min(period, _MOST_STEPS)):
+        wanted = {one.name: (step + 1) * per_step for one in functions}
+        for one in reversed(functions):
+            reading = [after for after in functions if set(after.inputs) & set(one.outputs)]
+            need = max([wanted[one.name], *(wanted[after.name] for after in reading)])
+            whole = ceil(need / one.groups) * one.groups
+            wanted[one.name] = min(whole, need + one.least - 1) if one.least < one.groups else whole
+        need = max(wanted.values())
+        have = step * per_step + slots
+        if need > have:
+            name = max(wanted, key=lambda name: wanted[name])
+            raise ConfigError(
+                f"step {step} can never end: {name} needs {need * group} rows by then, and {have * group} can have a "
+                f"slot ({partition.slots * group} slots, {per_step * group} rows per step); "
+                f"choose rows that divide {per_step * group}, or raise ahead and max_age"
+            )

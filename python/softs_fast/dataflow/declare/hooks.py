@@ -1,0 +1,167 @@
+"""Hooks: what is done before or after the main part of a call. Here they are only declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import ConfigError
+from .roles import Placement
+
+__all__ = [
+    "Evaluate",
+    "Hook",
+    "Offload",
+    "ParamRealloc",
+    "Publish",
+    "Save",
+    "UserHook",
+    "evaluate",
+    "hook",
+    "offload",
+    "param_realloc",
+    "publish",
+    "save",
+]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One hook.
+
+    Attributes:
+        roles: those that take part; empty for that of the function.
+        every: it runs with each `every`-th call of the function, counted from 1.
+    """
+
+    roles: tuple[Placement, ...] = ()
+    every: int = 1
+
+    @property
+    def name(self) -> str:
+        """What it is called in timings and in `explain`."""
+        return type(self).__name__.lower()
+
+
+@dataclass(frozen=True)
+class Offload(Hook):
+    """Moves the tensors of a role to the memory of the host."""
+
+
+@dataclass(frozen=True)
+class Publish(Hook):
+    """Copies weights from the role of the function to one that follows it."""
+
+
+@dataclass(frozen=True)
+class Evaluate(Hook):
+    """Calls the method `evaluate` of the role; its numbers are added to the result of the call."""
+
+
+@dataclass(frozen=True)
+class Save(Hook):
+    """Saves modules and optimizers of the role."""
+
+    folder: Path = Path()
+
+
+@dataclass(frozen=True)
+class ParamRealloc(Hook):
+    """Mixes the weights of a role into those of another one: target = (1 - eta) * target + eta * source."""
+
+    eta: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """What it is called in timings and in `explain`."""
+        return "param_realloc"
+
+
+@dataclass(frozen=True)
+class UserHook(Hook):
+    """Calls a function of the user's with the objects of the roles."""
+
+    function: Callable[..., object] = print
+
+    @property
+    def name(self) -> str:
+        """What it is called in timings and in `explain`."""
+        return getattr(self.function, "__name__", "hook")
+
+
+def offload(role: Placement, *, every: int = 1) -> Offload:
+    """Return a hook that moves the tensors of a role to the CPU; each function of the role that runs later moves them back.
+
+    Raises:
+        ConfigError: `every` is below 1.
+    """
+    return Offload((role,), _checked(every))
+
+
+def publish(*to: Placement) -> Publish:
+    """Return a hook that copies the weights of the function's role to roles that follow it.
+
+    Raises:
+        ConfigError: no role is given.
+    """
+    if not to:
+        raise ConfigError("publish has no role to publish to")
+    return Publish(to)
+
+
+def evaluate(*, every: int = 1) -> Evaluate:
+    """Return a hook that calls `evaluate()` of the function's role; its dict of numbers is added to the call's result.
+
+    Raises:
+        ConfigError: `every` is below 1.
+    """
+    return Evaluate((), _checked(every))
+
+
+def save(folder: str | Path, *, every: int = 1) -> Save:
+    """Return a hook that saves modules and optimizers of the function's role with torch.distributed.checkpoint.
+
+    Args:
+        folder: gets a folder `ROLE/step-N` each time, under its name only when it is complete.
+        every: calls from one time to the next.
+
+    Raises:
+        ConfigError: `every` is below 1.
+    """
+    return Save((), _checked(every), Path(folder))
+
+
+def param_realloc(source: Placement, target: Placement, *, eta: float = 1.0, every: int = 1) -> ParamRealloc:
+    """Return a hook that sets target = (1 - eta) * target + eta * source for all parameters, by `lerp_`.
+
+    Raises:
+        ConfigError: the roles are the same, `eta` is not above 0 and up to 1, or `every` is below 1.
+    """
+    if source is target:
+        raise ConfigError(f"param_realloc from {source.name!r} to itself")
+    if not 0 < eta <= 1:
+        raise ConfigError(f"param_realloc has eta {eta}; need above 0, up to 1")
+    return ParamRealloc((source, target), _checked(every), eta)
+
+
+def hook(function: Callable[..., object], *, on: Iterable[Placement] = (), every: int = 1) -> UserHook:
+    """Return a hook that calls a function of the user's.
+
+    Args:
+        function: called with the objects of the roles, in their order.
+        on: the roles; default: that of the function the hook belongs to.
+        every: calls from one time to the next.
+
+    Raises:
+        ConfigError: `every` is below 1, or the function is not callable.
+    """
+    if not callable(function):
+        raise ConfigError(f"hook of {function!r}, which cannot be called")
+    return UserHook(tuple(on), _checked(every), function)
+
+
+def _checked(every: int) -> int:
+    if every < 1:
+        raise ConfigError(f"every is {every}; it counts calls, from 1")
+    return every

@@ -1,0 +1,78 @@
+"""What a flow has decided before anything runs: plain names and numbers, for the pure cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FlowPlan", "FunctionPlan", "PartitionPlan"]
+
+
+@dataclass(frozen=True)
+class FunctionPlan:
+    """A function; rows are counted in groups, which stay whole.
+
+    Attributes:
+        name: of the function.
+        workers: of its role; empty for a function without a role.
+        inputs: columns that it reads.
+        outputs: columns that it writes.
+        groups: of one pass.
+        least: groups with which a call may begin.
+        reuse: uses of each group.
+        is_strict: whether groups are taken oldest first, within the window, and their age counts.
+        drops_rest: whether the rest at the end of the source is dropped.
+        partition: rows of which partition it works on.
+    """
+
+    name: str
+    workers: tuple[int, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    groups: int
+    least: int
+    reuse: int = 1
+    is_strict: bool = False
+    drops_rest: bool = False
+    partition: str = "train"
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """Rows of one purpose.
+
+    Attributes:
+        name: of the partition.
+        groups_per_step: groups that all functions consume in one step of the flow.
+        slots: groups that may be in the flow at a time.
+        age_bound: no group is older, in steps, when a strict function takes it.
+    """
+
+    name: str
+    groups_per_step: int
+    slots: int
+    age_bound: int
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """All functions, in an order in which each comes after those that it reads from.
+
+    Attributes:
+        functions: of all partitions.
+        partitions: by name.
+        source: columns that are read of the source, by partition.
+        group: rows of one group.
+        window: among how many groups, from the oldest on, a strict function may choose.
+    """
+
+    functions: tuple[FunctionPlan, ...]
+    partitions: dict[str, PartitionPlan]
+    source: dict[str, tuple[str, ...]]
+    group: int = 1
+    window: int = 1
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns, sorted."""
+        names = {column for function in self.functions for column in (*function.inputs, *function.outputs)}
+        return tuple(sorted(names))

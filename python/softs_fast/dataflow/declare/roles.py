@@ -1,0 +1,173 @@
+"""Roles, where they are placed, and the functions that they offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import ConfigError
+from .layout import Layout
+
+__all__ = ["Mesh", "Placement", "Role", "RoleFunction", "place"]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Where an object of a role is; the names are those of torch's DeviceMesh.
+
+    Attributes:
+        name: of the role.
+        declared: the layout of the role.
+        sizes: how many objects there are along each dimension of the layout. All roles of a flow are in one process, and
+            each is one object there, so all are 1.
+    """
+
+    name: str
+    declared: Layout
+    sizes: Mapping[str, int]
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...]:
+        """Names of the dimensions, the outermost first."""
+        return tuple(name for name, _ in self.declared.dims)
+
+    def size(self, dim: str) -> int:
+        """Return how many objects there are along a dimension; 1 if the layout does not name it."""
+        return self.sizes.get(dim, 1)
+
+
+class Role:
+    """A model with functions on rows; what a user derives from.
+
+    Methods that are named in `call` take rows (see `Rows`) and return a dict of columns, of numbers, or of both.
+    """
+
+    def setup(self, mesh: Mesh) -> None:
+        """Make models and optimizers; called once, before any function.
+
+        Args:
+            mesh: where this object is.
+        """
+
+    def model_config(self) -> Any:
+        """Return what a request `model_config` is answered with."""
+        return None
+
+    def modules(self) -> dict[str, Any]:
+        """Return the `torch.nn.Module`s of the role by the names of their attributes.
+
+        Hooks copy, save and mix their tensors.
+        """
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if hasattr(value, "state_dict") and hasattr(value, "parameters")
+        }
+
+    def optimizers(self) -> dict[str, Any]:
+        """Return the optimizers of the role by the names of their attributes; they are saved with the modules."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if hasattr(value, "param_groups") and hasattr(value, "state_dict")
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A role with its layout and its workers; each method of the role is an attribute of it, for `call`.
+
+    Attributes:
+        role: the class.
+        name: of the role in the flow.
+        layout: of its workers.
+        on: the workers' numbers.
+        follows: the role of which it has the weights; None if it has its own.
+        frozen: whether its weights never change.
+    """
+
+    role: type[Role]
+    name: str
+    layout: Layout
+    on: tuple[int, ...]
+    follows: Placement | None = None
+    frozen: bool = False
+
+    def __getattr__(self, method: str) -> RoleFunction:
+        if method.startswith("_") or not callable(getattr(self.role, method, None)):
+            raise AttributeError(f"role {self.name!r} ({self.role.__name__}) has no method {method!r}")
+        return RoleFunction(self, method)
+
+    def __repr__(self) -> str:
+        return f"<role {self.name!r}: {self.layout} on {list(self.on)}>"
+
+
+@dataclass(frozen=True)
+class RoleFunction:
+    """A method of a placed role.
+
+    Attributes:
+        placement: of the role.
+        method: name of the method.
+    """
+
+    placement: Placement = field(repr=False)
+    method: str
+
+    @property
+    def name(self) -> str:
+        """The name of the function in the flow: role and method."""
+        return f"{self.placement.name}.{self.method}"
+
+
+_OWN = ("role", "name", "layout", "on", "follows", "frozen")
+
+
+def place(
+    role: type[Role],
+    layout: str = "dp1",
+    *,
+    on: Iterable[int] = (0,),
+    follows: Placement | None = None,
+    frozen: bool = False,
+    name: str | None = None,
+) -> Placement:
+    """Declare a role: its class, its layout, and the workers that it is on.
+
+    Args:
+        role: a class derived from `Role`.
+        layout: sizes of the dimensions of its mesh, such as "dp2 tp2".
+        on: numbers of its workers, as many as the layout has. Roles on one worker take turns there.
+        follows: the role that it gets its weights from, by the hook `publish`.
+        frozen: its weights never change; it can then neither train nor follow.
+        name: of the role; default: the name of the class in small letters.
+
+    Raises:
+        ConfigError: the layout is malformed, does not fit the workers, or the arguments contradict each other.
+    """
+    if not (isinstance(role, type) and issubclass(role, Role)):
+        raise ConfigError(f"{role!r} is placed, which is no class derived from dataflow.Role")
+    parsed = Layout.parse(layout)
+    workers = tuple(on)
+    name = role.__name__.lower() if name is None else name
+    if not name.isidentifier():
+        raise ConfigError(f"role name {name!r} is no identifier")
+    if len(set(workers)) != len(workers) or any(worker < 0 for worker in workers):
+        raise ConfigError(f"role {name!r} is on workers {list(workers)}; need different numbers from 0")
+    if len(workers) != parsed.n_workers:
+        raise ConfigError(
+            f"role {name!r}: layout {layout!r} needs {parsed.n_workers} workers, `on` has {len(workers)}"
+        )
+    if frozen and follows is not None:
+        raise ConfigError(f"role {name!r} is frozen and follows {follows.name!r}; it can be only one of both")
+    if follows is not None and follows.follows is not None:
+        raise ConfigError(
+            f"role {name!r} follows {follows.name!r}, which follows another role itself; follow that one"
+        )
+    hidden = [method for method in _OWN if callable(getattr(role, method, None))]
+    if hidden:
+        raise ConfigError(
+            f"role {name!r} has methods {', '.join(hidden)}, which are attributes of its placement"
+        )
+    return Placement(role, name, parsed, workers, follows, frozen)

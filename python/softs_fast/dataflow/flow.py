@@ -1,0 +1,449 @@
+"""A flow: functions of models on rows, in the order that their columns allow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..errors import ConfigError, FlowError
+from .declare.calls import TRAIN, MFCDef
+from .declare.capacity import plan_of
+from .declare.graph import graph_of
+from .declare.hooks import Hook, ParamRealloc, Publish
+from .declare.plan import FlowPlan
+from .declare.roles import Placement, RoleFunction
+from .explain import explain
+from .master import TooOld
+from .objects import Objects
+from .order.steps import Kind, Step
+from .results import CallResult, FlowStep
+from .runner import Runner
+from .values import Value, cut
+
+__all__ = ["Flow", "PostedCall"]
+
+Source = Iterable[Mapping[str, Value]]
+
+
+class PostedCall:
+    """A call that was posted by hand.
+
+    Attributes:
+        number: of the call.
+        name: of its function or hook.
+    """
+
+    def __init__(self, flow: Flow, number: int, name: str) -> None:
+        self._flow = flow
+        self._done: CallResult | None = None
+        self.number = number
+        self.name = name
+
+    def result(self) -> CallResult:
+        """Run what has tickets until this call is answered; returns what it has done.
+
+        Raises:
+            FlowError: it failed, or no flush has named it.
+        """
+        if self._done is None:
+            self._done = self._flow._result(self)
+        return self._done
+
+
+class Flow:
+    """Functions of models on rows, all in this process. Edges follow from columns.
+
+    `with` makes the objects of all roles (`setup`); `steps` runs. The same seeds give the same bits.
+
+    Args:
+        calls: the functions.
+        source: rows, as dicts of the columns that the source has; or by partition.
+        group: rows that are made of each element of the source, and stay together.
+        max_age: largest age, in steps, of rows that a training function gets; 0 is synchronous.
+        ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
+        window: among how many groups, from the oldest on, training functions choose those that are ready first.
+        max_failed: groups that may fail (`Rows.fail`) before the flow fails.
+        max_bytes: bytes of rows that may be in the flow; None is no limit.
+        digests: whether each call gets a digest of its inputs.
+
+    Raises:
+        ConfigError: the functions, columns or numbers can never be a flow; nothing has run then.
+
+    Attributes:
+        plan: what has been decided.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[MFCDef],
+        *,
+        source: Source | Mapping[str, Source],
+        group: int = 1,
+        max_age: int = 0,
+        ahead: int | None = None,
+        window: int = 1,
+        max_failed: int = 0,
+        max_bytes: int | None = None,
+        digests: bool = False,
+    ) -> None:
+        if max_failed < 0 or (max_bytes is not None and max_bytes < 1):
+            raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
+        sources: Mapping[str, Source] = source if isinstance(source, Mapping) else {TRAIN: source}
+        self._sources: dict[str, Iterator[Mapping[str, Value]]] = {}
+        columns = {}
+        for name, one in sources.items():
+            iterator = iter(one)
+            first = next(iterator, None)
+            if not isinstance(first, Mapping) or not first:
+                raise ConfigError(
+                    f"source of partition {name!r} begins with {first!r}; need dicts of columns"
+                )
+            columns[name] = tuple(first)
+            self._sources[name] = chain([first], iterator)
+        order, read = graph_of(calls, columns)
+        if TRAIN not in read:
+            raise ConfigError(f"no function works on partition {TRAIN!r}")
+        self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
+        self._calls = {one.name: one for one in calls}
+        self._objects = Objects(_roles(calls))
+        _check_publishing(calls)
+        self._objects.versions = {
+            one.model_name.name: 0 for one in calls if one.trains and one.model_name is not None
+        }
+        self._objects.versions |= {role.name: 0 for role in self._objects.roles if role.follows is not None}
+        self._runner = Runner(self.plan, self._calls, self._objects, digests=digests)
+        self._max_failed, self._max_bytes = max_failed, max_bytes
+        self._largest_group = 0
+        self._n_steps = 0
+        self._is_open = False
+        self._error: FlowError | None = None
+        self._sizes = {
+            name: group * partition.groups_per_step for name, partition in self.plan.partitions.items()
+        }
+
+    # --- Life ---
+
+    def initialize(self) -> Flow:
+        """Make the objects of all roles; `with` calls it."""
+        if not self._is_open:
+            self._objects.setup()
+            self._is_open = True
+        return self
+
+    def reset(self) -> None:
+        """Drop all rows and the objects of all roles; roles with a method `close` are closed. `with` calls it at its end."""
+        if self._is_open:
+            self._is_open = False
+            self._runner.values.clear()
+            self._objects.close()
+
+    def __enter__(self) -> Flow:
+        return self.initialize()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.reset()
+
+    # --- Steps ---
+
+    @property
+    def age_bound(self) -> int:
+        """Largest age that rows of a training function can have, in steps; it is proven, see docs/dataflow.md."""
+        return self.plan.partitions[TRAIN].age_bound
+
+    def steps(self, n: int | None = None) -> Iterator[FlowStep]:
+        """Run, and yield each step when it is complete.
+
+        Args:
+            n: how many; None runs until the source ends.
+
+        Raises:
+            FlowError: a function failed, with its traceback and its rows, or the flow cannot go on.
+        """
+        end = None if n is None else self._n_steps + n
+        while end is None or self._n_steps < end:
+            step = self._next_step()
+            if step is None:
+                return
+            yield step
+
+    def _next_step(self) -> FlowStep | None:
+        self._check_open()
+        counts = self._runner.master.rows.counts[TRAIN]
+        while counts.complete <= self._n_steps:
+            if not self._turn(automatic=True):
+                if self._runner.master.is_over(TRAIN) and not self._runner.master.rows.n_groups(TRAIN):
+                    return self._step(is_complete=False) if self._runner.results else None
+                raise FlowError(f"the flow cannot go on:\n{self.explain()}")
+        return self._step(is_complete=True)
+
+    def _step(self, *, is_complete: bool) -> FlowStep:
+        runner, number = self._runner, self._n_steps
+        self._n_steps += 1
+        calls = [
+            one
+            for one in runner.results
+            if one.step <= number or self._calls[one.function].partition != TRAIN
+        ]
+        runner.results = [one for one in runner.results if one not in calls]
+        trained = [one for one in calls if self._calls[one.function].partition == TRAIN]
+        n_rows = max(
+            (sum(len(one.ids) for one in trained if one.function == name) for name in self._calls), default=0
+        )
+        dropped = dict(runner.master.rows.counts[TRAIN].dropped)
+        return FlowStep(
+            number + 1, tuple(calls), n_rows, is_complete, runner.waited_s.pop(number, 0.0), dropped
+        )
+
+    def _turn(self, *, automatic: bool) -> bool:
+        """Do one thing; returns False if there is nothing to do."""
+        if self._error is not None:
+            raise self._error
+        runner = self._runner
+        admitted = automatic and self._admit()
+        try:
+            acted = runner.advance(automatic=automatic)
+        except (TooOld, ValueError) as error:
+            raise FlowError(str(error)) from error
+        posted = set(runner.posted)
+        for number in [number for number in runner.errors if number not in posted]:
+            self._error, cause = runner.errors.pop(number)
+            raise self._error from cause
+        if runner.n_failed > self._max_failed:
+            self._error = FlowError(
+                f"{runner.n_failed} groups have failed and max_failed is {self._max_failed}; the last: {runner.last_failure}"
+            )
+            raise self._error
+        return acted or admitted
+
+    def _admit(self) -> bool:
+        rows, admitted = self._runner.master.rows, False
+        while not self._runner.master.is_over(TRAIN) and rows.room(TRAIN) > 0 and self._has_bytes():
+            admitted |= bool(self._next_group(TRAIN))
+        return admitted
+
+    def _has_bytes(self) -> bool:
+        if self._max_bytes is None:
+            return True
+        rows, group = self._runner.master.rows, self.plan.group
+        n_groups, used = len(rows) // group, rows.n_bytes
+        self._largest_group = max(self._largest_group, used // n_groups if n_groups else 0)
+        if (n_groups + 1) * self._largest_group <= self._max_bytes:
+            return True
+        need = self.plan.partitions[TRAIN].groups_per_step
+        if n_groups < need:
+            raise FlowError(
+                f"max_bytes is {self._max_bytes}: a step needs {need} groups of some {self._largest_group} bytes, "
+                f"{need * self._largest_group} in all; raise it or use fewer rows"
+            )
+        return False
+
+    def _next_group(self, partition: str) -> tuple[int, ...]:
+        item = next(self._sources[partition], None)
+        if item is None:
+            self._runner.master.end_source(partition)
+            return ()
+        wanted = self.plan.source[partition]
+        missing = [name for name in wanted if name not in item]
+        if missing:
+            raise FlowError(f"an element of the source lacks {', '.join(missing)}; it has {', '.join(item)}")
+        return self._runner.admit(partition, {name: cut(name, [item[name]], 1)[0] for name in wanted})
+
+    # --- The page's requests by hand ---
+
+    def fetch(self, n_rows: int, *, partition: str = TRAIN) -> tuple[int, ...]:
+        """Take rows from the source; returns their ids, fewer at the end of the source.
+
+        Functions take them like others when `steps` runs; before that, `post` can name them.
+
+        Raises:
+            ConfigError: it is no whole number of groups, the partition has no source, or there are no slots.
+        """
+        self._check_open()
+        if partition not in self._sources:
+            raise ConfigError(f"partition {partition!r} has no source; there are {', '.join(self._sources)}")
+        room = self._runner.master.rows.room(partition) * self.plan.group
+        if n_rows < 1 or n_rows % self.plan.group or n_rows > room:
+            raise ConfigError(
+                f"fetch of {n_rows} rows: need whole groups of {self.plan.group}, and {room} have a slot"
+            )
+        groups = (self._next_group(partition) for _ in range(n_rows // self.plan.group))
+        return tuple(row_id for group in groups for row_id in group)
+
+    def post(self, what: RoleFunction | Hook | str, ids: Iterable[int] = ()) -> PostedCall:
+        """Post a blocking request: it waits until a flush names it.
+
+        Args:
+            what: a function of the flow, by role and method or by its name, or a hook.
+            ids: rows of the function, whole groups that have its inputs.
+
+        Raises:
+            ConfigError: there is no such function, the rows are not ready for it, or a hook has no role.
+        """
+        self._check_open()
+        master, now_s = self._runner.master, time.monotonic()
+        if isinstance(what, Hook):
+            if not what.roles:
+                raise ConfigError(f"hook {what.name} is posted without a role")
+            unknown = [role.name for role in what.roles if role not in self._objects.roles]
+            if unknown:
+                raise ConfigError(
+                    f"hook {what.name} has roles that are not in the flow: {', '.join(unknown)}"
+                )
+            step = Step(Kind.MAIN, self._runner.participants(what, None), what)
+            number, name = master.post_steps(what.name, (step,), now_s), what.name
+        else:
+            name = what.name if isinstance(what, RoleFunction) else what
+            try:
+                number = master.post(name, ids, now_s)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
+        self._runner.posted[number] = None
+        return PostedCall(self, number, name)
+
+    def flush(self, *calls: PostedCall) -> None:
+        """Commit posted calls: they get their places in the order.
+
+        Raises:
+            ConfigError: one of them does not wait for a flush.
+        """
+        self._check_open()
+        try:
+            self._runner.master.order.flush(call.number for call in calls)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    def _result(self, call: PostedCall) -> CallResult:
+        runner = self._runner
+        while True:
+            if call.number in runner.errors:
+                error, cause = runner.errors[call.number]
+                raise error from cause
+            result = runner.posted[call.number]
+            if result is not None:
+                del runner.posted[call.number]
+                return result
+            if not self._turn(automatic=False):
+                raise FlowError(
+                    f"call {call.number} of {call.name} has no result; has a flush named it?\n{self.explain()}"
+                )
+
+    def ask(self, what: str, *, role: Placement | None = None) -> Any:
+        """Send a non-blocking request.
+
+        Args:
+            what: "spec" returns columns of the source, rows per step, and the bound of the age; "stats" rows, bytes,
+                steps and drops; "model_config" what the role's `model_config` returns.
+            role: for "model_config".
+
+        Raises:
+            ConfigError: there is no such request, or a role is missing.
+        """
+        rows = self._runner.master.rows
+        match what:
+            case "spec":
+                return {
+                    name: {
+                        "columns": self.plan.source[name],
+                        "rows_per_step": self._sizes[name],
+                        "slots": partition.slots * self.plan.group,
+                        "age_bound": partition.age_bound,
+                    }
+                    for name, partition in self.plan.partitions.items()
+                }
+            case "stats":
+                return {
+                    "rows": len(rows),
+                    "bytes": rows.n_bytes,
+                    "steps": self._n_steps,
+                    "dropped": dict(rows.counts[TRAIN].dropped),
+                }
+            case "model_config" if role is not None:
+                self._check_open()
+                return self._objects[role].model_config()
+        raise ConfigError(f'ask {what!r}: need "spec", "stats", or "model_config" with a role')
+
+    def values(self, ids: Iterable[int], column: str) -> list[Value]:
+        """Return a column of rows.
+
+        Raises:
+            ConfigError: a row is not in the flow, or does not have the column.
+        """
+        found = []
+        for row_id in ids:
+            if column not in self._runner.values.get(row_id, {}):
+                raise ConfigError(
+                    f"row {row_id} has no column {column!r}; it has {list(self._runner.values.get(row_id, {}))}"
+                )
+            found.append(self._runner.values[row_id][column])
+        return found
+
+    def clear_data_cache(self, ids: Iterable[int]) -> int:
+        """Drop rows with their groups; returns how many groups. The source refills their slots.
+
+        Raises:
+            ConfigError: a training function has used them.
+        """
+        try:
+            n = self._runner.master.rows.drop(ids, "cleared")
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        self._runner.free()
+        return n
+
+    def load(self, role: Placement, folder: str | Path) -> int:
+        """Load what the hook `save` wrote last for a role; returns the number of its step.
+
+        Raises:
+            ConfigError: there is no checkpoint.
+        """
+        self._check_open()
+        return self._objects.load(role, Path(folder))
+
+    def role(self, role: Placement) -> Any:
+        """Return the object of a role, for evaluation and debugging."""
+        self._check_open()
+        return self._objects[role]
+
+    def explain(self) -> str:
+        """Return what each function waits for, since when, and which workers are inside which tickets."""
+        return explain(self._runner.master, time.monotonic())
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ConfigError("the flow is not open; use it in a `with` block, or call initialize()")
+
+
+def _roles(calls: Sequence[MFCDef]) -> list[Placement]:
+    roles: dict[Placement, None] = {}
+    for one in calls:
+        if one.model_name is not None:
+            roles[one.model_name] = None
+            if one.model_name.follows is not None:
+                roles[one.model_name.follows] = None
+        for hook in (*one.pre_hooks, *one.post_hooks):
+            roles.update(dict.fromkeys(hook.roles))
+    return list(roles)
+
+
+def _check_publishing(calls: Sequence[MFCDef]) -> None:
+    """A role that follows another one must get its weights, or its rows would grow older than their bound."""
+    trained = {one.model_name for one in calls if one.trains}
+    reached: set[Placement] = set()
+    for one in calls:
+        for hook in one.post_hooks:
+            if isinstance(hook, Publish):
+                reached |= set(hook.roles)
+            elif isinstance(hook, ParamRealloc) and hook.every == 1:
+                reached.add(hook.roles[1])
+    for role in _roles(calls):
+        if role.follows is not None and role.follows in trained and role not in reached:
+            raise ConfigError(
+                f"role {role.name!r} follows {role.follows.name!r}, and no call publishes to it; "
+                f"add after=[publish({role.name})] to the training call"
+            )

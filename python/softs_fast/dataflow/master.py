@@ -1,0 +1,224 @@
+"""The master worker: which rows are ready for which function, and the tickets of its calls. No clock, no socket, no tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from .declare.plan import FlowPlan, FunctionPlan
+from .order.sequencer import Sequencer
+from .order.steps import Answer, Call, Output, Step
+from .rows.table import RowTable, Taken
+
+__all__ = ["DRIVER", "CallState", "Master", "TooOld"]
+
+#: The worker of functions without a role: the process of the flow itself.
+DRIVER = -1
+
+
+class TooOld(RuntimeError):
+    """A training function got rows older than the bound that was proven: an error of this package."""
+
+
+@dataclass
+class CallState:
+    """A call that has no answer yet.
+
+    Attributes:
+        call: as the order knows it.
+        function: that it calls; None for hooks that were posted by hand.
+        taken: its rows; None for hooks.
+        is_posted: whether a caller has posted it by hand.
+        since_s: when it was made.
+    """
+
+    call: Call
+    function: FunctionPlan | None
+    taken: Taken | None
+    is_posted: bool
+    since_s: float
+
+
+class Master:
+    """Rows and order of a flow: after each event `advance` says what is to be done.
+
+    Args:
+        plan: of the flow.
+        steps_of: returns the steps of a call of a function on rows.
+        workers: numbers of all workers but `DRIVER`.
+        depth: see `Sequencer`; also the unfinished calls that a function may have.
+    """
+
+    def __init__(
+        self,
+        plan: FlowPlan,
+        steps_of: Callable[[FunctionPlan, Taken], tuple[Step, ...]],
+        workers: Iterable[int],
+        *,
+        depth: int = 2,
+    ) -> None:
+        self.plan = plan
+        self.rows = RowTable(plan)
+        self.order = Sequencer({*workers, DRIVER}, depth=depth)
+        self._steps_of = steps_of
+        self._depth = depth
+        self._numbers = count(1)
+        self._functions = {one.name: one for one in plan.functions}
+        self._open: dict[int, CallState] = {}
+        self._n_open = dict.fromkeys(self._functions, 0)
+        self._over: set[str] = set()
+        # Functions that make inputs of a function, directly or not.
+        self._upstream: dict[str, set[str]] = {}
+        for one in plan.functions:
+            makers = [
+                other.name
+                for other in plan.functions
+                if other.partition == one.partition and set(other.outputs) & set(one.inputs)
+            ]
+            self._upstream[one.name] = set(makers).union(*(self._upstream[name] for name in makers))
+
+    # --- Events ---
+
+    def end_source(self, partition: str) -> None:
+        """No more rows will be admitted to a partition: functions also take the rest."""
+        self._over.add(partition)
+
+    def post(self, function: str, ids: Iterable[int], now_s: float) -> int:
+        """Park a call of a function on rows that a caller has chosen; returns its number.
+
+        Raises:
+            ValueError: see `RowTable.take_ids`, or there is no such function.
+        """
+        if function not in self._functions:
+            raise ValueError(f"no function is named {function!r}; there are {', '.join(self._functions)}")
+        taken = self.rows.take_ids(function, ids)
+        state = self._state(self._functions[function], taken, now_s, is_posted=True)
+        self.order.park(state.call)
+        return state.call.number
+
+    def post_steps(self, name: str, steps: tuple[Step, ...], now_s: float) -> int:
+        """Park steps without rows; returns the number of their call."""
+        call = Call(next(self._numbers), name, steps, oldest=-1)
+        self._open[call.number] = CallState(call, None, None, True, now_s)
+        self.order.park(call)
+        return call.number
+
+    def wrote(self, call: int, holder: int, *, n_bytes: int, version: int | None = None) -> bool:
+        """The main part of a call has made its columns; returns False if the call has its answer, so they are dropped."""
+        state = self._open.get(call)
+        if state is None or state.function is None or state.taken is None:
+            return False
+        self.rows.wrote(state.taken.ids, state.function.outputs, holder, n_bytes=n_bytes, version=version)
+        return True
+
+    def advance(self, now_s: float, *, automatic: bool = True) -> list[Output]:
+        """Make calls of what is ready, and give tickets; returns what is to be said.
+
+        Args:
+            now_s: the time.
+            automatic: whether functions take what is ready; otherwise only posted calls run.
+
+        Raises:
+            TooOld: a training function got rows that are older than the bound.
+            NeverFits: see `Sequencer.advance`.
+        """
+        outputs: list[Output] = []
+        while True:
+            for function in self.plan.functions if automatic else ():
+                self._make_calls(function, now_s)
+            said = self.order.advance(now_s)
+            outputs += said
+            answers = [one for one in said if isinstance(one, Answer)]
+            for answer in answers:
+                self._end(answer)
+            if not answers and not (automatic and self._is_idle() and self._make_short_call(now_s)):
+                return outputs
+
+    # --- What is known ---
+
+    def state(self, call: int) -> CallState | None:
+        """Return a call that has no answer yet."""
+        return self._open.get(call)
+
+    @property
+    def calls(self) -> list[CallState]:
+        """Calls that have no answer yet, by number."""
+        return list(self._open.values())
+
+    def is_over(self, partition: str) -> bool:
+        """Return whether the source of a partition has ended."""
+        return partition in self._over
+
+    # --- Inside ---
+
+    def _make_calls(self, function: FunctionPlan, now_s: float) -> None:
+        if not set(function.workers) <= self.order.alive:
+            return
+        while self._n_open[function.name] < self._depth:
+            is_last = False
+            if not self.rows.next_size(function.name):
+                is_last = self._is_last(function)
+                if not is_last or not self.rows.next_size(function.name, is_last=True):
+                    return
+            taken = self.rows.take(function.name, is_last=is_last)
+            if (
+                taken.age > self.plan.partitions[function.partition].age_bound
+                and function.partition == "train"
+            ):
+                raise TooOld(
+                    f"{function.name} got rows {taken.ids[:8]} that are {taken.age} steps old; "
+                    f"the bound is {self.plan.partitions[function.partition].age_bound}"
+                )
+            if is_last and function.drops_rest and len(taken.groups) < function.groups:
+                self._skip(function, taken)
+                continue
+            self.order.offer(self._state(function, taken, now_s, is_posted=False).call)
+
+    def _is_idle(self) -> bool:
+        return not self.order.tickets and not self.order.ready
+
+    def _make_short_call(self, now_s: float) -> bool:
+        """Make a call of fewer rows than a function wants, if no more can come; returns whether there is one.
+
+        That is so after a drop: the rows that take the place of those that were dropped may be too few for a call.
+        """
+        for function in self.plan.functions:
+            is_possible = not function.is_strict and set(function.workers) <= self.order.alive
+            if is_possible and self.rows.n_ready(function.name) and self.rows.room(function.partition) < 1:
+                taken = self.rows.take(function.name, is_last=True)
+                self.order.offer(self._state(function, taken, now_s, is_posted=False).call)
+                return True
+        return False
+
+    def _is_last(self, function: FunctionPlan) -> bool:
+        if function.partition not in self._over or not self.rows.n_ready(function.name):
+            return False
+        if self._n_open[function.name] and function.reuse > 1:
+            return False  # its rows may return for another use
+        return not self.rows.waiting(function.partition, self._upstream[function.name])
+
+    def _skip(self, function: FunctionPlan, taken: Taken) -> None:
+        if function.outputs:
+            self.rows.drop(taken.ids, "rest")
+        else:
+            for _ in range(function.reuse):
+                self.rows.done(function.name, taken)
+
+    def _state(self, function: FunctionPlan, taken: Taken, now_s: float, *, is_posted: bool) -> CallState:
+        steps = self._steps_of(function, taken)
+        oldest = -1 if is_posted else min(taken.ids)
+        call = Call(next(self._numbers), function.name, steps, oldest)
+        self._open[call.number] = state = CallState(call, function, taken, is_posted, now_s)
+        self._n_open[function.name] += 1
+        return state
+
+    def _end(self, answer: Answer) -> None:
+        state = self._open.pop(answer.call)
+        if state.function is None or state.taken is None:
+            return
+        self._n_open[state.function.name] -= 1
+        if answer.reason is None:
+            self.rows.done(state.function.name, state.taken)
+        elif not state.function.is_strict:  # a training step may have happened in part: it is never repeated
+            self.rows.give_back(state.function.name, state.taken)

@@ -1,0 +1,230 @@
+"""The objects of roles in this process, and what hooks do with their tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+from ..errors import ConfigError, FlowError
+from .declare.hooks import Evaluate, Hook, Offload, ParamRealloc, Publish, Save, UserHook
+from .declare.roles import Mesh, Placement, Role
+
+__all__ = ["Objects", "numbers_of", "tensors_of"]
+
+
+class Objects:
+    """One object for each role, and the versions of their weights.
+
+    Args:
+        roles: of the flow.
+    """
+
+    def __init__(self, roles: list[Placement]) -> None:
+        self._roles = {role.name: role for role in roles}
+        self._objects: dict[str, Role] = {}
+        self._homes: dict[str, dict[int, torch.device]] = {}
+        #: By role, the steps of which its weights are the result; only of roles that train or follow.
+        self.versions: dict[str, int] = {}
+
+    def setup(self) -> None:
+        """Make the objects; a role that follows another one begins with its weights."""
+        for name, role in self._roles.items():
+            self._objects[name] = one = role.role()
+            one.setup(Mesh(name, role.layout, dict.fromkeys((dim for dim, _ in role.layout.dims), 1)))
+        for role in self._roles.values():
+            if role.follows is not None:
+                self._copy(role.follows, role)
+
+    def close(self) -> None:
+        """Drop the objects; those with a method `close` are closed."""
+        objects, self._objects = self._objects, {}
+        for one in objects.values():
+            close = getattr(one, "close", None)
+            if callable(close):
+                close()
+
+    def __getitem__(self, role: Placement) -> Any:
+        """Return the object of a role, with its tensors where they belong."""
+        homes = self._homes.pop(role.name, None)
+        if homes:
+            for number, tensor in enumerate(_all_tensors(self._objects[role.name])):
+                if number in homes:
+                    tensor.data = tensor.data.to(homes[number])
+        return self._objects[role.name]
+
+    @property
+    def roles(self) -> list[Placement]:
+        """All roles."""
+        return list(self._roles.values())
+
+    def run(self, hook: Hook, owner: Placement | None, step: int) -> dict[str, float]:
+        """Run a hook; returns the numbers of an evaluation.
+
+        Args:
+            hook: what to do.
+            owner: role of the function; None for hooks that were posted by hand, and functions without a role.
+            step: number of the step, from 1.
+
+        Raises:
+            FlowError: the tensors of two roles do not fit.
+            OSError: a checkpoint cannot be written.
+        """
+        roles = hook.roles or ((owner,) if owner is not None else ())
+        match hook:
+            case Offload():
+                self._offload(roles[0])
+            case Publish():
+                for to in roles:
+                    self._copy(to.follows or owner or to, to)
+            case ParamRealloc():
+                self._mix(hook.roles[0], hook.roles[1], hook.eta)
+            case Evaluate():
+                return numbers_of(f"{roles[0].name}.evaluate", self[roles[0]].evaluate())
+            case Save():
+                self._save(roles[0], hook.folder, step)
+            case UserHook():
+                hook.function(*(self[role] for role in roles))
+        return {}
+
+    def load(self, role: Placement, folder: Path) -> int:
+        """Load what the hook `save` has written last; returns the number of its step, from 1.
+
+        Raises:
+            ConfigError: there is no checkpoint.
+        """
+        found = sorted(
+            (int(path.name[5:]), path)
+            for path in (folder / role.name).glob("step-*")
+            if path.name[5:].isdigit()
+        )
+        if not found:
+            raise ConfigError(f"{folder / role.name} has no checkpoint of role {role.name!r}")
+        step, path = found[-1]
+        one: Role = self[role]
+        state, model = _state(one), nn.ModuleDict(one.modules())
+        with _single_process():
+            dcp.load(state, checkpoint_id=path, no_dist=True)
+        model.load_state_dict(state["modules"])
+        for name, optimizer in one.optimizers().items():
+            set_optimizer_state_dict(model, optimizer, state["optimizers"][name])
+        return step
+
+    def _save(self, role: Placement, folder: Path, step: int) -> None:
+        final = folder / role.name / f"step-{step}"
+        partial = final.with_name(f".{final.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        with _single_process():
+            dcp.save(_state(self[role]), checkpoint_id=partial, no_dist=True)
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+
+    def _offload(self, role: Placement) -> None:
+        homes = {}
+        for number, tensor in enumerate(_all_tensors(self._objects[role.name])):
+            if tensor.device.type != "cpu":
+                homes[number] = tensor.device
+                tensor.data = tensor.data.to("cpu")
+        self._homes[role.name] = self._homes.get(role.name, {}) | homes
+
+    def _copy(self, source: Placement, target: Placement) -> None:
+        with torch.no_grad():
+            for mine, theirs in self._pairs(source, target, buffers=True):
+                mine.copy_(theirs)
+        self._take_version(source, target)
+
+    def _mix(self, source: Placement, target: Placement, eta: float) -> None:
+        with torch.no_grad():
+            for mine, theirs in self._pairs(source, target, buffers=False):
+                mine.lerp_(theirs.to(mine), eta)
+        self._take_version(source, target)
+
+    def _take_version(self, source: Placement, target: Placement) -> None:
+        if target.follows is source:
+            self.versions[target.name] = self.versions.get(source.name, 0)
+
+    def _pairs(self, source: Placement, target: Placement, *, buffers: bool) -> list[tuple[Tensor, Tensor]]:
+        theirs, mine = (tensors_of(self[role], buffers=buffers) for role in (source, target))
+        missing = sorted(set(mine) - set(theirs))
+        if not mine or missing:
+            what = (
+                f"lacks {', '.join(missing[:4])}"
+                if mine
+                else f"is copied to role {target.name!r}, which has no modules"
+            )
+            raise FlowError(f"weights of role {source.name!r}: it {what}")
+        for name, tensor in mine.items():
+            if tensor.shape != theirs[name].shape:
+                raise FlowError(
+                    f"weights of role {source.name!r}: {name} has shape {tuple(theirs[name].shape)}, "
+                    f"role {target.name!r} has {tuple(tensor.shape)}"
+                )
+        return [(tensor, theirs[name]) for name, tensor in mine.items()]
+
+
+@contextlib.contextmanager
+def _single_process() -> Iterator[None]:
+    """Leave out a warning of torch: saving from one process is what is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+def tensors_of(role: Role, *, buffers: bool = True) -> dict[str, Tensor]:
+    """Return parameters, and buffers, of all modules of an object by name."""
+    found: dict[str, Tensor] = {}
+    for prefix, module in role.modules().items():
+        found |= {f"{prefix}.{name}": tensor for name, tensor in module.named_parameters()}
+        if buffers:
+            found |= {f"{prefix}.{name}": tensor for name, tensor in module.named_buffers()}
+    return found
+
+
+def _all_tensors(role: Role) -> Iterator[Tensor]:
+    """Yield parameters, buffers, gradients, and the state of optimizers, always in one order."""
+    for tensor in tensors_of(role).values():
+        yield tensor
+        if tensor.grad is not None:
+            yield tensor.grad
+    for optimizer in role.optimizers().values():
+        for state in optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+def _state(role: Role) -> dict[str, Any]:
+    """Return what a checkpoint holds; the state of an optimizer that has not run yet is made, so that it can be loaded."""
+    model = nn.ModuleDict(role.modules())
+    optimizers = {name: get_optimizer_state_dict(model, one) for name, one in role.optimizers().items()}
+    return {"modules": model.state_dict(), "optimizers": optimizers}
+
+
+def numbers_of(name: str, result: object) -> dict[str, float]:
+    """Return what a function has returned as numbers.
+
+    Raises:
+        FlowError: it is no dict of numbers.
+    """
+    if result is None:
+        return {}
+    if not isinstance(result, dict):
+        raise FlowError(f"{name} returned a {type(result).__name__}; need a dict")
+    numbers = {}
+    for key, value in result.items():
+        if isinstance(value, Tensor) and not value.ndim:
+            value = value.item()
+        if not isinstance(value, (bool, int, float)):
+            raise FlowError(
+                f"{name} returned {key!r}, which is a {type(value).__name__} and no declared output"
+            )
+        numbers[str(key)] = float(value)
+    return numbers

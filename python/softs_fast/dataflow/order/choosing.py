@@ -1,0 +1,58 @@
+"""In which of all correct orders the steps of an epoch get their tickets: list scheduling on expected times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .steps import Call, Kind, Step
+
+__all__ = ["in_order"]
+
+
+def in_order(epoch: Sequence[Call], busy_s: Iterable[tuple[int, float]] = ()) -> list[tuple[Call, Step]]:
+    """Return the steps of all calls of an epoch in the order of their tickets.
+
+    Moves and pre-hooks of all calls come before all mains; each call keeps the order of its own steps. Among those that
+    may be next, the one comes first that can begin first; then mains before post-hooks, steps of fewer workers, and
+    older calls.
+
+    Args:
+        epoch: calls that begin together.
+        busy_s: workers, and for how long the steps that have tickets keep each of them.
+
+    Source: list scheduling, Graham, SIAM J. Appl. Math. 1969; the order among ties is own, see docs/dataflow.md.
+    """
+    free_s = dict(busy_s)
+    early = [[step for step in call.steps if step.kind <= Kind.PRE] for call in epoch]
+    late = [[step for step in call.steps if step.kind > Kind.PRE] for call in epoch]
+    return _schedule(epoch, early, free_s) + _schedule(epoch, late, free_s)
+
+
+def _schedule(
+    epoch: Sequence[Call], steps: list[list[Step]], free_s: dict[int, float]
+) -> list[tuple[Call, Step]]:
+    order: list[tuple[Call, Step]] = []
+    place = [0] * len(epoch)
+    ready_s = [0.0] * len(epoch)  # when the step before it in its own call ends
+    left = {number for number, own in enumerate(steps) if own}
+    while left:
+        best = min(left, key=lambda i: _rank(epoch[i], steps[i][place[i]], ready_s[i], free_s))
+        step = steps[best][place[best]]
+        end_s = _begin_s(step, ready_s[best], free_s) + step.expected_s
+        free_s.update(dict.fromkeys(step.workers, end_s))
+        ready_s[best] = end_s
+        order.append((epoch[best], step))
+        place[best] += 1
+        if place[best] == len(steps[best]):
+            left.discard(best)
+    return order
+
+
+def _begin_s(step: Step, ready_s: float, free_s: dict[int, float]) -> float:
+    return max([ready_s, *(free_s.get(worker, 0.0) for worker in step.workers)])
+
+
+def _rank(
+    call: Call, step: Step, ready_s: float, free_s: dict[int, float]
+) -> tuple[float, int, int, int, int]:
+    return (_begin_s(step, ready_s, free_s), step.kind, len(step.workers), call.oldest, call.number)

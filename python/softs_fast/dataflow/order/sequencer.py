@@ -1,0 +1,257 @@
+"""The master's side of the order: which calls begin together, and the tickets of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .choosing import in_order
+from .steps import Abort, Answer, Call, Order, Output, Step
+
+__all__ = ["NeverFits", "Sequencer", "Ticket"]
+
+
+class NeverFits(ValueError):
+    """A call cannot begin although nothing runs; the text has the numbers."""
+
+
+@dataclass
+class Ticket:
+    """A step that has its place in the order.
+
+    Attributes:
+        number: the place.
+        call: of which it is a step.
+        step: what is done.
+        missing: participants that have not reported its end.
+        since_s: when it was given.
+    """
+
+    number: int
+    call: Call
+    step: Step
+    missing: set[int]
+    since_s: float
+
+
+@dataclass
+class _Progress:
+    """A call with tickets."""
+
+    call: Call
+    open: set[int] = field(default_factory=set)
+    is_answered: bool = False
+
+
+class Sequencer:
+    """Gives tickets. Every call that was offered or posted gets exactly one answer, whatever dies.
+
+    It cannot hang: let s be the lowest ticket that has not ended. All its participants have ended what is before s, or
+    were not in it, so each is at s or gets there without waiting for another one; s ends, or is aborted when one of them
+    dies. By induction every ticket ends. docs/dataflow.md has the assumptions.
+
+    Args:
+        workers: numbers of all workers.
+        depth: unfinished mains that a worker may have; with 2 none is idle for a round trip.
+        capacity: bytes that moves may bring to each worker at a time; workers without an entry have no limit.
+        incarnation: of this master; larger than that of the one before it.
+    """
+
+    def __init__(
+        self,
+        workers: Iterable[int],
+        *,
+        depth: int = 2,
+        capacity: Mapping[int, int] | None = None,
+        incarnation: int = 1,
+    ) -> None:
+        self.incarnation = incarnation
+        self._alive = set(workers)
+        self._depth = depth
+        self._capacity = dict(capacity or {})
+        self._next = 1
+        self._ready: dict[int, Call] = {}
+        self._parked: dict[int, Call] = {}
+        self._tickets: dict[int, Ticket] = {}
+        self._running: dict[int, _Progress] = {}
+        self._mains = dict.fromkeys(self._alive, 0)
+        self._reserved = dict.fromkeys(self._alive, 0)
+        self._outputs: list[Output] = []
+
+    # --- Calls come ---
+
+    def offer(self, call: Call) -> None:
+        """Take a call that is ready: its rows are all there."""
+        self._ready[call.number] = call
+
+    def park(self, call: Call) -> None:
+        """Take a call that waits until a flush names it."""
+        self._parked[call.number] = call
+
+    def flush(self, numbers: Iterable[int]) -> None:
+        """Calls that are parked are ready now, before all others.
+
+        Raises:
+            ValueError: one of them is not parked.
+        """
+        numbers = list(numbers)
+        unknown = [number for number in numbers if number not in self._parked]
+        if unknown:
+            raise ValueError(
+                f"flush names calls {unknown}, which are not parked; parked are {sorted(self._parked)}"
+            )
+        for number in numbers:
+            self._ready[number] = self._parked.pop(number)
+
+    # --- Events ---
+
+    def report(self, worker: int, incarnation: int, ticket: int, reason: str | None = None) -> None:
+        """A worker's part in a step has ended; late and double reports are dropped.
+
+        Args:
+            worker: its number.
+            incarnation: as in the order.
+            ticket: as in the order.
+            reason: why it failed; None if it is done.
+        """
+        one = self._tickets.get(ticket) if incarnation == self.incarnation else None
+        if one is None or worker not in one.missing:
+            return
+        one.missing.discard(worker)
+        if reason is not None:
+            self._fail(one.call, reason)
+        self._end_if_complete(one)
+
+    def lose(self, worker: int, reason: str) -> None:
+        """A worker has died: its steps have failed, and what remains has live participants only."""
+        if worker not in self._alive:
+            return
+        self._alive.discard(worker)
+        involved = [one for one in self._tickets.values() if worker in one.missing]
+        for one in involved:
+            one.missing.discard(worker)
+        for one in involved:
+            self._fail(one.call, reason)
+            self._end_if_complete(one)
+        for waiting in (self._ready, self._parked):
+            for call in [call for call in waiting.values() if worker in call.workers]:
+                del waiting[call.number]
+                self._outputs.append(Answer(call.number, call.name, reason))
+
+    def cancel(self, number: int, reason: str) -> bool:
+        """Answer a call that has no tickets yet; returns False if it has, or is unknown."""
+        for waiting in (self._ready, self._parked):
+            if number in waiting:
+                call = waiting.pop(number)
+                self._outputs.append(Answer(call.number, call.name, reason))
+                return True
+        return False
+
+    def advance(self, now_s: float) -> list[Output]:
+        """Give tickets to what fits; returns all that is to be said since the last time, in this order.
+
+        Raises:
+            NeverFits: nothing runs, and the oldest call that is ready needs more bytes than a worker may have.
+        """
+        for call in [call for call in self._ready.values() if not call.workers <= self._alive]:
+            self.cancel(call.number, f"workers {sorted(call.workers - self._alive)} are lost")
+        epoch = self._epoch()
+        busy_s = dict.fromkeys(self._alive, 0.0)
+        for one in self._tickets.values():
+            for worker in one.missing:
+                busy_s[worker] += one.step.expected_s
+        for call, step in in_order(epoch, busy_s.items()):
+            number, self._next = self._next, self._next + 1
+            self._tickets[number] = Ticket(number, call, step, set(step.workers), now_s)
+            self._running[call.number].open.add(number)
+            order = Order(self.incarnation, number, call.number, step)
+            self._outputs += [(worker, order) for worker in sorted(step.workers)]
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    # --- What is known ---
+
+    @property
+    def alive(self) -> frozenset[int]:
+        """Workers that have not died."""
+        return frozenset(self._alive)
+
+    @property
+    def tickets(self) -> list[Ticket]:
+        """Steps that have not ended, by ticket."""
+        return sorted(list(self._tickets.values()), key=lambda ticket: ticket.number)
+
+    @property
+    def parked(self) -> list[Call]:
+        """Calls that wait for a flush."""
+        return list(self._parked.values())
+
+    @property
+    def ready(self) -> list[Call]:
+        """Calls that wait for a worker, the oldest first."""
+        return sorted(self._ready.values(), key=lambda call: (call.oldest, call.number))
+
+    # --- Inside ---
+
+    def _epoch(self) -> list[Call]:
+        """Take from the ready calls what fits, the oldest first."""
+        epoch: list[Call] = []
+        # A call that does not fit keeps its workers from younger ones, so it never starves.
+        kept: set[int] = set()
+        for call in self.ready:
+            if not call.workers & kept and self._fits(call):
+                epoch.append(call)
+                del self._ready[call.number]
+                self._running[call.number] = _Progress(call)
+                for worker in call.mains:
+                    self._mains[worker] += 1
+                for worker, n_bytes in call.n_bytes.items():
+                    self._reserved[worker] += n_bytes
+            elif not self._running:
+                raise NeverFits(self._why(call))
+            else:
+                kept |= call.workers
+        return epoch
+
+    def _fits(self, call: Call) -> bool:
+        if any(self._mains[worker] >= self._depth for worker in call.mains):
+            return False
+        return all(
+            self._reserved[worker] + n_bytes <= self._capacity.get(worker, self._reserved[worker] + n_bytes)
+            for worker, n_bytes in call.n_bytes.items()
+        )
+
+    def _why(self, call: Call) -> str:
+        sizes = [
+            f"worker {worker} needs {n_bytes} bytes of {self._capacity[worker]}"
+            for worker, n_bytes in call.n_bytes.items()
+            if n_bytes > self._capacity.get(worker, n_bytes)
+        ]
+        return f"call {call.number} of {call.name} can never begin: {', '.join(sizes)}; use fewer rows or more memory"
+
+    def _fail(self, call: Call, reason: str) -> None:
+        """Answer a call that has tickets, and abort all of them."""
+        progress = self._running[call.number]
+        if progress.is_answered:
+            return
+        progress.is_answered = True
+        self._outputs.append(Answer(call.number, call.name, reason))
+        for number in sorted(progress.open):
+            for worker in sorted(self._tickets[number].missing):
+                self._outputs.append((worker, Abort(self.incarnation, number, reason)))
+
+    def _end_if_complete(self, one: Ticket) -> None:
+        if one.missing or one.number not in self._tickets:
+            return
+        del self._tickets[one.number]
+        progress = self._running[one.call.number]
+        progress.open.discard(one.number)
+        if progress.open:
+            return
+        del self._running[one.call.number]
+        for worker in one.call.mains:
+            self._mains[worker] -= 1
+        for worker, n_bytes in one.call.n_bytes.items():
+            self._reserved[worker] -= n_bytes
+        if not progress.is_answered:
+            self._outputs.append(Answer(one.call.number, one.call.name))

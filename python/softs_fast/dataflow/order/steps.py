@@ -1,0 +1,115 @@
+"""Words of the order: calls, steps, tickets, and what master and workers say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+__all__ = ["Abort", "Answer", "Call", "Kind", "Order", "Output", "Step"]
+
+
+class Kind(IntEnum):
+    """What a step is. Moves and pre-hooks of an epoch come before its mains."""
+
+    MOVE = 0
+    PRE = 1
+    MAIN = 2
+    POST = 3
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing with a fixed set of participants.
+
+    Attributes:
+        kind: what it is.
+        workers: the participants, at least one.
+        work: what they do; of no meaning to the order.
+        expected_s: measured time, or a guess; it only chooses between orders that are all correct.
+    """
+
+    kind: Kind
+    workers: frozenset[int]
+    work: object = None
+    expected_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function and its rows: moves and pre-hooks, then main, then post-hooks.
+
+    Attributes:
+        number: of the call; never used twice.
+        name: of the function.
+        steps: in their own order.
+        oldest: its place among calls that are ready; lower is earlier.
+        n_bytes: what its moves bring to each worker.
+    """
+
+    number: int
+    name: str
+    steps: tuple[Step, ...]
+    oldest: int = 0
+    n_bytes: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> frozenset[int]:
+        """All participants of all steps."""
+        return frozenset().union(*(step.workers for step in self.steps))
+
+    @property
+    def mains(self) -> frozenset[int]:
+        """Participants of the main step."""
+        return frozenset().union(*(step.workers for step in self.steps if step.kind is Kind.MAIN))
+
+
+@dataclass(frozen=True)
+class Order:
+    """To a worker: run a step when all tickets before it have ended here.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: place in the one order of all steps.
+        call: number of the call.
+        step: what to do, with the other participants.
+    """
+
+    incarnation: int
+    ticket: int
+    call: int
+    step: Step
+
+
+@dataclass(frozen=True)
+class Abort:
+    """To a worker: return from this step, or skip it.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: of the step.
+        reason: why.
+    """
+
+    incarnation: int
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To the one that posted a call: it is done, or it failed. Each call has exactly one.
+
+    Attributes:
+        call: its number.
+        name: of its function.
+        reason: why it failed; None if it is done.
+    """
+
+    call: int
+    name: str
+    reason: str | None = None
+
+
+#: What the master has to say: messages to workers, and answers.
+Output = tuple[int, Order] | tuple[int, Abort] | Answer

@@ -1,0 +1,79 @@
+"""What a step of a flow has done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["CallResult", "FlowStep"]
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """One call that is done.
+
+    Attributes:
+        function: its name.
+        ids: rows that it worked on.
+        step: of the flow to which they belong, from 0.
+        age: see `Rows`.
+        numbers: what the function returned beside columns, and its evaluation.
+        seconds: of each hook and of the main part, by name.
+        digest: of ids and inputs; empty if the flow takes none.
+    """
+
+    function: str
+    ids: tuple[int, ...]
+    step: int = 0
+    age: int = 0
+    numbers: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class FlowStep:
+    """A step of a flow: its functions have used the rows of the step.
+
+    Attributes:
+        number: from 1.
+        calls: of the rows of the step, in the order in which they ended.
+        n_rows: rows that the largest function had.
+        is_complete: False for the last one, if the source ended within it.
+        waited_s: from the end of the training call before to the begin of the first one of this step: how long training
+            waited for others; 0 if nothing trains.
+        dropped: groups that have been dropped since the flow began, by reason.
+    """
+
+    number: int
+    calls: tuple[CallResult, ...]
+    n_rows: int
+    is_complete: bool
+    waited_s: float
+    dropped: dict[str, int]
+
+    @property
+    def age_max(self) -> int:
+        """Largest age of rows that a training function had."""
+        return max((call.age for call in self.calls), default=0)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Sums of the times of hooks and main parts, by function and name."""
+        sums: dict[str, float] = {}
+        for call in self.calls:
+            for name, seconds in call.seconds.items():
+                sums[f"{call.function}: {name}"] = sums.get(f"{call.function}: {name}", 0.0) + seconds
+        return sums
+
+    def __getitem__(self, function: str) -> dict[str, float]:
+        """Return the numbers of a function; of several calls, the means over their rows."""
+        calls = [call for call in self.calls if call.function == function]
+        if not calls:
+            raise KeyError(
+                f"{function} has no call in step {self.number}; there are {', '.join(sorted({c.function for c in self.calls}))}"
+            )
+        means: dict[str, float] = {}
+        for name in {name: None for call in calls for name in call.numbers}:
+            own = [(call.numbers[name], len(call.ids)) for call in calls if name in call.numbers]
+            means[name] = sum(value * n for value, n in own) / sum(n for _, n in own)
+        return means

@@ -1,0 +1,123 @@
+"""Ready groups of one function, the oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heappop, heappush
+
+from ..declare.plan import FunctionPlan
+from .records import Group
+
+__all__ = ["ReadyQueue"]
+
+
+class ReadyQueue:
+    """Chooses the groups of the next call of a function.
+
+    The work for one group does not depend on how many there are, but for the logarithm in a heap.
+
+    Args:
+        plan: of the function.
+        number: of the function; its bit in the marks of groups.
+        partition: number of its partition.
+        window: for a strict function, among how many groups from the oldest on it chooses.
+        groups: all groups of the partition by index, the owner's.
+    """
+
+    def __init__(
+        self, plan: FunctionPlan, number: int, partition: int, window: int, groups: Mapping[int, Group]
+    ) -> None:
+        self.plan = plan
+        self.number = number
+        self.bit = 1 << number
+        self.partition = partition
+        #: Uses of groups, taken so far; what exceeds a multiple of a pass belongs to the present one.
+        self.n_taken = 0
+        self._window = window
+        self._groups = groups
+        # Indexes of groups; those without the mark `staged` are skipped when they get to the front.
+        self._heap: list[int] = []
+        self._n_staged = 0
+        # Of a strict function: groups that were chosen within the window, in that order; the values mean nothing.
+        self._chosen: dict[int, None] = {}
+        self._anchor = 0
+
+    def push(self, group: Group) -> None:
+        """Add a group, all rows of which have the inputs."""
+        if not group.staged & self.bit:
+            group.staged |= self.bit
+            self._n_staged += 1
+            # It may be older than those that were passed: it is used again, or was made again.
+            self._anchor = min(self._anchor, group.index)
+            heappush(self._heap, group.index)
+            self.choose()
+
+    def discard(self, group: Group) -> None:
+        """Remove a group that is dropped, or lacks an input again."""
+        if group.staged & self.bit:
+            group.staged &= ~self.bit
+            self._n_staged -= 1
+            self._chosen.pop(group.index, None)
+        self._anchor = min(self._anchor, group.index)
+        self.choose()
+
+    @property
+    def n_ready(self) -> int:
+        """How many groups may be taken; of a strict function, up to those of one pass."""
+        return len(self._chosen) if self.plan.is_strict else self._n_staged
+
+    def next_size(self, *, is_last: bool = False) -> int:
+        """Return of how many groups the next call would be; 0 if too few are ready.
+
+        Args:
+            is_last: whether no more groups will ever be ready than those that are.
+        """
+        left = self.plan.groups - self.n_taken % self.plan.groups
+        n = self.n_ready
+        if n >= left:
+            return left
+        return n if n >= self.plan.least or is_last else 0
+
+    def take(self, n: int, *, is_last: bool = False) -> list[Group]:
+        """Remove the next `n` groups from the queue. With `is_last` the pass ends with them."""
+        taken: list[Group] = []
+        while len(taken) < n:
+            index = next(iter(self._chosen)) if self.plan.is_strict else heappop(self._heap)
+            self._chosen.pop(index, None)
+            group = self._groups.get(index)
+            if group is not None and group.staged & self.bit:
+                group.staged &= ~self.bit
+                group.taken |= self.bit
+                taken.append(group)
+        self._n_staged -= n
+        self.n_taken += n
+        if is_last:
+            self.n_taken += -self.n_taken % self.plan.groups
+        self.choose()
+        return taken
+
+    def choose(self) -> None:
+        """Choose groups for a strict function, as soon as they are ready and within the window."""
+        if not self.plan.is_strict:
+            return
+        heap, chosen = self._heap, self._chosen
+        while heap and len(chosen) < self.plan.groups:
+            index = heap[0]
+            group = self._groups.get(index)
+            if group is None or not group.staged & self.bit or index in chosen:
+                heappop(heap)
+            elif index < self._oldest() + self._window:
+                chosen[heappop(heap)] = None
+            else:
+                return
+
+    def _oldest(self) -> int:
+        """Return the index of the oldest group that the function has neither taken nor chosen."""
+        while (group := self._groups.get(self._anchor)) is None or self._is_passed(group):
+            self._anchor += 1
+        return self._anchor
+
+    def _is_passed(self, group: Group) -> bool:
+        # Groups that will be used again are not passed before their last use.
+        marks = group.done if self.plan.reuse > 1 else group.taken | group.done
+        return bool(marks & self.bit) or group.index in self._chosen

@@ -1,0 +1,55 @@
+"""Metrics of the collectives of a process in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import SoftsError
+from .families import Family, Labels, text_of
+
+if TYPE_CHECKING:
+    from ..collectives import OpMetrics, Strategy
+
+__all__ = ["families_of", "render_strategies"]
+
+_COUNTERS = (
+    ("calls", "Calls of an operation.", "count"),
+    ("bytes", "Bytes of the tensors passed to it; not the traffic.", "bytes"),
+    ("seconds", "Time spent in its calls.", "seconds"),
+    ("waiting_seconds", "The part of it spent waiting for other ranks.", "waiting_s"),
+    ("errors", "Calls that raised an exception.", "errors"),
+)
+
+
+def render_strategies(strategies: Mapping[str, Strategy]) -> str:
+    """Write the metrics of strategies in Prometheus' text format, version 0.0.4.
+
+    Args:
+        strategies: by a name, which becomes a label.
+
+    Example:
+        >>> from softs_fast.monitoring.text_server import TextServer
+        >>> def serve(strategy):
+        ...     return TextServer(lambda: render_strategies({"gradients": strategy}), "127.0.0.1:9466")
+    """
+    return text_of(families_of(strategies))
+
+
+def families_of(strategies: Mapping[str, Strategy]) -> Iterator[Family]:
+    """Yield the families of metrics of strategies; one that is in no group has `collective_joined` alone."""
+    found: list[tuple[Labels, OpMetrics]] = []
+    joined: list[tuple[Labels, float]] = []
+    for name, strategy in strategies.items():
+        try:
+            labels = {"strategy": name, "rank": str(strategy.rank)}
+            operations = strategy.metrics
+        except SoftsError:
+            joined.append(({"strategy": name}, 0))
+            continue
+        joined.append((labels, 1))
+        found += [(labels | {"operation": kind}, metrics) for kind, metrics in operations.items()]
+    yield "collective_joined", "gauge", "Whether the strategy is in a group.", joined
+    for name, text, field in _COUNTERS:
+        values = [(labels, getattr(metrics, field)) for labels, metrics in found]
+        yield f"collective_{name}_total", "counter", text, values

@@ -1,0 +1,204 @@
+"""Health over HTTP and gRPC, of a worker and of a coordinator, as launchers ask for it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from coordinator_process import WATCHDOG_S, Cluster
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from softs_fast.coordination.health import WorkerHealth
+from softs_fast.coordination.job.events import End, Evict
+from softs_fast.coordination.node import Membership
+from softs_fast.coordination.session.calls import CoordinatorClient
+from softs_fast.errors import ConfigError, EndpointInUse, PeerLost
+
+SERVING, NOT_SERVING = 1, 2
+
+
+def ask(url: str, path: str = "") -> tuple[int, str]:
+    """Status and text of a page."""
+    where = url.rpartition("/")[0] + path if path else url
+    try:
+        with urllib.request.urlopen(where, timeout=WATCHDOG_S) as answer:
+            return answer.status, answer.read().decode().strip()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode().strip()
+
+
+class Asker:
+    """gRPC's own client."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address)
+        self._stub = health_pb2_grpc.HealthStub(self._channel)
+
+    def check(self, name: str = "", **more: Any) -> int:
+        """The answer of Check."""
+        request = health_pb2.HealthCheckRequest(service=name)
+        return int(self._stub.Check(request, timeout=WATCHDOG_S, **more).status)
+
+    def watch(self, name: str = "") -> Iterator[int]:
+        """The answers of Watch."""
+        for answer in self._stub.Watch(health_pb2.HealthCheckRequest(service=name), timeout=WATCHDOG_S):
+            yield int(answer.status)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+
+@pytest.fixture
+def asker() -> Iterator[Any]:
+    """Makes clients."""
+    made: list[Asker] = []
+
+    def make(address: str) -> Asker:
+        made.append(Asker(address))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_worker_is_ready_while_it_has_a_seat_in_an_open_epoch(cluster: Cluster, asker: Any) -> None:
+    coordinator = cluster.coordinator("--size", "1")
+    member = Membership(coordinator.address, seat=0)
+    with WorkerHealth(member, "127.0.0.1:0", grpc="127.0.0.1:0") as health:
+        client = asker(f"127.0.0.1:{health.grpc_port}")
+        assert ask(health.url) == (503, "it has not reached the coordinator yet")
+        assert ask(health.url, "/healthz") == (200, "alive")
+        assert client.check() == NOT_SERVING
+        watched = client.watch()
+        assert next(watched) == NOT_SERVING
+        member.start().next_epoch(WATCHDOG_S)
+        assert ask(health.url) == (200, "ready")
+        assert next(watched) == SERVING
+        with CoordinatorClient(coordinator.address) as administrator:
+            administrator.administer(Evict(0, "too slow"))
+        assert next(watched) == NOT_SERVING
+        status, text = ask(health.url)
+        assert (status, "too slow" in text) == (503, True)
+        with pytest.raises(PeerLost, match="too slow"):
+            member.next_epoch(WATCHDOG_S)
+        member.close()
+    health.stop()
+
+
+def test_services_that_there_are_not(cluster: Cluster, asker: Any) -> None:
+    member = Membership("127.0.0.1:1")
+    with WorkerHealth(member, "127.0.0.1:0", grpc="127.0.0.1:0") as health:
+        client = asker(f"127.0.0.1:{health.grpc_port}")
+        with pytest.raises(grpc.RpcError) as raised:
+            client.check("another")
+        assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+        assert next(client.watch("another")) == 3
+        assert ask(health.url, "/metrics")[0] == 404
+    member.close()
+
+
+def test_watchers_leave_room_for_checks(asker: Any) -> None:
+    member = Membership("127.0.0.1:1")
+    with WorkerHealth(member, "127.0.0.1:0", grpc="127.0.0.1:0") as health:
+        client = asker(f"127.0.0.1:{health.grpc_port}")
+        watches = [client.watch() for _ in range(4)]
+        assert [next(watch) for watch in watches] == [NOT_SERVING] * 4
+        with pytest.raises(grpc.RpcError) as raised:
+            next(client.watch())
+        assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert client.check() == NOT_SERVING
+    member.close()
+
+
+def test_addresses() -> None:
+    member = Membership("127.0.0.1:1")
+    with pytest.raises(ConfigError, match=r"health at 0\.0\.0\.0:0 would be reachable from other machines"):
+        WorkerHealth(member, "0.0.0.0:0")
+    with pytest.raises(ConfigError, match=r"health at 0\.0\.0\.0:0 would be reachable"):
+        WorkerHealth(member, "127.0.0.1:0", grpc="0.0.0.0:0")
+    WorkerHealth(member, "0.0.0.0:0", allow_remote=True)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(EndpointInUse, match="cannot serve health"):
+            WorkerHealth(member, taken).start()
+        with pytest.raises(EndpointInUse, match="cannot serve health"):
+            WorkerHealth(member, "127.0.0.1:0", grpc=taken).start()
+    member.close()
+
+
+def test_a_coordinator_is_ready_until_its_job_is_over(cluster: Cluster, asker: Any) -> None:
+    coordinator = cluster.coordinator("--size", "1", "--health", "127.0.0.1:0")
+    url = coordinator.line().removeprefix("health ")
+    client = asker(coordinator.address)
+    assert ask(url) == (200, "ready")
+    assert ask(url, "/healthz") == (200, "ready")
+    assert client.check() == client.check("softs.v1.Coordinator") == SERVING
+    watched = client.watch()
+    assert next(watched) == SERVING
+    with CoordinatorClient(coordinator.address) as administrator:
+        administrator.administer(End("enough"))
+    assert next(watched) == NOT_SERVING
+    assert ask(url) == (503, "the job has ended: enough")
+    assert ask(url, "/healthz") == (200, "ready")
+    with pytest.raises(grpc.RpcError) as raised:
+        client.check("another")
+    assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_a_coordinator_with_tokens_answers_those_that_have_one(
+    cluster: Cluster, asker: Any, tmp_path: Path
+) -> None:
+    token = "probe-token-of-more-than-22-characters"
+    file = tmp_path / "tokens"
+    file.write_text(f"probe {token}\n")
+    file.chmod(0o600)
+    coordinator = cluster.coordinator("--size", "1", "--tokens", str(file))
+    client = asker(coordinator.address)
+    with pytest.raises(grpc.RpcError) as raised:
+        client.check()
+    assert raised.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert client.check(metadata=[("authorization", f"Bearer {token}")]) == SERVING
+
+
+FORKS = """
+import os, sys
+from softs_fast.coordination.health import WorkerHealth
+from softs_fast.coordination.node import Membership
+from softs_fast.coordination.requirements import import_grpc
+
+grpc = import_grpc()
+member = Membership("127.0.0.1:1")
+with WorkerHealth(member, "127.0.0.1:0", grpc="127.0.0.1:0") as health:
+    channel = grpc.insecure_channel(f"127.0.0.1:{health.grpc_port}")
+    watched = iter(channel.unary_stream("/grpc.health.v1.Health/Watch")(b""))
+    first = next(watched)
+    ends = []
+    for number in range(6):
+        child = os.fork()
+        if child == 0:
+            # The second way leaves the block, which stops the servers of the parent.
+            os._exit(0) if number % 2 else sys.exit(0)
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    again = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20)
+    channel.close()
+    assert (ends, again) == ([0] * 6, first), (ends, again, first)
+member.close()
+"""
+
+
+def test_forks_leave_the_servers_alone() -> None:
+    """A DataLoader forks processes that train."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

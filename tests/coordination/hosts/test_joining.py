@@ -1,0 +1,92 @@
+"""Workers on several hosts join in any order and number, and get the results of all."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from site_of_hosts import SiteOfHosts
+from trainers import check, check_steps, undisturbed, until_size
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_workers_of_hosts_of_different_sizes_join_in_any_order(site: SiteOfHosts, seed: int) -> None:
+    """Only the coordinator knows the size. All that collectives must give is checked in a step."""
+    site.coordinator("--size", "4")
+    hosts = [site.host(), site.host()]
+    # Three workers and one.
+    places = [(number, hosts[number == 1]) for number in range(4)]
+    random.Random(seed).shuffle(places)
+    trainers = [
+        site.trainer(host, number, n_steps=20, model_seed=number, check="all_results", checks_at=3)
+        for number, host in places
+    ]
+    joined = {trainer.options["seat"]: trainer.event("joined") for trainer in trainers}
+    assert {seat: (one["rank"], one["size"]) for seat, one in joined.items()} == {
+        seat: (seat, 4) for seat in range(4)
+    }
+    check(trainers, 20)
+
+
+def test_a_worker_that_comes_late(site: SiteOfHosts) -> None:
+    site.coordinator("--min", "2", "--max", "3", "--window", "0.3")
+    hosts = [site.host(), site.host()]
+    trainers = [site.trainer(hosts[number], number, n_steps=100_000, pause_s=0.01) for number in range(2)]
+    while trainers[0].next_step()["number"] < 10:
+        pass
+    trainers.append(site.trainer(hosts[0], 2, n_steps=100_000, model_seed=7, pause_s=0.01))
+    joined = trainers[2].event("joined")
+    assert joined["size"] == 3
+    assert joined["committed"] >= 10
+    for trainer in trainers:
+        until_size(trainer, 3)
+    check_steps(trainers)
+    assert all(step["is_committed"] for step in trainers[0].steps), "nothing has failed"
+
+
+def test_a_second_process_of_a_worker_takes_its_place_and_counts_once(site: SiteOfHosts) -> None:
+    site.coordinator("--size", "2")
+    hosts = [site.host(), site.host()]
+    trainers = [site.trainer(hosts[number], number, n_steps=400, pause_s=0.01) for number in range(2)]
+    while trainers[0].next_step()["number"] < 10:
+        pass
+    second = site.trainer(hosts[0], 1, n_steps=400, model_seed=5, pause_s=0.01)
+    assert second.event("joined")["committed"] >= 9
+    # The coordinator refuses the first one, in a step or between two.
+    over = trainers[1].over()
+    assert "was started again" in over.get("text", "") or over["committed"] < 400
+    check([trainers[0], second], 400)
+
+
+def test_tensors_of_100_mib(site: SiteOfHosts) -> None:
+    site.coordinator("--size", "3")
+    hosts = [site.host(), site.host()]
+    trainers = [
+        site.trainer(hosts[number // 2], number, n_steps=4, check="large_tensors", checks_at=2)
+        for number in range(3)
+    ]
+    check(trainers, 4)
+
+
+def slow_rank(site: SiteOfHosts, n_steps: int, rank: int) -> None:
+    """No worker gets the sum of another step than its own, however late one of them is."""
+    site.coordinator("--size", "3")
+    hosts = [site.host(), site.host()]
+    trainers = [
+        site.trainer(hosts[number // 2], number, n_steps=n_steps, check="slow", slow_rank=rank)
+        for number in range(3)
+    ]
+    check(trainers, n_steps)
+    assert len(trainers[0].steps) == n_steps
+    assert {step["digest"] for step in trainers[0].steps} == set(undisturbed(n_steps).values())
+
+
+def test_many_steps_with_a_slow_root(site: SiteOfHosts) -> None:
+    slow_rank(site, 400, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_ten_thousand_steps_with_a_slow_rank(site: SiteOfHosts, rank: int) -> None:
+    slow_rank(site, 10_000, rank)

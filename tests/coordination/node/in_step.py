@@ -1,0 +1,79 @@
+"""What trainers do in the body of a step, by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+from right_results import check_results
+
+from softs_fast.coordination.node import WorkerNode
+from softs_fast.errors import ConfigError, PeerLost
+
+_LARGE = 100 * 1024 * 1024
+
+
+def all_results(node: WorkerNode, options: dict[str, Any]) -> None:
+    """All that collectives must give, by the collectives of the epoch."""
+    assert node.strategy is not None
+    check_results(node.strategy, node.rank, node.size)
+
+
+def large_tensors(node: WorkerNode, options: dict[str, Any]) -> None:
+    """Tensors of 100 MiB."""
+    strategy = node.strategy
+    assert strategy is not None
+    tensor = torch.full((_LARGE // 4,), float(node.rank))
+    strategy.all_reduce(tensor)
+    assert tensor.eq(sum(range(node.size))).all()
+    tensor.fill_(node.rank)
+    strategy.broadcast_tensor(tensor, node.size - 1)
+    assert tensor.eq(node.size - 1).all()
+
+
+def slow(node: WorkerNode, options: dict[str, Any]) -> None:
+    """Every 20th step of one rank takes longer than those of the others."""
+    if node.rank == options["slow_rank"] and node.committed % 20 == 0:
+        time.sleep(0.005)
+
+
+def lost_in_a_call(node: WorkerNode, options: dict[str, Any]) -> None:
+    """Collectives of the user's own; a worker is lost while the others wait for it there."""
+    assert node.strategy is not None
+    node.strategy.barrier()
+    if options.get("signal"):
+        os.kill(os.getpid(), options["signal"])
+    tensor = torch.full((3,), 2.0)
+    node.strategy.all_reduce(tensor)
+    assert tensor.eq(2.0 * node.size).all()
+
+
+def different_calls(node: WorkerNode, options: dict[str, Any]) -> None:
+    """Ranks do not pass the same tensors, all learn it, and go on."""
+    assert node.strategy is not None
+    try:
+        node.strategy.all_reduce(torch.ones(3 + node.rank))
+    except ConfigError:
+        node.strategy.barrier()
+    else:
+        raise ValueError("different calls have passed")
+
+
+def fails_for_another_reason(node: WorkerNode, options: dict[str, Any]) -> None:
+    """A loss in a group of the user's own, of which the coordinator knows nothing."""
+    raise PeerLost("a group of the user's own has lost a rank")
+
+
+IN_STEP = {
+    function.__name__: function
+    for function in (
+        all_results,
+        large_tensors,
+        slow,
+        lost_in_a_call,
+        different_calls,
+        fails_for_another_reason,
+    )
+}

@@ -1,0 +1,168 @@
+"""Membership without an engine: epochs that end for different reasons, and what a member is told of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from coordinator_process import WATCHDOG_S, Cluster, Coordinator
+
+from softs_fast.coordination.job.events import Drain, End
+from softs_fast.coordination.job.status import Status
+from softs_fast.coordination.node import Membership
+from softs_fast.coordination.session.calls import CoordinatorClient
+from softs_fast.errors import ConfigError, PeerLost
+
+Make = Callable[..., Membership]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes members that have begun to connect, and end with the test."""
+    made: list[Membership] = []
+
+    def member(coordinator: Coordinator, seat: int, **more: Any) -> Membership:
+        made.append(Membership(coordinator.address, seat=seat, **more).start())
+        return made[-1]
+
+    yield member
+    for one in made:
+        one.close()
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    give_up = time.monotonic() + WATCHDOG_S
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+def meet(*members: Membership) -> None:
+    """Have members begin an epoch: none waits for another one."""
+    threads = [threading.Thread(target=member.next_epoch, args=[WATCHDOG_S]) for member in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def status_with(coordinator: Coordinator, condition: Callable[[Status], bool]) -> Status:
+    with CoordinatorClient(coordinator.address) as client:
+        return next(status for status in client.watch() if condition(status))
+
+
+def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    ended: list[str] = []
+    has_ended = threading.Event()
+
+    def on_end(why: str) -> None:
+        ended.append(why)
+        has_ended.set()
+
+    lives, fails = make(coordinator, 0, on_end=on_end), make(coordinator, 1)
+    meet(lives, fails)
+    assert lives.fence is None
+    fails.progress(7)
+    fails.close(leaves=False)
+    assert has_ended.wait(WATCHDOG_S)
+    assert ended == ['seat 1 ("worker-1") is gone']
+    assert lives.fence is not None
+    assert lives.fence.cause == "gone"
+    again = make(coordinator, 1)
+    meet(lives, again)
+    assert lives.fence is None
+    status = status_with(coordinator, lambda status: status.phase == "open")
+    assert status.epoch == 2
+
+
+def test_a_member_that_begins_anew_says_why_and_in_which_step(cluster: Cluster, make: Make) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    members = [make(coordinator, seat) for seat in range(2)]
+    meet(*members)
+    members[0].progress(7)
+    waits = threading.Thread(target=members[0].next_epoch, args=[WATCHDOG_S, "no more memory"])
+    waits.start()
+    wait_until(lambda: members[1].fence)
+    assert members[1].fence is not None
+    assert members[1].fence.text == 'a call of seat 0 ("worker-0") failed in step 7: no more memory'
+    members[1].next_epoch(WATCHDOG_S)
+    waits.join()
+
+
+def test_a_checkpoint_is_what_the_next_table_names(cluster: Cluster, make: Make) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    members = [make(coordinator, seat) for seat in range(2)]
+    meet(*members)
+    for member in members:
+        with member.checkpoint("/a", 10):
+            pass
+    status_with(coordinator, lambda status: status.checkpoint is not None)
+    with members[0].checkpoint("/b", 20):
+        pass
+    with pytest.raises(ValueError, match="a full disk"), members[1].checkpoint("/b", 20):
+        raise ValueError("a full disk")
+    waits = threading.Thread(target=members[0].next_epoch, args=[WATCHDOG_S])
+    waits.start()
+    wait_until(lambda: members[1].fence)
+    epoch = members[1].next_epoch(WATCHDOG_S)
+    waits.join()
+    assert (epoch.table.checkpoint, epoch.table.resume_step) == ("/a", 10)
+    assert epoch.table.survivors == ()
+
+
+def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    members = [make(coordinator, seat) for seat in range(2)]
+    epochs: dict[int, Any] = {}
+
+    def run(number: int) -> None:
+        epochs[number] = members[number].next_epoch(WATCHDOG_S)
+        epochs[number].meet(WATCHDOG_S)
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(epochs[number].rank, epochs[number].size) for number in range(2)] == [(0, 2), (1, 2)]
+    with CoordinatorClient(coordinator.address) as client:
+        client.administer(End("enough"))
+    wait_until(lambda: members[0].is_over)
+    with pytest.raises(PeerLost):
+        epochs[0].store.get("all are here")
+    with pytest.raises(PeerLost, match="enough"):
+        members[0].next_epoch(WATCHDOG_S)
+
+
+def test_a_planned_end_waits_for_the_members(cluster: Cluster, make: Make) -> None:
+    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
+    ended: list[str] = []
+    first = make(coordinator, 0, on_end=ended.append)
+    meet(first)
+    second = make(coordinator, 1)
+    wait_until(lambda: first.fence)
+    assert first.fence is not None
+    assert (first.fence.cause, first.fence.planned) == ("joined", True)
+    meet(first, second)
+    with CoordinatorClient(coordinator.address) as client:
+        client.administer(Drain(0, "maintenance"))
+    wait_until(lambda: first.fence)
+    assert first.fence.cause == "drained"
+    with pytest.raises(PeerLost, match="has left the job"):
+        first.next_epoch(WATCHDOG_S)
+
+
+def test_arguments() -> None:
+    with pytest.raises(ConfigError, match="need host:port"):
+        Membership("nowhere")
+    member = Membership("127.0.0.1:1", seat=0)
+    with pytest.raises(PeerLost, match="is in no epoch in time"):
+        member.next_epoch(0.01)
+    member.close()
+    member.close()
+    with pytest.raises(PeerLost, match="has left the job"):
+        member.next_epoch(0.01)

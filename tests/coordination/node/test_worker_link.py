@@ -1,0 +1,150 @@
+"""What the two threads of a worker do with a fence: the calls end first, then it is ready for another epoch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from softs_fast.coordination.job import messages as m
+from softs_fast.coordination.node.step_calls import StepCalls
+from softs_fast.coordination.node.worker_link import WorkerLink
+from softs_fast.errors import ConfigError, PeerLost
+
+FENCE = m.Fence(7, 1, "gone", 1, "seat 1 is gone")
+
+
+class Engine:
+    """A strategy with calls that wait until the test lets them go on."""
+
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self.entered, self.may_end = threading.Event(), threading.Event()
+        self.told: list[str] = []
+        self.is_closed = False
+        self.fails_with: Exception | None = None
+
+    def all_reduce(self, tensor: Any, op: Any) -> None:
+        self.entered.set()
+        assert self.may_end.wait(30)
+        if self.fails_with is not None:
+            raise self.fails_with
+
+    def give_up(self, why: str) -> None:
+        self.told.append(why)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Store:
+    """A store of an epoch, for which nothing is registered."""
+
+    def end(self, why: str) -> bool:
+        return False
+
+
+@pytest.fixture
+def member() -> Any:
+    """A member of epoch 1, and its engine; its session is never started."""
+    link = WorkerLink("127.0.0.1:1", m.Hello("job", "w0", 1), None)
+    listener = link.session._listener
+    listener.hello()
+    listener.received(m.Welcome(7, 0))
+    members = tuple(m.Member(rank, rank, f"w{rank}", 1, "") for rank in range(2))
+    listener.received(m.Table(7, 1, members, 0, "back", (), None))
+    build = link.next_build(0.0, 1.0)
+    assert build is not None
+    engine: Any = Engine()
+    store: Any = Store()
+    link.meet(store)
+    link.has_engine(engine)
+    link.machine.prepared()
+    link.end_call([])
+    assert link.is_in(1)
+    return link, engine, listener.received
+
+
+def calling(link: WorkerLink, engine: Any) -> tuple[threading.Thread, list[BaseException]]:
+    """Begin a call of the user's in another thread; what it raises."""
+    raised: list[BaseException] = []
+    calls = StepCalls(link, 1, engine)
+
+    def call() -> None:
+        try:
+            calls.all_reduce(torch.ones(1))
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert engine.entered.wait(30)
+    return thread, raised
+
+
+def test_it_is_not_ready_before_a_call_of_the_users_has_ended(member: Any) -> None:
+    link, engine, receive = member
+    thread, raised = calling(link, engine)
+    receive(FENCE)
+    assert engine.told == ["seat 1 is gone"], "the call is ended"
+    assert link.machine.phase == "ending", "and it is pending"
+    assert not engine.is_closed
+    engine.fails_with = PeerLost("ended")
+    engine.may_end.set()
+    thread.join(30)
+    assert [type(one) for one in raised] == [PeerLost]
+    assert link.machine.phase == "idle"
+    assert engine.is_closed
+
+
+def test_a_loss_in_a_call_of_the_users_ends_the_epoch(member: Any) -> None:
+    link, engine, _ = member
+    engine.fails_with = PeerLost("a rank is lost")
+    engine.may_end.set()
+    thread, raised = calling(link, engine)
+    thread.join(30)
+    assert [str(one) for one in raised] == ["a rank is lost"]
+    assert link.machine.phase == "idle"
+    with pytest.raises(PeerLost, match="epoch 1 is over"):
+        StepCalls(link, 1, engine).all_reduce(torch.ones(1))
+
+
+def test_calls_that_differ_do_not_end_the_epoch(member: Any) -> None:
+    link, engine, _ = member
+    engine.fails_with = ConfigError("tensors differ")
+    engine.may_end.set()
+    thread, raised = calling(link, engine)
+    thread.join(30)
+    assert [type(one) for one in raised] == [ConfigError]
+    assert link.is_in(1)
+
+
+def test_any_other_error_in_a_call_tells_the_others(member: Any) -> None:
+    link, engine, _ = member
+    engine.fails_with = ZeroDivisionError("a defect")
+    engine.may_end.set()
+    thread, raised = calling(link, engine)
+    thread.join(30)
+    assert [type(one) for one in raised] == [ZeroDivisionError]
+    assert not link.is_in(1)
+
+
+def test_without_a_call_a_fence_is_answered_at_once(member: Any) -> None:
+    link, engine, receive = member
+    receive(FENCE)
+    assert link.machine.phase == "idle"
+    assert engine.is_closed
+    assert link.is_over_within(1, 0.0)
+
+
+def test_an_engine_is_refused_if_its_epoch_is_over(member: Any) -> None:
+    link, engine, receive = member
+    receive(FENCE)
+    for late in (link.meet, link.has_engine):
+        call: Callable[[Any], None] = late
+        with pytest.raises(PeerLost, match="over before its engine was there"):
+            call(engine)

@@ -1,0 +1,177 @@
+"""Layouts, columns, roles and calls: what is read, and what is refused with which words."""
+
+from __future__ import annotations
+
+import pytest
+
+import softs_fast.dataflow as df
+from softs_fast.dataflow.declare.columns import Columns
+from softs_fast.errors import ConfigError
+
+
+class Model(df.Role):
+    """Has some functions."""
+
+    def generate(self, rows: df.Rows) -> None: ...
+
+    def score(self, rows: df.Rows) -> None: ...
+
+    def train(self, rows: df.Rows) -> None: ...
+
+
+def plain(rows: df.Rows) -> None: ...
+
+
+def test_a_layout_has_the_names_of_a_device_mesh() -> None:
+    layout = df.Layout.parse("pp2 dp4 tp8")
+    assert layout.dims == (("pp", 2), ("dp", 4), ("tp", 8))
+    assert (layout.n_workers, layout.size("dp"), layout.size("cp")) == (64, 4, 1)
+    assert str(layout) == "pp2 dp4 tp8"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "has 0 workers"),
+        ("dp0", "has 0 workers"),
+        ("dp2 dp2", "dp occurs twice"),
+        ("d2t2p1", "'d2t2p1' is not one of pp, dp, cp, tp, ep and a size"),
+        ("dp-1", "is not one of"),
+        ("dp9999999 tp9999999", "need 1 to 1048576"),
+    ],
+)
+def test_layouts_that_are_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        df.Layout.parse(text)
+
+
+def test_columns_are_renamed_from_left_to_right() -> None:
+    columns = Columns.parse("prompt, logp as old_logp -> seq, logp as ref_logp")
+    assert columns.inputs == ("prompt", "logp")
+    assert columns.outputs == ("seq", "ref_logp")
+    assert columns.input_remap == {"logp": "old_logp"}
+    assert columns.output_remap == {"logp": "ref_logp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a -> b -> c", "have 2 arrows"),
+        ("-> b", "have no input"),
+        ("a b -> c", "'a b' is not a name"),
+        ("a, a -> c", "name a twice"),
+        ("a, b as a -> c", "name a twice"),
+        ("a -> 1c", "'1c' is not a name"),
+    ],
+)
+def test_columns_that_are_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        Columns.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (dict(layout="dp2"), "layout 'dp2' needs 2 workers, `on` has 1"),
+        (dict(layout="dp2", on=[1, 1]), "need different numbers from 0"),
+        (dict(on=[-1]), "need different numbers from 0"),
+        (dict(name="a b"), "no identifier"),
+        (dict(follows=df.place(Model, name="a"), frozen=True), "is frozen and follows 'a'"),
+        (dict(follows=df.place(Model, follows=df.place(Model), name="b")), "follow that one"),
+    ],
+)
+def test_places_that_are_refused(arguments: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        df.place(Model, **{"layout": "dp1", **arguments})  # type: ignore[arg-type]
+
+
+def test_a_method_with_the_name_of_an_attribute_is_refused() -> None:
+    class Frozen(df.Role):
+        def frozen(self) -> None: ...
+
+    with pytest.raises(ConfigError, match="has methods frozen"):
+        df.place(Frozen)
+    with pytest.raises(ConfigError, match="no class derived from"):
+        df.place(int)  # type: ignore[arg-type]
+
+
+def test_functions_of_a_role_are_its_attributes() -> None:
+    actor = df.place(Model, "dp2", on=(3, 5), name="actor")
+    assert actor.train.name == "actor.train"
+    assert repr(actor) == "<role 'actor': dp2 on [3, 5]>"
+    with pytest.raises(AttributeError, match="role 'actor' \\(Model\\) has no method 'trian'"):
+        _ = actor.trian
+
+
+def test_the_interface_follows_from_role_and_columns() -> None:
+    actor, ref = df.place(Model), df.place(Model, frozen=True, name="ref")
+    kinds = [
+        df.call(actor.generate, "a -> b", rows=2).interface_type,
+        df.call(actor.score, "a -> b", rows=2).interface_type,
+        df.call(actor.train, "a", rows=2).interface_type,
+        df.call(ref.score, "a", rows=2).interface_type,
+        df.call(actor.score, "a", rows=2, partition="val").interface_type,
+        df.call(plain, "a", rows=2).interface_type,
+    ]
+    generate, inference, train_step = df.Interface
+    assert kinds == [generate, inference, train_step, inference, inference, inference]
+
+
+def test_a_call_is_an_mfc_def_of_areal() -> None:
+    actor = df.place(Model, name="actor")
+    short = df.call(actor.score, "seq, logp as old -> logp as new", rows=8, at_least=2)
+    assert (short.name, short.model_name, short.interface_impl) == ("actor.score", actor, "score")
+    assert (short.input_keys, short.output_keys, short.n_seqs, short.least) == (
+        ("seq", "logp"),
+        ("new",),
+        8,
+        2,
+    )
+    long = df.MFCDef(
+        name="actor_inf",
+        model_name=actor,
+        interface_type=df.Interface.INFERENCE,
+        interface_impl="score",
+        input_keys=("seq",),
+        output_keys=("logp",),
+        n_seqs=16,
+    )
+    assert (long.least, long.trains) == (16, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (dict(rows=0), "need 1 <= at_least <= rows"),
+        (dict(rows=4, at_least=5), "rows=4, at_least=5"),
+        (dict(reuse=0), "reuse=0"),
+        (dict(reuse=2, at_least=1), "needs whole passes"),
+        (dict(uneven="cut"), "uneven is 'cut'"),
+        (dict(after=[df.publish(df.place(Model, name="gen"))]), "publishes to gen, which does not follow"),
+        (dict(after=[df.evaluate()]), "has no method evaluate"),
+        (dict(before=[df.save("/nowhere")]), "save can only be a hook after the main part"),
+    ],
+)
+def test_calls_that_are_refused(arguments: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        df.call(df.place(Model).train, "a", **{"rows": 4, **arguments})  # type: ignore[arg-type]
+
+
+def test_hooks_and_roles_that_contradict_are_refused() -> None:
+    actor, ref = df.place(Model), df.place(Model, frozen=True, name="ref")
+    with pytest.raises(ConfigError, match=r"trains role 'ref', which is frozen"):
+        df.call(ref.train, "a", rows=4, interface=df.Interface.TRAIN_STEP)
+    with pytest.raises(ConfigError, match="changes role 'ref', which is frozen"):
+        df.call(actor.train, "a", rows=4, after=[df.param_realloc(actor, ref)])
+    with pytest.raises(ConfigError, match="has no role, so its hook evaluate needs one"):
+        df.call(plain, "a", rows=4, after=[df.evaluate()])
+    with pytest.raises(ConfigError, match="eta 0"):
+        df.param_realloc(actor, ref, eta=0)
+    with pytest.raises(ConfigError, match="to itself"):
+        df.param_realloc(actor, actor)
+    with pytest.raises(ConfigError, match="every is 0"):
+        df.evaluate(every=0)
+    with pytest.raises(ConfigError, match="no role to publish to"):
+        df.publish()
+    with pytest.raises(ConfigError, match="cannot be called"):
+        df.hook(3)  # type: ignore[arg-type]

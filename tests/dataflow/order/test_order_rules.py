@@ -1,0 +1,192 @@
+"""Single rules of the order: epochs, tickets, flushes, aborts, late reports."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import softs_fast.dataflow.order
+import softs_fast.dataflow.rows
+from softs_fast.dataflow.order.executor import Executor
+from softs_fast.dataflow.order.sequencer import NeverFits, Sequencer
+from softs_fast.dataflow.order.steps import Abort, Answer, Call, Kind, Order, Output, Step
+
+PURE = {"__future__", "collections", "collections.abc", "dataclasses", "enum", "heapq", "itertools", "typing"}
+
+
+def call(number: int, *workers: int, oldest: int = 0, seconds: float = 1.0, **n_bytes: int) -> Call:
+    """A call of one main step; `w0=5` brings 5 bytes to worker 0."""
+    step = Step(Kind.MAIN, frozenset(workers), expected_s=seconds)
+    return Call(number, f"f{number}", (step,), oldest, {int(name[1:]): n for name, n in n_bytes.items()})
+
+
+def tickets(outputs: list[Output]) -> list[tuple[int, int]]:
+    """The pairs of ticket and call that were given."""
+    orders = [one[1] for one in outputs if not isinstance(one, Answer)]
+    return sorted({(one.ticket, one.call) for one in orders if isinstance(one, Order)})
+
+
+def answers(outputs: list[Output]) -> list[Answer]:
+    return [one for one in outputs if isinstance(one, Answer)]
+
+
+def aborts(outputs: list[Output]) -> list[tuple[int, int]]:
+    return [
+        (one[0], one[1].ticket)
+        for one in outputs
+        if not isinstance(one, Answer) and isinstance(one[1], Abort)
+    ]
+
+
+@pytest.mark.parametrize("room", [softs_fast.dataflow.order, softs_fast.dataflow.rows])
+def test_the_cores_have_no_clock_no_socket_and_no_tensor(room: object) -> None:
+    for file in Path(str(room.__file__)).parent.glob("*.py"):  # type: ignore[attr-defined]
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                assert {alias.name for alias in node.names} <= PURE
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert node.module in PURE
+
+
+def test_a_call_has_one_answer_when_all_its_steps_have_ended() -> None:
+    order = Sequencer([0, 1])
+    pre, main, post = (Step(kind, frozenset({0, 1})) for kind in (Kind.PRE, Kind.MAIN, Kind.POST))
+    order.offer(Call(7, "f", (pre, main, post)))
+    assert tickets(order.advance(0.0)) == [(1, 7), (2, 7), (3, 7)]
+    for ticket in (1, 2, 3):
+        order.report(0, 1, ticket)
+        assert answers(order.advance(0.0)) == []
+        order.report(1, 1, ticket)
+        order.report(1, 1, ticket)  # twice
+    assert answers(order.advance(0.0)) == [Answer(7, "f")]
+    assert answers(order.advance(0.0)) == []
+
+
+def test_posted_calls_wait_for_a_flush_that_names_them_and_come_first() -> None:
+    order = Sequencer([0])
+    order.park(call(1, 0, oldest=-1))
+    order.park(call(2, 0, oldest=-1))
+    assert tickets(order.advance(0.0)) == []
+    order.offer(call(3, 0, oldest=5))
+    order.flush([2])
+    assert tickets(order.advance(0.0)) == [(1, 2), (2, 3)]
+    assert [one.number for one in order.parked] == [1]
+    with pytest.raises(ValueError, match=r"flush names calls \[2\], which are not parked; parked are \[1\]"):
+        order.flush([2])
+
+
+def test_moves_and_hooks_of_an_epoch_come_before_its_mains_and_small_meshes_first() -> None:
+    order = Sequencer([0, 1, 2])
+    steps = [Step(kind, frozenset({0, 1, 2})) for kind in (Kind.MOVE, Kind.PRE, Kind.MAIN, Kind.POST)]
+    order.offer(Call(1, "large", tuple(steps)))
+    order.offer(Call(2, "small", (Step(Kind.PRE, frozenset({0})), Step(Kind.MAIN, frozenset({0})))))
+    said = [one[1] for one in order.advance(0.0) if not isinstance(one, Answer)]
+    kinds = {one.ticket: (one.call, one.step.kind) for one in said if isinstance(one, Order)}
+    listed = [kinds[ticket] for ticket in sorted(kinds)]
+    assert [kind for _, kind in listed if kind <= Kind.PRE] == [kind for _, kind in listed[:3]]
+    assert listed[3:] == [(2, Kind.MAIN), (1, Kind.MAIN), (1, Kind.POST)]
+
+
+def test_a_worker_has_at_most_so_many_unfinished_mains() -> None:
+    order = Sequencer([0, 1], depth=2)
+    for number in (1, 2, 3, 4):
+        order.offer(call(number, 0))
+    order.offer(call(5, 1))
+    assert {number for _, number in tickets(order.advance(0.0))} == {1, 2, 5}
+    order.report(0, 1, next(ticket.number for ticket in order.tickets if ticket.call.number == 1))
+    assert [number for _, number in tickets(order.advance(0.0))] == [3]
+
+
+def test_a_call_of_many_workers_does_not_starve() -> None:
+    order = Sequencer([0, 1], depth=1)
+    order.offer(call(1, 0))
+    order.advance(0.0)
+    order.offer(call(2, 0, 1, oldest=1))
+    order.offer(call(3, 1, oldest=2))  # worker 1 is free, but call 2 is older and waits for it, too
+    assert tickets(order.advance(0.0)) == []
+    order.report(0, 1, 1)
+    assert [number for _, number in tickets(order.advance(0.0))] == [2]
+
+
+def test_bytes_are_reserved_when_tickets_are_given() -> None:
+    order = Sequencer([0], capacity={0: 10})
+    order.offer(call(1, 0, w0=6))
+    order.offer(call(2, 0, w0=6, oldest=1))
+    assert [number for _, number in tickets(order.advance(0.0))] == [1]
+    order.report(0, 1, 1)
+    assert [number for _, number in tickets(order.advance(0.0))] == [2]
+    order.report(0, 1, 2)
+    order.offer(call(3, 0, w0=11))
+    with pytest.raises(NeverFits, match="call 3 of f3 can never begin: worker 0 needs 11 bytes of 10"):
+        order.advance(0.0)
+
+
+def test_a_death_fails_the_calls_of_the_worker_and_spares_the_others() -> None:
+    order = Sequencer([0, 1, 2])
+    order.offer(Call(1, "both", tuple(Step(kind, frozenset({0, 1})) for kind in (Kind.MAIN, Kind.POST))))
+    order.offer(call(2, 2))
+    order.advance(0.0)
+    order.park(call(3, 1))
+    order.report(0, 1, 1)
+    order.lose(1, "worker 1 died")
+    order.lose(1, "again")
+    outputs = order.advance(0.0)
+    assert set(answers(outputs)) == {Answer(1, "both", "worker 1 died"), Answer(3, "f3", "worker 1 died")}
+    assert all(worker == 0 for worker, _ in aborts(outputs))
+    for worker, ticket in aborts(outputs):
+        order.report(worker, 1, ticket, "aborted")
+    assert [ticket.call.number for ticket in order.tickets] == [2]
+    order.offer(call(4, 1))
+    assert answers(order.advance(0.0)) == [Answer(4, "f4", "workers [1] are lost")]
+
+
+def test_a_step_that_fails_aborts_the_rest_of_its_call() -> None:
+    order = Sequencer([0, 1])
+    order.offer(Call(1, "f", tuple(Step(kind, frozenset({0, 1})) for kind in (Kind.PRE, Kind.MAIN))))
+    order.advance(0.0)
+    order.report(0, 1, 1, "bad rows")
+    outputs = order.advance(0.0)
+    assert answers(outputs) == [Answer(1, "f", "bad rows")]
+    assert sorted(aborts(outputs)) == [(0, 2), (1, 1), (1, 2)]
+    order.report(1, 1, 1, "aborted")
+    order.report(0, 1, 2, "aborted")
+    order.report(1, 1, 2, "aborted")
+    assert order.tickets == []
+    assert answers(order.advance(0.0)) == []
+
+
+def test_reports_to_another_master_are_dropped() -> None:
+    order = Sequencer([0], incarnation=3)
+    order.offer(call(1, 0))
+    order.advance(0.0)
+    order.report(0, 2, 1)
+    assert [ticket.number for ticket in order.tickets] == [1]
+    assert order.cancel(1, "too late") is False
+    order.park(call(2, 0))
+    assert order.cancel(2, "not wanted") is True
+    assert answers(order.advance(0.0)) == [Answer(2, "f2", "not wanted")]
+
+
+def test_an_executor_runs_by_ticket_and_refuses_what_is_out_of_order() -> None:
+    step = Step(Kind.MAIN, frozenset({0}))
+    executor = Executor()
+    assert all(executor.receive(Order(2, ticket, ticket, step)) for ticket in (1, 4, 5))
+    assert executor.receive(Order(1, 9, 9, step)) is False
+    with pytest.raises(ValueError, match="ticket 5 arrived after ticket 5"):
+        executor.receive(Order(2, 5, 5, step))
+    first = executor.enter()
+    assert first is not None
+    assert (first.ticket, executor.enter()) == (1, None)
+    assert executor.abort(Abort(2, 1, "")) == "inside"
+    assert executor.abort(Abort(2, 4, "")) == "skipped"
+    assert executor.abort(Abort(2, 4, "")) == "gone"
+    assert executor.abort(Abort(1, 5, "")) == "gone"
+    assert executor.leave().ticket == 1
+    with pytest.raises(ValueError, match="no step is running"):
+        executor.leave()
+    assert executor.receive(Order(3, 1, 1, step))  # a newer master: what waited of the older one is dropped
+    second = executor.enter()
+    assert second is not None
+    assert (second.incarnation, executor.waiting) == (3, 0)

@@ -1,0 +1,173 @@
+"""Rows with their state in plain sets; every question is answered by a search of all rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan
+
+
+@dataclass
+class NaiveRow:
+    """One row."""
+
+    partition: str
+    group: int
+    columns: dict[str, set[int]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+
+
+class NaiveRows:
+    """What `RowTable` does, without indexes; of strict functions with a window of one group."""
+
+    def __init__(self, plan: FlowPlan) -> None:
+        self.plan = plan
+        self.rows: dict[int, NaiveRow] = {}
+        self.admitted: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.complete = dict.fromkeys(plan.partitions, 0)
+        self.taken: Counter[str] = Counter()
+        self.through: Counter[str] = Counter()
+        self.freed: list[int] = []
+        self.next_id = 0
+        # What a strict function has chosen stays chosen, in that order, up to one pass.
+        self.picked: dict[str, list[int]] = {one.name: [] for one in plan.functions}
+
+    def own(self, partition: str) -> list[FunctionPlan]:
+        return [one for one in self.plan.functions if one.partition == partition]
+
+    def members(self, row_id: int) -> list[int]:
+        row = self.rows[row_id]
+        return [i for i, one in self.rows.items() if (one.partition, one.group) == (row.partition, row.group)]
+
+    def room(self, partition: str) -> int:
+        plan = self.plan.partitions[partition]
+        live = self.admitted[partition] - self.dropped[partition]
+        return plan.slots - (live - self.complete[partition] * plan.groups_per_step)
+
+    def admit(self, partition: str, holder: int) -> tuple[int, ...]:
+        ids = tuple(range(self.next_id, self.next_id + self.plan.group))
+        self.next_id += self.plan.group
+        for row_id in ids:
+            self.rows[row_id] = NaiveRow(partition, self.admitted[partition])
+        self.admitted[partition] += 1
+        self.wrote(ids, self.plan.source[partition], holder)
+        return ids
+
+    def wrote(self, ids: Iterable[int], columns: Iterable[str], holder: int) -> None:
+        columns = list(columns)
+        for row_id in ids:
+            if row_id in self.rows:
+                for column in columns:
+                    self.rows[row_id].columns.setdefault(column, set()).add(holder)
+        self.pick()
+
+    def is_ready(self, function: FunctionPlan, group: list[int]) -> bool:
+        rows = [self.rows[row_id] for row_id in group]
+        return all(
+            function.name not in row.taken | row.done and all(row.columns.get(key) for key in function.inputs)
+            for row in rows
+        )
+
+    def groups(self, partition: str) -> list[list[int]]:
+        found: dict[int, list[int]] = {}
+        for row_id in sorted(self.rows):
+            if self.rows[row_id].partition == partition:
+                found.setdefault(self.rows[row_id].group, []).append(row_id)
+        return [found[number] for number in sorted(found)]
+
+    def pick(self) -> None:
+        for function in self.plan.functions:
+            groups = self.groups(function.partition)
+            ready = [group[0] for group in groups if self.is_ready(function, group)]
+            if not function.is_strict:
+                self.picked[function.name] = ready
+                continue
+            picked = self.picked[function.name] = [one for one in self.picked[function.name] if one in ready]
+            for group in groups:
+                if len(picked) >= function.groups:
+                    break
+                row = self.rows[group[0]]
+                if function.name in row.taken | row.done or group[0] in picked:
+                    continue
+                if group[0] not in ready:
+                    break
+                picked.append(group[0])
+
+    def next(self, function: FunctionPlan) -> list[int]:
+        picked = self.picked[function.name]
+        left = function.groups - self.taken[function.name] % function.groups
+        n = left if len(picked) >= left else len(picked) if len(picked) >= function.least else 0
+        return [row_id for first in picked[:n] for row_id in self.members(first)]
+
+    def take(self, function: FunctionPlan, ids: list[int]) -> None:
+        for row_id in ids:
+            self.rows[row_id].taken.add(function.name)
+        self.taken[function.name] += len(ids) // self.plan.group
+        self.pick()
+
+    def done(self, function: FunctionPlan, ids: list[int]) -> None:
+        names = {one.name for one in self.own(function.partition)}
+        through = set()
+        for row_id in ids:
+            if row_id in self.rows:
+                row = self.rows[row_id]
+                row.taken.discard(function.name)
+                row.done.add(function.name)
+                through.add(row.group)
+                if row.done == names:
+                    del self.rows[row_id]
+                    self.freed.append(row_id)
+        self.through[function.name] += len(through)
+        plan = self.plan.partitions[function.partition]
+        least = min(self.through[name] for name in names)
+        self.complete[function.partition] = max(
+            self.complete[function.partition], least // plan.groups_per_step
+        )
+        self.pick()
+
+    def give_back(self, function: FunctionPlan, ids: list[int]) -> None:
+        for row_id in ids:
+            if row_id in self.rows:
+                self.rows[row_id].taken.discard(function.name)
+        self.pick()
+
+    def is_trained(self, row_id: int) -> bool:
+        strict = {one.name for one in self.plan.functions if one.is_strict}
+        return bool((self.rows[row_id].taken | self.rows[row_id].done) & strict)
+
+    def drop(self, row_id: int) -> None:
+        members, row = self.members(row_id), self.rows[row_id]
+        self.dropped[row.partition] += 1
+        for name in row.done:
+            self.through[name] -= 1
+        for member in members:
+            del self.rows[member]
+            self.freed.append(member)
+        self.pick()
+
+    def lose(self, holder: int) -> list[int]:
+        lacking = []
+        for row_id in sorted(self.rows):
+            row = self.rows[row_id]
+            lost = {column for column, holders in row.columns.items() if holders == {holder}}
+            for column in list(row.columns):
+                row.columns[column].discard(holder)
+                if not row.columns[column]:
+                    del row.columns[column]
+            if lost:
+                lacking.append(row_id)
+                for function in self.own(row.partition):
+                    if function.name in row.done and set(function.outputs) & lost:
+                        for member in self.members(row_id):
+                            self.rows[member].done.discard(function.name)
+                        self.through[function.name] -= 1
+        self.pick()
+        return lacking
+
+    def take_freed(self) -> list[int]:
+        freed, self.freed = self.freed, []
+        return freed

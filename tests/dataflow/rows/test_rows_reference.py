@@ -1,0 +1,132 @@
+"""The table of rows against one that searches all rows each time, over thousands of random histories."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from naive_rows import NaiveRows
+
+from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
+from softs_fast.dataflow.rows.table import RowTable, Taken
+
+
+def plan_of(choice: random.Random) -> FlowPlan:
+    group, per_step = choice.choice([1, 2, 3]), choice.choice([2, 4])
+    sizes = [choice.choice([1, 2, per_step]) for _ in range(3)]
+    functions = (
+        FunctionPlan("make", (0,), ("prompt",), ("text", "logp"), sizes[0], choice.randint(1, sizes[0])),
+        FunctionPlan("score", (1,), ("text",), ("reward",), sizes[1], choice.randint(1, sizes[1])),
+        FunctionPlan("train", (0,), ("text", "logp", "reward"), (), per_step, per_step, is_strict=True),
+        FunctionPlan("log", (2,), ("reward",), (), sizes[2], sizes[2]),
+        FunctionPlan("test", (2,), ("prompt",), (), 1, 1, partition="val"),
+    )
+    partitions = {
+        "train": PartitionPlan("train", per_step, per_step * choice.randint(1, 3), 2),
+        "val": PartitionPlan("val", 1, 2, 0),
+    }
+    return FlowPlan(functions, partitions, {"train": ("prompt",), "val": ("prompt",)}, group)
+
+
+class Pair:
+    """Both tables, and the calls that are open."""
+
+    def __init__(self, seed: int) -> None:
+        self.choice = random.Random(seed)
+        self.plan = plan_of(self.choice)
+        self.table, self.naive = RowTable(self.plan), NaiveRows(self.plan)
+        self.open: list[tuple[FunctionPlan, Taken]] = []
+
+    def act(self) -> None:
+        getattr(
+            self, self.choice.choice(["admit", "admit", "take", "take", "end", "end", "end", "drop", "lose"])
+        )()
+
+    def admit(self) -> None:
+        partition = self.choice.choice(["train", "train", "val"])
+        room = self.naive.room(partition)
+        assert self.table.room(partition) == room
+        if room > 0:
+            holder = self.choice.randrange(3)
+            assert self.table.admit(partition, holder, n_bytes=5) == self.naive.admit(partition, holder)
+
+    def take(self) -> None:
+        function = self.choice.choice(self.plan.functions)
+        expected = self.naive.next(function)
+        assert self.table.next_size(function.name) == len(expected)
+        if expected:
+            taken = self.table.take(function.name)
+            assert list(taken.ids) == expected
+            self.naive.take(function, expected)
+            self.open.append((function, taken))
+
+    def end(self) -> None:
+        if not self.open:
+            return
+        function, taken = self.open.pop(self.choice.randrange(len(self.open)))
+        if self.choice.random() < 0.2:
+            self.table.give_back(function.name, taken)
+            self.naive.give_back(function, list(taken.ids))
+            return
+        holder = self.choice.randrange(3)
+        self.table.wrote(taken.ids, function.outputs, holder, n_bytes=7)
+        self.naive.wrote(list(taken.ids), function.outputs, holder)
+        self.table.done(function.name, taken)
+        self.naive.done(function, list(taken.ids))
+
+    def drop(self) -> None:
+        rows = sorted(self.naive.rows)
+        if rows and self.choice.random() < 0.3:
+            row = self.choice.choice(rows)
+            if self.naive.is_trained(row):
+                with pytest.raises(ValueError, match=r"are dropped \(test\), but train has used them"):
+                    self.table.drop([row], "test")
+            else:
+                assert self.table.drop([row], "test") == 1
+                self.naive.drop(row)
+
+    def lose(self) -> None:
+        if self.choice.random() < 0.1:
+            holder = self.choice.randrange(3)
+            lacking = self.table.lose(holder)
+            assert lacking == self.naive.lose(holder)
+            # The source reads its rows again.
+            again = [
+                row
+                for row in lacking
+                if row in self.naive.rows and not self.naive.rows[row].columns.get("prompt")
+            ]
+            self.table.wrote(again, ("prompt",), 0)
+            self.naive.wrote(again, ("prompt",), 0)
+
+    def compare(self) -> None:
+        assert len(self.table) == len(self.naive.rows)
+        assert sorted(self.table.freed()) == sorted(self.naive.take_freed())
+        for name in self.plan.partitions:
+            assert self.table.counts[name].complete == self.naive.complete[name]
+        for row_id, row in self.naive.rows.items():
+            for column, holders in row.columns.items():
+                assert set(self.table.holders(row_id, column)) == holders
+
+
+def check(first: int, last: int) -> None:
+    for seed in range(first, last):
+        pair = Pair(seed)
+        try:
+            for _ in range(150):
+                pair.act()
+                pair.compare()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_histories_of_rows(first: int) -> None:
+    check(first, first + 100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_histories_of_rows() -> None:
+    check(0, 10_000)

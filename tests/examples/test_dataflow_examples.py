@@ -1,0 +1,54 @@
+"""The examples of flows: PPO learns with fresh rows and with old ones, and fine-tuning saves what it has learned."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from demo import Demo
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_ppo_learns_synchronously_and_with_rows_that_are_a_step_old(
+    launch: Callable[..., Demo], tmp_path: Path
+) -> None:
+    picture = tmp_path / "picture.png"
+    code, text = launch(
+        sys.executable, EXAMPLES / "ppo_tiny.py", "--steps", "25", "--output", picture
+    ).finish()
+    assert code == 0, text
+    rewards = re.findall(r"^max_age=([01]): reward ([\d.]+) -> ([\d.]+)$", text, re.MULTILINE)
+    assert [age for age, _, _ in rewards] == ["0", "1"], text
+    for _, first, last in rewards:
+        assert float(first) < 0.3
+        assert float(last) > 0.8
+    oldest = re.findall(
+        r"^max_age=([01]) step +\d+: .*oldest row (\d) of at most (\d) steps", text, re.MULTILINE
+    )
+    assert set(oldest) == {("0", "0", "0"), ("1", "1", "1")}
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "Traceback" not in text
+
+
+def test_fine_tuning_saves_and_loads_what_it_has_learned(launch: Callable[..., Demo]) -> None:
+    code, text = launch(sys.executable, "-W", "error", EXAMPLES / "sft_tiny.py", "--texts", "2800").finish()
+    assert code == 0, text
+    losses = [
+        float(loss) for loss in re.findall(r"^step +\d+: loss [\d.]+, held out ([\d.]+)$", text, re.MULTILINE)
+    ]
+    assert len(losses) == 2
+    assert losses[1] < 0.5 * 4.85  # that of a model that knows nothing is log(128)
+    assert re.search(r"^last step: \d+ rows, dropped so far: \{'short': \d+\}$", text, re.MULTILINE), text
+    assert re.search(r"^loaded step 80: held out [\d.]+, the same$", text, re.MULTILINE), text
+
+
+@pytest.mark.parametrize(("example", "option"), [("ppo_tiny.py", "--steps"), ("sft_tiny.py", "--texts")])
+def test_too_little_is_refused(launch: Callable[..., Demo], example: str, option: str) -> None:
+    code, text = launch(sys.executable, EXAMPLES / example, option, "0").finish()
+    assert code == 2
+    assert f"{option} is 0; need at least" in text

@@ -1,0 +1,45 @@
+"""The elastic example: a worker is killed and replaced, both trainings end with the same bits, and nothing is left."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from demo import Demo, check_gone, interrupt
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_elastic.py"
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_a_killed_worker_costs_no_bit(launch: Callable[..., Demo], tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    demo = launch(sys.executable, EXAMPLE, "--steps", "60", "--output", picture)
+    code, text = demo.finish()
+    assert code == 0, text
+    assert demo.remaining() == []
+    assert "worker 3 is killed; another process takes its place" in text
+    assert re.search(r"^epoch 2: step \d+ is committed [\d.]+ s after the kill$", text, re.MULTILINE)
+    [undisturbed] = re.findall(r"^undisturbed: +weights (\w{16}) on all workers$", text, re.MULTILINE)
+    [disturbed] = re.findall(r"^disturbed: +weights (\w{16}) on all workers$", text, re.MULTILINE)
+    assert undisturbed == disturbed
+    assert "the same bits" in text
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)$", text, re.MULTILINE)]
+    assert losses[4] < losses[0] / 2, "it learns"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "Traceback" not in text
+
+
+def test_ctrl_c_leaves_nothing(launch: Callable[..., Demo]) -> None:
+    demo = launch(sys.executable, EXAMPLE, "--steps", "100000")
+    demo.wait_for("undisturbed ...")
+    interrupt(demo, "group")
+    check_gone(demo, [])
+
+
+def test_too_few_steps_for_a_kill_are_refused(launch: Callable[..., Demo]) -> None:
+    code, text = launch(sys.executable, EXAMPLE, "--steps", "10").finish()
+    assert code == 2
+    assert "--steps is 10; need 20" in text
