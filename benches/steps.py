@@ -1,9 +1,9 @@
 """Steps of a WorkerNode: what they cost beside the all-reduce of their gradients, and how long a lost worker delays them.
 
 ``python -m benches.steps --workers 4 --mib 64``. In each step all workers first reduce the gradients by the engine
-alone, then end the step, which reduces them once more, tells the coordinator and passes the barrier; applying them does
-nothing. Both are measured from one barrier to the end of the slowest worker. Engines are measured one after the other in
-each round. Then a worker is killed, and started again, some times.
+alone, then make the small reduction that is the barrier of a step, then end the step, which does both again and tells
+the coordinator; applying the gradients does nothing. Each is measured from when all begin it to the end of the slowest
+worker. Engines are measured one after the other in each round. Then a worker is killed, and started again, some times.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
     """Make steps; report the times of each, or that it is committed."""
     model = torch.nn.Linear(options["n_weights"], 1, bias=False)
     gradient = torch.zeros_like(model.weight)
+    flag = torch.zeros(1, dtype=torch.int32)
     state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.0), apply=lambda: None)
     number = options["number"]
     with WorkerNode(
@@ -58,9 +59,11 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
                     alone = time.monotonic()
                     node.strategy.barrier()
                     aligned = time.monotonic()
+                    node.strategy.all_reduce(flag, "max")
+                    passed = time.monotonic()
             ended = time.monotonic()
             if options["measures"]:
-                say((alone - began, ended - aligned))
+                say((alone - began, passed - aligned, ended - passed))
             elif step.is_committed:
                 say((ended, node.size))
 
@@ -100,22 +103,31 @@ def start(
     return ranks.start(train, 1, options)
 
 
-def costs(engine: str, n_workers: int, n_weights: int, n_steps: int) -> tuple[list[float], list[float]]:
-    """Return the times of the slowest worker: the all-reduce alone, and the end of the step, seconds."""
+def costs(engine: str, n_workers: int, n_weights: int, n_steps: int) -> list[list[float]]:
+    """Return for each step the times of the slowest worker: the all-reduce, the barrier, the end of the step; seconds."""
     with Coordinator("--size", str(n_workers)) as address:
         workers = [
             start(address, number, engine, n_weights, n_steps + WARM_UP, True) for number in range(n_workers)
         ]
         try:
             steps = [
-                [max(times) for times in zip(*(worker.receive(0) for worker in workers), strict=True)]
+                [max(times) for times in zip(*(said_by(worker) for worker in workers), strict=True)]
                 for _ in range(n_steps + WARM_UP)
             ]
         finally:
             for worker in workers:
                 worker.stop()
-    alone, ended = zip(*steps[WARM_UP:], strict=True)
-    return list(alone), list(ended)
+    return steps[WARM_UP:]
+
+
+def said_by(worker: ranks.Ranks) -> list[float]:
+    """Return what a worker reports next; machines that are busy may take minutes to start it."""
+    if not worker.pipes[0].poll(300):
+        raise SystemExit("a worker has reported nothing for 5 minutes")
+    times = worker.pipes[0].recv()
+    if isinstance(times, ranks.Raised):
+        raise SystemExit(f"a worker has failed: {times.trace}")
+    return list(times)
 
 
 def recoveries(engine: str, n_workers: int, n_kills: int, how: signal.Signals) -> list[float]:
@@ -190,20 +202,15 @@ def main() -> None:
     # Workers are forks of a server that has imported what takes long.
     multiprocessing.set_forkserver_preload(["torch", "softs_fast.coordination.node"])
     n_weights = int(options.mib * 2**20) // 4
-    times: dict[str, tuple[list[float], list[float]]] = {engine: ([], []) for engine in ENGINES}
+    steps: dict[str, list[list[float]]] = {engine: [] for engine in ENGINES}
     for _ in range(options.rounds):
-        for engine, (alone, ended) in times.items():
-            more_alone, more_ended = costs(engine, options.workers, n_weights, options.steps)
-            alone += more_alone
-            ended += more_ended
-    for engine, (alone, ended) in times.items():
+        for engine, times in steps.items():
+            times += costs(engine, options.workers, n_weights, options.steps)
+    for engine, times in steps.items():
         row: dict[str, Any] = {"engine": engine, "workers": options.workers, "mib": options.mib}
-        row["all_reduce_ms"] = round(1e3 * statistics.median(alone), 2)
-        row["step_end_ms"] = round(1e3 * statistics.median(ended), 2)
-        row["barrier_ms"] = round(
-            1e3 * statistics.median(b - a for a, b in zip(alone, ended, strict=True)), 2
-        )
-        row["barrier_share"] = round(row["barrier_ms"] / row["all_reduce_ms"], 4)
+        alone, barrier, ended = (1e3 * statistics.median(column) for column in zip(*times, strict=True))
+        row["all_reduce_ms"], row["barrier_ms"] = round(alone, 2), round(barrier, 2)
+        row["step_end_ms"], row["barrier_share"] = round(ended, 2), round(barrier / alone, 4)
         for how in (signal.SIGKILL, signal.SIGSTOP):
             if options.kills:
                 lost = sorted(recoveries(engine, options.workers, options.kills, how))

@@ -312,7 +312,7 @@ def draw_epochs(panel: Any, disturbed: Run) -> None:
     panel.set_yticks(range(len(HOSTS)), names)
     panel.set(title="steps by epoch", xlabel="seconds")
     panel.invert_yaxis()
-    panel.legend(loc="center")
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4)
 
 
 def parse_options() -> argparse.Namespace:

@@ -52,7 +52,9 @@ def test_a_second_process_of_a_worker_takes_its_place_and_counts_once(site: Site
         pass
     second = site.trainer(hosts[0], 1, n_steps=400, model_seed=5, pause_s=0.01)
     assert second.event("joined")["committed"] >= 9
-    assert trainers[1].end()["committed"] < 400, "the coordinator refuses the first one"
+    # The coordinator refuses the first one, in a step or between two.
+    over = trainers[1].over()
+    assert "was started again" in over.get("text", "") or over["committed"] < 400
     check([trainers[0], second], 400)
 
 

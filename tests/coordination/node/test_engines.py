@@ -80,7 +80,7 @@ def summed(size: int, host_of: Callable[[int], str]) -> list[tuple[type[Strategy
         ("baba", HierarchicalStrategy),
     ],
 )
-def test_the_engine_follows_from_memory_that_is_shared(hosts: str, kind: type[Strategy]) -> None:
+def test_members_that_share_memory_decide_the_engine(hosts: str, kind: type[Strategy]) -> None:
     assert summed(len(hosts), lambda rank: hosts[rank]) == [(kind, sum(range(len(hosts))))] * len(hosts)
 
 

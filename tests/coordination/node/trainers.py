@@ -8,6 +8,7 @@ import hashlib
 import os
 import queue
 import re
+import select
 import signal
 import sys
 import threading
@@ -251,6 +252,14 @@ class Trainer:
         """Return how it has ended."""
         return self.event("end")
 
+    def over(self) -> dict[str, Any]:
+        """Return how it has ended, or by which error."""
+        while True:
+            event = self._events.get(timeout=WATCHDOG_S)
+            if event["event"] in ("error", "end"):
+                assert isinstance(event, dict)
+                return event
+
     def signal(self, number: int) -> None:
         """Send a signal."""
         os.kill(self._pid, number)
@@ -260,7 +269,10 @@ class Trainer:
         if self.process is not None:
             if self._has_host:
                 with suppress(OSError, ValueError):  # it has ended
-                    self.signal(signal.SIGKILL)
+                    worker = os.pidfd_open(self._pid)
+                    signal.pidfd_send_signal(worker, signal.SIGKILL)
+                    select.select([worker], [], [], WATCHDOG_S)
+                    os.close(worker)
             self.process.kill()
             self._reader.join()
             self._running.stop()

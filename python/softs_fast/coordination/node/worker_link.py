@@ -195,9 +195,10 @@ class WorkerLink:
 
     def _end_calls(self, why: str) -> None:
         is_told = self._store is not None and self._store.end(why)
-        give_up = getattr(self.strategy, "give_up", None)
-        if not is_told and give_up is not None:
-            give_up(why)
+        # `give_up` of shared memory waits for the call that is pending.
+        end = getattr(self.strategy, "end", None) or getattr(self.strategy, "give_up", None)
+        if not is_told and end is not None:
+            end(why)
 
     def _receive(self, message: ToWorker) -> None:
         self.do(self.machine.receive(message))

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from softs_fast.coordination.job import messages as m
-from softs_fast.coordination.node.membership import Membership
 from softs_fast.coordination.node.step_calls import StepCalls
+from softs_fast.coordination.node.worker_link import WorkerLink
 from softs_fast.errors import ConfigError, PeerLost
 
 FENCE = m.Fence(7, 1, "gone", 1, "seat 1 is gone")
@@ -51,28 +51,28 @@ class Store:
 @pytest.fixture
 def member() -> Any:
     """A member of epoch 1, and its engine; its session is never started."""
-    membership = Membership("127.0.0.1:1", m.Hello("job", "w0", 1), None)
-    listener = membership.session._listener
+    link = WorkerLink("127.0.0.1:1", m.Hello("job", "w0", 1), None)
+    listener = link.session._listener
     listener.hello()
     listener.received(m.Welcome(7, 0))
     members = tuple(m.Member(rank, rank, f"w{rank}", 1, "") for rank in range(2))
     listener.received(m.Table(7, 1, members, 0, "back", (), None))
-    build = membership.next_build(0.0, 1.0)
+    build = link.next_build(0.0, 1.0)
     assert build is not None
     engine: Any = Engine()
     store: Any = Store()
-    membership.meet(store)
-    membership.has_engine(engine)
-    membership.machine.prepared()
-    membership.end_call([])
-    assert membership.is_in(1)
-    return membership, engine, listener.received
+    link.meet(store)
+    link.has_engine(engine)
+    link.machine.prepared()
+    link.end_call([])
+    assert link.is_in(1)
+    return link, engine, listener.received
 
 
-def calling(membership: Membership, engine: Any) -> tuple[threading.Thread, list[BaseException]]:
+def calling(link: WorkerLink, engine: Any) -> tuple[threading.Thread, list[BaseException]]:
     """Begin a call of the user's in another thread; what it raises."""
     raised: list[BaseException] = []
-    calls = StepCalls(membership, 1, engine)
+    calls = StepCalls(link, 1, engine)
 
     def call() -> None:
         try:
@@ -87,64 +87,64 @@ def calling(membership: Membership, engine: Any) -> tuple[threading.Thread, list
 
 
 def test_it_is_not_ready_before_a_call_of_the_users_has_ended(member: Any) -> None:
-    membership, engine, receive = member
-    thread, raised = calling(membership, engine)
+    link, engine, receive = member
+    thread, raised = calling(link, engine)
     receive(FENCE)
     assert engine.told == ["seat 1 is gone"], "the call is ended"
-    assert membership.machine.phase == "ending", "and it is pending"
+    assert link.machine.phase == "ending", "and it is pending"
     assert not engine.is_closed
     engine.fails_with = PeerLost("ended")
     engine.may_end.set()
     thread.join(30)
     assert [type(one) for one in raised] == [PeerLost]
-    assert membership.machine.phase == "idle"
+    assert link.machine.phase == "idle"
     assert engine.is_closed
 
 
 def test_a_loss_in_a_call_of_the_users_ends_the_epoch(member: Any) -> None:
-    membership, engine, _ = member
+    link, engine, _ = member
     engine.fails_with = PeerLost("a rank is lost")
     engine.may_end.set()
-    thread, raised = calling(membership, engine)
+    thread, raised = calling(link, engine)
     thread.join(30)
     assert [str(one) for one in raised] == ["a rank is lost"]
-    assert membership.machine.phase == "idle"
+    assert link.machine.phase == "idle"
     with pytest.raises(PeerLost, match="epoch 1 is over"):
-        StepCalls(membership, 1, engine).all_reduce(torch.ones(1))
+        StepCalls(link, 1, engine).all_reduce(torch.ones(1))
 
 
 def test_calls_that_differ_do_not_end_the_epoch(member: Any) -> None:
-    membership, engine, _ = member
+    link, engine, _ = member
     engine.fails_with = ConfigError("tensors differ")
     engine.may_end.set()
-    thread, raised = calling(membership, engine)
+    thread, raised = calling(link, engine)
     thread.join(30)
     assert [type(one) for one in raised] == [ConfigError]
-    assert membership.is_in(1)
+    assert link.is_in(1)
 
 
 def test_any_other_error_in_a_call_tells_the_others(member: Any) -> None:
-    membership, engine, _ = member
+    link, engine, _ = member
     engine.fails_with = ZeroDivisionError("a defect")
     engine.may_end.set()
-    thread, raised = calling(membership, engine)
+    thread, raised = calling(link, engine)
     thread.join(30)
     assert [type(one) for one in raised] == [ZeroDivisionError]
-    assert not membership.is_in(1)
+    assert not link.is_in(1)
 
 
 def test_without_a_call_a_fence_is_answered_at_once(member: Any) -> None:
-    membership, engine, receive = member
+    link, engine, receive = member
     receive(FENCE)
-    assert membership.machine.phase == "idle"
+    assert link.machine.phase == "idle"
     assert engine.is_closed
-    assert membership.is_over_within(1, 0.0)
+    assert link.is_over_within(1, 0.0)
 
 
 def test_an_engine_is_refused_if_its_epoch_is_over(member: Any) -> None:
-    membership, engine, receive = member
+    link, engine, receive = member
     receive(FENCE)
-    for late in (membership.meet, membership.has_engine):
+    for late in (link.meet, link.has_engine):
         call: Callable[[Any], None] = late
         with pytest.raises(PeerLost, match="over before its engine was there"):
             call(engine)
