@@ -19,7 +19,8 @@ import signal
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,14 @@ from torch.utils.data import TensorDataset
 
 from digits_report import HARD, SOFT, STYLE
 from softs_fast.paramserver.job import Job
+from softs_fast.paramserver.requirements import import_urllib3
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.server.options import ServerOptions
 from softs_fast.paramserver.server.server import Server
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.messages import RunConfig
 from softs_fast.paramserver.wire.permutation import order
+from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
 from softs_fast.paramserver.worker.session import Options
 from softs_fast.paramserver.worker.training import train
@@ -49,6 +52,8 @@ TEST_SCANS = 600
 LEASE_S = 3.0  # a dead worker holds up one round for so long
 LOOK_EVERY_S = 0.01
 WAIT_S = 150.0
+PATIENCE_S = 20.0
+COMPUTING_S = 0.02  # the model is small; on real machines a gradient takes longer
 PICTURE = Path("demo-output/paramserver_digits.png")
 
 
@@ -153,18 +158,17 @@ def watch(server: Server, rounds: int) -> Curve:
     context.set_forkserver_preload(
         ["sklearn.datasets", "softs_fast.paramserver.worker.training", "digits_report"]
     )
-    begin, late = context.Event(), context.Event()
+    ready, late, late_joined = context.Barrier(WORLD + 1), context.Event(), context.Event()
     invite = str(server.invite)
     print(f"invite: {invite.partition('.')[0]}...@{server.invite.url}", flush=True)
     workers = [
-        context.Process(target=work, args=(invite, f"worker {i}", begin if i < WORLD else late), daemon=True)
-        for i in range(WORLD + 1)
+        context.Process(target=work, args=(invite, rank, ready, late, late_joined), daemon=True)
+        for rank in range(WORLD + 1)
     ]
     curve = Curve()
     try:
         for worker in workers:
             worker.start()
-        begin.set()
         wait_for(server, curve, rounds // 4)
         workers[0].kill()
         curve.events.append((curve.versions[-1], "worker 0 is killed"))
@@ -196,12 +200,39 @@ def wait_for(server: Server, curve: Curve, version: int) -> None:
     raise RuntimeError(f"version {version} did not come within {WAIT_S:g} s: {server.status().text}")
 
 
-def work(invite: str, name: str, begin: Any) -> None:
-    """Be a worker: what `softs-fast paramworker` does."""
+class Joined(Progress):
+    """Sets an event when the worker has joined."""
+
+    def __init__(self, event: Any) -> None:
+        super().__init__(io.StringIO())
+        self._event = event
+
+    def joined(self, optimizer: RemoteOptimizer) -> None:
+        """The worker has joined."""
+        super().joined(optimizer)
+        self._event.set()
+
+
+def work(invite: str, rank: int, ready: Any, late: Any, late_joined: Any) -> None:
+    """Be a worker: what `softs-fast paramworker` does. The last one begins when `late` is set."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    begin.wait()
-    train(job(), Invite.parse(invite), Options(name), "cpu", Progress(io.StringIO()))
+    import_urllib3()
+    here, is_late = job(), rank == WORLD
+
+    def slow_loss(module: nn.Module, batch: Any) -> Tensor:
+        time.sleep(COMPUTING_S)
+        if late.is_set():
+            # So small a run would be over before the late one has joined.
+            late_joined.wait(WAIT_S)
+        return here.loss(module, batch)
+
+    ready.wait(WAIT_S)
+    if is_late:
+        late.wait(WAIT_S)
+    progress = Joined(late_joined) if is_late else Progress(io.StringIO())
+    slow, options = replace(here, loss=slow_loss), Options(f"worker {rank}", PATIENCE_S)
+    train(slow, Invite.parse(invite), options, "cpu", progress)
 
 
 def train_alone(rounds: int, n_samples: int) -> tuple[nn.Module, Curve]:

@@ -14,7 +14,7 @@ from softs_fast.paramserver import requirements
 
 @pytest.mark.parametrize("name", softs_fast.paramserver.__all__)
 def test_every_name_is_there(name: str) -> None:
-    assert getattr(softs_fast.paramserver, name).__name__ == name
+    assert isinstance(getattr(softs_fast.paramserver, name), type)
 
 
 def test_other_names_are_not() -> None:
