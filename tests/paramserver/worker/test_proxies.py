@@ -206,16 +206,8 @@ def pool(n: int, target: Callable[[int], None]) -> None:
 
 def test_three_workers_through_one_bad_proxy_are_counted_once_each() -> None:
     def fault(method: str, path: str, number: int) -> Fault | None:
-        kinds = [
-            None,
-            None,
-            FAULTS["drop_answer"],
-            None,
-            FAULTS["page"],
-            FAULTS["cut_request"],
-            FAULTS["replay"],
-        ]
-        return kinds[number % 7]
+        bad = {2: "drop_answer", 5: "page", 8: "cut_request", 10: "replay"}
+        return FAULTS[bad[number % 11]] if number % 11 in bad else None
 
     with FakeServer(model(), CONFIG, world=3, need=3) as server, LyingProxy(server.port, fault) as proxy:
 
