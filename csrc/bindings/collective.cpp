@@ -206,6 +206,7 @@ void bind_collective(py::module_& module) {
              })
         .def("share", &Group::share, Release())
         .def("give_up", &Group::give_up, Release())
+        .def("end", &Group::end, Release())
         .def(
             "rebuild", [](Group& group) { return std::shared_ptr<Group>(group.rebuild()); }, Release())
         .def("close", &Group::close, Release())

@@ -272,13 +272,25 @@ void Group::give_up(const std::string& why) {
 }
 
 void Group::announce_end(State state, const std::string& why) noexcept {
-    Rank& own = of(rank_);
-    own.notice.text = {};
-    own.notice.lost.store(lost_, std::memory_order_relaxed);
-    std::memcpy(own.notice.text.data(), why.data(), std::min(why.size(), sizeof(Notice::text) - 1));
-    own.flags.state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
+    mark(rank_, state, lost_, why);
     // Ranks that wait for another rank may learn this only from this one.
     for (int rank = 0; rank < size(); ++rank) futex_wake_all(of(rank).flags.epoch);
+}
+
+void Group::end(const std::string& why) noexcept {
+    if (forks_ != fork_count()) return;
+    for (int rank = 0; rank < size(); ++rank) {
+        if (rank != rank_) mark(rank, State::gave_up, 0, why);
+    }
+    for (int rank = 0; rank < size(); ++rank) futex_wake_all(of(rank).flags.epoch);
+}
+
+void Group::mark(int rank, State state, std::uint64_t lost, const std::string& why) noexcept {
+    Rank& marked = of(rank);
+    marked.notice.text = {};
+    marked.notice.lost.store(lost, std::memory_order_relaxed);
+    std::memcpy(marked.notice.text.data(), why.data(), std::min(why.size(), sizeof(Notice::text) - 1));
+    marked.flags.state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
 }
 
 void Group::call_interrupted() {

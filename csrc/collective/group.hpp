@@ -101,6 +101,9 @@ class Group {
 
     // Tells the others at once that this rank cannot continue.
     void give_up(const std::string& why);
+    // Marks all other ranks as ones that gave up, so that calls end on all ranks, be they pending or yet to come. From any
+    // thread, beside a call of this rank: it takes no lock. No rank may need the group any more.
+    void end(const std::string& why) noexcept;
     // A new group of the remaining ranks that call this before the time is over; ranks keep their order.
     // Throws Error{peer_lost} if this rank came too late for the others.
     std::unique_ptr<Group> rebuild();
@@ -150,6 +153,7 @@ class Group {
     std::string notice_of(int rank) const;
     [[noreturn]] void give_up_on(std::uint64_t ranks, const std::string& why);
     void announce_end(State state, const std::string& why) noexcept;
+    void mark(int rank, State state, std::uint64_t lost, const std::string& why) noexcept;
     void call_interrupted();
 
     std::uint64_t await_survivors();

@@ -33,7 +33,7 @@ def join_host_group(
         name: distinguishes groups that use the same rendezvous.
         staging_bytes: bytes of shared memory for each rank, twice.
         timeout_s: seconds to wait for the slowest rank in each step.
-        ending: ends the calls of the group, those of its joining too; None if nothing has to.
+        ending: ends the calls of the group, of its joining too; None if nothing has to.
 
     Raises:
         ConfigError: an argument is wrong, ranks have different ones, or a rank is not on this host (its memory cannot
@@ -44,8 +44,10 @@ def join_host_group(
     if not 1 <= size <= _kernels.MAX_RANKS or not 0 <= rank < size:
         raise ConfigError(f"rank {rank} of {size}; sizes are 1 to {_kernels.MAX_RANKS}, ranks 0 to size - 1")
     place = as_rendezvous(rendezvous, rank, size, name=name, timeout_s=timeout_s)
-    group = _join(rank, size, place, staging_bytes, timeout_s, ending)
+    group = _join(rank, size, place, staging_bytes, timeout_s)
     try:
+        if ending is not None:
+            ending.of(group)
         group.barrier(0)
         place.close()
         # Rank 0 may serve the rendezvous, so it waits until all ranks are done with it.
@@ -87,9 +89,7 @@ def check_progress(group: _kernels.Group, completed: int, failed_after: int) -> 
         )
 
 
-def _join(
-    rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s: float, ending: Ending | None
-) -> _kernels.Group:
+def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s: float) -> _kernels.Group:
     """Open rank 0's memory, which proves that this rank is on the same host."""
     segment: _kernels.Segment | None = None
     problem = ""
@@ -113,12 +113,8 @@ def _join(
         cards = [_checked_card(card, rank) for rank, card in enumerate(said)]
         for key in ("version", "size", "staging_bytes"):
             agreement.check_same(key, [card[key] for card in cards])
-        if cards[0]["offer"]:
-            offer = bytes.fromhex(cards[0]["offer"])
-            if rank != 0:
-                segment = _kernels.Segment.open_group(offer, size, staging_bytes)
-            if ending is not None:
-                ending.open(offer, rank, size, staging_bytes)
+        if rank != 0 and cards[0]["offer"]:
+            segment = _kernels.Segment.open_group(bytes.fromhex(cards[0]["offer"]), size, staging_bytes)
     except (ConfigError, SegmentError) as error:
         problem = problem or str(error)
     problems = place.exchange(problem.encode()[:1000], timeout_s)
