@@ -22,10 +22,10 @@ def reduce_for_ever(strategy: ShmStrategy) -> None:
 
 
 def ended_in_a_call(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    # Before the test knows the process, and before there are threads.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     strategy = ShmStrategy(timeout_s=600.0, schedule=hierarchies.SCHEDULE).init(rank, size, folder)
     strategy.barrier()
-    # Before the test knows the process.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     say(os.getpid())
     if rank == 0:
         # In another thread: this one is in the call.

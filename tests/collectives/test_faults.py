@@ -141,8 +141,8 @@ def test_a_rank_that_comes_too_late_is_left_out(tmp_path: Path) -> None:
 
 def completes_what_failed(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
     """The others give up on rank 2, which then completes that call: all have staged their tensors."""
-    strategy = ShmStrategy(timeout_s=4.0, schedule=SCHEDULE).init(rank, size, folder)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    strategy = ShmStrategy(timeout_s=4.0, schedule=SCHEDULE).init(rank, size, folder)
     say(os.getpid())
     tensor = torch.ones(10)
     if rank == 2:

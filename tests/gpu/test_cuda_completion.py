@@ -48,12 +48,12 @@ def test_only_the_first_failure_counts() -> None:
 
 def completes_what_failed(say: Callable[[Any], None], rank: int, size: int, folder: str, waits: bool) -> str:
     """The others give up on rank 2, which then completes that call: all have staged their tensors. It knows if it waits."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     device = rank % max(1, cuda.n_devices())
     strategy = CudaStrategy(
         device=device, timeout_s=4.0, staging_bytes=1 << 20, schedule=Schedule(1 << 15, 1 << 20)
     )
     strategy.init(rank, size, folder)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     say(os.getpid())
     tensor = to_device(torch.ones(10), device)
     if rank == 2:
