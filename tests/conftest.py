@@ -30,8 +30,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Before any test starts the server: its forks have torch, which takes seconds to import.
 # The first optimizer of a process imports torch._dynamo, which takes another second.
+# What uses gRPC is imported, gRPC itself is not: a process that forks must not have used it.
 multiprocessing.set_forkserver_preload(
-    ["torch.distributed", "torch._dynamo", "softs_fast.collectives", "softs_fast.loader"]
+    [
+        "pytest",
+        "torch.distributed",
+        "torch._dynamo",
+        "softs_fast.collectives",
+        "softs_fast.loader",
+        "softs_fast.coordination.node",
+    ]
 )
 # Python's default start method, for tests that name none and for the DataLoader: `SOFTS_TEST_START_METHOD=forkserver
 # make test`.

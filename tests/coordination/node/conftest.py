@@ -22,7 +22,7 @@ def start(engine: str) -> Iterator[Start]:
     started = []
 
     def trainer(coordinator: Coordinator, number: int, **options: Any) -> Trainer:
-        started.append(Trainer(coordinator.address, number, engine=engine, **options))
+        started.append(Trainer(coordinator.address, number, **{"engine": engine, **options}))
         return started[-1]
 
     yield trainer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from pathlib import Path
 
@@ -139,39 +138,3 @@ def test_a_checkpoint_that_one_worker_could_not_write_does_not_count(
         done = client.status().checkpoint
     assert done is not None
     assert done.step == 30 or done.step == 10
-
-
-def kills(cluster: Cluster, start: Start, n_kills: int, n_workers: int, seed: int) -> None:
-    """Kill and start again random workers in random steps, until all is done."""
-    chance = random.Random(seed)
-    n_steps = 40 + 12 * n_kills
-    coordinator = cluster.coordinator("--size", str(n_workers))
-    trainers = [start(coordinator, one, n_steps=n_steps) for one in range(n_workers)]
-    n_done = 0
-    while n_done < n_kills:
-        watched = trainers[chance.randrange(n_workers)]
-        for _ in range(chance.randrange(1, 8)):
-            if watched.next_step()["number"] > n_steps - 20:
-                break
-        else:
-            number = chance.randrange(n_workers)
-            trainers[number].kill()
-            trainers[number] = start(coordinator, number, n_steps=n_steps, model_seed=n_done)
-            n_done += 1
-            continue
-        break
-    check(trainers, n_steps)
-
-
-@pytest.mark.timeout(120)
-@by_engine("nodes")
-def test_random_kills(cluster: Cluster, start: Start) -> None:
-    kills(cluster, start, 5, 4, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-@by_engine()
-def test_two_thousand_kills(cluster: Cluster, start: Start) -> None:
-    for seed in range(20):
-        kills(cluster, start, 100, 4, seed)

@@ -25,7 +25,13 @@ import torch
 from in_step import IN_STEP
 
 from softs_fast.coordination.credentials import ClientCredentials
-from softs_fast.coordination.node import TrainingState, WorkerNode, gloo_engine, memory_engine
+from softs_fast.coordination.node import (
+    TrainingState,
+    WorkerNode,
+    gloo_engine,
+    grpc_engine,
+    memory_engine,
+)
 from softs_fast.coordination.node.engines import EngineOf
 from softs_fast.errors import SoftsError
 
@@ -49,13 +55,17 @@ class Training:
         self.model = torch.nn.Linear(N_WEIGHTS, 1, bias=False)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
 
-    def backward(self, step: int) -> None:
-        """Make the gradients of a step, which depend on its number alone.
+    def backward(self, step: int, difference: float = 0.0) -> None:
+        """Make the gradients of a step, which depend on its number, and on what those of ranks differ by.
 
         They are such that the mean of up to four equal ones is exact, also if a third of each is rounded.
+
+        Args:
+            step: its number.
+            difference: of this rank's gradients from the mean of all; a small multiple of a half.
         """
         rows = torch.arange(N_WEIGHTS, dtype=torch.float32)
-        gradient = 3 * ((rows + step) % 8 - 3.5) / 8
+        gradient = 3 * ((rows + step) % 8 - 3.5) / 8 + difference
         for parameter in self.model.parameters():
             parameter.grad = gradient.view_as(parameter).clone()
 
@@ -82,12 +92,12 @@ def undisturbed(n_steps: int, seed: int = 0) -> dict[int, str]:
 
 
 def engine_of(name: str | EngineOf, number: int) -> EngineOf | None:
-    """Return the engine of a worker: gloo, the default, nodes of two workers that share memory, or what is given."""
+    """Return the engine of a worker: gloo, gRPC, the default, nodes of two workers that share memory, or what is given."""
     if not isinstance(name, str):
         return name
     if name == "nodes":
         return functools.partial(memory_engine, host=str(number // 2))
-    return {"gloo": gloo_engine, "memory": None}[name]
+    return {"gloo": gloo_engine, "memory": None, "grpc": grpc_engine()}[name]
 
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
@@ -138,7 +148,9 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
             )
             while node.committed < options["n_steps"] and not node.is_leaving:
                 with node.step() as step:
-                    training.backward(step.number)
+                    # With 1, 2 or 4 ranks that differ, the mean is exact in any order.
+                    differs = (node.rank - (node.size - 1) / 2) if options.get("ranks_differ") else 0.0
+                    training.backward(step.number, differs * (step.number % 5))
                     time.sleep(options.get("pause_s", 0.0))
                     if "check" in options and options.get("checks_at", step.number) == step.number:
                         IN_STEP[options["check"]](node, options)
@@ -238,6 +250,17 @@ class Trainer:
                 return
             time.sleep(0.01)
 
+    def events(self, *, waits: bool) -> list[Any]:
+        """Return the events that have come, or wait for one; the end of the worker is one of them.
+
+        Raises:
+            queue.Empty: none comes within the watchdog's time.
+        """
+        found = [self._events.get(timeout=WATCHDOG_S)] if waits else []
+        while not self._events.empty():
+            found.append(self._events.get())
+        return found
+
     def next_step(self) -> dict[str, Any]:
         """Return the next step."""
         return self.event("step")
@@ -295,7 +318,7 @@ class Trainer:
         try:
             while True:
                 self._events.put(pipe.recv())
-        except EOFError:
+        except (EOFError, OSError):  # OSError: it was killed while it wrote
             self._events.put("it has ended")
 
 
