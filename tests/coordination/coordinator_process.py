@@ -70,6 +70,15 @@ class Lines:
             assert pipe is not None
             pipe.close()
 
+    def logged(self, text: str) -> str:
+        """Wait for a line with a text on its standard error; the line."""
+        give_up = time.monotonic() + WATCHDOG_S
+        while time.monotonic() < give_up:
+            if found := [line for line in list(self.errors) if text in line]:
+                return found[0]
+            time.sleep(0.005)
+        raise AssertionError(f"nothing of {text!r} within {WATCHDOG_S} s; errors: {self.errors}")
+
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -78,7 +87,8 @@ class Lines:
 
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
-        self.errors.extend(self.process.stderr)
+        for line in self.process.stderr:
+            self.errors.append(line)
 
 
 class Coordinator(Lines):

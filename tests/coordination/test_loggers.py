@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,11 @@ import torch
 # Not loaded here: it must be told first that processes fork.
 if not importlib.util.find_spec("grpc"):
     pytest.skip("needs the extra grpc", allow_module_level=True)
+from softs_fast.coordination.job.events import Evict
 from softs_fast.coordination.job.options import JobOptions
-from softs_fast.coordination.node import TrainingState, WorkerNode
+from softs_fast.coordination.node import Membership, TrainingState, WorkerNode
 from softs_fast.coordination.server.serving import Coordinator, CoordinatorOptions
+from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.errors import PeerLost
 
 
@@ -81,3 +84,35 @@ def finds_no_coordinator(say: Callable[[Any], None], rank: int, size: int) -> li
 def test_a_worker_logs_that_there_is_no_coordinator() -> None:
     [lines] = ranks.run(finds_no_coordinator, 1)
     assert "no connection to the coordinator: no coordinator answers at 127.0.0.1:1" in lines[0]
+
+
+def is_evicted(say: Callable[[Any], None], rank: int, size: int) -> dict[str, list[str]]:
+    member_logger, of_member = logger_of("user.member")
+    _, of_modules = logger_of("softs_fast.coordination.node")
+
+    async def main() -> None:
+        coordinator = Coordinator(JobOptions("job", 1, 1), CoordinatorOptions())
+        await coordinator.start()
+        await asyncio.to_thread(be_evicted, coordinator.address)
+        await coordinator.stop()
+
+    def be_evicted(address: str) -> None:
+        over = threading.Event()
+
+        def end(why: str) -> None:
+            over.set()
+
+        with Membership(address, seat=0, on_end=end, logger=member_logger) as member:
+            member.next_epoch(30.0)
+            with CoordinatorClient(address) as client:
+                client.administer(Evict(0, "to see what is logged"))
+            assert over.wait(30.0)
+
+    asyncio.run(main())
+    return {"member": of_member, "modules": of_modules}
+
+
+def test_a_membership_has_its_logger() -> None:
+    [found] = ranks.run(is_evicted, 1)
+    assert any("epoch 1 is over: " in line for line in found["member"])
+    assert found["modules"] == []

@@ -80,6 +80,22 @@ class Connections:
                 os.close(copy)
         return cls(mine)
 
+    def expect_answers(self, within_s: float) -> None:
+        """Have calls fail if the machine of a peer does not answer any more: its kernel acknowledges nothing.
+
+        A peer that is late, computes, or is stopped in between calls does answer: its kernel does.
+
+        Args:
+            within_s: what was sent is to be acknowledged within this; a connection on which nothing is sent is probed.
+        """
+        probe_s = max(1, int(within_s / 2))
+        for descriptor in self._descriptors:
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(within_s * 1000))
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
     def shut_down(self) -> None:
         """End all calls that use the connections, here and on the other ranks. Idempotent.
 

@@ -104,6 +104,7 @@ class Engine:
         timeout_s: float,
         connect_s: float | None = None,
         host: str | None = None,
+        answer_s: float | None = None,
     ) -> Engine:
         """Connect all ranks by gloo, with a store for this group alone.
 
@@ -116,6 +117,8 @@ class Engine:
             connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
             host: an address of this host under which the others reach it; None takes that of its name, or of the
                 interface that GLOO_SOCKET_IFNAME names.
+            answer_s: seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
+                None leaves it to the kernel, which waits for minutes.
 
         Raises:
             PeerLost: a rank did not join in time, or the host has no such address.
@@ -128,6 +131,8 @@ class Engine:
             engine._store = store
             engine._group.barrier().wait()
             engine._connections = Connections.since(sockets, engine.gather)
+            if answer_s is not None:
+                engine._connections.expect_answers(answer_s)
             if connect_s is not None:
                 engine._group._set_default_timeout(timedelta(seconds=timeout_s))
         except RuntimeError as error:

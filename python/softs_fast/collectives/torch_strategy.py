@@ -90,6 +90,7 @@ class TorchStrategy(Strategy):
         timeout_s: float = 30.0,
         connect_s: float | None = None,
         host: str | None = None,
+        answer_s: float | None = None,
     ) -> Self:
         """Return a strategy over gloo, of ranks that find each other in a store for this group alone.
 
@@ -103,13 +104,22 @@ class TorchStrategy(Strategy):
             timeout_s: seconds to wait for the slowest rank in each call.
             connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
             host: an address of this host under which the others reach it; None takes that of its name.
+            answer_s: seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
+                None leaves it to the kernel, which waits for minutes.
 
         Raises:
             PeerLost: a rank did not join in time, or the store has ended.
         """
         strategy = cls(timeout_s=timeout_s, name=name)
         strategy._engine = Engine.meet(
-            rank, size, store, name=name, timeout_s=timeout_s, connect_s=connect_s, host=host
+            rank,
+            size,
+            store,
+            name=name,
+            timeout_s=timeout_s,
+            connect_s=connect_s,
+            host=host,
+            answer_s=answer_s,
         )
         return strategy
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from network import Host
 from site_of_hosts import SiteOfHosts
-from trainers import check_steps, until_size
+from trainers import check, check_steps, until_size
 
 Link = Callable[[Host, Host], None]
 
@@ -55,17 +55,34 @@ def test_a_host_that_cannot_be_reached_is_left_behind_and_joins_again(
     check_steps(trainers)
 
 
-def test_hosts_that_reach_the_coordinator_but_not_each_other(site: SiteOfHosts) -> None:
-    """No worker is lost, so no epoch ends: the step is committed when the link is mended."""
-    site.coordinator("--size", "2")
+def test_hosts_that_reach_the_coordinator_but_not_each_other(
+    site: SiteOfHosts, record_property: Callable[[str, object], None]
+) -> None:
+    """The kernels find that nothing is acknowledged: the epoch ends, and steps go on when the link is mended."""
+    coordinator = site.coordinator("--size", "2")
     hosts = [site.host(), site.host()]
     trainers = [site.trainer(hosts[number], number, n_steps=100_000, pause_s=0.01) for number in range(2)]
     until_size(trainers[0], 2)
+    until_size(trainers[1], 2)
+    cut_at = time.monotonic()
     hosts[1].silence(hosts[0])
-    while not trainers[0].stands_still(1.0):
-        pass
+    fence = coordinator.logged("epoch 1 is over")
+    record_property("seconds from the cut to the fence", time.monotonic() - cut_at)
+    assert "fail" in fence
     hosts[1].unsilence(hosts[0])
     for trainer in trainers:
-        until_size(trainer, 2)
+        while until_size(trainer, 2)["epoch"] == 1:
+            pass
     check_steps(trainers)
-    assert {step["epoch"] for trainer in trainers for step in trainer.steps} == {1}
+
+
+def test_a_late_member_is_not_taken_for_one_that_cannot_be_reached(site: SiteOfHosts) -> None:
+    """Its machine answers, also while others send it more than connections hold."""
+    site.coordinator("--size", "2")
+    hosts = [site.host(), site.host()]
+    trainers = [
+        site.trainer(hosts[number], number, n_steps=3, check="late_for_large_tensors", checks_at=2)
+        for number in range(2)
+    ]
+    check(trainers, 3)
+    assert {step["epoch"] for trainer in trainers for step in trainer.steps} == {1}, "no epoch has ended"

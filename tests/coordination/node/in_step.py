@@ -33,6 +33,19 @@ def large_tensors(node: WorkerNode, options: dict[str, Any]) -> None:
     assert tensor.eq(node.size - 1).all()
 
 
+def late_for_large_tensors(node: WorkerNode, options: dict[str, Any]) -> None:
+    """A rank is late by more than a machine may leave what was sent to it without an answer."""
+    strategy = node.strategy
+    assert strategy is not None
+    for late in range(node.size):
+        tensor = torch.full((_LARGE // 40,), float(node.rank))
+        if node.rank == late:
+            time.sleep(3.0)
+        strategy.broadcast_tensor(tensor, 1 - late)
+        assert tensor.eq(1 - late).all()
+        strategy.all_reduce(tensor)
+
+
 def slow(node: WorkerNode, options: dict[str, Any]) -> None:
     """Every 20th step of one rank takes longer than those of the others."""
     if node.rank == options["slow_rank"] and node.committed % 20 == 0:
@@ -71,6 +84,7 @@ IN_STEP = {
     for function in (
         all_results,
         large_tensors,
+        late_for_large_tensors,
         slow,
         lost_in_a_call,
         different_calls,

@@ -29,6 +29,8 @@ EngineOf = Callable[[Table, int, SessionStore], Strategy]
 # members wait for each other before that, and it takes moments.
 _MEMBERS_S = 24 * 3600.0
 _CONNECT_S = 5.0
+# As long as the coordinator waits for answers to its pings: a cut link between two members that both reach it.
+_ANSWER_S = 2.0
 # Without a coordinator nothing else would end a call.
 _CALL_S = 1800.0
 # Measuring it would take longer than to form the group.
@@ -154,6 +156,7 @@ def _connected(table: Table, rank: int, size: int, keys: Store, store: SessionSt
         timeout_s=_CALL_S,
         connect_s=_CONNECT_S,
         host=_reachable_host(store),
+        answer_s=_ANSWER_S,
     )
     store.when_over(strategy.give_up)
     return strategy

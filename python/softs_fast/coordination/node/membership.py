@@ -32,7 +32,7 @@ from .meeting import wait_for_members
 
 __all__ = ["Epoch", "Membership"]
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 # How long `close` waits until the coordinator has noted that this worker has left.
 _CLOSE_S = 10.0
@@ -83,6 +83,7 @@ class Membership:
         credentials: with which it proves what it is.
         on_end: is told why an epoch is over, at once, from another thread: to end calls that wait for other members. It
             must not call this object.
+        logger: what happens to its epochs is logged to it; None for a logger of this module.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -108,10 +109,12 @@ class Membership:
         address: str = "",
         credentials: ClientCredentials | None = None,
         on_end: Callable[[str], object] | None = None,
+        logger: logging.Logger | None = None,
     ) -> None:
         self._job = job = job or launched_job()
         self._worker_id = worker_id or default_worker_id(seat)
         self._on_end = on_end
+        self._logger = logger or _log
         # Held for moments only.
         self._changed = threading.Condition()
         self._machine = Participant(Hello(job, self._worker_id, time.time_ns() // 1000, seat, address))
@@ -120,7 +123,7 @@ class Membership:
         self._fence: Fence | None = None
         self._error: SoftsError | None = None
         self._has_left = False
-        listener = Listener(self._changed, self._machine, self._do, self._receive, self._fail)
+        listener = Listener(self._changed, self._machine, self._do, self._receive, self._fail, logger)
         self._session = Session(coordinator, listener, credentials)
 
     # --- Life ---
@@ -259,7 +262,7 @@ class Membership:
                 case Build():
                     self._build, self._fence = action, None
                 case EndEngine(fence):
-                    logger.info("epoch %d is over: %s", fence.epoch, fence.text)
+                    self._logger.info("epoch %d is over: %s", fence.epoch, fence.text)
                     self._fence = self._fence or fence
                     if self._build is not None:
                         # Nothing of it has begun.
@@ -268,7 +271,7 @@ class Membership:
                     elif self._on_end is not None:
                         self._on_end(fence.text)
                 case Warn(text):
-                    logger.warning("%s", text)
+                    self._logger.warning("%s", text)
                 case GiveUp(refused):
                     self._error = PeerLost(f"the coordinator has refused this worker: {refused.text}")
         self._changed.notify_all()
