@@ -33,6 +33,8 @@ KINDS = {
     "the coordinator": 2,
     "the coordinator and a worker": 3,
 }
+# The others know of a kill within this; seconds.
+_FENCE_S = 0.2
 # A worker joins within this, if it has the processor to itself; seconds.
 _JOIN_S = 0.12
 # A step takes so long; seconds.
@@ -72,8 +74,10 @@ class Jittered:
         return paused
 
     def _pause(self) -> None:
-        if self._chance.random() < 0.3:
-            time.sleep(self._chance.random() * 0.002)
+        chance = self._chance.random()
+        if chance < 0.3:
+            # Some pauses end after a fence has come: others had the result of the call before it.
+            time.sleep(self._chance.random() * (_FENCE_S if chance < 0.01 else _STEP_S / 2))
 
 
 class Replay:
