@@ -89,7 +89,11 @@ def test_workers_from_a_checkpoint_begin_at_its_step() -> None:
 @pytest.mark.parametrize(
     ("hello", "code", "text"),
     [
-        ({"job": "another"}, "job", 'worker belongs to job "another"; this is the coordinator of "job"'),
+        (
+            {"job": "another"},
+            "job",
+            'worker belongs to job "another"; this is the coordinator of "job"; name the job by job= (torchrun: --rdzv-id,',
+        ),
         ({"protocol": 9}, "protocol", "worker speaks version 9 of the protocol"),
         ({"identity": "mallory"}, "identity", 'worker "b" has proven to be "mallory"'),
         ({"wanted_seat": 0}, "taken", 'seat 0 ("a") is connected from a:1; it has the seat'),
