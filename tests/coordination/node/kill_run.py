@@ -34,7 +34,7 @@ KINDS = {
     "the coordinator and a worker": 3,
 }
 # The others know of a kill within this; seconds.
-_FENCE_S = 0.2
+_FENCE_S = 0.07
 # A worker joins within this, if it has the processor to itself; seconds.
 _JOIN_S = 0.12
 # A step takes so long; seconds.
@@ -75,9 +75,11 @@ class Jittered:
 
     def _pause(self) -> None:
         chance = self._chance.random()
-        if chance < 0.3:
-            # Some pauses end after a fence has come: others had the result of the call before it.
-            time.sleep(self._chance.random() * (_FENCE_S if chance < 0.01 else _STEP_S / 2))
+        if chance < 0.02:
+            # A kill that comes meanwhile is known before it ends: ranks differ in what they know of the step.
+            time.sleep(_FENCE_S * (1 + self._chance.random()))
+        elif chance < 0.3:
+            time.sleep(_STEP_S / 2 * self._chance.random())
 
 
 class Replay:
