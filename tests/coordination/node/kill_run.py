@@ -21,7 +21,6 @@ from softs_fast.coordination.node import memory_engine
 from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.coordination.session.store import SessionStore
 
-N_WORKERS = 4
 #: What is killed, and how often among a hundred.
 KINDS = {
     "one worker": 45,
@@ -50,12 +49,14 @@ class Jittered:
     Args:
         name: of an engine of trainers.
         number: of the worker.
+        n_workers: how many there are.
         seed: of the pauses.
     """
 
-    def __init__(self, name: str, number: int, seed: int) -> None:
+    def __init__(self, name: str, number: int, n_workers: int, seed: int) -> None:
         self._name = name
         self._number = number
+        self._long = 0.08 / n_workers
         self._chance = random.Random(seed)
 
     def __call__(self, table: Table, rank: int, store: SessionStore) -> Strategy:
@@ -75,7 +76,7 @@ class Jittered:
 
     def _pause(self) -> None:
         chance = self._chance.random()
-        if chance < 0.02:
+        if chance < self._long:
             # A kill that comes meanwhile is known before it ends: ranks differ in what they know of the step.
             time.sleep(_FENCE_S * (1 + self._chance.random()))
         elif chance < 0.3:
@@ -99,7 +100,7 @@ class Replay:
 
 
 class KillRun:
-    """Four workers and their coordinator; each that is killed is started again, with other weights.
+    """Workers and their coordinator; each that is killed is started again, with other weights.
 
     After each report of a worker it is checked that
 
@@ -114,10 +115,14 @@ class KillRun:
         engine: of the trainers, by name.
         seed: of what is killed, after which step, and after which part of it.
         folder: for checkpoints and the coordinator's state.
+        n_workers: a power of two, so that the mean of different gradients is exact.
     """
 
-    def __init__(self, cluster: Cluster, start: Start, engine: str, seed: int, folder: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, start: Start, engine: str, seed: int, folder: Path, n_workers: int = 4
+    ) -> None:
         self.n_kills = 0
+        self.n_workers = n_workers
         self.kinds: Counter[str] = Counter()
         self._cluster = cluster
         self._start = start
@@ -125,7 +130,7 @@ class KillRun:
         self._seed = seed
         self._chance = random.Random(seed)
         self._folder = folder
-        self._options = ("--size", str(N_WORKERS), "--state", str(folder / "state"))
+        self._options = ("--size", str(self.n_workers), "--state", str(folder / "state"))
         self._coordinator: Coordinator = cluster.coordinator(*self._options)
         self._replay = Replay()
         self._story: deque[str] = deque(maxlen=6)
@@ -133,9 +138,9 @@ class KillRun:
         self._reached = 0
         # By worker: the last step of its present process, None before it has joined; the step that had been reached when
         # it was started.
-        self._steps: list[int | None] = [None] * N_WORKERS
-        self._floors = [0] * N_WORKERS
-        self._trainers: list[Trainer] = [self._trainer(number, 0) for number in range(N_WORKERS)]
+        self._steps: list[int | None] = [None] * self.n_workers
+        self._floors = [0] * self.n_workers
+        self._trainers: list[Trainer] = [self._trainer(number, 0) for number in range(self.n_workers)]
 
     def kill(self, n_kills: int) -> None:
         """Kill until there were so many kills of workers, and end in a step that all workers have committed."""
@@ -143,7 +148,7 @@ class KillRun:
         while self.n_kills < n_kills:
             [kind] = self._chance.choices(list(KINDS), list(KINDS.values()))
             self.kinds[kind] += 1
-            self._watch(self._chance.randrange(N_WORKERS), self._chance.randrange(1, 7))
+            self._watch(self._chance.randrange(self.n_workers), self._chance.randrange(1, 7))
             delay_s = self._chance.random() * _STEP_S
             self._note(f"kill {self.n_kills + 1}, {kind}, {1000 * delay_s:.2f} ms after step {self._reached}")
             time.sleep(delay_s)
@@ -153,7 +158,7 @@ class KillRun:
     # --- What is killed ---
 
     def _kill(self, kind: str) -> None:
-        number = self._chance.randrange(N_WORKERS)
+        number = self._chance.randrange(self.n_workers)
         match kind:
             case "one worker":
                 self._replace([number])
@@ -161,12 +166,12 @@ class KillRun:
                 # Ranks follow seats.
                 self._replace([0])
             case "several workers":
-                n_victims = self._chance.randrange(2, N_WORKERS)
-                self._replace(self._chance.sample(range(N_WORKERS), n_victims))
+                n_victims = self._chance.randrange(min(2, self.n_workers - 1), self.n_workers)
+                self._replace(self._chance.sample(range(self.n_workers), n_victims))
             case "a worker in the join of another":
                 self._replace([number])
                 self._wait_for_a_part_of_the_join()
-                self._replace([self._chance.choice([one for one in range(N_WORKERS) if one != number])])
+                self._replace([self._chance.choice([one for one in range(self.n_workers) if one != number])])
             case "a worker that joins":
                 self._replace([number])
                 self._wait_for_a_part_of_the_join()
@@ -191,7 +196,7 @@ class KillRun:
     def _replace_all(self) -> None:
         # A checkpoint that was complete before the kills is not lost.
         path = self._checkpoint()
-        everyone = list(range(N_WORKERS))
+        everyone = list(range(self.n_workers))
         self._end(everyone)
         self._reached = path
         self._begin(everyone)
@@ -224,7 +229,7 @@ class KillRun:
         return self._start(
             self._coordinator,
             number,
-            engine=Jittered(self._engine, number, self._chance.randrange(2**32)),
+            engine=Jittered(self._engine, number, self.n_workers, self._chance.randrange(2**32)),
             n_steps=_ENDLESS,
             model_seed=model_seed,
             ranks_differ=True,
@@ -244,14 +249,14 @@ class KillRun:
             self._read(number, waits=True)
 
     def _all_join(self) -> None:
-        for number in range(N_WORKERS):
+        for number in range(self.n_workers):
             while self._steps[number] is None:
                 self._read(number, waits=True)
 
     def _all_step(self) -> None:
         self._read_all()
         until = self._reached + 1
-        for number in range(N_WORKERS):
+        for number in range(self.n_workers):
             while (self._steps[number] or 0) < until:
                 self._read(number, waits=True)
 
@@ -264,7 +269,7 @@ class KillRun:
         raise AssertionError(self._told("the coordinator has ended"))
 
     def _read_all(self) -> None:
-        for number in range(N_WORKERS):
+        for number in range(self.n_workers):
             self._read(number, waits=False)
 
     def _read(self, number: int, *, waits: bool) -> None:
@@ -281,7 +286,7 @@ class KillRun:
             case "started":
                 pass
             case "joined":
-                assert event["size"] == N_WORKERS
+                assert event["size"] == self.n_workers
                 committed, floor = event["committed"], self._floors[number]
                 assert committed >= floor, self._told(
                     f"worker {number} joins with step {committed}, and step {floor} was committed"
