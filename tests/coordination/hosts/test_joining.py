@@ -68,12 +68,12 @@ def test_tensors_of_100_mib(site: SiteOfHosts) -> None:
     check(trainers, 4)
 
 
-def slow_rank(site: SiteOfHosts, n_steps: int, rank: int) -> None:
+def slow_rank(site: SiteOfHosts, n_steps: int, rank: int, engine: str) -> None:
     """No worker gets the sum of another step than its own, however late one of them is."""
     site.coordinator("--size", "3")
     hosts = [site.host(), site.host()]
     trainers = [
-        site.trainer(hosts[number // 2], number, n_steps=n_steps, check="slow", slow_rank=rank)
+        site.trainer(hosts[number // 2], number, n_steps=n_steps, check="slow", slow_rank=rank, engine=engine)
         for number in range(3)
     ]
     check(trainers, n_steps)
@@ -81,12 +81,14 @@ def slow_rank(site: SiteOfHosts, n_steps: int, rank: int) -> None:
     assert {step["digest"] for step in trainers[0].steps} == set(undisturbed(n_steps).values())
 
 
-def test_many_steps_with_a_slow_root(site: SiteOfHosts) -> None:
-    slow_rank(site, 400, 0)
+@pytest.mark.parametrize(("engine", "n_steps"), [("memory", 400), ("star", 60)])
+def test_many_steps_with_a_slow_root(site: SiteOfHosts, engine: str, n_steps: int) -> None:
+    slow_rank(site, n_steps, 0, engine)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("rank", [0, 2])
-def test_ten_thousand_steps_with_a_slow_rank(site: SiteOfHosts, rank: int) -> None:
-    slow_rank(site, 10_000, rank)
+@pytest.mark.parametrize("engine", ["memory", "gloo", "star"])
+def test_ten_thousand_steps_with_a_slow_rank(site: SiteOfHosts, engine: str, rank: int) -> None:
+    slow_rank(site, 10_000, rank, engine)
