@@ -83,7 +83,8 @@ class Connections:
     def expect_answers(self, within_s: float) -> None:
         """Have calls fail if the machine of a peer does not answer any more: its kernel acknowledges nothing.
 
-        A peer that is late, computes, or is stopped in between calls does answer: its kernel does.
+        A peer that is late, computes, or is stopped in between calls does answer: its kernel does. One that is stopped
+        while data comes counts as one that does not answer, when its kernel has no room left: its window stays closed.
 
         Args:
             within_s: what was sent is to be acknowledged within this; a connection on which nothing is sent is probed.
