@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigError, FlowError
+from .admission import Admission, Source, Sources
+from .backends.backend import Backend
+from .backends.local import LocalBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
+from .declare.declaration import Declaration
 from .declare.graph import graph_of
-from .declare.hooks import Hook, ParamRealloc, Publish
+from .declare.hooks import Hook, Load
 from .declare.plan import FlowPlan
 from .declare.roles import Placement, RoleFunction
 from .explain import explain
 from .master import TooOld
-from .objects import Objects
+from .objects import last_checkpoint
 from .order.steps import Kind, Step
 from .results import CallResult, FlowStep
 from .runner import Runner
-from .values import Value, cut
+from .values import Value
 
 __all__ = ["Flow", "PostedCall"]
-
-Source = Iterable[Mapping[str, Value]]
 
 
 class PostedCall:
@@ -43,14 +44,18 @@ class PostedCall:
         self.number = number
         self.name = name
 
-    def result(self) -> CallResult:
+    def result(self, timeout_s: float | None = None) -> CallResult:
         """Run what has tickets until this call is answered; returns what it has done.
+
+        Args:
+            timeout_s: how long to wait for worker processes; None: as long as it takes.
 
         Raises:
             FlowError: it failed, or no flush has named it.
+            TimeoutError: it has no answer yet; it goes on, and may be asked again.
         """
         if self._done is None:
-            self._done = self._flow._result(self)
+            self._done = self._flow._result(self, timeout_s)
         return self._done
 
 
@@ -92,45 +97,38 @@ class Flow:
     ) -> None:
         if max_failed < 0 or (max_bytes is not None and max_bytes < 1):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
-        sources: Mapping[str, Source] = source if isinstance(source, Mapping) else {TRAIN: source}
-        self._sources: dict[str, Iterator[Mapping[str, Value]]] = {}
-        columns = {}
-        for name, one in sources.items():
-            iterator = iter(one)
-            first = next(iterator, None)
-            if not isinstance(first, Mapping) or not first:
-                raise ConfigError(
-                    f"source of partition {name!r} begins with {first!r}; need dicts of columns"
-                )
-            columns[name] = tuple(first)
-            self._sources[name] = chain([first], iterator)
-        order, read = graph_of(calls, columns)
+        sources = Sources(source)
+        order, read = graph_of(calls, sources.columns)
         if TRAIN not in read:
             raise ConfigError(f"no function works on partition {TRAIN!r}")
         self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
+        self.declaration = Declaration(tuple(calls), group, digests)
+        self._sources = sources
         self._calls = {one.name: one for one in calls}
-        self._objects = Objects(_roles(calls))
-        _check_publishing(calls)
-        self._objects.versions = {
-            one.model_name.name: 0 for one in calls if one.trains and one.model_name is not None
-        }
-        self._objects.versions |= {role.name: 0 for role in self._objects.roles if role.follows is not None}
-        self._runner = Runner(self.plan, self._calls, self._objects, digests=digests)
         self._max_failed, self._max_bytes = max_failed, max_bytes
-        self._largest_group = 0
         self._n_steps = 0
         self._is_open = False
         self._error: FlowError | None = None
         self._sizes = {
             name: group * partition.groups_per_step for name, partition in self.plan.partitions.items()
         }
+        self._use(LocalBackend(self.declaration))
+
+    def _use(self, backend: Backend) -> None:
+        self._backend = backend
+        self._runner = Runner(self.plan, self.declaration, backend)
+        self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
 
     # --- Life ---
 
     def initialize(self) -> Flow:
-        """Make the objects of all roles; `with` calls it."""
+        """Make the objects of all roles; `with` calls it.
+
+        Raises:
+            FlowError: a worker process could not begin.
+        """
         if not self._is_open:
-            self._objects.setup()
+            self._backend.open()
             self._is_open = True
         return self
 
@@ -138,8 +136,8 @@ class Flow:
         """Drop all rows and the objects of all roles; roles with a method `close` are closed. `with` calls it at its end."""
         if self._is_open:
             self._is_open = False
-            self._runner.values.clear()
-            self._objects.close()
+            self._runner.held.clear()
+            self._backend.close()
 
     def __enter__(self) -> Flow:
         return self.initialize()
@@ -200,59 +198,31 @@ class Flow:
             number + 1, tuple(calls), n_rows, is_complete, runner.waited_s.pop(number, 0.0), dropped
         )
 
-    def _turn(self, *, automatic: bool) -> bool:
+    def _turn(self, *, automatic: bool, timeout_s: float | None = None) -> bool:
         """Do one thing; returns False if there is nothing to do."""
         if self._error is not None:
             raise self._error
         runner = self._runner
-        admitted = automatic and self._admit()
+        admitted = automatic and self._admission.fill()
         try:
-            acted = runner.advance(automatic=automatic)
+            acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
             raise FlowError(str(error)) from error
+        self._error = runner.lost
         posted = set(runner.posted)
         for number in [number for number in runner.errors if number not in posted]:
-            self._error, cause = runner.errors.pop(number)
-            raise self._error from cause
+            failed, cause = runner.errors.pop(number)
+            if self._error is None:
+                self._error = failed
+                raise failed from cause
+        if self._error is not None:
+            raise self._error
         if runner.n_failed > self._max_failed:
             self._error = FlowError(
                 f"{runner.n_failed} groups have failed and max_failed is {self._max_failed}; the last: {runner.last_failure}"
             )
             raise self._error
         return acted or admitted
-
-    def _admit(self) -> bool:
-        rows, admitted = self._runner.master.rows, False
-        while not self._runner.master.is_over(TRAIN) and rows.room(TRAIN) > 0 and self._has_bytes():
-            admitted |= bool(self._next_group(TRAIN))
-        return admitted
-
-    def _has_bytes(self) -> bool:
-        if self._max_bytes is None:
-            return True
-        rows, group = self._runner.master.rows, self.plan.group
-        n_groups, used = len(rows) // group, rows.n_bytes
-        self._largest_group = max(self._largest_group, used // n_groups if n_groups else 0)
-        if (n_groups + 1) * self._largest_group <= self._max_bytes:
-            return True
-        need = self.plan.partitions[TRAIN].groups_per_step
-        if n_groups < need:
-            raise FlowError(
-                f"max_bytes is {self._max_bytes}: a step needs {need} groups of some {self._largest_group} bytes, "
-                f"{need * self._largest_group} in all; raise it or use fewer rows"
-            )
-        return False
-
-    def _next_group(self, partition: str) -> tuple[int, ...]:
-        item = next(self._sources[partition], None)
-        if item is None:
-            self._runner.master.end_source(partition)
-            return ()
-        wanted = self.plan.source[partition]
-        missing = [name for name in wanted if name not in item]
-        if missing:
-            raise FlowError(f"an element of the source lacks {', '.join(missing)}; it has {', '.join(item)}")
-        return self._runner.admit(partition, {name: cut(name, [item[name]], 1)[0] for name in wanted})
 
     # --- The page's requests by hand ---
 
@@ -265,15 +235,7 @@ class Flow:
             ConfigError: it is no whole number of groups, the partition has no source, or there are no slots.
         """
         self._check_open()
-        if partition not in self._sources:
-            raise ConfigError(f"partition {partition!r} has no source; there are {', '.join(self._sources)}")
-        room = self._runner.master.rows.room(partition) * self.plan.group
-        if n_rows < 1 or n_rows % self.plan.group or n_rows > room:
-            raise ConfigError(
-                f"fetch of {n_rows} rows: need whole groups of {self.plan.group}, and {room} have a slot"
-            )
-        groups = (self._next_group(partition) for _ in range(n_rows // self.plan.group))
-        return tuple(row_id for group in groups for row_id in group)
+        return self._admission.fetch(n_rows, partition)
 
     def post(self, what: RoleFunction | Hook | str, ids: Iterable[int] = ()) -> PostedCall:
         """Post a blocking request: it waits until a flush names it.
@@ -290,11 +252,12 @@ class Flow:
         if isinstance(what, Hook):
             if not what.roles:
                 raise ConfigError(f"hook {what.name} is posted without a role")
-            unknown = [role.name for role in what.roles if role not in self._objects.roles]
+            unknown = [role.name for role in what.roles if role not in self.declaration.roles]
             if unknown:
                 raise ConfigError(
                     f"hook {what.name} has roles that are not in the flow: {', '.join(unknown)}"
                 )
+            self._backend.check_hook(what, None)
             step = Step(Kind.MAIN, self._runner.participants(what, None), what)
             number, name = master.post_steps(what.name, (step,), now_s), what.name
         else:
@@ -318,8 +281,9 @@ class Flow:
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
-    def _result(self, call: PostedCall) -> CallResult:
+    def _result(self, call: PostedCall, timeout_s: float | None) -> CallResult:
         runner = self._runner
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if call.number in runner.errors:
                 error, cause = runner.errors[call.number]
@@ -328,7 +292,18 @@ class Flow:
             if result is not None:
                 del runner.posted[call.number]
                 return result
-            if not self._turn(automatic=False):
+            left_s = None if end_s is None else end_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise TimeoutError(
+                    f"call {call.number} of {call.name} has no answer after {timeout_s:g} s\n{self.explain()}"
+                )
+            try:
+                acted = self._turn(automatic=False, timeout_s=left_s)
+            except FlowError:
+                if call.number in runner.errors:
+                    continue  # its own answer says more
+                raise
+            if not acted:
                 raise FlowError(
                     f"call {call.number} of {call.name} has no result; has a flush named it?\n{self.explain()}"
                 )
@@ -365,7 +340,7 @@ class Flow:
                 }
             case "model_config" if role is not None:
                 self._check_open()
-                return self._objects[role].model_config()
+                return self._backend.model_config(role)
         raise ConfigError(f'ask {what!r}: need "spec", "stats", or "model_config" with a role')
 
     def values(self, ids: Iterable[int], column: str) -> list[Value]:
@@ -374,14 +349,11 @@ class Flow:
         Raises:
             ConfigError: a row is not in the flow, or does not have the column.
         """
-        found = []
-        for row_id in ids:
-            if column not in self._runner.values.get(row_id, {}):
-                raise ConfigError(
-                    f"row {row_id} has no column {column!r}; it has {list(self._runner.values.get(row_id, {}))}"
-                )
-            found.append(self._runner.values[row_id][column])
-        return found
+        wanted, held = list(ids), self._runner.held
+        for row_id in wanted:
+            if column not in held.columns(row_id):
+                raise ConfigError(f"row {row_id} has no column {column!r}; it has {held.columns(row_id)}")
+        return self._backend.values(held.places(wanted, column))
 
     def clear_data_cache(self, ids: Iterable[int]) -> int:
         """Drop rows with their groups; returns how many groups. The source refills their slots.
@@ -403,12 +375,19 @@ class Flow:
             ConfigError: there is no checkpoint.
         """
         self._check_open()
-        return self._objects.load(role, Path(folder))
+        last_checkpoint(role, Path(folder))
+        call = self.post(Load((role,), folder=Path(folder)))
+        self.flush(call)
+        return int(call.result().numbers["step"])
 
     def role(self, role: Placement) -> Any:
-        """Return the object of a role, for evaluation and debugging."""
+        """Return the object of a role, for evaluation and debugging.
+
+        Raises:
+            ConfigError: it is in a worker process.
+        """
         self._check_open()
-        return self._objects[role]
+        return self._backend.object_of(role)
 
     def explain(self) -> str:
         """Return what each function waits for, since when, and which workers are inside which tickets."""
@@ -417,33 +396,3 @@ class Flow:
     def _check_open(self) -> None:
         if not self._is_open:
             raise ConfigError("the flow is not open; use it in a `with` block, or call initialize()")
-
-
-def _roles(calls: Sequence[MFCDef]) -> list[Placement]:
-    roles: dict[Placement, None] = {}
-    for one in calls:
-        if one.model_name is not None:
-            roles[one.model_name] = None
-            if one.model_name.follows is not None:
-                roles[one.model_name.follows] = None
-        for hook in (*one.pre_hooks, *one.post_hooks):
-            roles.update(dict.fromkeys(hook.roles))
-    return list(roles)
-
-
-def _check_publishing(calls: Sequence[MFCDef]) -> None:
-    """A role that follows another one must get its weights, or its rows would grow older than their bound."""
-    trained = {one.model_name for one in calls if one.trains}
-    reached: set[Placement] = set()
-    for one in calls:
-        for hook in one.post_hooks:
-            if isinstance(hook, Publish):
-                reached |= set(hook.roles)
-            elif isinstance(hook, ParamRealloc) and hook.every == 1:
-                reached.add(hook.roles[1])
-    for role in _roles(calls):
-        if role.follows is not None and role.follows in trained and role not in reached:
-            raise ConfigError(
-                f"role {role.name!r} follows {role.follows.name!r}, and no call publishes to it; "
-                f"add after=[publish({role.name})] to the training call"
-            )
