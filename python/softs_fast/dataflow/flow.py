@@ -128,8 +128,16 @@ class Flow:
             FlowError: a worker process could not begin.
         """
         if not self._is_open:
-            self._backend.open()
+            first = self._backend.open()
             self._is_open = True
+            try:
+                calls = [self.post(one) for one in first]
+                self.flush(*calls)
+                for call in calls:
+                    call.result()
+            except BaseException:
+                self.reset()
+                raise
         return self
 
     def reset(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import FlowError
-from .backends.backend import Backend, Done, HookWork, Lost, MainWork, Work
+from .backends.backend import Backend, Done, Lost
 from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
 from .declare.hooks import Hook, transfers
@@ -21,6 +21,7 @@ from .rows.table import Taken
 from .values import Value, n_bytes_of
 from .versions import Versions
 from .worker.functions import Failure, Outcome
+from .worker.work import HookWork, MainWork, Work
 
 __all__ = ["Runner"]
 

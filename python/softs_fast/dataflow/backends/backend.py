@@ -9,51 +9,11 @@ from typing import Any, Protocol
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..order.steps import Abort, Order
-from ..rows.records import Tag
 from ..values import Value
 from ..worker.functions import Outcome
+from ..worker.work import Work
 
-__all__ = ["Backend", "Done", "Event", "HookWork", "Lost", "MainWork", "Work"]
-
-
-@dataclass(frozen=True)
-class MainWork:
-    """A function and its rows.
-
-    Attributes:
-        function: its name.
-        ids: of the rows.
-        columns: for each input the places of its values, as many as ids; what a place is, the backend decides.
-        tags: of each row.
-        step: as in `Rows`, like the rest.
-    """
-
-    function: str
-    ids: tuple[int, ...]
-    columns: dict[str, list[Any]]
-    tags: list[dict[str, Tag]]
-    step: int
-    use: int
-    ends_step: bool
-    age: int
-
-
-@dataclass(frozen=True)
-class HookWork:
-    """A hook.
-
-    Attributes:
-        hook: what is done.
-        owner: role of its function; None for functions without a role, and hooks that were posted.
-        step: number of the step, from 1; 0 if it was posted.
-    """
-
-    hook: Hook
-    owner: Placement | None
-    step: int
-
-
-Work = MainWork | HookWork
+__all__ = ["Backend", "Done", "Event", "Lost"]
 
 
 @dataclass(frozen=True)
@@ -94,8 +54,8 @@ Event = Done | Lost
 class Backend(Protocol):
     """Runs orders, strictly by ticket on each worker. Only one thread uses it."""
 
-    def open(self) -> None:
-        """Make the objects of all roles.
+    def open(self) -> list[Hook]:
+        """Make the objects of all roles; returns hooks that have to run before anything else.
 
         Raises:
             FlowError: a worker process could not begin.

@@ -14,7 +14,8 @@ from ..objects import Objects
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
 from ..worker.functions import Batch, Failure, Outcome, call_function
-from .backend import Done, Event, MainWork, Work
+from ..worker.work import MainWork, Work
+from .backend import Done, Event
 
 __all__ = ["LocalBackend"]
 
@@ -34,9 +35,10 @@ class LocalBackend:
         self._missing: dict[int, list[int]] = {}
         self._skipped: list[Event] = []
 
-    def open(self) -> None:
-        """Make the objects."""
+    def open(self) -> list[Hook]:
+        """Make the objects; nothing else has to be done."""
         self._objects.setup()
+        return []
 
     def close(self) -> None:
         """Drop the objects."""
