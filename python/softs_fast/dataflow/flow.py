@@ -9,9 +9,12 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigError, FlowError
+from ..fleet.factory import NamedFactory
 from .admission import Admission, Source, Sources
 from .backends.backend import Backend
+from .backends.fleet_processes import FleetProcesses
 from .backends.local import LocalBackend
+from .backends.processes import ProcessBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
 from .declare.declaration import Declaration
@@ -26,6 +29,7 @@ from .order.steps import Kind, Step
 from .results import CallResult, FlowStep
 from .runner import Runner
 from .values import Value
+from .worker.process import Argument, arguments_of
 
 __all__ = ["Flow", "PostedCall"]
 
@@ -60,7 +64,7 @@ class PostedCall:
 
 
 class Flow:
-    """Functions of models on rows, all in this process. Edges follow from columns.
+    """Functions of models on rows; all in this process, or see `in_processes`. Edges follow from columns.
 
     `with` makes the objects of all roles (`setup`); `steps` runs. The same seeds give the same bits.
 
@@ -113,6 +117,36 @@ class Flow:
             name: group * partition.groups_per_step for name, partition in self.plan.partitions.items()
         }
         self._use(LocalBackend(self.declaration))
+
+    @classmethod
+    def in_processes(
+        cls,
+        function: str,
+        arguments: Mapping[str, Argument] | None = None,
+        *,
+        start_timeout_s: float = 120.0,
+    ) -> Flow:
+        """Return a flow of which each worker is a process of its own; this one is the master.
+
+        The function is called here and in each worker, and returns a `Flow`. Only here its source is read, but for the
+        first element. Rows and weights stay in shared memory of the processes that have made them.
+
+        Args:
+            function: "package.module:function", importable in all processes.
+            arguments: what it is given in each.
+            start_timeout_s: how long the workers may take until their roles are made.
+
+        Raises:
+            ConfigError: there is no such function, it returns no flow, a role is on several workers, or a hook needs
+                objects of several workers.
+        """
+        given = arguments_of(arguments or {})
+        flow = NamedFactory(function).load()(**given)
+        if not isinstance(flow, cls):
+            raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
+        processes = FleetProcesses(function, given, flow.declaration, start_timeout_s)
+        flow._use(ProcessBackend(flow.declaration, processes))
+        return flow
 
     def _use(self, backend: Backend) -> None:
         self._backend = backend
@@ -321,7 +355,8 @@ class Flow:
 
         Args:
             what: "spec" returns columns of the source, rows per step, and the bound of the age; "stats" rows, bytes,
-                steps and drops; "model_config" what the role's `model_config` returns.
+                steps and drops; "inside" what each worker process is inside of, also while it computes; "model_config"
+                what the role's `model_config` returns.
             role: for "model_config".
 
         Raises:
@@ -346,10 +381,13 @@ class Flow:
                     "steps": self._n_steps,
                     "dropped": dict(rows.counts[TRAIN].dropped),
                 }
+            case "inside":
+                self._check_open()
+                return self._backend.inside()
             case "model_config" if role is not None:
                 self._check_open()
                 return self._backend.model_config(role)
-        raise ConfigError(f'ask {what!r}: need "spec", "stats", or "model_config" with a role')
+        raise ConfigError(f'ask {what!r}: need "spec", "stats", "inside", or "model_config" with a role')
 
     def values(self, ids: Iterable[int], column: str) -> list[Value]:
         """Return a column of rows.

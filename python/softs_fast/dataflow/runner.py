@@ -310,7 +310,9 @@ class Runner:
     @staticmethod
     def participants(hook: Hook, owner: Placement | None) -> frozenset[int]:
         """Return the workers of all roles that take part in a hook."""
-        roles = {*hook.roles, *([owner] if owner is not None else [])}
+        roles = {*hook.roles, *(source for source, _ in transfers(hook, owner))}
+        if owner is not None:
+            roles.add(owner)
         return frozenset(worker for role in roles for worker in role.on) or frozenset({DRIVER})
 
 

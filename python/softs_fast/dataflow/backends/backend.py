@@ -96,6 +96,13 @@ class Backend(Protocol):
             ConfigError: it is in another process.
         """
 
+    def inside(self) -> dict[int, dict[str, Any]]:
+        """Return what each worker process is inside of, by its number.
+
+        Raises:
+            FlowError: a worker does not answer.
+        """
+
     def model_config(self, role: Placement) -> Any:
         """Return what `model_config` of a role says.
 

@@ -97,6 +97,10 @@ class LocalBackend:
         """Return the object of a role."""
         return self._objects[role]
 
+    def inside(self) -> dict[int, dict[str, Any]]:
+        """There are no worker processes."""
+        return {}
+
     def model_config(self, role: Placement) -> Any:
         """Return what `model_config` of a role says."""
         return self._objects[role].model_config()

@@ -282,7 +282,7 @@ def decode(data: bytes) -> Message:
         raise WireError(f"a message has {len(data)} bytes; at most {MAX_BYTES}")
     try:
         values = msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogatepass")
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+    except (TypeError, ValueError, msgpack.UnpackException, RecursionError) as error:
         raise WireError(f"{len(data)} bytes are no message: {error}") from None
     if type(values) is not list or not values or type(values[0]) is not int or values[0] not in _KINDS:
         raise WireError(f"{len(data)} bytes are no message of a flow")
