@@ -2,8 +2,15 @@
 
 #[path = "fuzz/harness.rs"]
 mod harness;
+#[path = "fuzz/flow.rs"]
+mod flow;
 
 #[test]
 fn broken_input_is_refused_or_understood() {
     harness::run(0..200_000);
+}
+
+#[test]
+fn broken_frames_of_a_flow_are_refused_or_understood() {
+    flow::run(0..100_000);
 }

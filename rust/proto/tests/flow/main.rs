@@ -1,0 +1,8 @@
+//! The control stream of a flow: bytes, handshake, messages, limits; with seeds, in every order of events.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod bytes;
+mod handshake;
+mod messages;
+mod pair;
+mod random;
