@@ -18,6 +18,10 @@ from softs_fast.dataflow.declare.hooks import Save
 from softs_fast.errors import ConfigError, FlowError
 
 
+def role(flow: df.Flow, name: str) -> df.Placement:
+    return next(one for one in flow.declaration.roles if one.name == name)
+
+
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
 def test_the_same_numbers_and_digests_as_in_one_process(n_workers: int) -> None:
     expected = summary(make_flow(), 4)
@@ -44,8 +48,7 @@ def test_no_worker_keeps_anything_of_rows_that_have_gone(eventually: Any) -> Non
 
 def test_checkpoints_are_written_and_read_by_the_worker_of_the_role(tmp_path: Path) -> None:
     flow, _ = in_threads(functools.partial(make_flow, str(tmp_path)))
-    actor = flow.declaration.roles[1]
-    assert actor.name == "actor"
+    actor = role(flow, "actor")
     with flow:
         weights = [step["actor.train"].get("weight") for step in flow.steps(3)]
         assert flow.load(actor, tmp_path) == 2
@@ -60,7 +63,7 @@ def test_checkpoints_are_written_and_read_by_the_worker_of_the_role(tmp_path: Pa
 
 def test_requests_by_hand(tmp_path: Path) -> None:
     flow, _ = in_threads(make_flow)
-    gen, actor = flow.declaration.roles[:2]
+    gen, actor = role(flow, "gen"), role(flow, "actor")
     alone = make_flow()
     with flow, alone:
         ids = flow.fetch(4)

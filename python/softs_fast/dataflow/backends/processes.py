@@ -134,14 +134,16 @@ class ProcessBackend:
         """End the workers."""
         link, self._link = self._link, None
         store, self._store = self._store, None
-        if link is not None:
-            for worker in set(self._pids) - self._left:
-                link.send(worker, End())
-        self._processes.close()
-        if link is not None:
-            link.close()
-        if store is not None:
-            store.close()
+        try:
+            if link is not None:
+                for worker in set(self._pids) - self._left:
+                    link.send(worker, End())
+            self._processes.close()
+        finally:
+            if link is not None:
+                link.close()
+            if store is not None:
+                store.close()
         self._pids, self._left = {}, set()
         self._own.clear()
         self._sent.clear()

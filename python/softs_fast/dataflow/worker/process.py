@@ -72,7 +72,8 @@ class FlowWorker:
         self._is_ready.wait()
         if self._error is not None:
             self._thread.join()
-            raise self._error
+            error, self._error = self._error, None
+            raise error
 
     def wait(self) -> None:
         """Wait until the flow has ended."""
