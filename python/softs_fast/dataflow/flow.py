@@ -15,6 +15,7 @@ from .backends.backend import Backend
 from .backends.fleet_processes import FleetProcesses
 from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
+from .checkpoints import last_checkpoint
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
 from .declare.declaration import Declaration
@@ -24,7 +25,6 @@ from .declare.plan import FlowPlan
 from .declare.roles import Placement, RoleFunction
 from .explain import explain
 from .master import TooOld
-from .objects import last_checkpoint
 from .order.steps import Kind, Step
 from .results import CallResult, FlowStep
 from .runner import Runner
@@ -421,7 +421,7 @@ class Flow:
             ConfigError: there is no checkpoint.
         """
         self._check_open()
-        last_checkpoint(role, Path(folder))
+        last_checkpoint(role.name, Path(folder))
         call = self.post(Load((role,), folder=Path(folder)))
         self.flush(call)
         return int(call.result().numbers["step"])

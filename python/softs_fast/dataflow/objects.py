@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch import Tensor
 
-from ..errors import ConfigError, FlowError
+from ..errors import FlowError
+from . import checkpoints
 from .declare.hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook, transfers
 from .declare.roles import Mesh, Placement, Role
 
-__all__ = ["Objects", "last_checkpoint", "numbers_of", "tensors_of"]
+__all__ = ["Objects", "numbers_of", "tensors_of"]
 
 
 class Objects:
@@ -136,26 +132,10 @@ class Objects:
         Raises:
             ConfigError: there is no checkpoint.
         """
-        step, path = last_checkpoint(role, folder)
-        one: Role = self[role]
-        state, model = _state(one), nn.ModuleDict(one.modules())
-        with _single_process():
-            dcp.load(state, checkpoint_id=path, no_dist=True)
-        model.load_state_dict(state["modules"])
-        for name, optimizer in one.optimizers().items():
-            set_optimizer_state_dict(model, optimizer, state["optimizers"][name])
-        return step
+        return checkpoints.load(role.name, self[role], folder)
 
     def _save(self, role: Placement, folder: Path, step: int) -> None:
-        final = folder / role.name / f"step-{step}"
-        partial = final.with_name(f".{final.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        with _single_process():
-            dcp.save(_state(self[role]), checkpoint_id=partial, no_dist=True)
-        if final.exists():
-            shutil.rmtree(final)
-        partial.rename(final)
+        checkpoints.save(role.name, self[role], folder, step)
 
     def _offload(self, role: Placement) -> None:
         homes = {}
@@ -186,28 +166,6 @@ class Objects:
         return [(tensor, theirs[name]) for name, tensor in mine.items()]
 
 
-def last_checkpoint(role: Placement, folder: Path) -> tuple[int, Path]:
-    """Return the number of the step of the last checkpoint of a role, from 1, and its folder.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    found = sorted(
-        (int(path.name[5:]), path) for path in (folder / role.name).glob("step-*") if path.name[5:].isdigit()
-    )
-    if not found:
-        raise ConfigError(f"{folder / role.name} has no checkpoint of role {role.name!r}")
-    return found[-1]
-
-
-@contextlib.contextmanager
-def _single_process() -> Iterator[None]:
-    """Leave out a warning of torch: saving from one process is what is meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
-
-
 def tensors_of(role: Role, *, buffers: bool = True) -> dict[str, Tensor]:
     """Return parameters, and buffers, of all modules of an object by name."""
     found: dict[str, Tensor] = {}
@@ -227,13 +185,6 @@ def _all_tensors(role: Role) -> Iterator[Tensor]:
     for optimizer in role.optimizers().values():
         for state in optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
-
-
-def _state(role: Role) -> dict[str, Any]:
-    """Return what a checkpoint holds; the state of an optimizer that has not run yet is made, so that it can be loaded."""
-    model = nn.ModuleDict(role.modules())
-    optimizers = {name: get_optimizer_state_dict(model, one) for name, one in role.optimizers().items()}
-    return {"modules": model.state_dict(), "optimizers": optimizers}
 
 
 def numbers_of(name: str, result: object) -> dict[str, float]:

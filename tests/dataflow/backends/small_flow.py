@@ -51,6 +51,9 @@ class Model(df.Role):
         self.optimizer.step()
         return {"loss": loss, "bytes": sum(len(text) for text in rows["text"])}
 
+    def read(self, rows: df.Rows) -> dict[str, float]:
+        return {"sum": rows["y"].sum().item()}
+
     def evaluate(self) -> dict[str, float]:
         return {"weight": self.net.weight.sum().item()}
 
@@ -111,14 +114,73 @@ def summary(flow: df.Flow, n_steps: int) -> list[Any]:
         ]
 
 
-class Killed(Model):
-    """Kills its own process."""
+def die(*roles: Model) -> None:
+    """A hook that ends its own process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Mortal(Model):
+    """Ends its own process where it is told to."""
+
+    place = ""
 
     def setup(self, mesh: df.Mesh) -> None:
         super().setup(mesh)
-        if mesh.name == "early":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.place == "setup":
+            die()
 
-    def inside_main(self, rows: df.Rows) -> dict[str, Any]:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return {}
+    def generate(self, rows: df.Rows) -> dict[str, Any]:
+        if self.place == "main":
+            die()
+        return super().generate(rows)
+
+    def evaluate(self) -> dict[str, float]:
+        if self.place == "evaluate":
+            die()
+        return super().evaluate()
+
+
+class Broken(Model):
+    """Cannot be set up."""
+
+    def setup(self, mesh: df.Mesh) -> None:
+        raise OSError("no such model")
+
+
+def make_mortal(place: str = "") -> df.Flow:
+    """Return a flow of which worker 1 ends its process at a place: setup, main, hook or evaluate."""
+    mortal = type("Mortal", (Mortal,), {"place": place})
+    actor = df.place(Model, name="actor")
+    gen = df.place(mortal, on=[1], follows=actor, name="gen")
+    after = [df.hook(die)] if place == "hook" else [df.evaluate()]
+    calls = [
+        df.call(gen.generate, "x -> y, text, parts", rows=4, after=after),
+        df.call(actor.read, "x, y, text, parts", rows=ROWS, interface=df.Interface.INFERENCE),
+    ]
+    return df.Flow(calls, source=numbers(), group=2)
+
+
+def make_broken() -> df.Flow:
+    """Return a flow of which the only worker cannot be set up."""
+    return df.Flow([df.call(df.place(Broken).train, "x", rows=2)], source=numbers())
+
+
+class Light(df.Role):
+    """Has no modules, so its process is quick to begin."""
+
+    def double(self, rows: df.Rows) -> dict[str, Any]:
+        return {"y": rows["x"] * 2}
+
+    def read(self, rows: df.Rows) -> dict[str, float]:
+        return {"sum": rows["y"].sum().item()}
+
+
+def make_light() -> df.Flow:
+    """Return a flow of two workers."""
+    first, second = df.place(Light, name="first"), df.place(Light, on=[1], name="second")
+    inference = df.Interface.INFERENCE
+    calls = [
+        df.call(first.double, "x -> y", rows=2),
+        df.call(second.read, "y", rows=4, interface=inference),
+    ]
+    return df.Flow(calls, source=numbers(), digests=True)

@@ -23,7 +23,7 @@ from ..wire.links import Joined, Left, MasterLink
 from ..wire.messages import AbortStep, End, Free, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
-from ..worker.part import Part, Shown, state_id
+from ..worker.part import Part, Shown, Unreadable, state_id
 from ..worker.work import Work
 from .backend import Done, Event, Lost
 
@@ -33,6 +33,8 @@ __all__ = ["ProcessBackend", "WorkerProcesses"]
 _ASK_S = 10.0
 #: How long all workers may take to join after they have begun, seconds.
 _JOIN_S = 60.0
+#: How long the end of a worker may take to be known after others could not read from it, seconds.
+_LEFT_S = 1.0
 #: One wait for messages; it only bounds how late an end by Ctrl-C is.
 _SLICE_S = 0.5
 
@@ -203,8 +205,17 @@ class ProcessBackend:
             if left_s <= 0:
                 break
             self._receive(left_s)
+        if any(_lost_a_peer(event) for event in self._events):
+            self._await_left()
         events, self._events = self._events, []
         return events
+
+    def _await_left(self) -> None:
+        """A worker could not read from another one: that one's end says more, so it comes first if it is known soon."""
+        end_s, n_left = time.monotonic() + _LEFT_S, len(self._left)
+        while len(self._left) == n_left and time.monotonic() < end_s:
+            self._receive(0.1)
+        self._events.sort(key=lambda event: not isinstance(event, Lost))
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook.
@@ -329,6 +340,14 @@ class ProcessBackend:
         if work is not None:
             outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
         self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
+
+
+def _lost_a_peer(event: Event) -> bool:
+    return (
+        isinstance(event, Done)
+        and event.outcome.failure is not None
+        and event.outcome.failure.text.startswith(Unreadable.__name__)
+    )
 
 
 def _no_state() -> Shown:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ...errors import FlowError
+from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
 from ..declare.hooks import transfers
 from ..moves import DataManager, Place
@@ -17,10 +17,14 @@ from ..values import Value, n_bytes_of
 from .functions import Batch, Failure, Outcome, call_function
 from .work import HookWork, MainWork, Work
 
-__all__ = ["AwaitState", "Part", "Shown", "state_id"]
+__all__ = ["AwaitState", "Part", "Shown", "Unreadable", "state_id"]
 
 #: Names of tensors and the place of their list.
 Shown = tuple[tuple[str, ...], Place]
+
+
+class Unreadable(FlowError):
+    """Values cannot be read where they are: the process that holds them may have ended."""
 
 
 class AwaitState(Protocol):
@@ -78,7 +82,7 @@ class Part:
 
     def _main(self, work: MainWork) -> Outcome:
         # One call for all columns: values of one holder are copied together.
-        values = self._store.get([place for places in work.columns.values() for place in places])
+        values = self._read([place for places in work.columns.values() for place in places])
         columns: dict[str, list[Value]] = {}
         for number, key in enumerate(work.columns):
             columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
@@ -108,9 +112,15 @@ class Part:
                 objects.receive(work.hook, theirs, source, target)
         return {}
 
+    def _read(self, places: list[Place]) -> list[Value]:
+        try:
+            return self._store.get(places)
+        except (FlowError, PeerLost, SegmentError) as error:
+            raise Unreadable(str(error)) from error
+
     def _fetched(self, shown: Shown) -> Mapping[str, Tensor]:
         names, place = shown
-        (tensors,) = self._store.get([place])
+        (tensors,) = self._read([place])
         if not isinstance(tensors, list) or len(tensors) != len(names):
             raise FlowError(f"weights have {len(names)} names and are a {type(tensors).__name__}")
         return dict(zip(names, tensors, strict=True))
