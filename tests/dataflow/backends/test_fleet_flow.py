@@ -1,4 +1,4 @@
-"""Flows whose workers a fleet starts: `Flow.in_processes`."""
+"""`Flow.in_processes`: a fleet starts the workers of a flow."""
 
 from __future__ import annotations
 

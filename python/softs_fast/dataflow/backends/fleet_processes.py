@@ -20,7 +20,7 @@ __all__ = ["FleetProcesses"]
 
 #: Variable by which a process knows the number of its worker.
 _NUMBER = "SOFTS_FLOW_WORKER"
-#: How long the process of a worker whose connection has ended may take to end, seconds.
+#: How long a process may take to end after its connection has, seconds.
 _END_S = 3.0
 
 
