@@ -1,6 +1,18 @@
 """Where values of rows are kept between processes, and how they travel ([docs/dataflow.md])."""
 
 from .places import Place, SegmentAddress
+from .redistribution import Rates, Redistributor, RowsToMove
 from .store import DataManager
+from .transfers import RedistributionPlan, Transfer, WorkerMoves
 
-__all__ = ["DataManager", "Place", "SegmentAddress"]
+__all__ = [
+    "DataManager",
+    "Place",
+    "Rates",
+    "RedistributionPlan",
+    "Redistributor",
+    "RowsToMove",
+    "SegmentAddress",
+    "Transfer",
+    "WorkerMoves",
+]
