@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softs_fast.dataflow.moves import Place, SegmentAddress
+from softs_fast.dataflow.moves import Place, Places, SegmentAddress
 from softs_fast.errors import WireError
 
 ADDRESS = SegmentAddress(7, 12345, 4026531836, 9, bytes(range(16)), 1 << 20)
@@ -104,3 +106,66 @@ def test_any_other_field_is_refused_or_keeps_its_place_in_the_segment(at: int, v
     except WireError:
         return
     assert 0 <= place.offset <= place.segment.n_bytes - place.n_bytes - 8
+
+
+def column() -> Places:
+    """Places of one worker as arrays: of one form, of others, and of different bytes."""
+    kinds = [PLACES[0], PLACES[2], PLACES[0], *PLACES[3:]]
+    return Places.of([replace(one, worker=3, offset=1024 * i) for i, one in enumerate(kinds)])
+
+
+def test_places_of_a_column_are_the_same_on_the_other_side() -> None:
+    places = column()
+    there = Places.from_wire(msgpack.unpackb(msgpack.packb(places.as_wire())))
+    assert list(there) == list(places)
+    assert list(there[1:5:2]) == [places[1], places[3]]
+    assert list(there.select([5, 0, 5])) == [places[5], places[0], places[5]]
+    assert there[-1] == places[len(places) - 1]
+    assert len(there.forms) == len(places) - 1
+    assert [Place.from_wire(one.as_wire()) for one in there] == list(places)
+    empty = places[:0]
+    assert list(Places.from_wire(msgpack.unpackb(msgpack.packb(empty.as_wire())))) == []
+
+
+def int64(*values: int) -> bytes:
+    return np.array(values, "<i8").tobytes()
+
+
+def test_each_field_of_a_column_is_checked() -> None:
+    good = Places.of([PLACES[0]]).as_wire()
+    assert list(Places.from_wire(good)) == [PLACES[0]]
+    float32 = ["tensor", [["float32", [2, 3]]]]
+    for at, value, why in [
+        (0, -1, "worker is -1"),
+        (0, True, "worker is True"),
+        (1, [], "address of a segment has 0 fields"),
+        (2, int64(64, 128), "offsets are .* need 8 bytes"),
+        (2, [64], r"offsets are \[64\]"),
+        (2, int64(65), "row 0 has 24 bytes at 65"),
+        (2, int64(-64), "row 0 has 24 bytes at -64"),
+        (2, int64(1 << 20), "row 0 has 24 bytes at 1048576"),
+        (2, int64((1 << 63) - 64), "row 0 has 24 bytes at"),
+        (3, int64(25), "row 0 has 25 bytes"),
+        (3, int64(-8), "row 0 has -8 bytes"),
+        (3, int64((1 << 63) - 1), "row 0 has"),
+        (3, b"", "n_bytes are b'' *; need 8 bytes"),
+        (4, b"1234567", "serials are"),
+        (5, [], "forms of rows are 0 to 0 of 0"),
+        (5, [float32, float32], "forms are .*; need at most 1"),
+        (5, None, "forms are None"),
+        (5, [["object", []]], "kind is 'object'"),
+        (5, [["tensor", []]], "a tensor has 0 dtypes"),
+        (5, [["tensor", [["float32", [1 << 45] * 64]]]], "more bytes than a segment"),
+        (5, [["tensor", [["float32", [7]]]]], "row 0 has 24 bytes"),
+        (6, b"\1\0\0\0", "forms of rows are 1 to 1 of 1"),
+        (6, b"\xff" * 4, "forms of rows are -1 to -1 of 1"),
+        (6, b"123", "no bytes of at most"),
+        (6, "", "no bytes of at most"),
+    ]:
+        wire = list(good)
+        wire[at] = value
+        with pytest.raises(WireError, match=why):
+            Places.from_wire(wire)
+    for wrong in (None, [], good[:6], b"1234567"):
+        with pytest.raises(WireError, match="need a list of 7"):
+            Places.from_wire(wrong)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from softs_fast.dataflow.moves import DataManager, Place
+from softs_fast.dataflow.moves import DataManager, Place, Places
 from softs_fast.dataflow.moves.places import ITEM_BYTES
 from softs_fast.dataflow.values import Value
 from softs_fast.errors import ConfigError, FlowError, ForkedError
@@ -47,6 +47,8 @@ def check(values: list[Value]) -> None:
         order = [i % len(values) for i in range(len(values), -2, -1)]
         wire = [Place.from_wire(places[i].as_wire()) for i in order]
         assert all(map(same, store.get(wire), [values[i] for i in order]))
+        column = Places.from_wire(places.select(order).as_wire())
+        assert all(map(same, store.get(column), [values[i] for i in order]))
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
@@ -192,7 +194,7 @@ def test_bad_values_are_refused_before_anything_is_written() -> None:
         with pytest.raises(FlowError, match="2 values for 2 ids, 1 different"):
             store.put("x", [1, 1], [1, 2])
         assert store.n_bytes == 0
-        assert store.put("x", [], []) == ()
+        assert list(store.put("x", [], [])) == []
         assert store.get([]) == []
     for worker, max_bytes in [(-1, 4096), (0, 0), (0, 1 << 60)]:
         with pytest.raises(ConfigError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from softs_fast.dataflow.moves.space import Space
@@ -25,7 +26,7 @@ def check_random_calls(chance: random.Random) -> None:
         if taken and chance.random() < 0.5:
             chance.shuffle(taken)
             n = chance.randrange(1, len(taken) + 1)
-            space.give(taken[:n])
+            space.give(*np.array(taken[:n], np.int64).T)
             for start, size in taken[:n]:
                 used[start : start + size] = [False] * size
             del taken[:n]
@@ -47,14 +48,14 @@ def check_random_calls(chance: random.Random) -> None:
             if max(holes) >= sum(sizes):
                 assert all(a + size == b for a, size, b in zip(offsets, sizes, offsets[1:], strict=False))
         assert space.n_free == used.count(False)
-    space.give(taken)
+    space.give(*np.array(taken, np.int64).reshape(-1, 2).T)
     assert (space.n_free, space.largest) == (n_bytes, n_bytes)
 
 
 def test_one_value_that_fits_no_hole_is_refused_and_nothing_changes() -> None:
     space = Space(100)
     first, _, third = space.take([30, 40, 30]) or []
-    space.give([(first, 30), (third, 30)])
+    space.give(np.array([first, third]), np.array([30, 30]))
     assert space.take([10, 31]) is None
     assert (space.n_free, space.largest) == (60, 30)
     assert sorted(space.take([20, 30]) or []) == [0, 70]
