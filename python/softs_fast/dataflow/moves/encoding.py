@@ -32,9 +32,10 @@ class EncodedColumn:
         forms: the different kinds and parts of values.
         form_of: of each value.
         n_bytes: of each value.
-        tensors: contiguous, in the memory of the host; the number of the value and the offset in it belong to each.
-        rows: numbers of values.
-        at: offsets in values.
+        tensors: of all values, contiguous, in the memory of the host.
+        sizes: bytes of each tensor.
+        rows: the number of the value to which each tensor belongs.
+        at: where each tensor begins in its value.
         data: bytes of values that have no tensors, by their numbers.
     """
 
@@ -42,14 +43,14 @@ class EncodedColumn:
     form_of: list[int] = field(default_factory=list)
     n_bytes: list[int] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
     data: dict[int, bytes] = field(default_factory=dict)
 
-    def add(self, form: Form, n_bytes: int) -> None:
-        """Add a value."""
-        self.form_of.append(self.forms.setdefault(form, len(self.forms)))
-        self.n_bytes.append(n_bytes)
+    def number(self, form: Form) -> int:
+        """Return the number of a form."""
+        return self.forms.setdefault(form, len(self.forms))
 
 
 def encode(column: str, values: Sequence[Value]) -> EncodedColumn:
@@ -64,29 +65,35 @@ def encode(column: str, values: Sequence[Value]) -> EncodedColumn:
     """
     found = EncodedColumn()
     # Most values of a column have one of a few shapes.
-    known: dict[tuple[torch.dtype, torch.Size], tuple[Form, int]] = {}
+    known: dict[tuple[torch.dtype, torch.Size], tuple[int, int]] = {}
     for i, value in enumerate(values):
         if isinstance(value, Tensor):
             plain = _plain(column, value)
             key = (plain.dtype, plain.shape)
-            if key not in known:
-                form = ("tensor", ((_NAMES[plain.dtype], tuple(plain.shape)),))
-                known[key] = (form, plain.nbytes)
-            found.add(*known[key])
+            seen = known.get(key)
+            if seen is None:
+                form: Form = ("tensor", ((_NAMES[plain.dtype], tuple(plain.shape)),))
+                seen = known[key] = (found.number(form), plain.nbytes)
+            found.form_of.append(seen[0])
+            found.n_bytes.append(seen[1])
             found.tensors.append(plain)
+            found.sizes.append(seen[1])
             found.rows.append(i)
             found.at.append(0)
         elif isinstance(value, list):
             tensors = [_plain(column, one) for one in value]
             parts = tuple((_NAMES[one.dtype], tuple(one.shape)) for one in tensors)
             starts, n_bytes = spread(parts)
-            found.add(("tensors", parts), n_bytes)
+            found.form_of.append(found.number(("tensors", parts)))
+            found.n_bytes.append(n_bytes)
             found.tensors += tensors
+            found.sizes += [one.nbytes for one in tensors]
             found.rows += [i] * len(tensors)
             found.at += starts
         else:
             kind, data = _as_bytes(column, value)
-            found.add((kind, ()), len(data))
+            found.form_of.append(found.number((kind, ())))
+            found.n_bytes.append(len(data))
             found.data[i] = data
     return found
 
@@ -183,9 +190,9 @@ def _plain(column: str, value: object) -> Tensor:
         value = value.detach()
     if value.is_neg() or value.is_conj():
         value = value.resolve_neg().resolve_conj()
-    if not value.is_cpu:
-        value = value.cpu()
-    return value if value.is_contiguous() else value.contiguous()
+    if value.is_cpu and value.is_contiguous():
+        return value
+    return value.cpu().contiguous()
 
 
 def _as_bytes(column: str, value: object) -> tuple[str, bytes]:

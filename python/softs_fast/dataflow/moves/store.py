@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any
 
@@ -247,7 +248,7 @@ class DataManager:
     def _release(self, own: OwnSegment, extents: list[tuple[int, int]]) -> None:
         if not extents:
             return
-        offsets, n_bytes = np.array(extents, np.int64).T
+        offsets, n_bytes = np.fromiter(chain.from_iterable(extents), np.int64).reshape(-1, 2).T
         own.words[seal_offset(offsets, n_bytes) >> 3] = 0
         sizes = _sizes(n_bytes)
         self._space.give(offsets, sizes)
@@ -281,7 +282,7 @@ def _write(own: OwnSegment, encoded: EncodedColumn, offsets: _Integers) -> None:
     if not encoded.tensors:
         return
     pointers = np.array([tensor.data_ptr() for tensor in encoded.tensors], np.int64)
-    sizes = np.array([tensor.nbytes for tensor in encoded.tensors], np.int64)
+    sizes = np.array(encoded.sizes, np.int64)
     targets = own.base + offsets[encoded.rows] + np.array(encoded.at, np.int64)
     # Empty tensors may have no memory.
     is_there = sizes > 0
