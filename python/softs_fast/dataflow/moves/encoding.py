@@ -2,114 +2,177 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import FlowError
 from ..values import Value
-from .places import ITEM_BYTES, Part, Place, spread
+from .columns import Places
+from .places import ITEM_BYTES, Form, spread
 
-__all__ = ["Encoded", "decode", "empty_tensors", "encode"]
+__all__ = ["EncodedColumn", "Targets", "decode", "empty_values", "encode"]
 
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
+_Integers = np.ndarray[Any, np.dtype[np.int64]]
+
 
 @dataclass(slots=True)
-class Encoded:
-    """A value as it is written.
+class EncodedColumn:
+    """A column as it is written.
 
     Attributes:
-        kind: of the value.
-        parts: dtype and shape of each tensor.
-        n_bytes: of the value.
-        tensors: contiguous, in the memory of the host.
-        data: bytes of a value that has no tensors.
+        forms: the different kinds and parts of values.
+        form_of: of each value.
+        n_bytes: of each value.
+        tensors: of all values, contiguous, in the memory of the host.
+        sizes: bytes of each tensor.
+        rows: the number of the value to which each tensor belongs.
+        at: where each tensor begins in its value.
+        data: bytes of values that have no tensors, by their numbers.
     """
 
-    kind: str
-    parts: tuple[Part, ...]
-    n_bytes: int
-    tensors: tuple[Tensor, ...]
-    data: bytes
+    forms: dict[Form, int] = field(default_factory=dict)
+    form_of: list[int] = field(default_factory=list)
+    n_bytes: list[int] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+    data: dict[int, bytes] = field(default_factory=dict)
+
+    def number(self, form: Form) -> int:
+        """Return the number of a form."""
+        return self.forms.setdefault(form, len(self.forms))
 
 
-def encode(column: str, value: Value) -> Encoded:
-    """Return a value as it is written; tensors are copied only if they are not contiguous in the memory of the host.
+def encode(column: str, values: Sequence[Value]) -> EncodedColumn:
+    """Return a column as it is written; tensors are copied only if they are not contiguous in the memory of the host.
 
     Args:
-        column: of the value, for errors.
-        value: of a row.
+        column: its name, for errors.
+        values: of rows.
 
     Raises:
-        FlowError: it is of another type or dtype than rows have, or a tensor that is not strided.
+        FlowError: one is of another type or dtype than rows have, or a tensor that is not strided.
     """
-    if isinstance(value, Tensor):
-        plain = _plain(column, value)
-        dtype = plain.dtype
-        return Encoded(
-            "tensor", ((_NAMES[dtype], tuple(plain.shape)),), plain.numel() * dtype.itemsize, (plain,), b""
-        )
-    if isinstance(value, list):
-        tensors = tuple(_plain(column, one) for one in value)
-        parts = tuple((_NAMES[one.dtype], tuple(one.shape)) for one in tensors)
-        return Encoded("tensors", parts, spread(parts)[1], tensors, b"")
-    kind, data = _as_bytes(column, value)
-    return Encoded(kind, (), len(data), (), data)
+    found = EncodedColumn()
+    # Most values of a column have one of a few shapes.
+    known: dict[tuple[torch.dtype, torch.Size], tuple[int, int]] = {}
+    for i, value in enumerate(values):
+        if isinstance(value, Tensor):
+            plain = _plain(column, value)
+            key = (plain.dtype, plain.shape)
+            seen = known.get(key)
+            if seen is None:
+                form: Form = ("tensor", ((_NAMES[plain.dtype], tuple(plain.shape)),))
+                seen = known[key] = (found.number(form), plain.nbytes)
+            found.form_of.append(seen[0])
+            found.n_bytes.append(seen[1])
+            found.tensors.append(plain)
+            found.sizes.append(seen[1])
+            found.rows.append(i)
+            found.at.append(0)
+        elif isinstance(value, list):
+            tensors = [_plain(column, one) for one in value]
+            parts = tuple((_NAMES[one.dtype], tuple(one.shape)) for one in tensors)
+            starts, n_bytes = spread(parts)
+            found.form_of.append(found.number(("tensors", parts)))
+            found.n_bytes.append(n_bytes)
+            found.tensors += tensors
+            found.sizes += [one.nbytes for one in tensors]
+            found.rows += [i] * len(tensors)
+            found.at += starts
+        else:
+            kind, data = _as_bytes(column, value)
+            found.form_of.append(found.number((kind, ())))
+            found.n_bytes.append(len(data))
+            found.data[i] = data
+    return found
 
 
-def decode(place: Place, data: bytes) -> Value:
+@dataclass(slots=True)
+class Targets:
+    """New values, of which the tensors are not filled yet.
+
+    Attributes:
+        values: False where there is no tensor.
+        copies: address, offset in the segment and bytes of each tensor.
+        others: the numbers of values without tensors.
+    """
+
+    values: list[Value]
+    copies: list[tuple[int, int, int]]
+    others: list[int]
+
+
+def empty_values(places: Places) -> Targets:
+    """Return what values at some places are copied to: tensors of one dtype are in one piece of memory.
+
+    Raises:
+        FlowError: this version of torch has no such dtype.
+    """
+    found = Targets([False] * len(places), [], [])
+    dtypes = [parts[0][0] if kind == "tensor" else "" for kind, parts in places.forms]
+    for dtype in dict.fromkeys(dtypes):
+        which = np.flatnonzero(np.array([one == dtype for one in dtypes])[places.form_of])
+        if dtype:
+            _empty_tensors(found, places, dtype, which)
+            continue
+        for i in which.tolist():
+            kind, parts = places.forms[places.form_of[i]]
+            if kind != "tensors":
+                found.others.append(i)
+                continue
+            mine = [torch.empty(shape, dtype=_torch_dtype(one)) for one, shape in parts]
+            found.values[i] = mine
+            for tensor, at in zip(mine, spread(parts)[0], strict=True):
+                found.copies.append((tensor.data_ptr(), int(places.offsets[i]) + at, tensor.nbytes))
+    return found
+
+
+def _empty_tensors(found: Targets, places: Places, dtype: str, which: _Integers) -> None:
+    item = ITEM_BYTES[dtype]
+    n_bytes = places.n_bytes[which]
+    counts = n_bytes // item
+    whole = torch.empty(int(counts.sum()), dtype=_torch_dtype(dtype))
+    addresses = whole.data_ptr() + np.cumsum(n_bytes) - n_bytes
+    found.copies += zip(addresses.tolist(), places.offsets[which].tolist(), n_bytes.tolist(), strict=True)
+    shapes = [parts[0][1] if parts else () for _, parts in places.forms]
+    numbers = places.form_of[which].tolist()
+    for i, number, flat in zip(which.tolist(), numbers, whole.split_with_sizes(counts.tolist()), strict=True):
+        shape = shapes[number]
+        found.values[i] = flat if len(shape) == 1 else flat.view(shape)
+
+
+def decode(kind: str, data: bytes) -> Value:
     """Return a value that has no tensors.
 
     Raises:
         FlowError: the bytes are not of that kind.
     """
     try:
-        if place.kind == "bytes":
+        if kind == "bytes":
             return data
-        if place.kind == "str":
+        if kind == "str":
             return data.decode("utf-8", "surrogatepass")
-        if place.kind == "int":
+        if kind == "int":
             return int.from_bytes(data, "little", signed=True)
-        if place.kind == "float":
+        if kind == "float":
             return float(struct.unpack("<d", data)[0])
         return bool(data[0])
     except (ValueError, struct.error, IndexError) as error:
-        raise FlowError(
-            f"value at {place.offset} of worker {place.worker} is no {place.kind}: {error}"
-        ) from None
-
-
-def empty_tensors(parts: Sequence[Part]) -> list[Tensor]:
-    """Return new tensors of these dtypes and shapes, end to end in one piece of memory for each dtype.
-
-    Raises:
-        FlowError: this version of torch has no such dtype.
-    """
-    of_dtype: dict[str, list[int]] = {}
-    for i, (dtype, _) in enumerate(parts):
-        of_dtype.setdefault(dtype, []).append(i)
-    made: list[Tensor] = [torch.empty(0)] * len(parts)
-    for dtype, places in of_dtype.items():
-        shapes = [parts[i][1] for i in places]
-        counts = [shape[0] if len(shape) == 1 else math.prod(shape) for shape in shapes]
-        whole = torch.empty(sum(counts), dtype=_torch_dtype(dtype))
-        for i, shape, flat in zip(places, shapes, whole.split_with_sizes(counts), strict=True):
-            made[i] = flat if len(shape) == 1 else flat.view(shape)
-    return made
+        raise FlowError(f"{len(data)} bytes of a row are no {kind}: {error}") from None
 
 
 def _torch_dtype(name: str) -> torch.dtype:
-    """Return the dtype of a name.
-
-    Raises:
-        FlowError: this version of torch has no such dtype.
-    """
     dtype = _DTYPES.get(name)
     if dtype is None:
         raise FlowError(f"torch {torch.__version__} has no dtype {name}; use the version of the other worker")
@@ -127,9 +190,9 @@ def _plain(column: str, value: object) -> Tensor:
         value = value.detach()
     if value.is_neg() or value.is_conj():
         value = value.resolve_neg().resolve_conj()
-    if not value.is_cpu:
-        value = value.cpu()
-    return value if value.is_contiguous() else value.contiguous()
+    if value.is_cpu and value.is_contiguous():
+        return value
+    return value.cpu().contiguous()
 
 
 def _as_bytes(column: str, value: object) -> tuple[str, bytes]:

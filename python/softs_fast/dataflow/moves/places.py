@@ -35,6 +35,8 @@ _FIXED_BYTES = {"bool": 1, "float": 8}
 
 #: Dtype and shape of a tensor.
 Part = tuple[str, tuple[int, ...]]
+#: Kind and parts of a value.
+Form = tuple[str, tuple[Part, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +133,37 @@ class Place:
         _number("place: offset", offset, MAX_BYTES)
         _number("place: n_bytes", n_bytes, MAX_BYTES)
         _number("place: serial", serial, 1 << 64)
-        if type(kind) is not str or kind not in KINDS:
-            raise WireError(f"place: kind is {_shown(kind)}; need one of {', '.join(KINDS)}")
+        form = form_of_wire([kind, parts])
         if offset % ALIGNMENT or seal_offset(offset, n_bytes) + SEAL_BYTES > address.n_bytes:
             raise WireError(
                 f"place: {n_bytes} bytes at {offset} are not in a segment of {address.n_bytes} bytes, at a multiple of "
                 f"{ALIGNMENT}"
             )
-        checked = tuple(_part(one) for one in _list(parts, "place: parts", _MOST_TENSORS))
-        if (kind == "tensor" and len(checked) != 1) or (kind not in ("tensor", "tensors") and checked):
-            raise WireError(f"place: a {kind} has {len(checked)} dtypes and shapes")
-        needed = spread(checked)[1] if kind in ("tensor", "tensors") else _FIXED_BYTES.get(kind, n_bytes)
-        if n_bytes != needed:
+        needed = form_bytes(form)
+        if needed not in (None, n_bytes):
             raise WireError(f"place: a {kind} has {n_bytes} bytes; need {needed} for {_shown(parts)}")
-        return cls(worker, address, offset, n_bytes, serial, kind, checked)
+        return cls(worker, address, offset, n_bytes, serial, *form)
+
+
+def form_of_wire(wire: object) -> Form:
+    """Return kind and parts of a value of a list of both.
+
+    Raises:
+        WireError: they are no value that rows can have.
+    """
+    kind, parts = _fields(wire, "place: form", 2)
+    if type(kind) is not str or kind not in KINDS:
+        raise WireError(f"place: kind is {_shown(kind)}; need one of {', '.join(KINDS)}")
+    checked = tuple(_part(one) for one in _list(parts, "place: parts", _MOST_TENSORS))
+    if (kind == "tensor" and len(checked) != 1) or (kind not in ("tensor", "tensors") and checked):
+        raise WireError(f"place: a {kind} has {len(checked)} dtypes and shapes")
+    return kind, checked
+
+
+def form_bytes(form: Form) -> int | None:
+    """Return how many bytes a value of a form has; None if values of it differ."""
+    kind, parts = form
+    return spread(parts)[1] if kind in ("tensor", "tensors") else _FIXED_BYTES.get(kind)
 
 
 def part_bytes(part: Part) -> int:
@@ -162,8 +181,8 @@ def spread(parts: Sequence[Part]) -> tuple[list[int], int]:
     return at, end
 
 
-def seal_offset(offset: int, n_bytes: int) -> int:
-    """Return where the serial number of a value is."""
+def seal_offset(offset: Any, n_bytes: Any) -> Any:
+    """Return where the serial number of a value is; of integers, or arrays of them."""
     return offset + -(-n_bytes // SEAL_BYTES) * SEAL_BYTES
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 __all__ = ["Space"]
+
+_Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Space:
@@ -52,14 +57,22 @@ class Space:
                 return offsets
         return self._scattered(sizes)
 
-    def give(self, extents: Iterable[tuple[int, int]]) -> None:
+    def give(self, offsets: _Integers, sizes: _Integers) -> None:
         """Free extents that were taken.
 
         Args:
-            extents: offset and size of each.
+            offsets: int64 [n], where they are.
+            sizes: int64 [n], in bytes.
         """
+        order = np.argsort(offsets)
+        starts, ends = offsets[order], (offsets + sizes)[order]
+        # Neighbours are one extent already.
+        is_first = np.concatenate(([True], starts[1:] != ends[:-1])) if len(order) else np.zeros(0, bool)
+        firsts = np.flatnonzero(is_first)
+        lasts = np.concatenate((firsts[1:], [len(order)])) - 1 if len(firsts) else firsts
+        given = zip(starts[firsts].tolist(), (ends[lasts] - starts[firsts]).tolist(), strict=True)
         merged: list[tuple[int, int]] = []
-        for start, length in sorted([*self._free, *extents]):
+        for start, length in sorted([*self._free, *given]):
             if merged and merged[-1][0] + merged[-1][1] == start:
                 merged[-1] = (merged[-1][0], merged[-1][1] + length)
             else:

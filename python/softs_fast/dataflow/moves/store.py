@@ -6,17 +6,18 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ... import _kernels
 from ...errors import ConfigError, FlowError, ForkedError, SegmentError
 from ..values import Value
-from .encoding import Encoded, decode, empty_tensors, encode
-from .places import ALIGNMENT, MAX_BYTES, SEAL_BYTES, Place, SegmentAddress, seal_offset, spread
+from .columns import Places
+from .encoding import EncodedColumn, decode, empty_values, encode
+from .places import ALIGNMENT, MAX_BYTES, SEAL_BYTES, Place, SegmentAddress, seal_offset
 from .segments import OwnSegment, RemoteSegment, bytes_free
 from .space import Space
 
@@ -24,8 +25,11 @@ __all__ = ["DataManager"]
 
 _PAGE = 4096
 # Serial numbers are odd, and look random, so that data is not mistaken for one.
-_SERIAL_STEP = 2 * 0x9E3779B97F4A7C15
 _WORD = 1 << 64
+_SERIAL_STEP = 2 * 0x9E3779B97F4A7C15 % _WORD
+
+_Integers = np.ndarray[Any, np.dtype[np.int64]]
+_Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class DataManager:
@@ -65,7 +69,8 @@ class DataManager:
         self._own: OwnSegment | None = OwnSegment(self._space.n_bytes)
         self._address = self._own.address
         self._remote: dict[SegmentAddress, RemoteSegment] = {}
-        self._rows: dict[int, dict[str, Place]] = {}
+        #: By column and row, offset and bytes of the value.
+        self._columns: dict[str, dict[int, tuple[int, int]]] = {}
         self._n_bytes = 0
         self._serial = secrets.randbits(64) | 1
         self._lock = threading.Lock()
@@ -73,13 +78,16 @@ class DataManager:
 
     # --- Of this process ---
 
-    def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> tuple[Place, ...]:
+    def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Places:
         """Write a column of some rows; a value that is there already is replaced. Either all is written or nothing.
 
         Args:
             column: its name.
             ids: of the rows, each once.
             values: of the rows: tensors on any device, lists of tensors, bytes, str, bool, int, float.
+
+        Returns:
+            The place of each value, a sequence of `Place`.
 
         Raises:
             FlowError: `max_bytes` or /dev/shm does not hold the values, a value is of another type, or numbers of ids
@@ -90,22 +98,26 @@ class DataManager:
             raise FlowError(
                 f"column {column!r} has {len(values)} values for {len(ids)} ids, {len(set(ids))} different ones"
             )
-        encoded = [encode(column, value) for value in values]
-        sizes = [_size(one.n_bytes) for one in encoded]
+        encoded = encode(column, values)
+        n_bytes = np.array(encoded.n_bytes, np.int64)
         with self._lock:
             own = self._opened()
-            offsets = self._take(own, column, sizes)
-            places = self._placed(encoded, offsets)
+            offsets = self._take(own, column, _sizes(n_bytes))
+            places = Places(
+                self.worker,
+                self._address,
+                offsets,
+                n_bytes,
+                self._serials(len(ids)),
+                tuple(encoded.forms),
+                np.array(encoded.form_of, np.int64),
+            )
             _write(own, encoded, offsets)
-            seals = [seal_offset(place.offset, place.n_bytes) >> 3 for place in places]
             # The numbers are the last that is written: a place is valid from here on.
-            own.words[seals] = np.array([place.serial for place in places], np.uint64)
-            replaced = []
-            for row_id, place in zip(ids, places, strict=True):
-                row = self._rows.setdefault(row_id, {})
-                if column in row:
-                    replaced.append(row[column])
-                row[column] = place
+            own.words[places.seals] = places.serials
+            rows = self._columns.setdefault(column, {})
+            replaced = [rows[row_id] for row_id in ids if row_id in rows]
+            rows.update(zip(ids, zip(offsets.tolist(), encoded.n_bytes, strict=True), strict=True))
             self._release(own, replaced)
         return places
 
@@ -116,10 +128,13 @@ class DataManager:
             FlowError: the store is closed.
             ForkedError: called in a fork of the process that made the store.
         """
+        wanted = list(ids)
         with self._lock:
             own = self._opened()
-            rows = [self._rows.pop(row_id) for row_id in ids if row_id in self._rows]
-            self._release(own, [place for row in rows for place in row.values()])
+            gone = [
+                rows.pop(row_id) for rows in self._columns.values() for row_id in wanted if row_id in rows
+            ]
+            self._release(own, gone)
 
     @property
     def n_bytes(self) -> int:
@@ -136,12 +151,12 @@ class DataManager:
     def get(self, places: Sequence[Place]) -> list[Value]:
         """Return copies of values, of any process on this host; the same bits, dtypes and shapes.
 
-        They are copies because the memory of a row is used again once it is freed. Tensors of one dtype share one piece
-        of new memory. The segments of others stay mapped, so that the values of a process that has ended can still be
-        read, until a later process has its number.
+        They are copies because the memory of a row is used again once it is freed. Tensors of one dtype and holder share
+        one piece of new memory. The segments of others stay mapped, so that the values of a process that has ended can
+        still be read, until a later process has its number.
 
         Args:
-            places: that `put` has returned, here or elsewhere.
+            places: that `put` has returned, here or elsewhere; `Places` as they are, or any of several holders.
 
         Raises:
             PeerLost: the process that holds a value has ended before anything of it was read here.
@@ -149,37 +164,15 @@ class DataManager:
                 store is closed.
             ForkedError: called in a fork of the process that made the store.
         """
-        parts = [part for place in places for part in place.parts]
-        tensors = empty_tensors(parts)
-        values: list[Value] = [False] * len(places)
+        if isinstance(places, Places):
+            return self._read(places)
         by_segment: dict[SegmentAddress, list[int]] = {}
-        first = 0
-        firsts = []
         for i, place in enumerate(places):
             by_segment.setdefault(place.segment, []).append(i)
-            firsts.append(first)
-            first += len(place.parts)
-        for address, of_segment in by_segment.items():
-            segment = self._segment(address, places[of_segment[0]].worker)
-            here = [places[i] for i in of_segment]
-            _check_serials(segment, here)
-            copies: list[tuple[int, int, int]] = []
-            for i, place in zip(of_segment, here, strict=True):
-                if place.kind == "tensor":
-                    tensor = tensors[firsts[i]]
-                    copies.append((tensor.data_ptr(), place.offset, place.n_bytes))
-                    values[i] = tensor
-                elif place.kind == "tensors":
-                    mine = tensors[firsts[i] : firsts[i] + len(place.parts)]
-                    for tensor, at in zip(mine, spread(place.parts)[0], strict=True):
-                        copies.append((tensor.data_ptr(), place.offset + at, tensor.nbytes))
-                    values[i] = mine
-                else:
-                    data = segment.data[place.offset : place.offset + place.n_bytes].tobytes()
-                    values[i] = decode(place, data)
-            _kernels.snapshot_scatter(segment.base, copies)
-            # The holder changes the number before it uses the memory again, so all that was read is of the rows.
-            _check_serials(segment, here)
+        values: list[Value] = [False] * len(places)
+        for mine in by_segment.values():
+            for i, value in zip(mine, self._read(Places.of([places[i] for i in mine])), strict=True):
+                values[i] = value
         return values
 
     def close(self) -> None:
@@ -187,7 +180,7 @@ class DataManager:
         with self._lock:
             own, self._own = self._own, None
             self._remote.clear()
-            self._rows.clear()
+            self._columns.clear()
             self._n_bytes = 0
             if own is not None:
                 own.close()
@@ -202,7 +195,20 @@ class DataManager:
         """Close it."""
         self.close()
 
-    # --- Inside, with the lock ---
+    # --- Inside ---
+
+    def _read(self, places: Places) -> list[Value]:
+        segment = self._segment(places.segment, places.worker)
+        _check_serials(segment, places)
+        found = empty_values(places)
+        for i in found.others:
+            start = int(places.offsets[i])
+            data = segment.data[start : start + int(places.n_bytes[i])].tobytes()
+            found.values[i] = decode(places.forms[places.form_of[i]][0], data)
+        _kernels.snapshot_scatter(segment.base, found.copies)
+        # The holder changes the number before it uses the memory again, so all that was read is of the rows.
+        _check_serials(segment, places)
+        return found.values
 
     def _opened(self) -> OwnSegment:
         if os.getpid() != self._pid:
@@ -211,8 +217,8 @@ class DataManager:
             raise FlowError(f"the store of worker {self.worker} is closed")
         return self._own
 
-    def _take(self, own: OwnSegment, column: str, sizes: list[int]) -> list[int]:
-        total = sum(sizes)
+    def _take(self, own: OwnSegment, column: str, sizes: _Integers) -> _Integers:
+        total = int(sizes.sum())
         what = (
             f"column {column!r} of {len(sizes)} rows needs {total} bytes in the store of worker {self.worker}"
         )
@@ -220,35 +226,33 @@ class DataManager:
             raise FlowError(
                 f"{what}, {self.free_bytes} of {self.max_bytes} are free; free rows, or raise max_bytes"
             )
-        offsets = self._space.take(sizes)
-        if offsets is None:
+        taken = self._space.take(sizes.tolist())
+        if taken is None:
             raise FlowError(
-                f"{what}, the largest of {max(sizes)}; the largest hole has {self._space.largest}; raise max_bytes"
+                f"{what}, the largest of {sizes.max()}; the largest hole has {self._space.largest}; raise max_bytes"
             )
+        offsets = np.array(taken, np.int64)
         try:
-            own.allocate(max((start + size for start, size in zip(offsets, sizes, strict=True)), default=0))
+            own.allocate(int((offsets + sizes).max(initial=0)))
         except SegmentError as error:
-            self._space.give(zip(offsets, sizes, strict=True))
+            self._space.give(offsets, sizes)
             raise FlowError(f"{what}: {error}") from error
         self._n_bytes += total
         return offsets
 
-    def _placed(self, encoded: list[Encoded], offsets: list[int]) -> tuple[Place, ...]:
-        worker, address, serial = self.worker, self._address, self._serial
-        places = []
-        for one, offset in zip(encoded, offsets, strict=True):
-            places.append(Place(worker, address, offset, one.n_bytes, serial, one.kind, one.parts))
-            serial = (serial + _SERIAL_STEP) % _WORD
-        self._serial = serial
-        return tuple(places)
+    def _serials(self, n: int) -> _Words:
+        numbers = np.uint64(self._serial) + np.arange(n, dtype=np.uint64) * np.uint64(_SERIAL_STEP)
+        self._serial = (self._serial + n * _SERIAL_STEP) % _WORD
+        return numbers
 
-    def _release(self, own: OwnSegment, places: list[Place]) -> None:
-        if not places:
+    def _release(self, own: OwnSegment, extents: list[tuple[int, int]]) -> None:
+        if not extents:
             return
-        own.words[[seal_offset(place.offset, place.n_bytes) >> 3 for place in places]] = 0
-        extents = [(place.offset, _size(place.n_bytes)) for place in places]
-        self._space.give(extents)
-        self._n_bytes -= sum(size for _, size in extents)
+        offsets, n_bytes = np.fromiter(chain.from_iterable(extents), np.int64).reshape(-1, 2).T
+        own.words[seal_offset(offsets, n_bytes) >> 3] = 0
+        sizes = _sizes(n_bytes)
+        self._space.give(offsets, sizes)
+        self._n_bytes -= int(sizes.sum())
 
     def _segment(self, address: SegmentAddress, worker: int) -> OwnSegment | RemoteSegment:
         with self._lock:
@@ -266,39 +270,33 @@ class DataManager:
             return found
 
 
-def _size(n_bytes: int) -> int:
-    """Return how many bytes a value takes."""
-    return -(-(seal_offset(0, n_bytes) + SEAL_BYTES) // ALIGNMENT) * ALIGNMENT
+def _sizes(n_bytes: _Integers) -> _Integers:
+    """Return how many bytes values take."""
+    found: _Integers = -(-(seal_offset(0, n_bytes) + SEAL_BYTES) // ALIGNMENT) * ALIGNMENT
+    return found
 
 
-def _write(own: OwnSegment, encoded: list[Encoded], offsets: list[int]) -> None:
-    sources: list[tuple[int, Tensor]] = []
-    for one, offset in zip(encoded, offsets, strict=True):
-        if one.kind == "tensor":
-            sources.append((offset, one.tensors[0]))
-        elif one.kind == "tensors":
-            sources += zip([offset + at for at in spread(one.parts)[0]], one.tensors, strict=True)
-        elif one.data:
-            own.data[offset : offset + one.n_bytes] = np.frombuffer(one.data, np.uint8)
-    sources = [(offset, tensor) for offset, tensor in sources if tensor.numel()]
-    if sources:
-        pointers = [tensor.data_ptr() for _, tensor in sources]
+def _write(own: OwnSegment, encoded: EncodedColumn, offsets: _Integers) -> None:
+    for i, data in encoded.data.items():
+        own.data[offsets[i] : offsets[i] + len(data)] = np.frombuffer(data, np.uint8)
+    if not encoded.tensors:
+        return
+    pointers = np.array([tensor.data_ptr() for tensor in encoded.tensors], np.int64)
+    sizes = np.array(encoded.sizes, np.int64)
+    targets = own.base + offsets[encoded.rows] + np.array(encoded.at, np.int64)
+    # Empty tensors may have no memory.
+    is_there = sizes > 0
+    if is_there.any():
         # One native call copies between addresses; those of the sources are counted from the lowest.
-        lowest = min(pointers)
-        rows: list[tuple[int, int, int]] = [
-            (own.base + offset, pointer - lowest, tensor.nbytes)
-            for (offset, tensor), pointer in zip(sources, pointers, strict=True)
-        ]
-        _kernels.snapshot_scatter(lowest, rows)
+        lowest = int(pointers[is_there].min())
+        columns = (targets[is_there], pointers[is_there] - lowest, sizes[is_there])
+        _kernels.snapshot_scatter(lowest, list(zip(*(one.tolist() for one in columns), strict=True)))
 
 
-def _check_serials(segment: OwnSegment | RemoteSegment, places: list[Place]) -> None:
-    words: Any = segment.words
-    found = words[[seal_offset(place.offset, place.n_bytes) >> 3 for place in places]]
-    wrong = np.nonzero(found != np.array([place.serial for place in places], np.uint64))[0]
+def _check_serials(segment: OwnSegment | RemoteSegment, places: Places) -> None:
+    wrong = np.flatnonzero(segment.words[places.seals] != places.serials)
     if len(wrong):
-        first = places[int(wrong[0])]
         raise FlowError(
-            f"{len(wrong)} of {len(places)} values of worker {first.worker} are gone, the first at {first.offset}: their "
-            "rows were freed; ask the master for the rows that are there"
+            f"{len(wrong)} of {len(places)} values of worker {places.worker} are gone, the first at "
+            f"{places.offsets[wrong[0]]}: their rows were freed; ask the master for the rows that are there"
         )
