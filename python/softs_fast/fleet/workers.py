@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +59,9 @@ class Workers:
             if now - began >= _QUIET_S and now - shown >= 1:
                 shown = now
                 text = f"{n_serving} of {count} workers serve after {now - began:.0f} s"
-                print(text, file=sys.stderr, flush=True)
+                # Workers start where standard error is closed, or its reader has ended.
+                with contextlib.suppress(OSError, ValueError):
+                    print(text, file=sys.stderr, flush=True)
 
         self._supervisor.scale(count, self._start_timeout_s, progress)
 
