@@ -12,7 +12,6 @@ Medians and the 99th percentile, milliseconds of the wall clock, and the load be
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import multiprocessing
 import os
@@ -25,33 +24,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 
-from softs_fast.dataflow.control import ControlClient, ControlServer, Ended, Joined, Left, Received
+from benches.control_worker import HOLD, PAYLOAD, work
+from softs_fast.dataflow.control import ControlServer, Joined, Left, Received
 
 WORKERS = (1, 4, 32)
-PAYLOAD = bytes(64)
 WARM_UP = 20
-HOLD = b"hold"
-HOLD_S = 600
-
-
-def work(endpoint: str, worker: int) -> None:
-    """Answer each message from Python, until the connection ends."""
-    client = ControlClient(endpoint, worker)
-    client.publish("spec", PAYLOAD)
-    while True:
-        for item in client.receive():
-            if isinstance(item, Ended):
-                return
-            client.send(item)
-            if item == HOLD:
-                ctypes.PyDLL(None).usleep(HOLD_S * 1_000_000)
 
 
 @contextmanager
 def running(server: ControlServer, n: int) -> Iterator[list[BaseProcess]]:
     """Run n workers that have joined."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benches.dataflow_control"])
+    context.set_forkserver_preload(["benches.control_worker"])
     processes = [context.Process(target=work, args=(server.endpoint, worker)) for worker in range(n)]
     for process in processes:
         process.start()

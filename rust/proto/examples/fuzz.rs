@@ -1,10 +1,10 @@
 //! Fuzzes the codec and the decoders: `fuzz -- --seconds N` with new cases, `fuzz -- --seed S` with that one.
 #![allow(clippy::disallowed_methods, reason = "the crate has no clock, its fuzzer has")]
 
-#[path = "../tests/fuzz/harness.rs"]
-mod harness;
 #[path = "../tests/fuzz/flow.rs"]
 mod flow;
+#[path = "../tests/fuzz/harness.rs"]
+mod harness;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,9 +1,9 @@
 //! A bounded run of the fuzzer; `cargo run -p softs-proto --release --example fuzz` goes on from there.
 
-#[path = "fuzz/harness.rs"]
-mod harness;
 #[path = "fuzz/flow.rs"]
 mod flow;
+#[path = "fuzz/harness.rs"]
+mod harness;
 
 #[test]
 fn broken_input_is_refused_or_understood() {

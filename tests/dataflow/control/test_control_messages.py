@@ -86,7 +86,7 @@ def test_what_is_published_has_an_age_and_is_replaced() -> None:
     with ControlServer() as server, ControlClient(server.endpoint, 0) as client:
         events(server)
         with pytest.raises(
-            ConfigError, match="worker 0 has published nothing as .spec.; it has nothing at all"
+            ConfigError, match=r"worker 0 has published nothing as .spec.; it has nothing at all"
         ):
             server.ask(0, "spec", WATCHDOG_S)
         client.publish("spec", b"one")

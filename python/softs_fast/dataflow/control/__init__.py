@@ -4,6 +4,7 @@ A native thread in each process reads the stream and answers questions about wha
 both while Python computes and holds the GIL. The layout of the bytes is in docs/wire.md, section 6.
 """
 
+from ...errors import PeerBusy, PeerTimeout
 from .client import ControlClient
 from .events import Ended, Joined, Left, Published, Received
 from .limits import ControlLimits
@@ -17,6 +18,8 @@ __all__ = [
     "Ended",
     "Joined",
     "Left",
+    "PeerBusy",
+    "PeerTimeout",
     "Published",
     "Received",
     "new_token",

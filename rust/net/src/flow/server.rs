@@ -12,8 +12,8 @@ use rustix::fd::OwnedFd;
 use softs_proto::flow::{Admission, AskError, Event, Limits, Master, Publication, SendError};
 use softs_proto::log::LogRecord;
 
-use super::server_loop::{ServerLoop, WAKE};
-use super::server_peers::Peers;
+use super::server_loop::ServerLoop;
+use super::server_peers::{Peers, Shared, WAKE};
 use super::waiting::wait_until;
 use crate::error::NetError;
 use crate::runtime::mutex::lock;
@@ -55,17 +55,6 @@ pub struct FlowServer {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread and the callers share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) peers: Mutex<Peers>,
-    /// The thread has run a step.
-    pub(super) changed: Condvar,
-    pub(super) epoll: OwnedFd,
-    wake: OwnedFd,
-    pub(super) stop: AtomicBool,
-}
-
 impl FlowServer {
     /// Listens.
     ///
@@ -75,10 +64,12 @@ impl FlowServer {
     pub fn start(options: ServerOptions) -> Result<Self, NetError> {
         let has_token = options.admission.token.is_some();
         let listener =
-            Listener::bind(&options.endpoint, has_token, options.keep_alive).map_err(|error| match error {
-                NetError::RemoteNotAllowed { endpoint } => NetError::TokenNeeded { endpoint },
-                other => other,
-            })?;
+            Listener::bind(&options.endpoint, has_token, options.keep_alive).map_err(
+                |error| match error {
+                    NetError::RemoteNotAllowed { endpoint } => NetError::TokenNeeded { endpoint },
+                    other => other,
+                },
+            )?;
         let endpoint = listener.local_endpoint().to_owned();
         let os = |error: rustix::io::Errno| NetError::os(&endpoint, "cannot watch the sockets", error);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os)?;

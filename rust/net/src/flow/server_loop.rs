@@ -14,8 +14,7 @@ use softs_proto::broker::PeerId;
 use softs_shm::ProcessWatch;
 
 use super::peer_process::peer_process;
-use super::server::Shared;
-use super::server_peers::{Connection, Peers, Read};
+use super::server_peers::{Connection, Peers, Read, Shared, WAKE};
 use crate::error::os_text;
 use crate::runtime::mutex::lock;
 use crate::transport::acceptor::Acceptor;
@@ -29,8 +28,6 @@ const STEP_EVENTS: usize = 256;
 /// Connections beyond the workers that may be joined: those in their handshakes.
 const MORE_CONNECTIONS: usize = 256;
 
-/// The epoll data of the eventfd; no peer has this number.
-pub(super) const WAKE: u64 = u64::MAX;
 /// Marks the epoll data of a process instead of its connection. Half of a number counts how often a place in the table
 /// was used, so this bit is free until a place was used 2^31 times.
 const PROCESS: u64 = 1 << 63;
@@ -121,7 +118,9 @@ impl ServerLoop {
                 Ok(fd) if peers.len < self.max_connections => self.add(peers, now, fd),
                 Ok(_) => {
                     let limit = self.max_connections;
-                    peers.master.complain(format!("refused a connection: {limit} are open, and that is the limit"));
+                    peers
+                        .master
+                        .complain(format!("refused a connection: {limit} are open, and that is the limit"));
                 }
                 Err(text) => peers.master.complain(text),
             }

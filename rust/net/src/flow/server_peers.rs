@@ -1,5 +1,7 @@
 //! The connections of a master and its state machine, under one lock: what its thread and its callers do with them.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -18,6 +20,20 @@ use crate::transport::socket;
 const STEP_BYTES: usize = 256 << 10;
 /// Bytes that are read of a process that has ended: more than a socket holds. A fork of it may go on to write.
 const LAST_BYTES: usize = 64 << 20;
+
+/// The epoll data of the eventfd; no peer has this number.
+pub(super) const WAKE: u64 = u64::MAX;
+
+/// What the thread and the callers share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) peers: Mutex<Peers>,
+    /// The thread has run a step.
+    pub(super) changed: Condvar,
+    pub(super) epoll: OwnedFd,
+    pub(super) wake: OwnedFd,
+    pub(super) stop: AtomicBool,
+}
 
 /// One accepted connection.
 #[derive(Debug)]

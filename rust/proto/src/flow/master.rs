@@ -54,8 +54,14 @@ struct Peer {
 #[derive(Debug)]
 enum Phase {
     Connected,
-    Challenged { hello: Vec<u8>, challenge: Challenge },
-    Joined { worker: u32, frame_bytes: u32 },
+    Challenged {
+        hello: Vec<u8>,
+        challenge: Challenge,
+    },
+    Joined {
+        worker: u32,
+        frame_bytes: u32,
+    },
     /// Its connection ends; nothing more that it sends counts.
     Ended,
 }
@@ -226,7 +232,9 @@ impl Master {
                 }
                 (Phase::Joined { .. }, ToMaster::Answer(number, answered)) => {
                     let answer = match answered {
-                        Answered::Found { age_us, value } => Ok(Publication { value: value.to_vec(), age_us }),
+                        Answered::Found { age_us, value } => {
+                            Ok(Publication { value: value.to_vec(), age_us })
+                        }
                         Answered::NotFound(published) => Err(published),
                     };
                     self.asks.answer(peer, number, answer);
@@ -245,7 +253,9 @@ impl Master {
         let Hello { worker, incarnation, has_token, .. } = *hello;
         let Admission { incarnation: own, oldest, ref token } = self.admission;
         match (token, has_token) {
-            (Some(_), false) => return Err(format!("this master asks for a token, and worker {worker} has none")),
+            (Some(_), false) => {
+                return Err(format!("this master asks for a token, and worker {worker} has none"));
+            }
             (None, true) => {
                 return Err(format!(
                     "worker {worker} has a token, and this master has none; give both the same one, or none"
@@ -276,7 +286,8 @@ impl Master {
 
     fn admit(&mut self, peer: PeerId, proof: Option<Proof>) -> Result<(), Refusal> {
         let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
-        let Phase::Challenged { hello, challenge } = std::mem::replace(&mut found.phase, Phase::Connected) else {
+        let Phase::Challenged { hello, challenge } = std::mem::replace(&mut found.phase, Phase::Connected)
+        else {
             return Ok(());
         };
         let Hello { worker, pid, incarnation, frame_bytes, host, .. } =
@@ -301,7 +312,9 @@ impl Master {
     fn check_seat(&self, worker: u32) -> Result<(), Refusal> {
         if let Some(holder) = self.seats.holder(worker) {
             let name = self.peers.get(&holder).map_or("another process", |peer| &peer.name);
-            return Err(format!("worker {worker} is joined already: {name}; each worker has a number of its own"));
+            return Err(format!(
+                "worker {worker} is joined already: {name}; each worker has a number of its own"
+            ));
         }
         if self.seats.len() >= self.limits.workers {
             return Err(format!(

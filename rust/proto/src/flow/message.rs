@@ -36,7 +36,9 @@ pub enum MessageError {
     #[error("it does not speak the control stream of a flow")]
     Foreign,
     /// Another version of this one.
-    #[error("it speaks version {0} of the control stream, and this process version {VERSION}; install the same softs-fast")]
+    #[error(
+        "it speaks version {0} of the control stream, and this process version {VERSION}; install the same softs-fast"
+    )]
     Version(u16),
     /// A kind that this end does not get.
     #[error("a frame of kind {0} does not belong here")]

@@ -12,7 +12,9 @@ pub enum SendError {
         why: String,
     },
     /// One end does not accept messages of this size.
-    #[error("a message of {bytes} bytes to {to}: at most {limit} fit; send it in pieces, or raise the limit of both ends")]
+    #[error(
+        "a message of {bytes} bytes to {to}: at most {limit} fit; send it in pieces, or raise the limit of both ends"
+    )]
     TooLong {
         /// As above.
         to: String,

@@ -50,7 +50,7 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let token = (seed % 2 == 0).then_some(TOKEN);
+        let token = seed.is_multiple_of(2).then_some(TOKEN);
         let master = Master::new(admission(1, 1, token), limits());
         let (lives, known, asks) = (Vec::new(), HashMap::new(), Vec::new());
         Self { rng: Rng::new(seed), master, lives, known, asks, answered: 0, next: seed % 2 }
@@ -78,7 +78,7 @@ impl World {
     fn begin(&mut self) {
         self.next += 2;
         let number = self.rng.below(3) as u32;
-        let token = (self.next % 2 == 0).then_some(TOKEN);
+        let token = self.next.is_multiple_of(2).then_some(TOKEN);
         let id = connect(&mut self.master, self.next);
         let worker = worker_of(number, self.lives.len() as u32, 1, token);
         let (sent, expected) = (Vec::new(), VecDeque::new());

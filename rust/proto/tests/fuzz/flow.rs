@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use softs_proto::broker::PeerId;
 use softs_proto::flow::{
-    Admission, Answered, Challenge, Credentials, FrameReader, HEADER_BYTES, Hello, Introduction, Limits, Master,
-    Outbox, ToMaster, ToWorker, Worker,
+    Admission, Answered, Challenge, Credentials, FrameReader, HEADER_BYTES, Hello, Introduction, Limits,
+    Master, Outbox, ToMaster, ToWorker, Worker,
 };
 
 use crate::harness::Rng;
@@ -94,6 +94,7 @@ fn fuzz_decoders(bytes: &[u8], seed: u64) {
     assert!(reader.held() <= bytes.len().max(64) * 2, "seed {seed}");
 }
 
+#[allow(clippy::disallowed_methods, reason = "any moment will do")]
 fn fuzz_machines(rng: &mut Rng, bytes: &[u8]) {
     let limits = Limits { frame_bytes: 2048, ..Limits::default() };
     let mut master = Master::new(Admission { incarnation: 1, oldest: 0, token: None }, limits);

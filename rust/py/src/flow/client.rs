@@ -6,7 +6,7 @@ use softs_net::Endpoint;
 use softs_net::flow::{ClientOptions, FlowClient as NetClient};
 use softs_proto::flow::{Introduction, News};
 
-use super::{LimitNumbers, duration, limits_of, timeout_of, token_of};
+use super::arguments::{LimitNumbers, duration, limits_of, timeout_of, token_of};
 use crate::errors::{net_error, raise, send_error};
 use crate::process::{Owned, blocking};
 
@@ -35,7 +35,8 @@ impl FlowClient {
         let introduction = Introduction { worker, pid: std::process::id(), host };
         let (token, limits) = (token_of(py, token)?, limits_of(py, limits)?);
         let options = ClientOptions { endpoint, introduction, incarnation, token, limits };
-        let joined = blocking(py, &options, |options, interrupted| NetClient::join(options.clone(), interrupted))?;
+        let joined =
+            blocking(py, &options, |options, interrupted| NetClient::join(options.clone(), interrupted))?;
         let client = joined.map_err(|error| net_error(py, &error))?.ready();
         // A signal handler that raised has been reported, so there is a client.
         let client = client.ok_or_else(|| raise(py, "PeerLost", "joining was interrupted".to_owned()))?;

@@ -7,7 +7,7 @@ use softs_net::flow::{FlowServer as NetServer, ServerOptions, Taken};
 use softs_net::{Endpoint, KeepAlive};
 use softs_proto::flow::{Admission, Event};
 
-use super::{LimitNumbers, duration, limits_of, timeout_of, token_of};
+use super::arguments::{LimitNumbers, duration, limits_of, timeout_of, token_of};
 use crate::errors::{ask_error, net_error, send_error};
 use crate::log::{Record, to_python};
 use crate::process::{Owned, blocking};
@@ -95,7 +95,9 @@ fn event_to_python(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>>
         Event::Joined { worker, pid, host, incarnation } => {
             ("joined", worker, pid, host, incarnation).into_py_any(py)?
         }
-        Event::Received { worker, payload } => ("received", worker, PyBytes::new(py, &payload)).into_py_any(py)?,
+        Event::Received { worker, payload } => {
+            ("received", worker, PyBytes::new(py, &payload)).into_py_any(py)?
+        }
         Event::Left { worker, reason } => ("left", worker, reason).into_py_any(py)?,
     };
     Ok(fields.into_bound(py).cast_into::<PyTuple>()?)
