@@ -1,10 +1,12 @@
 """PPO with tiny models, as a flow of six functions: synchronous, and with rows that are one step old.
 
     python examples/ppo_tiny.py
+    python examples/ppo_tiny.py --workers 2
 
 A prompt is a number; the actor writes six numbers, and is rewarded for each that is the one before it plus one. The
-columns of the functions decide what runs when. All runs in one process, so rows that are a step old cost nothing and
-save nothing here: the picture shows that both learn. With several processes, they let generation go on beside training.
+columns of the functions decide what runs when. In one process, rows that are a step old cost nothing and save nothing:
+the picture shows that both learn. With --workers, each worker is a process, and generation goes on beside training; the
+synchronous run then has the same bits as in one process.
 """
 
 import argparse
@@ -143,13 +145,14 @@ def prompts(seed: int) -> Iterator[dict[str, Any]]:
         yield {"prompt": torch.randint(NUMBERS, (), generator=random)}
 
 
-def make_flow(seed: int, max_age: int) -> df.Flow:
-    """Declare the roles and their functions."""
+def make_flow(seed: int, max_age: int, n_workers: int = 2) -> df.Flow:
+    """Declare the roles and their functions; each process of the flow calls this."""
+    torch.set_num_threads(1)
     actor = df.place(Actor)
-    gen = df.place(Actor, on=[1], follows=actor, name="gen")
+    gen = df.place(Actor, on=[1 % n_workers], follows=actor, name="gen")
     ref = df.place(Actor, frozen=True, name="ref")
-    critic = df.place(Critic)
-    reward = df.place(Reward, on=[1])
+    critic = df.place(Critic, on=[2 % n_workers])
+    reward = df.place(Reward, on=[1 % n_workers])
     batch = "prompt, seq, logp as old_logp, ref_logp, reward, value"
     calls = [
         df.call(gen.generate, "prompt -> seq, logp", rows=32),
@@ -162,10 +165,12 @@ def make_flow(seed: int, max_age: int) -> df.Flow:
     return df.Flow(calls, source=prompts(seed), group=GROUP, max_age=max_age, digests=True)
 
 
-def run(seed: int, max_age: int, n_steps: int) -> list[float]:
-    """Train, and return the mean reward of each step."""
+def run(seed: int, max_age: int, n_steps: int, n_workers: int) -> list[float]:
+    """Train, and return the mean reward of each step; `n_workers` is 0 for one process."""
+    arguments = {"seed": seed, "max_age": max_age, "n_workers": n_workers or 2}
+    flow = df.Flow.in_processes("ppo_tiny:make_flow", arguments) if n_workers else make_flow(**arguments)
     rewards = []
-    with make_flow(seed, max_age) as flow:
+    with flow:
         for step in flow.steps(n_steps):
             rewards.append(step["actor.train"]["reward"])
             if step.number % max(n_steps // 5, 1) == 0:
@@ -206,14 +211,18 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=60, help="of each run, at least 1 (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (%(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="processes, 1 to 3; 0: all in this one (%(default)s)"
+    )
     parser.add_argument("--output", type=Path, default=PICTURE, help="the picture (%(default)s)")
     options = parser.parse_args()
     if options.steps < 1:
         parser.error(f"--steps is {options.steps}; need at least 1")
+    if not 0 <= options.workers <= 3:
+        parser.error(f"--workers is {options.workers}; need 0 to 3")
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    torch.set_num_threads(1)
     try:
-        curves = {age: run(options.seed, age, options.steps) for age in (0, 1)}
+        curves = {age: run(options.seed, age, options.steps, options.workers) for age in (0, 1)}
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130

@@ -15,6 +15,8 @@ __all__ = [
     "ControlServer",
     "ControlStudent",
     "ControlSubscriber",
+    "FlowClient",
+    "FlowServer",
     "GatherPipeline",
     "Lease",
     "RaggedLayout",
@@ -466,6 +468,116 @@ class ControlSubscriber:
 
     def close(self) -> None:
         """End the connection, and a wait of `next_event` in another thread. Idempotent."""
+
+@final
+class FlowClient:
+    """A worker's end of the control stream of a flow: one native thread, from construction to `close` or its end.
+
+    `limits`: bytes of a frame, bytes that may wait to be sent, bytes that may wait to be received, workers, seconds of
+    the handshake. Time-outs in seconds.
+
+    Raises:
+        HelloError: one end refused the other.
+        PeerLost: no master listens there, or the system refused something.
+        ConfigError: endpoint or token are malformed, or a token is needed.
+        OverflowError: a number is negative or has too many bits.
+    """
+
+    def __new__(
+        cls,
+        endpoint: str,
+        worker: int,
+        host: str,
+        token: str | None,
+        incarnation: int,
+        limits: tuple[int, int, int, int, float],
+    ) -> FlowClient: ...
+    @property
+    def incarnation(self) -> int:
+        """Of the master."""
+
+    @property
+    def ended(self) -> str | None:
+        """How the connection ended; None while there is one."""
+
+    def publish(self, what: str, value: bytes) -> None:
+        """Answer questions of this name with this value.
+
+        Raises:
+            ConfigError: name or value are too long, or there are too many names.
+        """
+
+    def send(self, payload: bytes) -> None:
+        """Send a message.
+
+        Raises:
+            PeerBusy: too much waits for the master.
+            PeerLost: the connection has ended.
+            ConfigError: it is too long.
+        """
+
+    def receive(self, timeout_s: float | None) -> tuple[list[bytes], str | None] | None:
+        """Wait for messages; with them, once, how the connection ended. None: the time is over."""
+
+    def close(self, timeout_s: float) -> None:
+        """Write what was sent, `timeout_s` seconds at most, and leave. Idempotent."""
+
+@final
+class FlowServer:
+    """The master's end of the control stream of a flow: one native thread, from construction to `close`.
+
+    `limits` as those of `FlowClient`. Time-outs in seconds.
+
+    Raises:
+        EndpointInUse: a process listens there already, or its path is no socket.
+        ConfigError: endpoint or token are malformed, or a token is needed.
+        PeerLost: the system refused something else.
+        OverflowError: a number is negative or has too many bits.
+    """
+
+    def __new__(
+        cls,
+        endpoint: str,
+        token: str | None,
+        incarnation: int,
+        oldest: int,
+        limits: tuple[int, int, int, int, float],
+        dead_after_s: float,
+    ) -> FlowServer: ...
+    @property
+    def endpoint(self) -> str:
+        """Where workers connect to, wildcards resolved."""
+
+    def send(self, worker: int, payload: bytes) -> None:
+        """Send a message.
+
+        Raises:
+            PeerBusy: too much waits for the worker.
+            PeerLost: it is not connected.
+            ConfigError: the message is too long.
+        """
+
+    def receive(
+        self, timeout_s: float | None
+    ) -> tuple[list[tuple[Any, ...]], list[tuple[int, str]], str | None] | None:
+        """Wait for something.
+
+        Returns:
+            Events: ("joined", worker, pid, host, incarnation), ("received", worker, payload), ("left", worker, reason).
+            Lines of log: level and text. Why nothing more comes, if so. None: the time is over.
+        """
+
+    def ask(self, worker: int, what: str, timeout_s: float) -> tuple[bytes, int] | None:
+        """Return what a worker has published and its age in microseconds; None: the time is over.
+
+        Raises:
+            PeerLost: it is not connected, or leaves.
+            PeerBusy: too much waits for it.
+            ConfigError: it has published nothing of this name.
+        """
+
+    def close(self, timeout_s: float) -> None:
+        """Write what was sent, `timeout_s` seconds at most, and end all connections. Idempotent."""
 
 @final
 class Codec:

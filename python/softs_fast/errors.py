@@ -62,6 +62,14 @@ class PeerLost(SoftsError, ConnectionError):
     """The other end of a connection has died or has closed it."""
 
 
+class PeerBusy(SoftsError, BlockingIOError):
+    """The other end of a connection reads too slowly, so no more can wait for it; the text has the numbers."""
+
+
+class PeerTimeout(SoftsError, TimeoutError):
+    """The other end of a connection did not answer in time; it may be stopped, and it is still connected."""
+
+
 class NotFinite(SoftsError, ArithmeticError):
     """An average of snapshots has an infinity or a NaN, so it was not applied; the text names tensor and donor.
 
@@ -95,7 +103,7 @@ class FlowError(SoftsError, RuntimeError):
 
 
 class HelloError(SoftsError, RuntimeError):
-    """The broker refused a HELLO, or did not answer it."""
+    """A broker, or the master of a flow, refused a HELLO, or did not answer it."""
 
 
 class SampleTimeout(SoftsError, RuntimeError, TimeoutError):

@@ -35,6 +35,19 @@ def test_ppo_learns_synchronously_and_with_rows_that_are_a_step_old(
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
+def test_ppo_in_processes_has_the_bits_of_one_process(launch: Callable[..., Demo], tmp_path: Path) -> None:
+    lines = []
+    for workers in ("0", "2"):
+        options = ["--steps", "3", "--output", tmp_path / "picture.png", "--workers", workers]
+        code, text = launch(sys.executable, EXAMPLES / "ppo_tiny.py", *options).finish()
+        assert code == 0, text
+        lines.append(re.findall(r"^max_age=0 step.*$", text, re.MULTILINE))
+        assert len(re.findall(r"^max_age=1 step.*of at most 1 steps", text, re.MULTILINE)) == 3, text
+    assert len(lines[0]) == 3
+    assert lines[0] == lines[1]
+
+
 def test_fine_tuning_saves_and_loads_what_it_has_learned(launch: Callable[..., Demo]) -> None:
     code, text = launch(sys.executable, "-W", "error", EXAMPLES / "sft_tiny.py", "--texts", "2800").finish()
     assert code == 0, text

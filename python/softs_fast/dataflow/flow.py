@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigError, FlowError
+from ..fleet.factory import NamedFactory
+from .admission import Admission, Source, Sources
+from .backends.backend import Backend
+from .backends.fleet_processes import FleetProcesses
+from .backends.local import LocalBackend
+from .backends.processes import ProcessBackend
+from .checkpoints import last_checkpoint
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
+from .declare.declaration import Declaration
 from .declare.graph import graph_of
-from .declare.hooks import Hook, ParamRealloc, Publish
+from .declare.hooks import Hook, Load
 from .declare.plan import FlowPlan
 from .declare.roles import Placement, RoleFunction
 from .explain import explain
 from .master import TooOld
-from .objects import Objects
 from .order.steps import Kind, Step
 from .results import CallResult, FlowStep
 from .runner import Runner
-from .values import Value, cut
+from .values import Value
+from .worker.process import Argument, arguments_of
 
 __all__ = ["Flow", "PostedCall"]
-
-Source = Iterable[Mapping[str, Value]]
 
 
 class PostedCall:
@@ -43,19 +48,23 @@ class PostedCall:
         self.number = number
         self.name = name
 
-    def result(self) -> CallResult:
+    def result(self, timeout_s: float | None = None) -> CallResult:
         """Run what has tickets until this call is answered; returns what it has done.
+
+        Args:
+            timeout_s: how long to wait for worker processes; None: as long as it takes.
 
         Raises:
             FlowError: it failed, or no flush has named it.
+            TimeoutError: it has no answer yet; it goes on, and may be asked again.
         """
         if self._done is None:
-            self._done = self._flow._result(self)
+            self._done = self._flow._result(self, timeout_s)
         return self._done
 
 
 class Flow:
-    """Functions of models on rows, all in this process. Edges follow from columns.
+    """Functions of models on rows; all in this process, or see `in_processes`. Edges follow from columns.
 
     `with` makes the objects of all roles (`setup`); `steps` runs. The same seeds give the same bits.
 
@@ -92,54 +101,85 @@ class Flow:
     ) -> None:
         if max_failed < 0 or (max_bytes is not None and max_bytes < 1):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
-        sources: Mapping[str, Source] = source if isinstance(source, Mapping) else {TRAIN: source}
-        self._sources: dict[str, Iterator[Mapping[str, Value]]] = {}
-        columns = {}
-        for name, one in sources.items():
-            iterator = iter(one)
-            first = next(iterator, None)
-            if not isinstance(first, Mapping) or not first:
-                raise ConfigError(
-                    f"source of partition {name!r} begins with {first!r}; need dicts of columns"
-                )
-            columns[name] = tuple(first)
-            self._sources[name] = chain([first], iterator)
-        order, read = graph_of(calls, columns)
+        sources = Sources(source)
+        order, read = graph_of(calls, sources.columns)
         if TRAIN not in read:
             raise ConfigError(f"no function works on partition {TRAIN!r}")
         self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
+        self.declaration = Declaration(tuple(calls), group, digests)
+        self._sources = sources
         self._calls = {one.name: one for one in calls}
-        self._objects = Objects(_roles(calls))
-        _check_publishing(calls)
-        self._objects.versions = {
-            one.model_name.name: 0 for one in calls if one.trains and one.model_name is not None
-        }
-        self._objects.versions |= {role.name: 0 for role in self._objects.roles if role.follows is not None}
-        self._runner = Runner(self.plan, self._calls, self._objects, digests=digests)
         self._max_failed, self._max_bytes = max_failed, max_bytes
-        self._largest_group = 0
         self._n_steps = 0
         self._is_open = False
         self._error: FlowError | None = None
         self._sizes = {
             name: group * partition.groups_per_step for name, partition in self.plan.partitions.items()
         }
+        self._use(LocalBackend(self.declaration))
+
+    @classmethod
+    def in_processes(
+        cls,
+        function: str,
+        arguments: Mapping[str, Argument] | None = None,
+        *,
+        start_timeout_s: float = 120.0,
+    ) -> Flow:
+        """Return a flow of which each worker is a process of its own; this one is the master.
+
+        The function is called here and in each worker, and returns a `Flow`. Only here its source is read, but for the
+        first element. Rows and weights stay in shared memory of the processes that have made them.
+
+        Args:
+            function: "package.module:function", importable in all processes.
+            arguments: what it is given in each.
+            start_timeout_s: how long the workers may take until their roles are made.
+
+        Raises:
+            ConfigError: there is no such function, it returns no flow, a role is on several workers, or a hook needs
+                objects of several workers.
+        """
+        given = arguments_of(arguments or {})
+        flow = NamedFactory(function).load()(**given)
+        if not isinstance(flow, cls):
+            raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
+        processes = FleetProcesses(function, given, flow.declaration, start_timeout_s)
+        flow._use(ProcessBackend(flow.declaration, processes))
+        return flow
+
+    def _use(self, backend: Backend) -> None:
+        self._backend = backend
+        self._runner = Runner(self.plan, self.declaration, backend)
+        self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
 
     # --- Life ---
 
     def initialize(self) -> Flow:
-        """Make the objects of all roles; `with` calls it."""
+        """Make the objects of all roles; `with` calls it.
+
+        Raises:
+            FlowError: a worker process could not begin.
+        """
         if not self._is_open:
-            self._objects.setup()
+            first = self._backend.open()
             self._is_open = True
+            try:
+                calls = [self.post(one) for one in first]
+                self.flush(*calls)
+                for call in calls:
+                    call.result()
+            except BaseException:
+                self.reset()
+                raise
         return self
 
     def reset(self) -> None:
         """Drop all rows and the objects of all roles; roles with a method `close` are closed. `with` calls it at its end."""
         if self._is_open:
             self._is_open = False
-            self._runner.values.clear()
-            self._objects.close()
+            self._runner.held.clear()
+            self._backend.close()
 
     def __enter__(self) -> Flow:
         return self.initialize()
@@ -200,59 +240,31 @@ class Flow:
             number + 1, tuple(calls), n_rows, is_complete, runner.waited_s.pop(number, 0.0), dropped
         )
 
-    def _turn(self, *, automatic: bool) -> bool:
+    def _turn(self, *, automatic: bool, timeout_s: float | None = None) -> bool:
         """Do one thing; returns False if there is nothing to do."""
         if self._error is not None:
             raise self._error
         runner = self._runner
-        admitted = automatic and self._admit()
+        admitted = automatic and self._admission.fill()
         try:
-            acted = runner.advance(automatic=automatic)
+            acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
             raise FlowError(str(error)) from error
+        self._error = runner.lost
         posted = set(runner.posted)
         for number in [number for number in runner.errors if number not in posted]:
-            self._error, cause = runner.errors.pop(number)
-            raise self._error from cause
+            failed, cause = runner.errors.pop(number)
+            if self._error is None:
+                self._error = failed
+                raise failed from cause
+        if self._error is not None:
+            raise self._error
         if runner.n_failed > self._max_failed:
             self._error = FlowError(
                 f"{runner.n_failed} groups have failed and max_failed is {self._max_failed}; the last: {runner.last_failure}"
             )
             raise self._error
         return acted or admitted
-
-    def _admit(self) -> bool:
-        rows, admitted = self._runner.master.rows, False
-        while not self._runner.master.is_over(TRAIN) and rows.room(TRAIN) > 0 and self._has_bytes():
-            admitted |= bool(self._next_group(TRAIN))
-        return admitted
-
-    def _has_bytes(self) -> bool:
-        if self._max_bytes is None:
-            return True
-        rows, group = self._runner.master.rows, self.plan.group
-        n_groups, used = len(rows) // group, rows.n_bytes
-        self._largest_group = max(self._largest_group, used // n_groups if n_groups else 0)
-        if (n_groups + 1) * self._largest_group <= self._max_bytes:
-            return True
-        need = self.plan.partitions[TRAIN].groups_per_step
-        if n_groups < need:
-            raise FlowError(
-                f"max_bytes is {self._max_bytes}: a step needs {need} groups of some {self._largest_group} bytes, "
-                f"{need * self._largest_group} in all; raise it or use fewer rows"
-            )
-        return False
-
-    def _next_group(self, partition: str) -> tuple[int, ...]:
-        item = next(self._sources[partition], None)
-        if item is None:
-            self._runner.master.end_source(partition)
-            return ()
-        wanted = self.plan.source[partition]
-        missing = [name for name in wanted if name not in item]
-        if missing:
-            raise FlowError(f"an element of the source lacks {', '.join(missing)}; it has {', '.join(item)}")
-        return self._runner.admit(partition, {name: cut(name, [item[name]], 1)[0] for name in wanted})
 
     # --- The page's requests by hand ---
 
@@ -265,15 +277,7 @@ class Flow:
             ConfigError: it is no whole number of groups, the partition has no source, or there are no slots.
         """
         self._check_open()
-        if partition not in self._sources:
-            raise ConfigError(f"partition {partition!r} has no source; there are {', '.join(self._sources)}")
-        room = self._runner.master.rows.room(partition) * self.plan.group
-        if n_rows < 1 or n_rows % self.plan.group or n_rows > room:
-            raise ConfigError(
-                f"fetch of {n_rows} rows: need whole groups of {self.plan.group}, and {room} have a slot"
-            )
-        groups = (self._next_group(partition) for _ in range(n_rows // self.plan.group))
-        return tuple(row_id for group in groups for row_id in group)
+        return self._admission.fetch(n_rows, partition)
 
     def post(self, what: RoleFunction | Hook | str, ids: Iterable[int] = ()) -> PostedCall:
         """Post a blocking request: it waits until a flush names it.
@@ -290,11 +294,12 @@ class Flow:
         if isinstance(what, Hook):
             if not what.roles:
                 raise ConfigError(f"hook {what.name} is posted without a role")
-            unknown = [role.name for role in what.roles if role not in self._objects.roles]
+            unknown = [role.name for role in what.roles if role not in self.declaration.roles]
             if unknown:
                 raise ConfigError(
                     f"hook {what.name} has roles that are not in the flow: {', '.join(unknown)}"
                 )
+            self._backend.check_hook(what, None)
             step = Step(Kind.MAIN, self._runner.participants(what, None), what)
             number, name = master.post_steps(what.name, (step,), now_s), what.name
         else:
@@ -318,8 +323,9 @@ class Flow:
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
-    def _result(self, call: PostedCall) -> CallResult:
+    def _result(self, call: PostedCall, timeout_s: float | None) -> CallResult:
         runner = self._runner
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if call.number in runner.errors:
                 error, cause = runner.errors[call.number]
@@ -328,7 +334,18 @@ class Flow:
             if result is not None:
                 del runner.posted[call.number]
                 return result
-            if not self._turn(automatic=False):
+            left_s = None if end_s is None else end_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise TimeoutError(
+                    f"call {call.number} of {call.name} has no answer after {timeout_s:g} s\n{self.explain()}"
+                )
+            try:
+                acted = self._turn(automatic=False, timeout_s=left_s)
+            except FlowError:
+                if call.number in runner.errors:
+                    continue  # its own answer says more
+                raise
+            if not acted:
                 raise FlowError(
                     f"call {call.number} of {call.name} has no result; has a flush named it?\n{self.explain()}"
                 )
@@ -338,7 +355,8 @@ class Flow:
 
         Args:
             what: "spec" returns columns of the source, rows per step, and the bound of the age; "stats" rows, bytes,
-                steps and drops; "model_config" what the role's `model_config` returns.
+                steps and drops; "inside" what each worker process is inside of, also while it computes; "model_config"
+                what the role's `model_config` returns.
             role: for "model_config".
 
         Raises:
@@ -363,10 +381,13 @@ class Flow:
                     "steps": self._n_steps,
                     "dropped": dict(rows.counts[TRAIN].dropped),
                 }
+            case "inside":
+                self._check_open()
+                return self._backend.inside()
             case "model_config" if role is not None:
                 self._check_open()
-                return self._objects[role].model_config()
-        raise ConfigError(f'ask {what!r}: need "spec", "stats", or "model_config" with a role')
+                return self._backend.model_config(role)
+        raise ConfigError(f'ask {what!r}: need "spec", "stats", "inside", or "model_config" with a role')
 
     def values(self, ids: Iterable[int], column: str) -> list[Value]:
         """Return a column of rows.
@@ -374,14 +395,11 @@ class Flow:
         Raises:
             ConfigError: a row is not in the flow, or does not have the column.
         """
-        found = []
-        for row_id in ids:
-            if column not in self._runner.values.get(row_id, {}):
-                raise ConfigError(
-                    f"row {row_id} has no column {column!r}; it has {list(self._runner.values.get(row_id, {}))}"
-                )
-            found.append(self._runner.values[row_id][column])
-        return found
+        wanted, held = list(ids), self._runner.held
+        for row_id in wanted:
+            if column not in held.columns(row_id):
+                raise ConfigError(f"row {row_id} has no column {column!r}; it has {held.columns(row_id)}")
+        return self._backend.values(held.places(wanted, column))
 
     def clear_data_cache(self, ids: Iterable[int]) -> int:
         """Drop rows with their groups; returns how many groups. The source refills their slots.
@@ -403,12 +421,19 @@ class Flow:
             ConfigError: there is no checkpoint.
         """
         self._check_open()
-        return self._objects.load(role, Path(folder))
+        last_checkpoint(role.name, Path(folder))
+        call = self.post(Load((role,), folder=Path(folder)))
+        self.flush(call)
+        return int(call.result().numbers["step"])
 
     def role(self, role: Placement) -> Any:
-        """Return the object of a role, for evaluation and debugging."""
+        """Return the object of a role, for evaluation and debugging.
+
+        Raises:
+            ConfigError: it is in a worker process.
+        """
         self._check_open()
-        return self._objects[role]
+        return self._backend.object_of(role)
 
     def explain(self) -> str:
         """Return what each function waits for, since when, and which workers are inside which tickets."""
@@ -417,33 +442,3 @@ class Flow:
     def _check_open(self) -> None:
         if not self._is_open:
             raise ConfigError("the flow is not open; use it in a `with` block, or call initialize()")
-
-
-def _roles(calls: Sequence[MFCDef]) -> list[Placement]:
-    roles: dict[Placement, None] = {}
-    for one in calls:
-        if one.model_name is not None:
-            roles[one.model_name] = None
-            if one.model_name.follows is not None:
-                roles[one.model_name.follows] = None
-        for hook in (*one.pre_hooks, *one.post_hooks):
-            roles.update(dict.fromkeys(hook.roles))
-    return list(roles)
-
-
-def _check_publishing(calls: Sequence[MFCDef]) -> None:
-    """A role that follows another one must get its weights, or its rows would grow older than their bound."""
-    trained = {one.model_name for one in calls if one.trains}
-    reached: set[Placement] = set()
-    for one in calls:
-        for hook in one.post_hooks:
-            if isinstance(hook, Publish):
-                reached |= set(hook.roles)
-            elif isinstance(hook, ParamRealloc) and hook.every == 1:
-                reached.add(hook.roles[1])
-    for role in _roles(calls):
-        if role.follows is not None and role.follows in trained and role not in reached:
-            raise ConfigError(
-                f"role {role.name!r} follows {role.follows.name!r}, and no call publishes to it; "
-                f"add after=[publish({role.name})] to the training call"
-            )

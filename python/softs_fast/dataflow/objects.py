@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch import Tensor
 
-from ..errors import ConfigError, FlowError
-from .declare.hooks import Evaluate, Hook, Offload, ParamRealloc, Publish, Save, UserHook
+from ..errors import FlowError
+from . import checkpoints
+from .declare.hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook, transfers
 from .declare.roles import Mesh, Placement, Role
 
 __all__ = ["Objects", "numbers_of", "tensors_of"]
 
 
 class Objects:
-    """One object for each role, and the versions of their weights.
+    """One object for each role that is in this process.
 
     Args:
         roles: of the flow.
+        worker: number of the worker that this process is; None: all roles are here.
     """
 
-    def __init__(self, roles: list[Placement]) -> None:
-        self._roles = {role.name: role for role in roles}
+    def __init__(self, roles: Sequence[Placement], worker: int | None = None) -> None:
+        self._roles = {role.name: role for role in roles if worker is None or worker in role.on}
         self._objects: dict[str, Role] = {}
         self._homes: dict[str, dict[int, torch.device]] = {}
-        #: By role, the steps of which its weights are the result; only of roles that train or follow.
-        self.versions: dict[str, int] = {}
 
     def setup(self) -> None:
-        """Make the objects; a role that follows another one begins with its weights."""
+        """Make the objects; a role that follows one in this process begins with its weights."""
         for name, role in self._roles.items():
             self._objects[name] = one = role.role()
             one.setup(Mesh(name, role.layout, dict.fromkeys((dim for dim, _ in role.layout.dims), 1)))
         for role in self._roles.values():
-            if role.follows is not None:
-                self._copy(role.follows, role)
+            if role.follows is not None and role.follows.name in self._objects:
+                self.copy(self.state(role.follows), role, role.follows)
 
     def close(self) -> None:
         """Drop the objects; those with a method `close` are closed."""
@@ -61,13 +56,16 @@ class Objects:
                     tensor.data = tensor.data.to(homes[number])
         return self._objects[role.name]
 
+    def __contains__(self, role: Placement) -> bool:
+        return role.name in self._roles
+
     @property
     def roles(self) -> list[Placement]:
-        """All roles."""
+        """All roles that are in this process."""
         return list(self._roles.values())
 
     def run(self, hook: Hook, owner: Placement | None, step: int) -> dict[str, float]:
-        """Run a hook; returns the numbers of an evaluation.
+        """Run a hook on roles that are all in this process; returns the numbers of an evaluation.
 
         Args:
             hook: what to do.
@@ -82,18 +80,51 @@ class Objects:
         match hook:
             case Offload():
                 self._offload(roles[0])
-            case Publish():
-                for to in roles:
-                    self._copy(to.follows or owner or to, to)
-            case ParamRealloc():
-                self._mix(hook.roles[0], hook.roles[1], hook.eta)
+            case Publish() | ParamRealloc():
+                for source, target in transfers(hook, owner):
+                    self.receive(hook, self.state(source), source, target)
             case Evaluate():
                 return numbers_of(f"{roles[0].name}.evaluate", self[roles[0]].evaluate())
             case Save():
                 self._save(roles[0], hook.folder, step)
+            case Load():
+                return {"step": float(self.load(roles[0], hook.folder))}
             case UserHook():
                 hook.function(*(self[role] for role in roles))
         return {}
+
+    def state(self, role: Placement) -> dict[str, Tensor]:
+        """Return the parameters and buffers of a role by name; they are the role's own."""
+        return tensors_of(self[role])
+
+    def receive(self, hook: Hook, state: Mapping[str, Tensor], source: Placement, target: Placement) -> None:
+        """Do the target's part of a hook that brings weights of another role.
+
+        Args:
+            hook: a `Publish` or a `ParamRealloc`.
+            state: of the source, by name.
+            source: the role that it is of.
+            target: a role of this process.
+
+        Raises:
+            FlowError: the tensors do not fit.
+        """
+        if isinstance(hook, ParamRealloc):
+            with torch.no_grad():
+                for mine, theirs in self._pairs(state, source, target, buffers=False):
+                    mine.lerp_(theirs.to(mine), hook.eta)
+        else:
+            self.copy(state, target, source)
+
+    def copy(self, state: Mapping[str, Tensor], target: Placement, source: Placement) -> None:
+        """Copy weights to a role.
+
+        Raises:
+            FlowError: the tensors do not fit.
+        """
+        with torch.no_grad():
+            for mine, theirs in self._pairs(state, source, target, buffers=True):
+                mine.copy_(theirs)
 
     def load(self, role: Placement, folder: Path) -> int:
         """Load what the hook `save` has written last; returns the number of its step, from 1.
@@ -101,33 +132,10 @@ class Objects:
         Raises:
             ConfigError: there is no checkpoint.
         """
-        found = sorted(
-            (int(path.name[5:]), path)
-            for path in (folder / role.name).glob("step-*")
-            if path.name[5:].isdigit()
-        )
-        if not found:
-            raise ConfigError(f"{folder / role.name} has no checkpoint of role {role.name!r}")
-        step, path = found[-1]
-        one: Role = self[role]
-        state, model = _state(one), nn.ModuleDict(one.modules())
-        with _single_process():
-            dcp.load(state, checkpoint_id=path, no_dist=True)
-        model.load_state_dict(state["modules"])
-        for name, optimizer in one.optimizers().items():
-            set_optimizer_state_dict(model, optimizer, state["optimizers"][name])
-        return step
+        return checkpoints.load(role.name, self[role], folder)
 
     def _save(self, role: Placement, folder: Path, step: int) -> None:
-        final = folder / role.name / f"step-{step}"
-        partial = final.with_name(f".{final.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        with _single_process():
-            dcp.save(_state(self[role]), checkpoint_id=partial, no_dist=True)
-        if final.exists():
-            shutil.rmtree(final)
-        partial.rename(final)
+        checkpoints.save(role.name, self[role], folder, step)
 
     def _offload(self, role: Placement) -> None:
         homes = {}
@@ -137,24 +145,10 @@ class Objects:
                 tensor.data = tensor.data.to("cpu")
         self._homes[role.name] = self._homes.get(role.name, {}) | homes
 
-    def _copy(self, source: Placement, target: Placement) -> None:
-        with torch.no_grad():
-            for mine, theirs in self._pairs(source, target, buffers=True):
-                mine.copy_(theirs)
-        self._take_version(source, target)
-
-    def _mix(self, source: Placement, target: Placement, eta: float) -> None:
-        with torch.no_grad():
-            for mine, theirs in self._pairs(source, target, buffers=False):
-                mine.lerp_(theirs.to(mine), eta)
-        self._take_version(source, target)
-
-    def _take_version(self, source: Placement, target: Placement) -> None:
-        if target.follows is source:
-            self.versions[target.name] = self.versions.get(source.name, 0)
-
-    def _pairs(self, source: Placement, target: Placement, *, buffers: bool) -> list[tuple[Tensor, Tensor]]:
-        theirs, mine = (tensors_of(self[role], buffers=buffers) for role in (source, target))
+    def _pairs(
+        self, theirs: Mapping[str, Tensor], source: Placement, target: Placement, *, buffers: bool
+    ) -> list[tuple[Tensor, Tensor]]:
+        mine = tensors_of(self[target], buffers=buffers)
         missing = sorted(set(mine) - set(theirs))
         if not mine or missing:
             what = (
@@ -170,14 +164,6 @@ class Objects:
                     f"role {target.name!r} has {tuple(tensor.shape)}"
                 )
         return [(tensor, theirs[name]) for name, tensor in mine.items()]
-
-
-@contextlib.contextmanager
-def _single_process() -> Iterator[None]:
-    """Leave out a warning of torch: saving from one process is what is meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
 
 
 def tensors_of(role: Role, *, buffers: bool = True) -> dict[str, Tensor]:
@@ -199,13 +185,6 @@ def _all_tensors(role: Role) -> Iterator[Tensor]:
     for optimizer in role.optimizers().values():
         for state in optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
-
-
-def _state(role: Role) -> dict[str, Any]:
-    """Return what a checkpoint holds; the state of an optimizer that has not run yet is made, so that it can be loaded."""
-    model = nn.ModuleDict(role.modules())
-    optimizers = {name: get_optimizer_state_dict(model, one) for name, one in role.optimizers().items()}
-    return {"modules": model.state_dict(), "optimizers": optimizers}
 
 
 def numbers_of(name: str, result: object) -> dict[str, float]:

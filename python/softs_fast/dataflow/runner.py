@@ -1,31 +1,29 @@
-"""Runs the tickets of a flow in this process: all workers are here, and their steps run one after the other."""
+"""Turns what the master orders into work of a backend, and what workers have done into events of the master."""
 
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
-from heapq import heappop, heappush
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from ..errors import FlowError
-from .batch import Rows
+from .backends.backend import Backend, Done, Lost
 from .declare.calls import Interface, MFCDef
-from .declare.hooks import Hook
+from .declare.declaration import Declaration
+from .declare.hooks import Hook, transfers
 from .declare.plan import FlowPlan, FunctionPlan
 from .declare.roles import Placement
+from .held import HeldRows
 from .master import DRIVER, CallState, Master
-from .objects import Objects, numbers_of
-from .order.steps import Abort, Answer, Kind, Order, Step
+from .order.steps import Answer, Kind, Order, Step
 from .results import CallResult
 from .rows.table import Taken
-from .values import Value, cut, digest_of, n_bytes_of
+from .values import Value, n_bytes_of
+from .versions import Versions
+from .worker.functions import Failure, Outcome
+from .worker.work import HookWork, MainWork, Work
 
 __all__ = ["Runner"]
-
-# In one process each row is held by it; other holders are other processes.
-_HERE = 0
 
 
 @dataclass
@@ -33,45 +31,58 @@ class _Running:
     """What is known of a call between its steps."""
 
     state: CallState
-    numbers: dict[str, float]
-    seconds: dict[str, float]
+    numbers: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     digest: str = ""
     error: FlowError | None = None
     cause: BaseException | None = None
 
 
+@dataclass
+class _Ticket:
+    """A step that was sent.
+
+    Attributes:
+        order: of the step.
+        missing: workers that have not reported its end.
+        ids: rows that it reads.
+    """
+
+    order: Order
+    missing: set[int]
+    ids: tuple[int, ...] = ()
+
+
 class Runner:
-    """Runs what the master orders, on the objects of the roles and the values of the rows.
+    """Runs what the master orders.
 
     Args:
         plan: of the flow.
-        calls: its functions, by name.
-        objects: of its roles.
-        digests: whether each call gets a digest of its inputs.
+        declaration: of the flow.
+        backend: runs the steps.
     """
 
-    def __init__(self, plan: FlowPlan, calls: dict[str, MFCDef], objects: Objects, *, digests: bool) -> None:
-        workers = {worker for role in objects.roles for worker in role.on}
-        self.master = Master(plan, self._steps_of, workers)
-        self.values: dict[int, dict[str, Value]] = {}
+    def __init__(self, plan: FlowPlan, declaration: Declaration, backend: Backend) -> None:
+        self.master = Master(plan, self._steps_of, declaration.workers)
+        self.held = HeldRows(backend)
         self.results: list[CallResult] = []
         #: Why calls failed, by number, until they are asked for.
         self.errors: dict[int, tuple[FlowError, BaseException | None]] = {}
         self.posted: dict[int, CallResult | None] = {}
+        #: Of workers that were lost: why the flow cannot go on.
+        self.lost: FlowError | None = None
         self.n_failed = 0
         self.last_failure = ""
         #: When the last training call ended, and by step when the first one began.
         self.trained_s: float | None = None
         self.waited_s: dict[int, float] = {}
         self._plan = plan
-        self._calls = calls
-        self._objects = objects
-        self._digests = digests
-        self._n_calls = dict.fromkeys(calls, 0)
-        self._orders: list[tuple[int, Order]] = []
-        self._missing: dict[int, list[int]] = {}
+        self._backend = backend
+        self._calls = {one.name: one for one in declaration.calls}
+        self._n_calls = dict.fromkeys(self._calls, 0)
+        self._tickets: dict[int, _Ticket] = {}
         self._running: dict[int, _Running] = {}
-        self._through: dict[str, int] = {name: 0 for name, one in calls.items() if one.trains}
+        self._versions = Versions(declaration)
 
     # --- Rows ---
 
@@ -79,32 +90,35 @@ class Runner:
         """Make a group of rows of an item of the source."""
         columns = {name: item[name] for name in self._plan.source[partition]}
         n_bytes = sum(n_bytes_of(value) for value in columns.values())
-        ids = self.master.rows.admit(partition, _HERE, n_bytes=n_bytes)
-        for row_id in ids:
-            self.values[row_id] = dict(columns)
+        ids = self.master.rows.admit(partition, self.held.here, n_bytes=n_bytes)
+        self.held.admit(ids)
+        for name, value in columns.items():
+            self.held.write(name, ids, self._backend.put(name, ids, [value] * len(ids)), DRIVER)
         return ids
 
     def free(self) -> None:
         """Drop the values of rows that the master has removed."""
-        for row_id in self.master.rows.freed():
-            del self.values[row_id]
+        self.held.free(self.master.rows.freed())
 
     # --- Tickets ---
 
-    def advance(self, *, automatic: bool) -> bool:
-        """Run the step with the lowest ticket; returns False if there is none, and nothing was answered."""
+    def advance(self, *, automatic: bool, timeout_s: float | None = None) -> bool:
+        """Give tickets, and take what has ended; returns False if nothing runs, and nothing was answered.
+
+        Args:
+            automatic: whether functions take what is ready; otherwise only posted calls run.
+            timeout_s: how long to wait for a step that runs elsewhere; None: as long as it takes.
+        """
+        if self._listen(automatic=automatic):
+            return True
+        events = self._backend.wait(timeout_s)
+        for event in events:
+            if isinstance(event, Lost):
+                self._lose(event)
+            else:
+                self._done(event)
         answered = self._listen(automatic=automatic)
-        if not self._orders:
-            return answered
-        ticket, order = heappop(self._orders)
-        workers = self._missing.pop(ticket)
-        if not workers:
-            return True  # it was aborted
-        reason = self._run(order)
-        for worker in workers:
-            self.master.order.report(worker, order.incarnation, ticket, reason)
-        self._listen(automatic=automatic)
-        return True
+        return answered or bool(events or self._tickets)
 
     def _listen(self, *, automatic: bool) -> bool:
         answered = False
@@ -113,67 +127,172 @@ class Runner:
                 self._end(output)
                 answered = True
             elif isinstance(output[1], Order):
-                worker, order = output
-                state = self.master.state(order.call)
-                if order.call not in self._running and state is not None:
-                    self._running[order.call] = _Running(state, {}, {})
-                if order.ticket not in self._missing:
-                    self._missing[order.ticket] = []
-                    heappush(self._orders, (order.ticket, order))
-                self._missing[order.ticket].append(worker)
+                self._send(*output)
             else:
-                self._abort(*output)
+                self._backend.abort(*output)
         self.free()
         return answered
 
-    def _abort(self, worker: int, abort: Abort) -> None:
-        waiting = self._missing.get(abort.ticket, [])
-        if worker in waiting:
-            waiting.remove(worker)
-            self.master.order.report(worker, abort.incarnation, abort.ticket, abort.reason)
+    def _send(self, worker: int, order: Order) -> None:
+        state = self.master.state(order.call)
+        if order.call not in self._running and state is not None:
+            self._running[order.call] = _Running(state)
+        if order.ticket not in self._tickets:
+            is_main = not isinstance(order.step.work, Hook) and state is not None and state.taken is not None
+            ids = state.taken.ids if is_main and state is not None and state.taken is not None else ()
+            self._tickets[order.ticket] = _Ticket(order, set(), ids)
+            self.held.keep(ids)
+        self._tickets[order.ticket].missing.add(worker)
+        self._backend.send(worker, order, self._work_of(self._running[order.call].state, order))
 
-    def _run(self, order: Order) -> str | None:
-        """Run a step; returns why it failed."""
-        running = self._running[order.call]
+    def _work_of(self, state: CallState, order: Order) -> Callable[[], Work | None]:
+        """Return what says what is to be done, when it is asked: rows may have been dropped by then."""
+        work, function, taken = order.step.work, state.function, state.taken
+        if isinstance(work, Hook):
+            owner = self._calls[function.name].model_name if function is not None else None
+            hook = HookWork(work, owner, taken.step + 1 if taken is not None else 0)
+            return lambda: hook
+        assert function is not None
+        assert taken is not None
+        call, rows = self._calls[function.name], self.master.rows
+
+        def describe() -> MainWork | None:
+            ids = tuple(row_id for row_id in taken.ids if row_id in rows)
+            if not ids:
+                return None  # another function has dropped them all
+            return MainWork(
+                call.name,
+                ids,
+                {key: self.held.places(ids, key) for key in call.input_keys},
+                [rows.tags(row_id) for row_id in ids],
+                taken.step,
+                taken.use,
+                taken.ends_step,
+                taken.age,
+            )
+
+        return describe
+
+    def _done(self, done: Done) -> None:
+        ticket = self._tickets.get(done.ticket)
+        if ticket is None or done.worker not in ticket.missing:
+            return
+        running = self._running.get(ticket.order.call)
+        outcome, work = done.outcome, ticket.order.step.work
+        if running is None:
+            # The call has failed elsewhere: what this part has made is dropped.
+            self.held.note(done.worker, outcome.ids if outcome.columns else ())
+        elif outcome.failure is None:
+            try:
+                self._use(running, done, work)
+            except FlowError as error:
+                outcome = Outcome(failure=Failure.of(error))
+        reason = None
+        if outcome.failure is not None:
+            reason = outcome.failure.reason
+            if running is not None and running.error is None:
+                running.error = _failure(running.state, work, outcome.failure)
+                running.cause = outcome.failure.cause
+        elif running is not None:
+            name = work.name if isinstance(work, Hook) else "main"
+            running.seconds[name] = max(running.seconds.get(name, 0.0), outcome.seconds)
+        self._part_ended(ticket, done.worker)
+        self.master.order.report(done.worker, done.incarnation, done.ticket, reason)
+
+    def _use(self, running: _Running, done: Done, work: object) -> None:
+        """Take what a worker's part in a step has brought."""
+        running.numbers |= done.outcome.numbers
         state = running.state
-        work = order.step.work
-        began = time.perf_counter()
-        try:
-            if isinstance(work, Hook):
-                owner = self._calls[state.function.name].model_name if state.function is not None else None
-                step = state.taken.step + 1 if state.taken is not None else 0
-                running.numbers |= self._objects.run(work, owner, step)
-            else:
-                self._main(state, running)
-        except Exception as error:
-            running.error, running.cause = self._failure(state, work, error), error
-            return str(error) or type(error).__name__
-        name = work.name if isinstance(work, Hook) else "main"
-        running.seconds[name] = running.seconds.get(name, 0.0) + time.perf_counter() - began
-        return None
+        if isinstance(work, Hook):
+            owner = self._calls[state.function.name].model_name if state.function is not None else None
+            self._versions.moved(done.ticket, transfers(work, owner), done.worker)
+        elif state.function is not None and state.taken is not None:
+            self._use_main(self._calls[state.function.name], state, state.taken, running, done)
+
+    def _use_main(self, call: MFCDef, state: CallState, taken: Taken, running: _Running, done: Done) -> None:
+        outcome, rows, ids = done.outcome, self.master.rows, done.outcome.ids
+        if not ids:
+            return  # another worker has run it, or no row was left
+        running.digest = outcome.digest
+        for column, places in outcome.columns.items():
+            self.held.write(column, ids, places, done.worker)
+        version = None
+        if call.interface_type is Interface.GENERATE and call.model_name is not None:
+            version = self._versions.of(call.model_name)
+        holder = self.held.holder(done.worker)
+        self.master.wrote(state.call.number, holder, n_bytes=done.n_bytes // len(ids), version=version)
+        for row_id, tags in outcome.tags.items():
+            if row_id in rows:
+                rows.tags(row_id).update(tags)
+        self._drop(outcome)
+        if call.trains:
+            now = time.monotonic()
+            if self.trained_s is not None:
+                self.waited_s.setdefault(taken.step, max(now - outcome.seconds - self.trained_s, 0.0))
+            self.trained_s = now
+            if taken.ends_step:
+                self._versions.trained(call, taken.step)
+
+    def _drop(self, outcome: Outcome) -> None:
+        for dropped in (outcome.dropped, outcome.failed):
+            for row_id, reason in dropped.items():
+                label = "failed" if dropped is outcome.failed else reason
+                try:
+                    n = self.master.rows.drop([row_id], label)
+                except ValueError as error:
+                    raise FlowError(str(error)) from None
+                if dropped is outcome.failed and n:
+                    self.n_failed += n
+                    self.last_failure = reason
+
+    def _part_ended(self, ticket: _Ticket, worker: int) -> None:
+        ticket.missing.discard(worker)
+        if not ticket.missing:
+            del self._tickets[ticket.order.ticket]
+            self._versions.ended(ticket.order.ticket)
+            self.held.release(ticket.ids)
+
+    def _lose(self, lost: Lost) -> None:
+        """A worker is gone: its calls are answered, and the flow cannot go on without its roles."""
+        inside = [one for one in self._tickets.values() if lost.worker in one.missing]
+        calls = {one.order.call: one for one in inside if one.order.call in self._running}
+        names = [f"call {number} of {self._running[number].state.call.name}" for number in sorted(calls)]
+        self.lost = self.lost or FlowError(
+            f"worker {lost.worker} is lost: {lost.reason}; {', '.join(names) or 'no call'} was open there"
+        )
+        for one in inside:
+            self._part_ended(one, lost.worker)
+        self.master.order.lose(lost.worker, f"worker {lost.worker} is lost: {lost.reason}")
 
     def _end(self, answer: Answer) -> None:
-        running = self._running.pop(answer.call)
-        state, taken = running.state, running.state.taken
-        ids = taken.ids if taken is not None else ()
+        running = self._running.pop(answer.call, None)
+        state = running.state if running is not None else None
+        taken = state.taken if state is not None else None
+        if answer.reason is not None:
+            error = running.error if running is not None else None
+            cause = running.cause if running is not None else None
+            self.errors[answer.call] = (
+                error or FlowError(f"call {answer.call} of {answer.name} failed: {answer.reason}"),
+                cause,
+            )
+            return
+        assert running is not None
+        assert state is not None
         result = CallResult(
             answer.name,
-            ids,
+            taken.ids if taken is not None else (),
             taken.step if taken is not None else 0,
             taken.age if taken is not None else 0,
             running.numbers,
             running.seconds,
             running.digest,
         )
-        if answer.reason is not None:
-            error = running.error or FlowError(f"{answer.name} failed: {answer.reason}")
-            self.errors[answer.call] = (error, running.cause)
-        elif state.is_posted:
+        if state.is_posted:
             self.posted[answer.call] = result
         else:
             self.results.append(result)
 
-    # --- The main part ---
+    # --- Steps of calls ---
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
         call = self._calls[function.name]
@@ -191,106 +310,14 @@ class Runner:
     @staticmethod
     def participants(hook: Hook, owner: Placement | None) -> frozenset[int]:
         """Return the workers of all roles that take part in a hook."""
-        roles = {*hook.roles, *([owner] if owner is not None else [])}
+        roles = {*hook.roles, *(source for source, _ in transfers(hook, owner))}
+        if owner is not None:
+            roles.add(owner)
         return frozenset(worker for role in roles for worker in role.on) or frozenset({DRIVER})
 
-    def _main(self, state: CallState, running: _Running) -> None:
-        assert state.function is not None
-        assert state.taken is not None
-        call, taken = self._calls[state.function.name], state.taken
-        ids = [row_id for row_id in taken.ids if row_id in self.values]
-        if not ids:
-            return  # another function has dropped them all
-        rows = self._rows(call, taken, ids)
-        if self._digests:
-            columns = [(f"{i} {key}", self.values[i][key]) for i in ids for key in call.input_keys]
-            running.digest = digest_of(columns)
-        if call.trains and self.trained_s is not None:
-            self.waited_s.setdefault(taken.step, time.monotonic() - self.trained_s)
-        if call.model_name is not None:
-            result = getattr(self._objects[call.model_name], str(call.interface_impl))(rows)
-        else:
-            assert callable(call.interface_impl)
-            result = call.interface_impl(rows)
-        columns_made = self._store(call, rows, ids, result, running)
-        version = None
-        if call.interface_type is Interface.GENERATE and call.model_name is not None:
-            version = self._objects.versions.get(call.model_name.name)
-        n_bytes = sum(n_bytes_of(self.values[i][column]) for i in ids for column in columns_made) // len(ids)
-        self.master.wrote(state.call.number, _HERE, n_bytes=n_bytes, version=version)
-        self._drop(rows)
-        if call.trains:
-            self._trained(call, taken)
 
-    def _rows(self, call: MFCDef, taken: Taken, ids: list[int]) -> Rows:
-        n_padding = 0
-        if call.uneven == "pad" and call.least == call.n_seqs:
-            n_padding = max(call.n_seqs - len(ids), 0)
-        padded = [ids[i % len(ids)] for i in range(len(ids) + n_padding)]
-        return Rows(
-            {
-                call.input_key_remap.get(key, key): [self.values[i][key] for i in padded]
-                for key in call.input_keys
-            },
-            padded,
-            group=self._plan.group,
-            n_padding=n_padding,
-            step=taken.step,
-            use=taken.use,
-            ends_step=taken.ends_step,
-            age=taken.age,
-            tags=[self.master.rows.tags(i) for i in padded],
-        )
-
-    def _store(
-        self, call: MFCDef, rows: Rows, ids: list[int], result: Any, running: _Running
-    ) -> tuple[str, ...]:
-        """Keep the columns that a function has returned; returns their names."""
-        named = result if isinstance(result, dict) else {}
-        inside = {call.output_key_remap.get(key, key): key for key in named}
-        missing = [column for column in call.output_keys if column not in inside]
-        if missing:
-            have = ", ".join(sorted(map(str, named))) if named else f"a {type(result).__name__}"
-            raise FlowError(f"it did not return {', '.join(missing)}; it returned {have}")
-        for column in call.output_keys:
-            values = cut(column, named[inside[column]], rows.n_rows)
-            for row_id, value in zip(ids, values, strict=False):  # what is behind them is padding
-                self.values[row_id][column] = value
-        others = {
-            key: value
-            for key, value in named.items()
-            if call.output_key_remap.get(key, key) not in call.output_keys
-        }
-        running.numbers |= numbers_of("it", others if isinstance(result, dict) else result)
-        return call.output_keys
-
-    def _drop(self, rows: Rows) -> None:
-        for dropped in (rows.dropped, rows.failed):
-            for row_id, reason in dropped.items():
-                label = "failed" if dropped is rows.failed else reason
-                try:
-                    n = self.master.rows.drop([row_id], label)
-                except ValueError as error:
-                    raise FlowError(str(error)) from None
-                if dropped is rows.failed and n:
-                    self.n_failed += n
-                    self.last_failure = reason
-
-    def _trained(self, call: MFCDef, taken: Taken) -> None:
-        self.trained_s = time.monotonic()
-        if taken.ends_step and call.model_name is not None:
-            self._through[call.name] = taken.step + 1
-            same = [
-                self._through[one.name]
-                for one in self._calls.values()
-                if one.trains and one.model_name is call.model_name
-            ]
-            self._objects.versions[call.model_name.name] = min(same)
-
-    @staticmethod
-    def _failure(state: CallState, work: object, error: Exception) -> FlowError:
-        what = f"hook {work.name} of {state.call.name}" if isinstance(work, Hook) else state.call.name
-        ids = state.taken.ids if state.taken is not None else ()
-        some = f" on {len(ids)} rows {list(ids[:8])}{' ...' if len(ids) > 8 else ''}" if ids else ""
-        text = "".join(traceback.format_exception(error)).rstrip()
-        return FlowError(f"{what} failed{some}: {type(error).__name__}: {error}\n{text}")
+def _failure(state: CallState, work: object, failure: Failure) -> FlowError:
+    what = f"hook {work.name} of {state.call.name}" if isinstance(work, Hook) else state.call.name
+    ids = state.taken.ids if state.taken is not None else ()
+    some = f" on {len(ids)} rows {list(ids[:8])}{' ...' if len(ids) > 8 else ''}" if ids else ""
+    return FlowError(f"{what} failed{some}: {failure.text}")

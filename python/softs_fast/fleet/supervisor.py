@@ -107,6 +107,17 @@ class Supervisor:
                 # In slices, so that signals are handled.
                 self._changed.wait(1.0)
 
+    def why(self, number: int, timeout_s: float) -> str:
+        """How the last run of a worker has failed, as soon as its process has ended; empty if it has not."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closing or self._has_ended(number), timeout_s)
+            member = self._members.get(number)
+            return member.error if member is not None and self._has_ended(number) else ""
+
+    def _has_ended(self, number: int) -> bool:
+        member = self._members.get(number)
+        return member is None or member.process is None
+
     def error(self) -> str | None:
         """Why a worker was given up; None: none was."""
         with self._changed:

@@ -12,12 +12,10 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from .. import _core
-from ..distill import Worker
 from ..errors import ConfigError
-from ..market import Supplier
 
 __all__ = ["END", "FAILED", "SERVES", "serve"]
 
@@ -27,14 +25,17 @@ SERVES, FAILED, END = b"serves", b"failed\n", b"end"
 _GRACE_S = 1.0
 
 
+@runtime_checkable
 class _Service(Protocol):
+    """What a process of a fleet runs: a `Worker`, a `Supplier`, or what has their methods."""
+
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def wait(self) -> None: ...
 
 
 def serve(
-    make_worker: Callable[[], Worker | Supplier],
+    make_worker: Callable[[], Any],
     environment: Mapping[str, str],
     fleet: tuple[int, int, int],
     pipe: Connection,
@@ -59,7 +60,7 @@ def serve(
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _core.end_after(*fleet, _GRACE_S)
     try:
-        worker: _Service = _made_by(make_worker)
+        worker = _made_by(make_worker)
         worker.start()
     except BaseException:
         _report(pipe, FAILED + traceback.format_exc().encode(errors="backslashreplace"))
@@ -91,9 +92,9 @@ def _report(pipe: Connection, message: bytes) -> None:
         pipe.send_bytes(message)
 
 
-def _made_by(make_worker: Callable[[], Worker | Supplier]) -> Worker | Supplier:
+def _made_by(make_worker: Callable[[], Any]) -> _Service:
     worker = make_worker()
-    if not isinstance(worker, Worker | Supplier):
+    if not isinstance(worker, _Service):
         name = getattr(make_worker, "__qualname__", str(make_worker))
         raise ConfigError(f"{name}() returned {type(worker).__name__}; it must return a Worker or a Supplier")
     return worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +21,13 @@ class Workers:
     """Worker processes, for the time of a ``with`` block; `Fleet` has a broker besides.
 
     Args:
-        make_worker: called in each process; returns a `Worker` or a `Supplier` that is not started.
+        make_worker: called in each process; returns a `Worker` or a `Supplier` that is not started, or what has their
+            methods `start`, `stop` and `wait`.
         environment: variables that are set in each process before.
         gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``.
         policy: when a worker that has failed is started again.
         start_timeout_s: how long `scale` waits.
+        environment_of: further variables of worker i.
     """
 
     def __init__(
@@ -34,8 +37,10 @@ class Workers:
         gpus: Sequence[int] | None = None,
         policy: RestartPolicy | None = None,
         start_timeout_s: float = 120.0,
+        environment_of: Callable[[int], Mapping[str, str]] | None = None,
     ) -> None:
         self._environment = dict(environment)
+        self._further = environment_of
         self._gpus = None if gpus is None else list(gpus)
         self._start_timeout_s = start_timeout_s
         self._supervisor = Supervisor(make_worker, self._environment_of, policy or RestartPolicy())
@@ -54,7 +59,9 @@ class Workers:
             if now - began >= _QUIET_S and now - shown >= 1:
                 shown = now
                 text = f"{n_serving} of {count} workers serve after {now - began:.0f} s"
-                print(text, file=sys.stderr, flush=True)
+                # Workers start where standard error is closed, or its reader has ended.
+                with contextlib.suppress(OSError, ValueError):
+                    print(text, file=sys.stderr, flush=True)
 
         self._supervisor.scale(count, self._start_timeout_s, progress)
 
@@ -65,6 +72,18 @@ class Workers:
     def error(self) -> str | None:
         """Return why a worker was given up; None: none was."""
         return self._supervisor.error()
+
+    def why(self, number: int, timeout_s: float) -> str:
+        """Return how the last run of a worker has failed, as soon as its process has ended.
+
+        Args:
+            number: of the worker, from 0.
+            timeout_s: how long to wait for the end of the process.
+
+        Returns:
+            The traceback, or its exit status or signal; empty if it has not failed.
+        """
+        return self._supervisor.why(number, timeout_s)
 
     def wait(self) -> None:
         """Block until no worker runs or will start again."""
@@ -83,4 +102,5 @@ class Workers:
     def _environment_of(self, number: int) -> dict[str, str]:
         gpus = self._gpus
         gpu = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": str(gpus[number % len(gpus)])}
-        return self._environment | gpu
+        further = {} if self._further is None else self._further(number)
+        return self._environment | gpu | dict(further)

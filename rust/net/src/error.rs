@@ -74,6 +74,32 @@ pub enum NetError {
         /// What it did.
         why: String,
     },
+    /// Other machines could reach the control stream of a flow, and it has no token.
+    #[error(
+        "endpoint {endpoint} can be reached from other machines; give master and workers the same token, or use ipc:// or 127.0.0.1"
+    )]
+    TokenNeeded {
+        /// Where.
+        endpoint: String,
+    },
+    /// No master of a flow listens there.
+    #[error("no master at {endpoint}: {why}")]
+    NoMaster {
+        /// Where.
+        endpoint: String,
+        /// The error text of the kernel.
+        why: String,
+    },
+    /// A worker did not join a flow: one of both ends refused the other.
+    #[error("worker {worker} did not join the master at {endpoint}: {why}")]
+    NotJoined {
+        /// Its number.
+        worker: u32,
+        /// Where.
+        endpoint: String,
+        /// The text of the end that refused.
+        why: String,
+    },
     /// The operating system refused something else.
     #[error("endpoint {endpoint}: {what}: {why}")]
     Os {

@@ -4,6 +4,7 @@
 //! * [`BrokerHandle`]: a broker in a thread of its own.
 //! * [`control`]: the channel that distributes which model the workers run, all three ends of it.
 //! * [`client`] and [`supplier`]: the drivers of the two peers of a broker.
+//! * [`flow`]: the control stream between the master of a flow and its workers.
 //! * [`end_after`]: ends this process after another one.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] blocks until it can be read or written.
 
@@ -11,6 +12,7 @@ mod broker;
 pub mod client;
 pub mod control;
 mod error;
+pub mod flow;
 mod lanes;
 mod runtime;
 pub mod supplier;

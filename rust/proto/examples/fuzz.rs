@@ -1,6 +1,8 @@
 //! Fuzzes the codec and the decoders: `fuzz -- --seconds N` with new cases, `fuzz -- --seed S` with that one.
 #![allow(clippy::disallowed_methods, reason = "the crate has no clock, its fuzzer has")]
 
+#[path = "../tests/fuzz/flow.rs"]
+mod flow;
 #[path = "../tests/fuzz/harness.rs"]
 mod harness;
 
@@ -11,7 +13,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = arguments.get(1).and_then(|number| number.parse().ok());
     match (arguments.first().map(String::as_str), number) {
-        (Some("--seed"), Some(seed)) => harness::run(seed..seed + 1),
+        (Some("--seed"), Some(seed)) => {
+            harness::run(seed..seed + 1);
+            flow::run(seed..seed + 1);
+        }
         (Some("--seconds"), Some(seconds)) => run_for(Duration::from_secs(seconds)),
         _ => {
             eprintln!("usage: fuzz --seconds N | --seed S");
@@ -31,6 +36,7 @@ fn run_for(duration: Duration) {
     let mut told = began;
     while began.elapsed() < duration {
         harness::run(seed..seed + ROUND);
+        flow::run(seed..seed + ROUND);
         seed += ROUND;
         if told.elapsed() >= Duration::from_secs(1) {
             told = Instant::now();

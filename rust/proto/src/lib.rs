@@ -5,12 +5,14 @@
 //! * [`broker`], [`client`], [`supplier`]: the three state machines. Each takes events (`handle_*`, with the time as a
 //!   parameter) and is then drained of its effects (`poll_*`).
 //! * [`control`]: three more, of the same kind, for the channel by which workers learn their model.
+//! * [`flow`]: the control stream between the master of a flow and its workers.
 #![forbid(unsafe_code)]
 
 pub mod broker;
 pub mod client;
 pub mod control;
 mod dialect;
+pub mod flow;
 pub mod limits;
 pub mod log;
 mod patterns;

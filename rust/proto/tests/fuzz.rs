@@ -1,9 +1,16 @@
 //! A bounded run of the fuzzer; `cargo run -p softs-proto --release --example fuzz` goes on from there.
 
+#[path = "fuzz/flow.rs"]
+mod flow;
 #[path = "fuzz/harness.rs"]
 mod harness;
 
 #[test]
 fn broken_input_is_refused_or_understood() {
     harness::run(0..200_000);
+}
+
+#[test]
+fn broken_frames_of_a_flow_are_refused_or_understood() {
+    flow::run(0..100_000);
 }

@@ -6,6 +6,7 @@ use pyo3::types::PyBytes;
 use softs_net::NetError;
 use softs_net::client::GatherError;
 use softs_proto::client::ReleaseError;
+use softs_proto::flow::{AskError, SendError};
 use softs_shm::SegmentError;
 
 /// An exception of `softs_fast.errors`; a Python error of its own if that class is missing.
@@ -29,13 +30,17 @@ pub(crate) fn sendable(text: &Bound<'_, PyAny>) -> PyResult<String> {
 
 pub(crate) fn net_error(py: Python<'_>, error: &NetError) -> PyErr {
     let class = match error {
-        NetError::BadEndpoint { .. } | NetError::RemoteNotAllowed { .. } => "ConfigError",
+        NetError::BadEndpoint { .. } | NetError::RemoteNotAllowed { .. } | NetError::TokenNeeded { .. } => {
+            "ConfigError"
+        }
         NetError::EndpointInUse { .. } | NetError::PathTaken { .. } => "EndpointInUse",
         NetError::ForeignOwner { .. }
         | NetError::NoBroker { .. }
+        | NetError::NoMaster { .. }
         | NetError::Lost { .. }
         | NetError::Os { .. } => "PeerLost",
         NetError::Protocol { .. } => "WireError",
+        NetError::NotJoined { .. } => "HelloError",
     };
     raise(py, class, error.to_string())
 }
@@ -69,6 +74,23 @@ pub(crate) fn segment_error(py: Python<'_>, error: &SegmentError) -> PyErr {
 /// What every call raises that wants more of a client that is closed.
 pub(crate) fn closed(py: Python<'_>) -> PyErr {
     raise(py, "SegmentError", "this client is closed; open another one".to_owned())
+}
+
+pub(crate) fn send_error(py: Python<'_>, error: &SendError) -> PyErr {
+    let class = match error {
+        SendError::NotConnected { .. } => "PeerLost",
+        SendError::TooLong { .. } => "ConfigError",
+        SendError::Full { .. } => "PeerBusy",
+    };
+    raise(py, class, error.to_string())
+}
+
+pub(crate) fn ask_error(py: Python<'_>, error: &AskError) -> PyErr {
+    match error {
+        AskError::NotSent(error) => send_error(py, error),
+        AskError::Left { .. } => raise(py, "PeerLost", error.to_string()),
+        AskError::NotPublished { .. } => raise(py, "ConfigError", error.to_string()),
+    }
 }
 
 pub(crate) fn gather_error(py: Python<'_>, error: &GatherError) -> PyErr {

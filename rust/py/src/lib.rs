@@ -5,6 +5,7 @@ mod broker;
 mod client;
 mod control;
 mod errors;
+mod flow;
 mod log;
 mod mediums;
 mod memory;
@@ -22,6 +23,8 @@ mod _core {
     use crate::client::{Ahead, Client, GatherPipeline};
     #[pymodule_export]
     use crate::control::{ControlServer, ControlStudent, ControlSubscriber};
+    #[pymodule_export]
+    use crate::flow::{FlowClient, FlowServer};
     #[pymodule_export]
     use crate::mediums::lane_stats::lane_stats;
     #[pymodule_export]

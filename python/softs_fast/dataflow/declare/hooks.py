@@ -12,6 +12,7 @@ from .roles import Placement
 __all__ = [
     "Evaluate",
     "Hook",
+    "Load",
     "Offload",
     "ParamRealloc",
     "Publish",
@@ -23,6 +24,7 @@ __all__ = [
     "param_realloc",
     "publish",
     "save",
+    "transfers",
 ]
 
 
@@ -67,6 +69,13 @@ class Save(Hook):
 
 
 @dataclass(frozen=True)
+class Load(Hook):
+    """Loads what `Save` has written last."""
+
+    folder: Path = Path()
+
+
+@dataclass(frozen=True)
 class ParamRealloc(Hook):
     """Mixes the weights of a role into those of another one: target = (1 - eta) * target + eta * source."""
 
@@ -88,6 +97,21 @@ class UserHook(Hook):
     def name(self) -> str:
         """What it is called in timings and in `explain`."""
         return getattr(self.function, "__name__", "hook")
+
+
+def transfers(hook: Hook, owner: Placement | None) -> list[tuple[Placement, Placement]]:
+    """Return which roles get weights of which other ones in a hook: pairs of source and target.
+
+    Args:
+        hook: what is done.
+        owner: role of the function; None for hooks that were posted by hand, and functions without a role.
+    """
+    match hook:
+        case Publish():
+            return [(to.follows or owner or to, to) for to in hook.roles]
+        case ParamRealloc():
+            return [(hook.roles[0], hook.roles[1])]
+    return []
 
 
 def offload(role: Placement, *, every: int = 1) -> Offload:

@@ -19,8 +19,8 @@ class Mesh:
     Attributes:
         name: of the role.
         declared: the layout of the role.
-        sizes: how many objects there are along each dimension of the layout. All roles of a flow are in one process, and
-            each is one object there, so all are 1.
+        sizes: how many objects there are along each dimension of the layout. Each role is one object, in the process of
+            the flow or of its worker, so all are 1.
     """
 
     name: str

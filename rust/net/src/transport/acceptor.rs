@@ -1,4 +1,4 @@
-//! Accepting at the two endpoints of a server, and the time that a connection has for its handshake.
+//! Accepting at the endpoints of a server, and the time that a connection has for its handshake.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The listeners and the connections before their READY.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
-    listeners: [Listener; 2],
+    listeners: Vec<Listener>,
     handshakes: BTreeSet<(Instant, u64)>,
     handshake_timeout: Duration,
     /// Until when nothing is accepted.
@@ -32,14 +32,15 @@ impl Acceptor {
     pub(crate) const FIRST: u64 = u64::MAX - 1;
     pub(crate) const SECOND: u64 = u64::MAX - 2;
 
-    /// Adds both listeners to the epoll set.
+    /// Adds the listeners to the epoll set: one, or two.
     pub(crate) fn new(
         epoll: &OwnedFd,
-        listeners: [Listener; 2],
+        listeners: impl Into<Vec<Listener>>,
         handshake_timeout: Duration,
     ) -> Result<Self, Errno> {
+        let listeners = listeners.into();
         let doors = Self { listeners, handshakes: BTreeSet::new(), handshake_timeout, paused_until: None };
-        for (listener, data) in doors.both() {
+        for (listener, data) in doors.all() {
             epoll::add(epoll, listener.as_fd(), EventData::new_u64(data), EventFlags::IN)?;
         }
         Ok(doors)
@@ -134,14 +135,13 @@ impl Acceptor {
     }
 
     fn watch(&self, epoll: &OwnedFd, flags: EventFlags) {
-        for (listener, data) in self.both() {
-            // Both were added at the start and stay until the end, so there is nothing that could fail.
+        for (listener, data) in self.all() {
+            // They were added at the start and stay until the end, so there is nothing that could fail.
             let _watched = epoll::modify(epoll, listener.as_fd(), EventData::new_u64(data), flags);
         }
     }
 
-    fn both(&self) -> [(&Listener, u64); 2] {
-        let [first, second] = &self.listeners;
-        [(first, Self::FIRST), (second, Self::SECOND)]
+    fn all(&self) -> impl Iterator<Item = (&Listener, u64)> {
+        self.listeners.iter().zip([Self::FIRST, Self::SECOND])
     }
 }

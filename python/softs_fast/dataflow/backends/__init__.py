@@ -1,0 +1,1 @@
+"""What runs the tickets of a flow: this process alone, or worker processes."""

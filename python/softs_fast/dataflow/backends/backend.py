@@ -1,0 +1,111 @@
+"""What a flow needs of the workers that run its tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..declare.hooks import Hook
+from ..declare.roles import Placement
+from ..order.steps import Abort, Order
+from ..values import Value
+from ..worker.functions import Outcome
+from ..worker.work import Work
+
+__all__ = ["Backend", "Done", "Event", "Lost"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A worker's part in a step has ended, well or not.
+
+    Attributes:
+        worker: its number.
+        incarnation: as in the order.
+        ticket: as in the order.
+        outcome: what it has done; its columns hold places.
+        n_bytes: of all columns that it made.
+    """
+
+    worker: int
+    incarnation: int
+    ticket: int
+    outcome: Outcome = field(default_factory=Outcome)
+    n_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker is gone, with what it held.
+
+    Attributes:
+        worker: its number.
+        reason: what is known of its end.
+    """
+
+    worker: int
+    reason: str
+
+
+Event = Done | Lost
+
+
+class Backend(Protocol):
+    """Runs orders, strictly by ticket on each worker. Only one thread uses it."""
+
+    def open(self) -> list[Hook]:
+        """Make the objects of all roles; returns hooks that have to run before anything else.
+
+        Raises:
+            FlowError: a worker process could not begin.
+        """
+
+    def close(self) -> None:
+        """Drop all objects and rows; idempotent."""
+
+    def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
+        """Keep values of rows, for all workers; returns a place for each."""
+
+    def values(self, places: Sequence[Any]) -> list[Value]:
+        """Return the values at places."""
+
+    def free(self, worker: int, ids: Iterable[int]) -> None:
+        """A worker may drop all that it holds of rows."""
+
+    def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
+        """Send an order to a worker. `work` says what is to be done; None: nothing is left of its rows."""
+
+    def abort(self, worker: int, abort: Abort) -> None:
+        """Have a worker skip a step that waits there."""
+
+    def wait(self, timeout_s: float | None) -> list[Event]:
+        """Run or await what has been sent; returns what has ended, nothing if no order is open or the time is over."""
+
+    def check_hook(self, hook: Hook, owner: Placement | None) -> None:
+        """Check that a hook can be posted.
+
+        Raises:
+            ConfigError: it cannot run there.
+        """
+
+    def object_of(self, role: Placement) -> Any:
+        """Return the object of a role.
+
+        Raises:
+            ConfigError: it is in another process.
+        """
+
+    def inside(self) -> dict[int, dict[str, Any]]:
+        """Return what each worker process is inside of, by its number.
+
+        Raises:
+            FlowError: a worker does not answer.
+        """
+
+    def model_config(self, role: Placement) -> Any:
+        """Return what `model_config` of a role says.
+
+        Raises:
+            FlowError: its worker does not answer.
+        """

@@ -1,0 +1,116 @@
+"""Worker processes of a flow, as a fleet starts, watches and ends them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+
+from ...errors import FleetError, FlowError
+from ...fleet import Workers
+from ...fleet.factory import NamedFactory
+from ...fleet.restarts import RestartPolicy
+from ..control import new_token
+from ..declare.declaration import Declaration
+from ..wire.control import ControlMaster, ControlWorker
+from ..wire.links import MasterLink
+from ..worker.process import Argument, FlowWorker
+
+__all__ = ["FleetProcesses"]
+
+#: Variable by which a process knows the number of its worker.
+_NUMBER = "SOFTS_FLOW_WORKER"
+#: How long a process may take to end after its connection has, seconds.
+_END_S = 3.0
+
+
+class FleetProcesses:
+    """The processes of a flow. A worker that ends is not started again: its roles' weights have gone with it.
+
+    Args:
+        function: that makes the flow, "package.module:function".
+        arguments: what it is given.
+        declaration: of the master's flow.
+        start_timeout_s: how long the workers may take until their roles are made.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        arguments: Mapping[str, Argument],
+        declaration: Declaration,
+        start_timeout_s: float,
+    ) -> None:
+        self._function = function
+        self._arguments = dict(arguments)
+        self._declaration = declaration
+        self._start_timeout_s = start_timeout_s
+        self._numbers = declaration.workers
+        self._workers: Workers | None = None
+
+    def start(self) -> MasterLink:
+        """Start all, and wait until each has made its objects.
+
+        Raises:
+            FlowError: one of them failed, with its traceback, or they took too long.
+        """
+        token = new_token()
+        link = ControlMaster(token)
+        try:
+            make = functools.partial(
+                _make_worker,
+                self._function,
+                self._arguments,
+                tuple(self._declaration.lines()),
+                link.endpoint,
+                token,
+            )
+            self._workers = Workers(
+                make,
+                {},
+                policy=RestartPolicy(max_restarts=0),
+                start_timeout_s=self._start_timeout_s,
+                environment_of=lambda number: {_NUMBER: str(self._numbers[number])},
+            )
+            self._workers.scale(len(self._numbers))
+        except FleetError as error:
+            link.close()
+            raise FlowError(f"the workers of the flow could not begin: {error}") from error
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def why(self, worker: int) -> str:
+        """Return how the process of a worker has ended; empty if that is not known."""
+        if self._workers is None:
+            return ""
+        return self._workers.why(self._numbers.index(worker), _END_S)
+
+    def close(self) -> None:
+        """End all."""
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
+
+
+def _make_worker(
+    function: str, arguments: dict[str, Argument], lines: tuple[str, ...], endpoint: str, token: str
+) -> FlowWorker:
+    """Return the worker of this process."""
+    worker = int(os.environ[_NUMBER])
+    return FlowWorker(
+        worker,
+        functools.partial(_build, function, arguments),
+        lines,
+        functools.partial(ControlWorker, endpoint, token),
+    )
+
+
+def _build(function: str, arguments: dict[str, Argument]) -> Declaration:
+    from ..flow import Flow
+
+    flow = NamedFactory(function).load()(**arguments)
+    if not isinstance(flow, Flow):
+        raise TypeError(f"{function} returned a {type(flow).__name__}; need a Flow")
+    return flow.declaration

@@ -1,0 +1,130 @@
+"""All workers in this process: their steps run one after the other, by ticket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from ..declare.declaration import Declaration
+from ..declare.hooks import Hook
+from ..declare.roles import Placement
+from ..objects import Objects
+from ..order.steps import Abort, Order
+from ..values import Value, n_bytes_of
+from ..worker.functions import Batch, Failure, Outcome, call_function
+from ..worker.work import MainWork, Work
+from .backend import Done, Event
+
+__all__ = ["LocalBackend"]
+
+
+class LocalBackend:
+    """One object for each role, all here; the place of a value is the value itself.
+
+    Args:
+        declaration: of the flow.
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+        self._functions = {one.name: one for one in declaration.calls}
+        self._objects = Objects(declaration.roles)
+        self._orders: list[tuple[int, Order, Callable[[], Work | None]]] = []
+        self._missing: dict[int, list[int]] = {}
+        self._skipped: list[Event] = []
+
+    def open(self) -> list[Hook]:
+        """Make the objects; nothing else has to be done."""
+        self._objects.setup()
+        return []
+
+    def close(self) -> None:
+        """Drop the objects."""
+        self._objects.close()
+
+    def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Value]:
+        """Return the values: they are here."""
+        return values
+
+    def values(self, places: Sequence[Any]) -> list[Value]:
+        """Return the values: they are here."""
+        return list(places)
+
+    def free(self, worker: int, ids: Iterable[int]) -> None:
+        """Nothing is to be done: values go with their last place."""
+
+    def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
+        """Keep an order until its ticket is the lowest."""
+        if order.ticket not in self._missing:
+            self._missing[order.ticket] = []
+            heappush(self._orders, (order.ticket, order, work))
+        self._missing[order.ticket].append(worker)
+
+    def abort(self, worker: int, abort: Abort) -> None:
+        """Skip a step that has not begun."""
+        waiting = self._missing.get(abort.ticket, [])
+        if worker in waiting:
+            waiting.remove(worker)
+            outcome = Outcome(failure=Failure(abort.reason, abort.reason))
+            self._skipped.append(Done(worker, abort.incarnation, abort.ticket, outcome))
+
+    def wait(self, timeout_s: float | None) -> list[Event]:
+        """Run the step with the lowest ticket, whatever it takes."""
+        events, self._skipped = self._skipped, []
+        if events or not self._orders:
+            return events
+        ticket, order, work = heappop(self._orders)
+        workers = self._missing.pop(ticket)
+        if not workers:
+            return self.wait(timeout_s)  # it was aborted
+        outcome, n_bytes = self._run(work)
+        first = Done(workers[0], order.incarnation, ticket, outcome, n_bytes)
+        # All workers are the one that has run it.
+        return [
+            first,
+            *(
+                Done(worker, order.incarnation, ticket, Outcome(failure=outcome.failure))
+                for worker in workers[1:]
+            ),
+        ]
+
+    def check_hook(self, hook: Hook, owner: Placement | None) -> None:
+        """All hooks can run where all objects are."""
+
+    def object_of(self, role: Placement) -> Any:
+        """Return the object of a role."""
+        return self._objects[role]
+
+    def inside(self) -> dict[int, dict[str, Any]]:
+        """There are no worker processes."""
+        return {}
+
+    def model_config(self, role: Placement) -> Any:
+        """Return what `model_config` of a role says."""
+        return self._objects[role].model_config()
+
+    def _run(self, describe: Callable[[], Work | None]) -> tuple[Outcome, int]:
+        work = describe()
+        outcome, n_bytes, began = Outcome(), 0, time.perf_counter()
+        try:
+            if isinstance(work, MainWork):
+                batch = Batch(
+                    work.ids, work.columns, work.tags, work.step, work.use, work.ends_step, work.age
+                )
+                declared = self._declaration
+                outcome = call_function(
+                    self._functions[work.function],
+                    self._objects,
+                    batch,
+                    group=declared.group,
+                    digests=declared.digests,
+                )
+                n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
+            elif work is not None:
+                outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
+        except Exception as error:
+            outcome = Outcome(failure=Failure.of(error))
+        outcome.seconds = time.perf_counter() - began
+        return outcome, n_bytes

@@ -1,0 +1,354 @@
+"""Workers in processes of their own: orders go out as messages, values stay where they were made."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgpack
+
+from ...errors import ConfigError, FlowError
+from ..declare.declaration import Declaration
+from ..declare.hooks import Hook, Publish, UserHook
+from ..declare.roles import Placement
+from ..master import DRIVER
+from ..moves import DataManager
+from ..objects import Objects
+from ..order.steps import Abort, Order
+from ..values import Value
+from ..wire.links import Joined, Left, MasterLink
+from ..wire.messages import AbortStep, End, Free, State, StepEnded
+from ..worker.functions import Failure, Outcome
+from ..worker.orders import message_of
+from ..worker.part import Part, Shown, Unreadable, state_id
+from ..worker.work import Work
+from .backend import Done, Event, Lost
+
+__all__ = ["ProcessBackend", "WorkerProcesses"]
+
+#: How long a worker may take to answer what its native thread answers, seconds.
+_ASK_S = 10.0
+#: How long all workers may take to join after they have begun, seconds.
+_JOIN_S = 60.0
+#: How long the end of a worker may take to be known after others could not read from it, seconds.
+_LEFT_S = 1.0
+#: One wait for messages; it only bounds how late an end by Ctrl-C is.
+_SLICE_S = 0.5
+
+
+class WorkerProcesses(Protocol):
+    """The processes of the workers, and the connections to them."""
+
+    def start(self) -> MasterLink:
+        """Start all, and wait until each has made its objects.
+
+        Raises:
+            FlowError: one of them failed, with its traceback.
+        """
+
+    def why(self, worker: int) -> str:
+        """Return how the process of a worker that has left has ended."""
+
+    def close(self) -> None:
+        """End all; idempotent."""
+
+
+@dataclass
+class _Sent:
+    """A ticket that was sent.
+
+    Attributes:
+        order: of the step.
+        open: workers that have not reported.
+        all: workers that got it.
+        shown_by: the worker that keeps weights for the others.
+    """
+
+    order: Order
+    open: set[int] = field(default_factory=set)
+    all: set[int] = field(default_factory=set)
+    shown_by: int | None = None
+
+
+class ProcessBackend:
+    """Sends orders to worker processes. Functions without a role run in this process.
+
+    Args:
+        declaration: of the flow; it is checked that each worker can be a process.
+        processes: not started yet.
+
+    Raises:
+        ConfigError: see `Declaration.check_processes`.
+    """
+
+    def __init__(self, declaration: Declaration, processes: WorkerProcesses) -> None:
+        declaration.check_processes()
+        self._declaration = declaration
+        self._processes = processes
+        self._functions = {one.name: one for one in declaration.calls}
+        self._link: MasterLink | None = None
+        self._store: DataManager | None = None
+        self._pids: dict[int, int] = {}
+        self._left: set[int] = set()
+        self._own: deque[tuple[Order, Work | None]] = deque()
+        self._sent: dict[int, _Sent] = {}
+        self._events: list[Event] = []
+
+    def open(self) -> list[Hook]:
+        """Start the workers; returns the hooks by which roles get the weights of roles of other workers.
+
+        Raises:
+            FlowError: a worker failed before it had made its objects.
+        """
+        # Numbers of stores are for errors; this process comes after all workers.
+        self._store = DataManager(max(self._declaration.workers) + 1)
+        self._part = Part(self._declaration, Objects((), DRIVER), self._store)
+        try:
+            self._link = self._processes.start()
+            self._join(self._link)
+        except BaseException:
+            self.close()
+            raise
+        following: dict[Placement, list[Placement]] = {}
+        for role in self._declaration.roles:
+            if role.follows is not None and role.follows.on != role.on:
+                following.setdefault(role.follows, []).append(role)
+        return [Publish(tuple(roles)) for roles in following.values()]
+
+    def _join(self, link: MasterLink) -> None:
+        end_s = time.monotonic() + _JOIN_S
+        while set(self._pids) != set(self._declaration.workers):
+            for event in link.receive(_SLICE_S):
+                if isinstance(event, Joined):
+                    self._pids[event.worker] = event.pid
+                elif isinstance(event, Left):
+                    raise FlowError(
+                        f"worker {event.worker} has left before all had joined: {self._why(event)}"
+                    )
+            if time.monotonic() > end_s:
+                missing = sorted(set(self._declaration.workers) - set(self._pids))
+                raise FlowError(f"workers {missing} have not joined after {_JOIN_S:g} s")
+
+    def close(self) -> None:
+        """End the workers."""
+        link, self._link = self._link, None
+        store, self._store = self._store, None
+        try:
+            if link is not None:
+                for worker in set(self._pids) - self._left:
+                    link.send(worker, End())
+            self._processes.close()
+        finally:
+            if link is not None:
+                link.close()
+            if store is not None:
+                store.close()
+        self._pids, self._left = {}, set()
+        self._own.clear()
+        self._sent.clear()
+        self._events.clear()
+
+    def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
+        """Keep values of rows in this process."""
+        assert self._store is not None
+        return self._store.put(column, ids, values)
+
+    def values(self, places: Sequence[Any]) -> list[Value]:
+        """Copy values from the processes that hold them."""
+        assert self._store is not None
+        return self._store.get(places)
+
+    def free(self, worker: int, ids: Iterable[int]) -> None:
+        """Have a worker drop rows."""
+        if worker == DRIVER:
+            if self._store is not None:
+                self._store.free(ids)
+        elif self._link is not None and worker not in self._left:
+            self._link.send(worker, Free(tuple(ids)))
+
+    def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
+        """Send an order."""
+        assert self._link is not None
+        sent = self._sent.setdefault(order.ticket, _Sent(order))
+        sent.open.add(worker)
+        sent.all.add(worker)
+        made = work()
+        if worker == DRIVER:
+            self._own.append((order, made))
+        elif made is None:
+            self._end(worker, order.incarnation, order.ticket, Outcome(), 0)
+        elif worker not in self._left:
+            self._link.send(worker, message_of(self._declaration, order, made))
+
+    def abort(self, worker: int, abort: Abort) -> None:
+        """Have a worker skip a step."""
+        if worker == DRIVER:
+            waiting = [one for one in self._own if one[0].ticket == abort.ticket]
+            if waiting:
+                self._own.remove(waiting[0])
+                failure = Failure(abort.reason, abort.reason)
+                self._end(worker, abort.incarnation, abort.ticket, Outcome(failure=failure), 0)
+        elif self._link is not None and worker not in self._left:
+            self._link.send(worker, AbortStep(abort.incarnation, abort.ticket, abort.reason))
+
+    def wait(self, timeout_s: float | None) -> list[Event]:
+        """Return what has ended; a function without a role runs here when there is nothing else."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._receive(0.0)
+        if not self._events and self._own:
+            self._run(*self._own.popleft())
+        while not self._events and self._sent:
+            left_s = _SLICE_S if end_s is None else min(_SLICE_S, end_s - time.monotonic())
+            if left_s <= 0:
+                break
+            self._receive(left_s)
+        if any(_lost_a_peer(event) for event in self._events):
+            self._await_left()
+        events, self._events = self._events, []
+        return events
+
+    def _await_left(self) -> None:
+        """A worker could not read from another one: that one's end says more, so it comes first if it is known soon."""
+        end_s, n_left = time.monotonic() + _LEFT_S, len(self._left)
+        while len(self._left) == n_left and time.monotonic() < end_s:
+            self._receive(0.1)
+        self._events.sort(key=lambda event: not isinstance(event, Lost))
+
+    def check_hook(self, hook: Hook, owner: Placement | None) -> None:
+        """Check that the workers know a hook.
+
+        Raises:
+            ConfigError: it is a function that the flow has not declared, or needs objects of several workers.
+        """
+        if isinstance(hook, UserHook) and hook not in self._declaration.hooks:
+            raise ConfigError(
+                f"hook {hook.name} is a function that no call of the flow has: worker processes do not have it"
+            )
+        self._declaration.check_hook(hook, owner)
+
+    def object_of(self, role: Placement) -> Any:
+        """Objects are in the processes of their workers.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"the object of role {role.name!r} is in the process of worker {role.on[0]}; use a hook, or run the flow in "
+            "one process"
+        )
+
+    def model_config(self, role: Placement) -> Any:
+        """Return what `model_config` said after `setup`.
+
+        Raises:
+            FlowError: it failed, its value is none that a message can have, or the worker does not answer.
+        """
+        answer = msgpack.unpackb(self._ask(role.on[0], f"model_config {role.name}"), strict_map_key=False)
+        if "error" in answer:
+            raise FlowError(f"model_config of role {role.name!r}: {answer['error']}")
+        return answer["value"]
+
+    def inside(self) -> dict[int, dict[str, Any]]:
+        """Return what each worker is inside of: ticket, name, and for how long; without a name if it waits.
+
+        Raises:
+            FlowError: a worker does not answer.
+        """
+        found = {}
+        for worker in sorted(set(self._pids) - self._left):
+            one = msgpack.unpackb(self._ask(worker, "inside"))
+            one["pid"] = self._pids[worker]
+            one["seconds"] = max(time.monotonic() - one.pop("since_s"), 0.0)
+            found[worker] = one
+        return found
+
+    def _ask(self, worker: int, what: str) -> bytes:
+        assert self._link is not None
+        return self._link.ask(worker, what, _ASK_S)
+
+    def _receive(self, timeout_s: float) -> None:
+        assert self._link is not None
+        for event in self._link.receive(timeout_s):
+            if isinstance(event, Left):
+                self._leave(event)
+            elif not isinstance(event, Joined) and isinstance(event.message, StepEnded):
+                self._take(event.worker, event.message)
+
+    def _take(self, worker: int, message: StepEnded) -> None:
+        sent = self._sent.get(message.ticket)
+        if sent is None or worker not in sent.open:
+            return
+        work = sent.order.step.work
+        names = () if isinstance(work, Hook) else self._functions[str(work)].output_keys
+        failure = Failure(*message.failure) if message.failure is not None else None
+        if failure is None and message.columns and len(message.columns) != len(names):
+            text = f"{len(message.columns)} columns arrived; need {', '.join(names)}"
+            failure = Failure(text, text)
+        columns = dict(zip(names, (list(one) for one in message.columns), strict=failure is None))
+        outcome = Outcome(
+            message.seconds,
+            dict(message.numbers),
+            message.ids,
+            columns,
+            dict(message.dropped),
+            dict(message.failed),
+            dict(message.tags),
+            message.digest,
+            failure,
+        )
+        if message.state is not None:
+            self._relay(sent, worker, message.state)
+        self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
+
+    def _relay(self, sent: _Sent, worker: int, state: Shown) -> None:
+        """Tell the other participants of a hook where the weights of its source are."""
+        assert self._link is not None
+        sent.shown_by = worker
+        message = State(sent.order.incarnation, sent.order.ticket, *state)
+        for other in sent.open - self._left - {worker, DRIVER}:
+            self._link.send(other, message)
+
+    def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
+        self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
+        self._part_ended(worker, ticket)
+
+    def _part_ended(self, worker: int, ticket: int) -> None:
+        sent = self._sent[ticket]
+        sent.open.discard(worker)
+        if not sent.open:
+            del self._sent[ticket]
+            if sent.shown_by is not None:
+                self.free(sent.shown_by, [state_id(ticket)])
+
+    def _leave(self, event: Left) -> None:
+        if event.worker in self._left:
+            return
+        self._left.add(event.worker)
+        for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
+            self._part_ended(event.worker, ticket)
+        self._events.append(Lost(event.worker, self._why(event)))
+
+    def _why(self, event: Left) -> str:
+        return f"process {self._pids.get(event.worker, '?')}: {self._processes.why(event.worker) or event.reason}"
+
+    def _run(self, order: Order, work: Work | None) -> None:
+        """Run a function without a role."""
+        outcome, n_bytes = Outcome(), 0
+        if work is not None:
+            outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
+        self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
+
+
+def _lost_a_peer(event: Event) -> bool:
+    return (
+        isinstance(event, Done)
+        and event.outcome.failure is not None
+        and event.outcome.failure.text.startswith(Unreadable.__name__)
+    )
+
+
+def _no_state() -> Shown:
+    raise FlowError("a function without a role waits for weights")

@@ -1,0 +1,104 @@
+"""Checkpoints of roles: modules and optimizers, with torch.distributed.checkpoint.
+
+That is imported by what needs it: it takes a second, in each process of a flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..errors import ConfigError
+from .declare.roles import Role
+
+__all__ = ["last_checkpoint", "load", "save"]
+
+
+def last_checkpoint(name: str, folder: Path) -> tuple[int, Path]:
+    """Return the number of the step of the last checkpoint of a role, from 1, and its folder.
+
+    Args:
+        name: of the role.
+        folder: that the hook `save` was given.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = sorted(
+        (int(path.name[5:]), path) for path in (folder / name).glob("step-*") if path.name[5:].isdigit()
+    )
+    if not found:
+        raise ConfigError(f"{folder / name} has no checkpoint of role {name!r}")
+    return found[-1]
+
+
+def load(name: str, role: Role, folder: Path) -> int:
+    """Load the last checkpoint of a role; returns the number of its step, from 1.
+
+    Args:
+        name: of the role.
+        role: its object.
+        folder: that the hook `save` was given.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
+
+    step, path = last_checkpoint(name, folder)
+    state, model = _state(role), nn.ModuleDict(role.modules())
+    with _single_process():
+        dcp.load(state, checkpoint_id=path, no_dist=True)
+    model.load_state_dict(state["modules"])
+    for optimizer_name, optimizer in role.optimizers().items():
+        set_optimizer_state_dict(model, optimizer, state["optimizers"][optimizer_name])
+    return step
+
+
+def save(name: str, role: Role, folder: Path, step: int) -> None:
+    """Save a role; its folder gets its name only when it is complete.
+
+    Args:
+        name: of the role.
+        role: its object.
+        folder: gets the checkpoint in `NAME/step-STEP`.
+        step: number of the step, from 1.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    final = folder / name / f"step-{step}"
+    partial = final.with_name(f".{final.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    with _single_process():
+        dcp.save(_state(role), checkpoint_id=partial, no_dist=True)
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+
+
+@contextlib.contextmanager
+def _single_process() -> Iterator[None]:
+    """Leave out a warning of torch: saving from one process is what is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+def _state(role: Role) -> dict[str, Any]:
+    """Return what a checkpoint holds; the state of an optimizer that has not run yet is made, so that it can be loaded."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    model = nn.ModuleDict(role.modules())
+    optimizers = {name: get_optimizer_state_dict(model, one) for name, one in role.optimizers().items()}
+    return {"modules": model.state_dict(), "optimizers": optimizers}

@@ -1,0 +1,154 @@
+"""All that a flow declares, numbered: each process that builds it from the same function has the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...errors import ConfigError
+from .calls import MFCDef
+from .hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook
+from .roles import Placement
+
+__all__ = ["Declaration"]
+
+
+@dataclass(frozen=True, eq=False)
+class Declaration:
+    """Functions, roles and hooks of a flow.
+
+    Args:
+        calls: the functions, as they were declared.
+        group: rows that stay together.
+        digests: whether each call gets a digest of its inputs.
+
+    Attributes:
+        roles: all roles, by the number that messages name them by.
+        hooks: all hooks, likewise.
+
+    Raises:
+        ConfigError: a role that follows another one would never get its weights.
+    """
+
+    calls: tuple[MFCDef, ...]
+    group: int = 1
+    digests: bool = False
+    roles: tuple[Placement, ...] = field(init=False)
+    hooks: tuple[Hook, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        roles: dict[Placement, None] = {}
+        hooks: list[Hook] = []
+        for one in self.calls:
+            if one.model_name is not None:
+                roles[one.model_name] = None
+            for hook in (*one.pre_hooks, *one.post_hooks):
+                roles.update(dict.fromkeys(hook.roles))
+                hooks.append(hook)
+        for role in list(roles):
+            if role.follows is not None:
+                roles[role.follows] = None
+        object.__setattr__(self, "roles", tuple(roles))
+        object.__setattr__(self, "hooks", tuple(hooks))
+        _check_publishing(self)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Numbers of all workers, sorted."""
+        return tuple(sorted({worker for role in self.roles for worker in role.on}))
+
+    def lines(self) -> list[str]:
+        """Return the declaration as text; two processes with the same text number everything in the same way."""
+        said = [f"rows stay together in groups of {self.group}; digests: {self.digests}"]
+        for role in self.roles:
+            follows = f", follows {role.follows.name}" if role.follows is not None else ""
+            frozen = ", frozen" if role.frozen else ""
+            said.append(
+                f"role {role.name}: {_name_of(role.role)}, {role.layout} on {list(role.on)}{follows}{frozen}"
+            )
+        for one in self.calls:
+            owner = one.model_name.name if one.model_name is not None else "no role"
+            impl = one.interface_impl if isinstance(one.interface_impl, str) else _name_of(one.interface_impl)
+            said.append(
+                f"function {one.name} ({owner}, {impl}, {one.interface_type.value}): "
+                f"{_columns(one.input_keys, dict(one.input_key_remap))} -> "
+                f"{_columns(one.output_keys, {v: k for k, v in one.output_key_remap.items()})}, "
+                f"rows={one.n_seqs}, at_least={one.least}, reuse={one.reuse}, uneven={one.uneven}, "
+                f"partition={one.partition}, {len(one.pre_hooks)} hooks before, {len(one.post_hooks)} after"
+            )
+        said += [f"hook {number}: {_hook(hook)}" for number, hook in enumerate(self.hooks)]
+        return said
+
+    def check_processes(self) -> None:
+        """Check that each worker can be a process of its own.
+
+        Raises:
+            ConfigError: a role is on several workers, a hook needs the objects of roles of several workers, or there is
+                no role at all.
+        """
+        if not self.roles:
+            raise ConfigError("the flow has no roles, so there is nothing that worker processes could do")
+        for role in self.roles:
+            if len(role.on) > 1:
+                raise ConfigError(
+                    f"role {role.name!r} has layout {str(role.layout)!r} on workers {list(role.on)}: in several "
+                    "processes a role has one worker at present; use one worker, or run the flow in one process"
+                )
+        for one in self.calls:
+            for hook in (*one.pre_hooks, *one.post_hooks):
+                self.check_hook(hook, one.model_name)
+
+    @staticmethod
+    def check_hook(hook: Hook, owner: Placement | None) -> None:
+        """Check that a hook can run where each worker is a process.
+
+        Raises:
+            ConfigError: it needs the objects of roles of several workers.
+        """
+        roles = hook.roles or ((owner,) if owner is not None else ())
+        workers = sorted({worker for role in roles for worker in role.on})
+        if isinstance(hook, UserHook) and len(workers) > 1:
+            raise ConfigError(
+                f"hook {hook.name} gets the objects of roles {', '.join(role.name for role in roles)}, which are on "
+                f"workers {workers}: in several processes a function gets objects of one worker; place them together"
+            )
+
+
+def _name_of(what: object) -> str:
+    return f"{getattr(what, '__module__', '?')}.{getattr(what, '__qualname__', type(what).__name__)}"
+
+
+def _columns(names: Sequence[str], inside: dict[str, str]) -> str:
+    return ", ".join(f"{inside[name]} for {name}" if name in inside else name for name in names)
+
+
+def _hook(hook: Hook) -> str:
+    text = f"{type(hook).__name__}({', '.join(role.name for role in hook.roles)}), every={hook.every}"
+    match hook:
+        case ParamRealloc():
+            text += f", eta={hook.eta!r}"
+        case Save() | Load():
+            text += f", folder={str(hook.folder)!r}"
+        case UserHook():
+            text += f", {_name_of(hook.function)}"
+        case Offload() | Publish() | Evaluate():
+            pass
+    return text
+
+
+def _check_publishing(declaration: Declaration) -> None:
+    """A role that follows another one must get its weights, or its rows would grow older than their bound."""
+    trained = {one.model_name for one in declaration.calls if one.trains}
+    reached: set[Placement] = set()
+    for one in declaration.calls:
+        for hook in one.post_hooks:
+            if isinstance(hook, Publish):
+                reached |= set(hook.roles)
+            elif isinstance(hook, ParamRealloc) and hook.every == 1:
+                reached.add(hook.roles[1])
+    for role in declaration.roles:
+        if role.follows is not None and role.follows in trained and role not in reached:
+            raise ConfigError(
+                f"role {role.name!r} follows {role.follows.name!r}, and no call publishes to it; "
+                f"add after=[publish({role.name})] to the training call"
+            )

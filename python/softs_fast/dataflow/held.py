@@ -1,0 +1,105 @@
+"""Where the values of rows are, and when their memory may go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .backends.backend import Backend
+from .master import DRIVER
+
+__all__ = ["HeldRows"]
+
+
+class HeldRows:
+    """Places of values by row and column. A row that has gone keeps its memory while a step reads it.
+
+    Args:
+        backend: it has the values.
+    """
+
+    #: Number of this process among the holders that the master counts; worker w has w + 1.
+    here = 0
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._places: dict[int, dict[str, tuple[Any, int]]] = {}
+        self._holders: dict[int, set[int]] = {}
+        self._uses: Counter[int] = Counter()
+        self._gone: set[int] = set()
+
+    @staticmethod
+    def holder(worker: int) -> int:
+        """Return the number that the master counts a worker by."""
+        return worker - DRIVER
+
+    def admit(self, ids: Iterable[int]) -> None:
+        """Rows are new."""
+        for row_id in ids:
+            self._places[row_id] = {}
+            self._holders[row_id] = set()
+
+    def write(self, column: str, ids: Sequence[int], places: Sequence[Any], worker: int) -> None:
+        """A worker has made a column; the values of rows that have gone are freed there."""
+        gone = []
+        for row_id, place in zip(ids, places, strict=True):
+            if row_id in self._places:
+                self._places[row_id][column] = (place, worker)
+                self._holders[row_id].add(worker)
+            else:
+                gone.append(row_id)
+        if gone:
+            self._backend.free(worker, gone)
+
+    def note(self, worker: int, ids: Sequence[int]) -> None:
+        """A worker has values of rows that are of no use; they go with the rows."""
+        for row_id in ids:
+            if row_id in self._holders:
+                self._holders[row_id].add(worker)
+        gone = [row_id for row_id in ids if row_id not in self._holders]
+        if gone:
+            self._backend.free(worker, gone)
+
+    def columns(self, row_id: int) -> list[str]:
+        """Return the columns that a row has."""
+        return list(self._places.get(row_id, {}))
+
+    def places(self, ids: Iterable[int], column: str) -> list[Any]:
+        """Return where a column of rows is."""
+        return [self._places[row_id][column][0] for row_id in ids]
+
+    def keep(self, ids: Iterable[int]) -> None:
+        """A step will read rows."""
+        self._uses.update(ids)
+
+    def release(self, ids: Iterable[int]) -> None:
+        """A step reads rows no more."""
+        ended = []
+        for row_id in ids:
+            self._uses[row_id] -= 1
+            if not self._uses[row_id]:
+                del self._uses[row_id]
+                if row_id in self._gone:
+                    ended.append(row_id)
+        self._gone.difference_update(ended)
+        self.free(ended)
+
+    def free(self, ids: Iterable[int]) -> None:
+        """Rows have gone: their values go where no step reads them, otherwise when those steps have ended."""
+        by_worker: dict[int, list[int]] = {}
+        for row_id in ids:
+            if self._uses[row_id]:
+                self._gone.add(row_id)
+                continue
+            del self._uses[row_id]  # a Counter keeps what it was asked for
+            self._places.pop(row_id, None)
+            for worker in self._holders.pop(row_id, ()):
+                by_worker.setdefault(worker, []).append(row_id)
+        for worker, gone in by_worker.items():
+            self._backend.free(worker, gone)
+
+    def clear(self) -> None:
+        """All rows have gone with the flow."""
+        for rows in (self._places, self._holders, self._uses, self._gone):
+            rows.clear()

@@ -1,0 +1,211 @@
+"""Values of rows as bytes, and values of bytes. Tensors keep dtype, shape and bits; nothing is pickled."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import FlowError
+from ..values import Value
+from .columns import Places
+from .places import ITEM_BYTES, Form, spread
+
+__all__ = ["EncodedColumn", "Targets", "decode", "empty_values", "encode"]
+
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+_Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(slots=True)
+class EncodedColumn:
+    """A column as it is written.
+
+    Attributes:
+        forms: the different kinds and parts of values.
+        form_of: of each value.
+        n_bytes: of each value.
+        tensors: of all values, contiguous, in the memory of the host.
+        sizes: bytes of each tensor.
+        rows: the number of the value to which each tensor belongs.
+        at: where each tensor begins in its value.
+        data: bytes of values that have no tensors, by their numbers.
+    """
+
+    forms: dict[Form, int] = field(default_factory=dict)
+    form_of: list[int] = field(default_factory=list)
+    n_bytes: list[int] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+    data: dict[int, bytes] = field(default_factory=dict)
+
+    def number(self, form: Form) -> int:
+        """Return the number of a form."""
+        return self.forms.setdefault(form, len(self.forms))
+
+
+def encode(column: str, values: Sequence[Value]) -> EncodedColumn:
+    """Return a column as it is written; tensors are copied only if they are not contiguous in the memory of the host.
+
+    Args:
+        column: its name, for errors.
+        values: of rows.
+
+    Raises:
+        FlowError: one is of another type or dtype than rows have, or a tensor that is not strided.
+    """
+    found = EncodedColumn()
+    # Most values of a column have one of a few shapes.
+    known: dict[tuple[torch.dtype, torch.Size], tuple[int, int]] = {}
+    for i, value in enumerate(values):
+        if isinstance(value, Tensor):
+            plain = _plain(column, value)
+            key = (plain.dtype, plain.shape)
+            seen = known.get(key)
+            if seen is None:
+                form: Form = ("tensor", ((_NAMES[plain.dtype], tuple(plain.shape)),))
+                seen = known[key] = (found.number(form), plain.nbytes)
+            found.form_of.append(seen[0])
+            found.n_bytes.append(seen[1])
+            found.tensors.append(plain)
+            found.sizes.append(seen[1])
+            found.rows.append(i)
+            found.at.append(0)
+        elif isinstance(value, list):
+            tensors = [_plain(column, one) for one in value]
+            parts = tuple((_NAMES[one.dtype], tuple(one.shape)) for one in tensors)
+            starts, n_bytes = spread(parts)
+            found.form_of.append(found.number(("tensors", parts)))
+            found.n_bytes.append(n_bytes)
+            found.tensors += tensors
+            found.sizes += [one.nbytes for one in tensors]
+            found.rows += [i] * len(tensors)
+            found.at += starts
+        else:
+            kind, data = _as_bytes(column, value)
+            found.form_of.append(found.number((kind, ())))
+            found.n_bytes.append(len(data))
+            found.data[i] = data
+    return found
+
+
+@dataclass(slots=True)
+class Targets:
+    """New values, of which the tensors are not filled yet.
+
+    Attributes:
+        values: False where there is no tensor.
+        copies: address, offset in the segment and bytes of each tensor.
+        others: the numbers of values without tensors.
+    """
+
+    values: list[Value]
+    copies: list[tuple[int, int, int]]
+    others: list[int]
+
+
+def empty_values(places: Places) -> Targets:
+    """Return what values at some places are copied to: tensors of one dtype are in one piece of memory.
+
+    Raises:
+        FlowError: this version of torch has no such dtype.
+    """
+    found = Targets([False] * len(places), [], [])
+    dtypes = [parts[0][0] if kind == "tensor" else "" for kind, parts in places.forms]
+    for dtype in dict.fromkeys(dtypes):
+        which = np.flatnonzero(np.array([one == dtype for one in dtypes])[places.form_of])
+        if dtype:
+            _empty_tensors(found, places, dtype, which)
+            continue
+        for i in which.tolist():
+            kind, parts = places.forms[places.form_of[i]]
+            if kind != "tensors":
+                found.others.append(i)
+                continue
+            mine = [torch.empty(shape, dtype=_torch_dtype(one)) for one, shape in parts]
+            found.values[i] = mine
+            for tensor, at in zip(mine, spread(parts)[0], strict=True):
+                found.copies.append((tensor.data_ptr(), int(places.offsets[i]) + at, tensor.nbytes))
+    return found
+
+
+def _empty_tensors(found: Targets, places: Places, dtype: str, which: _Integers) -> None:
+    item = ITEM_BYTES[dtype]
+    n_bytes = places.n_bytes[which]
+    counts = n_bytes // item
+    whole = torch.empty(int(counts.sum()), dtype=_torch_dtype(dtype))
+    addresses = whole.data_ptr() + np.cumsum(n_bytes) - n_bytes
+    found.copies += zip(addresses.tolist(), places.offsets[which].tolist(), n_bytes.tolist(), strict=True)
+    shapes = [parts[0][1] if parts else () for _, parts in places.forms]
+    numbers = places.form_of[which].tolist()
+    for i, number, flat in zip(which.tolist(), numbers, whole.split_with_sizes(counts.tolist()), strict=True):
+        shape = shapes[number]
+        found.values[i] = flat if len(shape) == 1 else flat.view(shape)
+
+
+def decode(kind: str, data: bytes) -> Value:
+    """Return a value that has no tensors.
+
+    Raises:
+        FlowError: the bytes are not of that kind.
+    """
+    try:
+        if kind == "bytes":
+            return data
+        if kind == "str":
+            return data.decode("utf-8", "surrogatepass")
+        if kind == "int":
+            return int.from_bytes(data, "little", signed=True)
+        if kind == "float":
+            return float(struct.unpack("<d", data)[0])
+        return bool(data[0])
+    except (ValueError, struct.error, IndexError) as error:
+        raise FlowError(f"{len(data)} bytes of a row are no {kind}: {error}") from None
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    dtype = _DTYPES.get(name)
+    if dtype is None:
+        raise FlowError(f"torch {torch.__version__} has no dtype {name}; use the version of the other worker")
+    return dtype
+
+
+def _plain(column: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise FlowError(f"column {column!r} has a list with a {type(value).__name__}; need a list of tensors")
+    if value.layout is not torch.strided or value.dtype not in _NAMES:
+        raise FlowError(
+            f"column {column!r} has a tensor of {value.dtype}, {value.layout}; need a strided one of {', '.join(_DTYPES)}"
+        )
+    if value.requires_grad:
+        value = value.detach()
+    if value.is_neg() or value.is_conj():
+        value = value.resolve_neg().resolve_conj()
+    if value.is_cpu and value.is_contiguous():
+        return value
+    return value.cpu().contiguous()
+
+
+def _as_bytes(column: str, value: object) -> tuple[str, bytes]:
+    if isinstance(value, bytes):
+        return "bytes", value
+    if isinstance(value, str):
+        return "str", value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bool):
+        return "bool", bytes([value])
+    if isinstance(value, int):
+        return "int", value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    if isinstance(value, float):
+        return "float", struct.pack("<d", value)
+    raise FlowError(
+        f"column {column!r} has a {type(value).__name__}; rows have tensors, lists of tensors, bytes, str, bool, int, float"
+    )

@@ -1,0 +1,302 @@
+"""The values of rows that one process holds, in shared memory from which other processes of the host copy them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ... import _kernels
+from ...errors import ConfigError, FlowError, ForkedError, SegmentError
+from ..values import Value
+from .columns import Places
+from .encoding import EncodedColumn, decode, empty_values, encode
+from .places import ALIGNMENT, MAX_BYTES, SEAL_BYTES, Place, SegmentAddress, seal_offset
+from .segments import OwnSegment, RemoteSegment, bytes_free
+from .space import Space
+
+__all__ = ["DataManager"]
+
+_PAGE = 4096
+# Serial numbers are odd, and look random, so that data is not mistaken for one.
+_WORD = 1 << 64
+_SERIAL_STEP = 2 * 0x9E3779B97F4A7C15 % _WORD
+
+_Integers = np.ndarray[Any, np.dtype[np.int64]]
+_Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class DataManager:
+    """The store of one process: it writes values of rows, and reads those of any process of this host and user.
+
+    Each value begins at a multiple of 64 bytes, and has a serial number behind it. The values of one `put` lie one
+    behind the other if there is room. Any thread may call. Memory that rows have left is used again; it belongs to the
+    process until `close`, and is freed by the kernel if the process is killed.
+
+    Args:
+        worker: the number of this worker.
+        max_bytes: bytes that values may take, as `n_bytes` counts them; None: what /dev/shm has free now. Holes between
+            values may take as much again.
+
+    Raises:
+        ConfigError: a number is out of range.
+        SegmentError: /dev/shm is missing or no tmpfs.
+
+    Example:
+        >>> with DataManager(0) as store:
+        ...     places = store.put("seq", [7, 8], [torch.tensor([1, 2]), "text"])
+        ...     store.get(places)
+        [tensor([1, 2]), 'text']
+    """
+
+    def __init__(self, worker: int, *, max_bytes: int | None = None) -> None:
+        if not 0 <= worker < 1 << 31:
+            raise ConfigError(f"worker is {worker}; need 0 to 2^31 - 1")
+        if max_bytes is None:
+            max_bytes = min(bytes_free(), MAX_BYTES // 4)
+        if not 0 < max_bytes <= MAX_BYTES // 4:
+            raise ConfigError(f"max_bytes is {max_bytes}; need 1 to {MAX_BYTES // 4}")
+        self.worker = worker
+        self.max_bytes = max_bytes
+        # Extents of different sizes leave holes, so there are more addresses than bytes.
+        self._space = Space(-(-2 * max_bytes // _PAGE) * _PAGE)
+        self._own: OwnSegment | None = OwnSegment(self._space.n_bytes)
+        self._address = self._own.address
+        self._remote: dict[SegmentAddress, RemoteSegment] = {}
+        #: By column and row, offset and bytes of the value.
+        self._columns: dict[str, dict[int, tuple[int, int]]] = {}
+        self._n_bytes = 0
+        self._serial = secrets.randbits(64) | 1
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    # --- Of this process ---
+
+    def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Places:
+        """Write a column of some rows; a value that is there already is replaced. Either all is written or nothing.
+
+        Args:
+            column: its name.
+            ids: of the rows, each once.
+            values: of the rows: tensors on any device, lists of tensors, bytes, str, bool, int, float.
+
+        Returns:
+            The place of each value, a sequence of `Place`.
+
+        Raises:
+            FlowError: `max_bytes` or /dev/shm does not hold the values, a value is of another type, or numbers of ids
+                and values differ.
+            ForkedError: called in a fork of the process that made the store.
+        """
+        if len(ids) != len(values) or len(set(ids)) != len(ids):
+            raise FlowError(
+                f"column {column!r} has {len(values)} values for {len(ids)} ids, {len(set(ids))} different ones"
+            )
+        encoded = encode(column, values)
+        n_bytes = np.array(encoded.n_bytes, np.int64)
+        with self._lock:
+            own = self._opened()
+            offsets = self._take(own, column, _sizes(n_bytes))
+            places = Places(
+                self.worker,
+                self._address,
+                offsets,
+                n_bytes,
+                self._serials(len(ids)),
+                tuple(encoded.forms),
+                np.array(encoded.form_of, np.int64),
+            )
+            _write(own, encoded, offsets)
+            # The numbers are the last that is written: a place is valid from here on.
+            own.words[places.seals] = places.serials
+            rows = self._columns.setdefault(column, {})
+            replaced = [rows[row_id] for row_id in ids if row_id in rows]
+            rows.update(zip(ids, zip(offsets.tolist(), encoded.n_bytes, strict=True), strict=True))
+            self._release(own, replaced)
+        return places
+
+    def free(self, ids: Iterable[int]) -> None:
+        """Drop all columns of rows; ids of which nothing is here are skipped. Their places are invalid from then on.
+
+        Raises:
+            FlowError: the store is closed.
+            ForkedError: called in a fork of the process that made the store.
+        """
+        wanted = list(ids)
+        with self._lock:
+            own = self._opened()
+            gone = [
+                rows.pop(row_id) for rows in self._columns.values() for row_id in wanted if row_id in rows
+            ]
+            self._release(own, gone)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that values take: each with its serial number, rounded up to 64."""
+        return self._n_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that values may still take, by `max_bytes`."""
+        return self.max_bytes - self._n_bytes
+
+    # --- Of any process ---
+
+    def get(self, places: Sequence[Place]) -> list[Value]:
+        """Return copies of values, of any process on this host; the same bits, dtypes and shapes.
+
+        They are copies because the memory of a row is used again once it is freed. Tensors of one dtype and holder share
+        one piece of new memory. The segments of others stay mapped, so that the values of a process that has ended can
+        still be read, until a later process has its number.
+
+        Args:
+            places: that `put` has returned, here or elsewhere; `Places` as they are, or any of several holders.
+
+        Raises:
+            PeerLost: the process that holds a value has ended before anything of it was read here.
+            FlowError: a row was freed; its memory is on another host, of another user, or not that of the place; or the
+                store is closed.
+            ForkedError: called in a fork of the process that made the store.
+        """
+        if isinstance(places, Places):
+            return self._read(places)
+        by_segment: dict[SegmentAddress, list[int]] = {}
+        for i, place in enumerate(places):
+            by_segment.setdefault(place.segment, []).append(i)
+        values: list[Value] = [False] * len(places)
+        for mine in by_segment.values():
+            for i, value in zip(mine, self._read(Places.of([places[i] for i in mine])), strict=True):
+                values[i] = value
+        return values
+
+    def close(self) -> None:
+        """Drop all rows; a second call does nothing. Others that have read from this store can still read it."""
+        with self._lock:
+            own, self._own = self._own, None
+            self._remote.clear()
+            self._columns.clear()
+            self._n_bytes = 0
+            if own is not None:
+                own.close()
+
+    def __enter__(self) -> DataManager:
+        """Return the store."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    # --- Inside ---
+
+    def _read(self, places: Places) -> list[Value]:
+        segment = self._segment(places.segment, places.worker)
+        _check_serials(segment, places)
+        found = empty_values(places)
+        for i in found.others:
+            start = int(places.offsets[i])
+            data = segment.data[start : start + int(places.n_bytes[i])].tobytes()
+            found.values[i] = decode(places.forms[places.form_of[i]][0], data)
+        _kernels.snapshot_scatter(segment.base, found.copies)
+        # The holder changes the number before it uses the memory again, so all that was read is of the rows.
+        _check_serials(segment, places)
+        return found.values
+
+    def _opened(self) -> OwnSegment:
+        if os.getpid() != self._pid:
+            raise ForkedError(f"the store of worker {self.worker} is of process {self._pid}; make one here")
+        if self._own is None:
+            raise FlowError(f"the store of worker {self.worker} is closed")
+        return self._own
+
+    def _take(self, own: OwnSegment, column: str, sizes: _Integers) -> _Integers:
+        total = int(sizes.sum())
+        what = (
+            f"column {column!r} of {len(sizes)} rows needs {total} bytes in the store of worker {self.worker}"
+        )
+        if total > self.free_bytes:
+            raise FlowError(
+                f"{what}, {self.free_bytes} of {self.max_bytes} are free; free rows, or raise max_bytes"
+            )
+        taken = self._space.take(sizes.tolist())
+        if taken is None:
+            raise FlowError(
+                f"{what}, the largest of {sizes.max()}; the largest hole has {self._space.largest}; raise max_bytes"
+            )
+        offsets = np.array(taken, np.int64)
+        try:
+            own.allocate(int((offsets + sizes).max(initial=0)))
+        except SegmentError as error:
+            self._space.give(offsets, sizes)
+            raise FlowError(f"{what}: {error}") from error
+        self._n_bytes += total
+        return offsets
+
+    def _serials(self, n: int) -> _Words:
+        numbers = np.uint64(self._serial) + np.arange(n, dtype=np.uint64) * np.uint64(_SERIAL_STEP)
+        self._serial = (self._serial + n * _SERIAL_STEP) % _WORD
+        return numbers
+
+    def _release(self, own: OwnSegment, extents: list[tuple[int, int]]) -> None:
+        if not extents:
+            return
+        offsets, n_bytes = np.fromiter(chain.from_iterable(extents), np.int64).reshape(-1, 2).T
+        own.words[seal_offset(offsets, n_bytes) >> 3] = 0
+        sizes = _sizes(n_bytes)
+        self._space.give(offsets, sizes)
+        self._n_bytes -= int(sizes.sum())
+
+    def _segment(self, address: SegmentAddress, worker: int) -> OwnSegment | RemoteSegment:
+        with self._lock:
+            own = self._opened()
+            if address == self._address:
+                return own
+            found = self._remote.get(address)
+            if found is None:
+                found = RemoteSegment(address, worker)
+                # An older process of the same number does not keep its memory mapped here for ever.
+                self._remote = {
+                    other: segment for other, segment in self._remote.items() if segment.worker != worker
+                }
+                self._remote[address] = found
+            return found
+
+
+def _sizes(n_bytes: _Integers) -> _Integers:
+    """Return how many bytes values take."""
+    found: _Integers = -(-(seal_offset(0, n_bytes) + SEAL_BYTES) // ALIGNMENT) * ALIGNMENT
+    return found
+
+
+def _write(own: OwnSegment, encoded: EncodedColumn, offsets: _Integers) -> None:
+    for i, data in encoded.data.items():
+        own.data[offsets[i] : offsets[i] + len(data)] = np.frombuffer(data, np.uint8)
+    if not encoded.tensors:
+        return
+    pointers = np.array([tensor.data_ptr() for tensor in encoded.tensors], np.int64)
+    sizes = np.array(encoded.sizes, np.int64)
+    targets = own.base + offsets[encoded.rows] + np.array(encoded.at, np.int64)
+    # Empty tensors may have no memory.
+    is_there = sizes > 0
+    if is_there.any():
+        # One native call copies between addresses; those of the sources are counted from the lowest.
+        lowest = int(pointers[is_there].min())
+        columns = (targets[is_there], pointers[is_there] - lowest, sizes[is_there])
+        _kernels.snapshot_scatter(lowest, list(zip(*(one.tolist() for one in columns), strict=True)))
+
+
+def _check_serials(segment: OwnSegment | RemoteSegment, places: Places) -> None:
+    wrong = np.flatnonzero(segment.words[places.seals] != places.serials)
+    if len(wrong):
+        raise FlowError(
+            f"{len(wrong)} of {len(places)} values of worker {places.worker} are gone, the first at "
+            f"{places.offsets[wrong[0]]}: their rows were freed; ask the master for the rows that are there"
+        )

@@ -1,0 +1,88 @@
+"""What a master and a worker need of the connection between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .messages import Message
+
+__all__ = ["Joined", "Left", "LinkEvent", "MasterLink", "Received", "WorkerLink"]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A worker has connected.
+
+    Attributes:
+        worker: its number.
+        pid: its process.
+        host: the name of its host.
+    """
+
+    worker: int
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Received:
+    """A worker has sent a message."""
+
+    worker: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class Left:
+    """The connection of a worker has ended."""
+
+    worker: int
+    reason: str
+
+
+LinkEvent = Joined | Received | Left
+
+
+class MasterLink(Protocol):
+    """The master's end: messages to and from all workers, in order for each."""
+
+    def send(self, worker: int, message: Message) -> None:
+        """Send a message; one to a worker that has left is dropped, and `receive` reports that."""
+
+    def receive(self, timeout_s: float) -> list[LinkEvent]:
+        """Return what has happened, as soon as something has, or nothing when the time is over."""
+
+    def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
+        """Return what a worker has published under a name, also while its Python code is busy.
+
+        Raises:
+            FlowError: it has published nothing of that name, has left, or does not answer in time.
+        """
+
+    def close(self) -> None:
+        """End all connections; idempotent."""
+
+
+class WorkerLink(Protocol):
+    """A worker's end."""
+
+    def publish(self, what: str, value: bytes) -> None:
+        """Have a question of the master answered with a value from now on."""
+
+    def send(self, message: Message) -> None:
+        """Send a message.
+
+        Raises:
+            PeerLost: the master has ended.
+        """
+
+    def receive(self, timeout_s: float) -> list[Message]:
+        """Return messages, as soon as there are some, or nothing when the time is over.
+
+        Raises:
+            PeerLost: the master has ended.
+        """
+
+    def close(self) -> None:
+        """End the connection; idempotent."""

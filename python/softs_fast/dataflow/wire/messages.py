@@ -1,0 +1,314 @@
+"""Messages between a master and its workers, and their bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import msgpack
+
+from ...errors import WireError
+from ..moves.places import Place
+from ..rows.records import Tag
+from .checks import (
+    Check,
+    boolean,
+    integer,
+    listing,
+    number,
+    optional,
+    pair,
+    places,
+    seconds,
+    table,
+    tag,
+    text,
+    with_segments,
+)
+
+__all__ = [
+    "MAX_BYTES",
+    "AbortStep",
+    "End",
+    "Free",
+    "HookForm",
+    "Message",
+    "RunHook",
+    "RunMain",
+    "State",
+    "StepEnded",
+    "decode",
+    "encode",
+]
+
+#: Bytes of a message.
+MAX_BYTES = 1 << 26
+
+_MOST_ROWS = 1 << 20
+_MOST_TEXT = 1 << 17
+_BIG = (1 << 63) - 1
+
+Columns = tuple[tuple[Place, ...], ...]
+
+
+@dataclass(frozen=True)
+class HookForm:
+    """A hook that the flow has not declared, because a caller has posted it; never a function of the user's.
+
+    Attributes:
+        kind: name of its class.
+        roles: numbers of its roles.
+        eta: of a mix of weights.
+        folder: of a checkpoint.
+    """
+
+    kind: str
+    roles: tuple[int, ...]
+    eta: float = 1.0
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class RunMain:
+    """To a worker: run a function on rows.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: place in the order.
+        call: number of the call.
+        function: its number in the declaration.
+        ids: of the rows.
+        columns: for each input the places of its values, as many as ids.
+        tags: of each row.
+        step: as in `Rows`, like the rest.
+    """
+
+    incarnation: int
+    ticket: int
+    call: int
+    function: int
+    ids: tuple[int, ...]
+    columns: Columns
+    tags: tuple[dict[str, Tag], ...]
+    step: int
+    use: int
+    ends_step: bool
+    age: int
+
+
+@dataclass(frozen=True)
+class RunHook:
+    """To a worker: run its part of a hook.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: place in the order.
+        call: number of the call.
+        hook: its number in the declaration; -1: see `form`.
+        form: what it is, if it was posted.
+        owner: number of the role of the function; -1 if there is none.
+        step: number of the step, from 1; 0 if it was posted.
+    """
+
+    incarnation: int
+    ticket: int
+    call: int
+    hook: int
+    form: HookForm | None
+    owner: int
+    step: int
+
+
+@dataclass(frozen=True)
+class AbortStep:
+    """To a worker: skip a step that waits; what a step that runs has done is dropped by the master."""
+
+    incarnation: int
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class State:
+    """To a worker that is inside of a hook, or gets there: where the weights of the source are.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: of the hook.
+        names: of the tensors.
+        place: of one value, the list of the tensors.
+    """
+
+    incarnation: int
+    ticket: int
+    names: tuple[str, ...]
+    place: Place
+
+
+@dataclass(frozen=True)
+class Free:
+    """To a worker: drop all that is held of rows."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class End:
+    """To a worker: the flow has ended."""
+
+
+@dataclass(frozen=True)
+class StepEnded:
+    """To the master: a worker's part in a step has ended. See `Outcome`.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: of the step.
+        columns: for each output the places of its values, as many as ids.
+        n_bytes: of these values.
+        failure: reason and text, if it failed.
+        state: names of tensors and the place of their list, for the targets of a hook.
+    """
+
+    incarnation: int
+    ticket: int
+    seconds: float = 0.0
+    ids: tuple[int, ...] = ()
+    columns: Columns = ()
+    n_bytes: int = 0
+    numbers: dict[str, float] = field(default_factory=dict)
+    dropped: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    tags: dict[int, dict[str, Tag]] = field(default_factory=dict)
+    digest: str = ""
+    failure: tuple[str, str] | None = None
+    state: tuple[tuple[str, ...], Place] | None = None
+
+
+Message = RunMain | RunHook | AbortStep | State | Free | End | StepEnded
+
+_ID = integer(0, _BIG)
+_IDS = listing(_ID, _MOST_ROWS)
+_TEXT = text(_MOST_TEXT)
+_NAME = text(1 << 10)
+_NAMES = listing(_NAME, 1 << 16)
+_TAGS = table(_NAME, tag, 1 << 10)
+
+
+def _form(name: str, value: Any) -> HookForm:
+    if type(value) is not list or len(value) != 4:
+        raise WireError(f"{name} is {repr(value)[:60]}; need the form of a hook")
+    kind, roles, eta, folder = value
+    return HookForm(
+        text(32)(name, kind),
+        listing(integer(0, _MOST_ROWS), 64)(name, roles),
+        number(name, eta),
+        text(1 << 12)(name, folder),
+    )
+
+
+#: Of each message its number and the checks of its fields, in their order.
+_LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
+    RunMain: (
+        1,
+        (
+            *(_ID, _ID, _ID, integer(0, 1 << 16)),
+            *(_IDS, places, listing(_TAGS, _MOST_ROWS)),
+            *(_ID, _ID, boolean, _ID),
+        ),
+    ),
+    RunHook: (
+        2,
+        (
+            *(_ID, _ID, _ID),
+            *(integer(-1, 1 << 16), optional(_form), integer(-1, 1 << 16), _ID),
+        ),
+    ),
+    AbortStep: (3, (_ID, _ID, _TEXT)),
+    State: (4, (_ID, _ID, _NAMES, lambda name, value: places(name, value)[0][0])),
+    Free: (5, (_IDS,)),
+    End: (6, ()),
+    StepEnded: (
+        7,
+        (
+            *(_ID, _ID, seconds, _IDS, places, _ID),
+            table(_NAME, number, 1 << 12),
+            table(_ID, _TEXT, _MOST_ROWS),
+            table(_ID, _TEXT, _MOST_ROWS),
+            table(_ID, _TAGS, _MOST_ROWS),
+            text(64),
+            optional(pair(_TEXT, _TEXT)),
+            optional(pair(_NAMES, lambda name, value: places(name, value)[0][0])),
+        ),
+    ),
+}
+_KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of a message.
+
+    Raises:
+        WireError: it is too long, or has a number that messages do not have.
+    """
+    values: list[Any] = [_LAYOUTS[type(message)][0]]
+    for one in fields(message):
+        value = getattr(message, one.name)
+        if one.name == "columns":
+            value = with_segments(value)
+        elif one.name == "place":
+            value = with_segments(((value,),))
+        elif one.name == "state" and value is not None:
+            value = [value[0], with_segments(((value[1],),))]
+        elif isinstance(value, HookForm):
+            value = [value.kind, value.roles, value.eta, value.folder]
+        values.append(value)
+    try:
+        data: bytes = msgpack.packb(values, unicode_errors="surrogatepass")
+    except (TypeError, OverflowError, ValueError) as error:
+        raise WireError(f"a {type(message).__name__} cannot be sent: {error}") from None
+    if len(data) > MAX_BYTES:
+        raise WireError(f"a {type(message).__name__} has {len(data)} bytes; at most {MAX_BYTES}")
+    return data
+
+
+def decode(data: bytes) -> Message:
+    """Return the message of bytes.
+
+    Raises:
+        WireError: they are no message, or a field is none that it can have.
+    """
+    if len(data) > MAX_BYTES:
+        raise WireError(f"a message has {len(data)} bytes; at most {MAX_BYTES}")
+    try:
+        values = msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise WireError(f"{len(data)} bytes are no message: {error}") from None
+    if type(values) is not list or not values or type(values[0]) is not int or values[0] not in _KINDS:
+        raise WireError(f"{len(data)} bytes are no message of a flow")
+    kind, checks = _KINDS[values[0]]
+    if len(values) != len(checks) + 1:
+        raise WireError(f"a {kind.__name__} has {len(values) - 1} fields; need {len(checks)}")
+    try:
+        made = kind(
+            *(
+                check(f"{kind.__name__}: {one.name}", value)
+                for check, one, value in zip(checks, fields(kind), values[1:], strict=True)
+            )
+        )
+    except IndexError:
+        raise WireError(f"a {kind.__name__} has no place") from None
+    _check_counts(made)
+    return made  # type: ignore[no-any-return]
+
+
+def _check_counts(made: RunMain | StepEnded | Any) -> None:
+    """Columns have as many values as there are ids."""
+    if isinstance(made, RunMain | StepEnded):
+        wrong = [len(column) for column in made.columns if len(column) != len(made.ids)]
+        if wrong:
+            raise WireError(
+                f"a {type(made).__name__} has {len(made.ids)} ids and a column of {wrong[0]} values"
+            )
+    if isinstance(made, RunMain) and len(made.tags) != len(made.ids):
+        raise WireError(f"a RunMain has {len(made.ids)} ids and tags of {len(made.tags)}")

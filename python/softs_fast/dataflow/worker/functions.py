@@ -1,0 +1,162 @@
+"""One call of a function on rows: its inputs are joined, its outputs cut, and all that it did is returned."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import FlowError
+from ..batch import Rows
+from ..declare.calls import MFCDef
+from ..objects import Objects, numbers_of
+from ..rows.records import Tag
+from ..values import Value, cut, digest_of
+
+__all__ = ["Batch", "Failure", "Outcome", "call_function"]
+
+#: Of a traceback that is longer, the end is kept: characters.
+_MOST_TRACE = 1 << 15
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a call, and what a function is told of them; see `Rows` for the rest.
+
+    Attributes:
+        ids: of the rows.
+        columns: for each input of the function its values, as many as ids.
+        tags: of each row.
+    """
+
+    ids: tuple[int, ...]
+    columns: Mapping[str, Sequence[Value]]
+    tags: Sequence[dict[str, Tag]]
+    step: int
+    use: int
+    ends_step: bool
+    age: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a step failed.
+
+    Attributes:
+        reason: the exception's text, or its type.
+        text: type, text and traceback.
+        cause: the exception, where it was raised in this process.
+    """
+
+    reason: str
+    text: str
+    cause: BaseException | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Return what is said of an exception."""
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        if len(trace) > _MOST_TRACE:
+            trace = f"... {trace[-_MOST_TRACE:]}"
+        first = f"{type(error).__name__}: {error}"[:_MOST_TRACE]
+        return cls(str(error)[:_MOST_TRACE] or type(error).__name__, f"{first}\n{trace}", error)
+
+
+@dataclass
+class Outcome:
+    """What a worker's part in a step has done.
+
+    Attributes:
+        seconds: how long it took.
+        numbers: what a function returned beside columns, or an evaluation.
+        ids: rows on which a function was called.
+        columns: for each output of the function its values, or their places, for each of these rows.
+        dropped: ids of rows that were dropped, with the reasons.
+        failed: ids of rows that could not be made, with the reasons.
+        tags: of rows that have some, by id.
+        digest: of ids and inputs; empty if none is taken.
+        failure: why it failed; None if it is done.
+    """
+
+    seconds: float = 0.0
+    numbers: dict[str, float] = field(default_factory=dict)
+    ids: tuple[int, ...] = ()
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    dropped: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    tags: dict[int, dict[str, Tag]] = field(default_factory=dict)
+    digest: str = ""
+    failure: Failure | None = None
+
+
+def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:
+    """Call a function on rows; returns what it did.
+
+    Args:
+        call: the function.
+        objects: of the roles of this process.
+        batch: the rows, at least one.
+        group: rows that stay together.
+        digests: whether a digest of ids and inputs is taken.
+
+    Raises:
+        FlowError: it returned something that is no output.
+        Exception: what the function raised.
+    """
+    n_rows, outcome = len(batch.ids), Outcome(ids=batch.ids)
+    rows = _rows(call, batch, group)
+    if digests:
+        outcome.digest = digest_of(
+            (f"{row_id} {key}", batch.columns[key][i])
+            for i, row_id in enumerate(batch.ids)
+            for key in call.input_keys
+        )
+    if call.model_name is not None:
+        result = getattr(objects[call.model_name], str(call.interface_impl))(rows)
+    else:
+        assert callable(call.interface_impl)
+        result = call.interface_impl(rows)
+    _outputs(call, rows, n_rows, result, outcome)
+    outcome.dropped, outcome.failed = rows.dropped, rows.failed
+    outcome.tags = {row_id: tags for row_id, tags in zip(batch.ids, batch.tags, strict=True) if tags}
+    return outcome
+
+
+def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
+    n_rows, n_padding = len(batch.ids), 0
+    if call.uneven == "pad" and call.least == call.n_seqs:
+        n_padding = max(call.n_seqs - n_rows, 0)
+    places = [i % n_rows for i in range(n_rows + n_padding)]
+    return Rows(
+        {
+            call.input_key_remap.get(key, key): [batch.columns[key][i] for i in places]
+            for key in call.input_keys
+        },
+        [batch.ids[i] for i in places],
+        group=group,
+        n_padding=n_padding,
+        step=batch.step,
+        use=batch.use,
+        ends_step=batch.ends_step,
+        age=batch.age,
+        tags=[batch.tags[i] for i in places],
+    )
+
+
+def _outputs(call: MFCDef, rows: Rows, n_rows: int, result: Any, outcome: Outcome) -> None:
+    named = result if isinstance(result, dict) else {}
+    inside = {call.output_key_remap.get(key, key): key for key in named}
+    missing = [column for column in call.output_keys if column not in inside]
+    if missing:
+        have = ", ".join(sorted(map(str, named))) if named else f"a {type(result).__name__}"
+        raise FlowError(f"it did not return {', '.join(missing)}; it returned {have}")
+    for column in call.output_keys:
+        # What is behind the rows is padding.
+        outcome.columns[column] = cut(column, named[inside[column]], rows.n_rows)[:n_rows]
+    others = {
+        key: value
+        for key, value in named.items()
+        if call.output_key_remap.get(key, key) not in call.output_keys
+    }
+    outcome.numbers = numbers_of("it", others if isinstance(result, dict) else result)

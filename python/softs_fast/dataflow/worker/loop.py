@@ -1,0 +1,180 @@
+"""The loop of a worker: orders strictly by ticket, one at a time; what arrives between them is handled at once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import msgpack
+
+from ...errors import FlowError, PeerLost, WireError
+from ..declare.declaration import Declaration
+from ..moves import DataManager
+from ..objects import Objects
+from ..order.executor import Executor
+from ..order.steps import Abort, Kind, Order, Step
+from ..wire.links import WorkerLink
+from ..wire.messages import AbortStep, End, Free, Message, RunHook, RunMain, State, StepEnded
+from .functions import Failure, Outcome
+from .orders import work_of
+from .part import Part, Shown
+from .work import HookWork
+
+__all__ = ["WorkerLoop"]
+
+#: So long it waits for a message before it looks whether it is to end, seconds.
+_SLICE_S = 0.2
+
+
+class _Aborted(FlowError):
+    """The hook that this worker waits in has failed elsewhere."""
+
+
+@dataclass
+class WorkerLoop:
+    """Runs what a master orders until the flow ends.
+
+    Args:
+        worker: the number of this worker.
+        declaration: of the flow.
+        link: to the master.
+        store: of this process.
+    """
+
+    worker: int
+    declaration: Declaration
+    link: WorkerLink
+    store: DataManager
+    _executor: Executor = field(default_factory=Executor, init=False)
+    _states: dict[int, Shown] = field(default_factory=dict, init=False)
+    _aborted: str | None = field(default=None, init=False)
+    _is_ending: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._objects = Objects(self.declaration.roles, self.worker)
+        self._part = Part(self.declaration, self._objects, self.store)
+
+    def setup(self) -> None:
+        """Make the objects of the roles, and publish what `model_config` says of each.
+
+        Raises:
+            Exception: what `setup` of a role raised.
+        """
+        self._objects.setup()
+        for role in self._objects.roles:
+            try:
+                config = msgpack.packb({"value": self._objects[role].model_config()})
+            except Exception as error:
+                config = msgpack.packb({"error": f"{type(error).__name__}: {error}"[:1000]})
+            self.link.publish(f"model_config {role.name}", config)
+        self._publish_inside(None)
+
+    def end(self) -> None:
+        """Have `run` return when the step that runs has ended; any thread may call it."""
+        self._is_ending = True
+
+    def run(self) -> None:
+        """Run until the flow ends, or its master.
+
+        Raises:
+            WireError: the master has sent what it cannot mean: the two are not of one version.
+        """
+        try:
+            while not self._is_ending:
+                self._receive(0.0 if self._executor.waiting else _SLICE_S)
+                order = None if self._is_ending else self._executor.enter()
+                if order is not None:
+                    self._run(order)
+        except PeerLost:
+            return
+        finally:
+            self._objects.close()
+
+    def _run(self, order: Order) -> None:
+        shown: list[Shown] = []
+        self._publish_inside(order)
+        try:
+            assert isinstance(order.step.work, RunMain | RunHook)
+            work = work_of(self.declaration, order.step.work)
+            outcome, n_bytes = self._part.run(
+                work, order.ticket, lambda: self._await_state(order.ticket), shown.append
+            )
+        finally:
+            self._states.pop(order.ticket, None)
+            self._aborted = None
+            self._executor.leave()
+        self._publish_inside(None)
+        failure = outcome.failure
+        message = StepEnded(
+            order.incarnation,
+            order.ticket,
+            outcome.seconds,
+            outcome.ids,
+            tuple(tuple(places) for places in outcome.columns.values()),
+            n_bytes,
+            outcome.numbers,
+            outcome.dropped,
+            outcome.failed,
+            outcome.tags,
+            outcome.digest,
+            (failure.reason, failure.text) if failure is not None else None,
+            shown[0] if shown else None,
+        )
+        try:
+            self.link.send(message)
+        except WireError as error:
+            self._failed(order, Failure.of(error), outcome)
+
+    def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
+        self.store.free(outcome.ids)
+        self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
+
+    def _await_state(self, ticket: int) -> Shown:
+        while ticket not in self._states:
+            self._receive(_SLICE_S)
+            if self._aborted is not None:
+                raise _Aborted(self._aborted)
+            if self._is_ending:
+                raise _Aborted("the flow has ended")
+        return self._states[ticket]
+
+    def _receive(self, timeout_s: float) -> None:
+        for message in self.link.receive(timeout_s):
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case RunMain() | RunHook():
+                kind = Kind.MAIN if isinstance(message, RunMain) else Kind.POST
+                step = Step(kind, frozenset({self.worker}), message)
+                self._executor.receive(Order(message.incarnation, message.ticket, message.call, step))
+            case AbortStep():
+                abort = Abort(message.incarnation, message.ticket, message.reason)
+                found = self._executor.abort(abort)
+                if found == "inside":
+                    # A function goes on, and the master drops what it makes; only a hook that waits returns.
+                    self._aborted = message.reason
+                elif found == "skipped":
+                    self._states.pop(message.ticket, None)
+                    self.link.send(
+                        StepEnded(
+                            message.incarnation, message.ticket, failure=(message.reason, message.reason)
+                        )
+                    )
+            case State():
+                self._states[message.ticket] = (message.names, message.place)
+            case Free():
+                self.store.free(message.ids)
+            case End():
+                self._is_ending = True
+            case StepEnded():
+                raise WireError("a worker has got a StepEnded, which only masters get")
+
+    def _publish_inside(self, order: Order | None) -> None:
+        """Say what this worker is inside of; the link answers while Python is busy."""
+        inside: dict[str, object] = {"since_s": time.monotonic()}
+        if order is not None and isinstance(order.step.work, RunMain | RunHook):
+            work = work_of(self.declaration, order.step.work)
+            name = work.hook.name if isinstance(work, HookWork) else work.function
+            inside |= {"ticket": order.ticket, "name": name}
+        self.link.publish("inside", msgpack.packb(inside))

@@ -1,0 +1,114 @@
+"""Orders as messages: both sides number functions, roles and hooks as the flow declares them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...errors import WireError
+from ..declare.declaration import Declaration
+from ..declare.hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save
+from ..order.steps import Order
+from ..wire.messages import HookForm, RunHook, RunMain
+from .work import HookWork, MainWork, Work
+
+__all__ = ["form_of", "message_of", "work_of"]
+
+_KINDS: dict[str, type[Hook]] = {
+    one.__name__: one for one in (Evaluate, Load, Offload, ParamRealloc, Publish, Save)
+}
+
+
+def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | RunHook:
+    """Return the message of an order.
+
+    Args:
+        declaration: of the flow.
+        order: of the step.
+        work: what is to be done.
+    """
+    head = (order.incarnation, order.ticket, order.call)
+    if isinstance(work, MainWork):
+        names = [one.name for one in declaration.calls]
+        return RunMain(
+            *head,
+            names.index(work.function),
+            work.ids,
+            tuple(tuple(places) for places in work.columns.values()),
+            tuple(work.tags),
+            work.step,
+            work.use,
+            work.ends_step,
+            work.age,
+        )
+    number = declaration.hooks.index(work.hook) if work.hook in declaration.hooks else -1
+    owner = declaration.roles.index(work.owner) if work.owner is not None else -1
+    form = form_of(declaration, work.hook) if number < 0 else None
+    return RunHook(*head, number, form, owner, work.step)
+
+
+def work_of(declaration: Declaration, message: RunMain | RunHook) -> Work:
+    """Return what a message tells to do.
+
+    Raises:
+        WireError: the flow declares no such function, role or hook.
+    """
+    if isinstance(message, RunMain):
+        _check("function", message.function, len(declaration.calls))
+        call = declaration.calls[message.function]
+        if len(message.columns) != len(call.input_keys) or not message.ids:
+            raise WireError(
+                f"{call.name} is called with {len(message.columns)} columns of {len(message.ids)} rows; "
+                f"it reads {len(call.input_keys)}"
+            )
+        return MainWork(
+            call.name,
+            message.ids,
+            {key: list(column) for key, column in zip(call.input_keys, message.columns, strict=True)},
+            list(message.tags),
+            message.step,
+            message.use,
+            message.ends_step,
+            message.age,
+        )
+    owner = None
+    if message.owner >= 0:
+        _check("role", message.owner, len(declaration.roles))
+        owner = declaration.roles[message.owner]
+    if message.form is not None:
+        return HookWork(_hook_of(declaration, message.form), owner, message.step)
+    _check("hook", message.hook, len(declaration.hooks))
+    return HookWork(declaration.hooks[message.hook], owner, message.step)
+
+
+def form_of(declaration: Declaration, hook: Hook) -> HookForm | None:
+    """Return the form of a hook that the flow has not declared; None for functions of the user's, which have none."""
+    if type(hook).__name__ not in _KINDS:
+        return None
+    roles = tuple(declaration.roles.index(role) for role in hook.roles)
+    eta = hook.eta if isinstance(hook, ParamRealloc) else 1.0
+    folder = str(hook.folder) if isinstance(hook, Save | Load) else ""
+    return HookForm(type(hook).__name__, roles, eta, folder)
+
+
+def _hook_of(declaration: Declaration, form: HookForm) -> Hook:
+    kind = _KINDS.get(form.kind)
+    if kind is None:
+        raise WireError(f"there is no hook {form.kind!r}; there are {', '.join(_KINDS)}")
+    needed = 2 if kind is ParamRealloc else 1
+    if len(form.roles) < needed:
+        raise WireError(f"hook {form.kind} has {len(form.roles)} roles; it needs {needed}")
+    for number in form.roles:
+        _check("role", number, len(declaration.roles))
+    roles = tuple(declaration.roles[number] for number in form.roles)
+    if kind is ParamRealloc:
+        return ParamRealloc(roles, eta=form.eta)
+    if kind is Save:
+        return Save(roles, folder=Path(form.folder))
+    if kind is Load:
+        return Load(roles, folder=Path(form.folder))
+    return kind(roles)
+
+
+def _check(what: str, number: int, n: int) -> None:
+    if not 0 <= number < n:
+        raise WireError(f"{what} {number} is not declared; the flow has {n}")

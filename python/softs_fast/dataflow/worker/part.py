@@ -1,0 +1,126 @@
+"""A worker's part in steps: functions on rows of shared memory, hooks, and weights that go to other workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from ...errors import FlowError, PeerLost, SegmentError
+from ..declare.declaration import Declaration
+from ..declare.hooks import transfers
+from ..moves import DataManager, Place
+from ..objects import Objects
+from ..values import Value, n_bytes_of
+from .functions import Batch, Failure, Outcome, call_function
+from .work import HookWork, MainWork, Work
+
+__all__ = ["AwaitState", "Part", "Shown", "Unreadable", "state_id"]
+
+#: Names of tensors and the place of their list.
+Shown = tuple[tuple[str, ...], Place]
+
+
+class Unreadable(FlowError):
+    """Values cannot be read where they are: the process that holds them may have ended."""
+
+
+class AwaitState(Protocol):
+    """Returns the weights that the source of a hook shows, when they are there."""
+
+    def __call__(self) -> Shown: ...
+
+
+def state_id(ticket: int) -> int:
+    """Return the id by which weights of a hook are kept; no row has it."""
+    return (1 << 62) + ticket
+
+
+class Part:
+    """Runs what one worker is told to.
+
+    Args:
+        declaration: of the flow.
+        objects: of the roles that are in this process.
+        store: of this process.
+    """
+
+    def __init__(self, declaration: Declaration, objects: Objects, store: DataManager) -> None:
+        self._declaration = declaration
+        self._functions = {one.name: one for one in declaration.calls}
+        self._objects = objects
+        self._store = store
+
+    def run(
+        self, work: Work, ticket: int, await_state: AwaitState, show: Callable[[Shown], None]
+    ) -> tuple[Outcome, int]:
+        """Run this worker's part of a step; returns what it did, with places, and how many bytes of rows it made.
+
+        Args:
+            work: what is to be done.
+            ticket: of the step.
+            await_state: returns weights of a source that is elsewhere.
+            show: takes the weights of a source that is here, for targets that are elsewhere.
+        """
+        outcome, n_bytes, began = Outcome(), 0, time.perf_counter()
+        try:
+            if isinstance(work, MainWork):
+                outcome = self._main(work)
+                n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
+                outcome.columns = {
+                    column: list(self._store.put(column, outcome.ids, values))
+                    for column, values in outcome.columns.items()
+                }
+            else:
+                outcome.numbers = self._hook(work, ticket, await_state, show)
+        except Exception as error:
+            outcome, n_bytes = Outcome(failure=Failure.of(error)), 0
+        outcome.seconds = time.perf_counter() - began
+        return outcome, n_bytes
+
+    def _main(self, work: MainWork) -> Outcome:
+        # One call for all columns: values of one holder are copied together.
+        values = self._read([place for places in work.columns.values() for place in places])
+        columns: dict[str, list[Value]] = {}
+        for number, key in enumerate(work.columns):
+            columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
+        batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age)
+        declared = self._declaration
+        call = self._functions[work.function]
+        return call_function(call, self._objects, batch, group=declared.group, digests=declared.digests)
+
+    def _hook(
+        self, work: HookWork, ticket: int, await_state: AwaitState, show: Callable[[Shown], None]
+    ) -> dict[str, float]:
+        objects, pairs = self._objects, transfers(work.hook, work.owner)
+        if not pairs:
+            roles = work.hook.roles or ((work.owner,) if work.owner is not None else ())
+            # Others take part only in that they wait.
+            return objects.run(work.hook, work.owner, work.step) if roles[0] in objects else {}
+        for source in {
+            source: None for source, target in pairs if source in objects and target not in objects
+        }:
+            state = objects.state(source)
+            (place,) = self._store.put("weights", [state_id(ticket)], [list(state.values())])
+            show((tuple(state), place))
+        for source, target in pairs:
+            if target in objects:
+                here = source in objects
+                theirs = objects.state(source) if here else self._fetched(await_state())
+                objects.receive(work.hook, theirs, source, target)
+        return {}
+
+    def _read(self, places: list[Place]) -> list[Value]:
+        try:
+            return self._store.get(places)
+        except (FlowError, PeerLost, SegmentError) as error:
+            raise Unreadable(str(error)) from error
+
+    def _fetched(self, shown: Shown) -> Mapping[str, Tensor]:
+        names, place = shown
+        (tensors,) = self._read([place])
+        if not isinstance(tensors, list) or len(tensors) != len(names):
+            raise FlowError(f"weights have {len(names)} names and are a {type(tensors).__name__}")
+        return dict(zip(names, tensors, strict=True))

@@ -1,0 +1,55 @@
+//! What waits to be written to one connection.
+
+use super::frame::{HEADER_BYTES, KEPT_BYTES};
+
+/// Frames as bytes, the oldest first.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl Outbox {
+    /// Appends a frame; its payload is `parts` one behind the other, less than 2^32 bytes.
+    pub fn push(&mut self, kind: u8, parts: &[&[u8]]) {
+        if self.start > self.buffer.len() / 2 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        self.buffer.reserve(HEADER_BYTES + bytes);
+        self.buffer.extend_from_slice(&(bytes as u32).to_le_bytes());
+        self.buffer.push(kind);
+        for part in parts {
+            self.buffer.extend_from_slice(part);
+        }
+    }
+
+    /// What is to be written next.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+
+    /// `n` bytes of it were written.
+    pub fn advance(&mut self, n: usize) {
+        self.start = (self.start + n).min(self.buffer.len());
+        if self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.buffer.shrink_to(KEPT_BYTES);
+            self.start = 0;
+        }
+    }
+
+    /// How many bytes wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.buffer.len() - self.start
+    }
+
+    /// Whether none do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,167 @@
+//! Which workers join which masters, and what both ends say if they do not.
+
+use softs_proto::flow::{Event, Master, News, ToMaster, ToWorker, Worker};
+
+use crate::pair::{TOKEN, admission, connect, joined, limits, settle, to_master, to_worker, worker};
+
+/// What the worker and the master say about an attempt to join that fails.
+fn refusal(mut master: Master, mut worker: Worker) -> (String, String) {
+    let id = connect(&mut master, 1);
+    settle(&mut master, id, &mut worker, usize::MAX);
+    assert_eq!(worker.joined(), None);
+    assert!(!master.has_events());
+    let log = master.take_log();
+    assert_eq!(log.len(), 1, "{log:?}");
+    (worker.ended().unwrap().to_owned(), log[0].text.clone())
+}
+
+#[test]
+fn a_worker_joins_with_the_same_token_or_without_any() {
+    for token in [None, Some(TOKEN)] {
+        for step in [1, 7, usize::MAX] {
+            let mut master = Master::new(admission(4, 2, token), limits());
+            let (id, mut worker) = (connect(&mut master, 1), worker(3, 2, token));
+            settle(&mut master, id, &mut worker, step);
+            assert_eq!(worker.joined(), Some(4), "the worker learns the incarnation");
+            let joined = Event::Joined { worker: 3, pid: 1003, host: "node".to_owned(), incarnation: 2 };
+            assert_eq!(master.take_events().0, [joined]);
+        }
+    }
+}
+
+#[test]
+fn a_refusal_is_in_words_on_both_sides() {
+    let other = "nmlkjihgfedcba9876543210";
+    for (master, worker, words) in [
+        ((1, 1, Some(TOKEN)), (1, None), "asks for a token"),
+        ((1, 1, None), (1, Some(TOKEN)), "this master has none"),
+        ((1, 1, Some(TOKEN)), (1, Some(other)), "the token of the master is not that of this worker"),
+        ((5, 5, None), (6, None), "knows incarnation 6, and this master is of the older 5"),
+        ((5, 5, None), (4, None), "of incarnation 4, and this master of 5 takes those from 5 on"),
+    ] {
+        let (incarnation, oldest, token) = master;
+        let master = Master::new(admission(incarnation, oldest, token), limits());
+        let (told, logged) = refusal(master, crate::pair::worker(3, worker.0, worker.1));
+        assert!(told.contains(words), "{words}: {told}");
+        assert!(logged.contains(words) && logged.contains("process 1001"), "{words}: {logged}");
+    }
+}
+
+#[test]
+fn a_worker_without_the_token_does_not_join_by_a_proof_of_another_kind() {
+    for proof in [None, Some([0; 32])] {
+        let mut master = Master::new(admission(1, 1, Some(TOKEN)), limits());
+        let (id, mut worker) = (connect(&mut master, 1), worker(3, 1, Some(TOKEN)));
+        to_master(&mut master, id, &mut worker, usize::MAX);
+        // The worker's own proof is dropped, and this one sent.
+        let mut forged = softs_proto::flow::Outbox::default();
+        ToMaster::Proof(proof).encode(&mut forged);
+        master.receive(id, forged.bytes());
+        assert!(!master.is_joined(id) && !master.has_events());
+        assert!(master.take_log()[0].text.contains("the token of worker 3 is not that of this master"));
+    }
+}
+
+#[test]
+fn the_proof_of_the_master_does_not_stand_for_that_of_a_worker() {
+    let mut master = Master::new(admission(1, 1, Some(TOKEN)), limits());
+    let (id, mut worker) = (connect(&mut master, 1), worker(3, 1, Some(TOKEN)));
+    to_master(&mut master, id, &mut worker, usize::MAX);
+    let challenge = master.outbox(id).unwrap().bytes().to_vec();
+    let Ok(ToWorker::Challenge(_, Some(proof))) = ToWorker::decode(challenge[4], &challenge[5..]) else {
+        panic!("no challenge")
+    };
+    let mut forged = softs_proto::flow::Outbox::default();
+    ToMaster::Proof(Some(proof)).encode(&mut forged);
+    master.receive(id, forged.bytes());
+    assert!(!master.is_joined(id));
+}
+
+#[test]
+fn a_worker_refuses_a_master_that_proves_nothing_or_is_older() {
+    let challenge = softs_proto::flow::Challenge { incarnation: 1, frame_bytes: 1024, nonce: [0; 32] };
+    for (mut worker, proof, words) in [
+        (worker(3, 1, Some(TOKEN)), None, "does not prove that it has the token"),
+        (worker(3, 1, Some(TOKEN)), Some([0; 32]), "the token of the master is not that of this worker"),
+        (worker(3, 1, None), Some([0; 32]), "and this worker has none"),
+        (worker(3, 2, None), None, "the master is of incarnation 1, older than 2"),
+    ] {
+        let mut out = softs_proto::flow::Outbox::default();
+        ToWorker::Challenge(challenge.clone(), proof).encode(&mut out);
+        worker.receive(std::time::Instant::now(), out.bytes());
+        assert!(worker.ended().unwrap().contains(words), "{words}: {:?}", worker.ended());
+    }
+}
+
+#[test]
+fn a_number_has_one_worker() {
+    let (mut master, id, _first) = joined(None);
+    let (again, mut second) = (connect(&mut master, 2), worker(3, 1, None));
+    settle(&mut master, again, &mut second, usize::MAX);
+    assert!(second.ended().unwrap().contains("worker 3 is joined already: process 1001"), "{second:?}");
+
+    master.disconnect(id, "its connection ended");
+    let (third, mut successor) = (connect(&mut master, 3), worker(3, 1, None));
+    settle(&mut master, third, &mut successor, usize::MAX);
+    assert!(successor.joined().is_some(), "the number is free again");
+}
+
+#[test]
+fn two_that_ask_for_a_number_at_once_do_not_both_get_it() {
+    let mut master = Master::new(admission(1, 1, None), limits());
+    let (a, mut first) = (connect(&mut master, 1), worker(3, 1, None));
+    let (b, mut second) = (connect(&mut master, 2), worker(3, 1, None));
+    for (id, worker) in [(a, &mut first), (b, &mut second)] {
+        to_master(&mut master, id, worker, usize::MAX);
+        to_worker(&mut master, id, worker, usize::MAX);
+    }
+    settle(&mut master, a, &mut first, usize::MAX);
+    settle(&mut master, b, &mut second, usize::MAX);
+    assert!(first.joined().is_some() && second.ended().is_some());
+}
+
+#[test]
+fn workers_are_limited() {
+    let mut master = Master::new(admission(1, 1, None), limits());
+    for number in 0..4 {
+        let (id, mut worker) = (connect(&mut master, u64::from(number)), worker(number, 1, None));
+        settle(&mut master, id, &mut worker, usize::MAX);
+        assert!(worker.joined().is_some());
+    }
+    let (id, mut more) = (connect(&mut master, 9), worker(9, 1, None));
+    settle(&mut master, id, &mut more, usize::MAX);
+    assert!(more.ended().unwrap().contains("4 workers are joined, and that is the limit"));
+}
+
+#[test]
+fn junk_is_refused_before_it_is_collected() {
+    for junk in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 5], &[0, 0, 0, 0, 5], &[0, 0, 0, 0, 4]] {
+        let mut master = Master::new(admission(1, 1, None), limits());
+        let id = connect(&mut master, 1);
+        master.receive(id, junk);
+        assert_eq!(master.poll_ending(), Some(id), "{junk:?}");
+        assert_eq!(master.take_log().len(), 1);
+        // Nothing more that it sends counts.
+        master.receive(id, junk);
+        assert_eq!(master.poll_ending(), None);
+        assert!(!master.has_events());
+    }
+}
+
+#[test]
+fn nothing_but_the_handshake_counts_before_joining() {
+    let mut master = Master::new(admission(1, 1, None), limits());
+    let id = connect(&mut master, 1);
+    let mut out = softs_proto::flow::Outbox::default();
+    ToMaster::Data(b"early").encode(&mut out);
+    master.receive(id, out.bytes());
+    assert!(!master.has_events() && master.poll_ending() == Some(id));
+
+    let mut worker = worker(3, 1, None);
+    let mut out = softs_proto::flow::Outbox::default();
+    ToWorker::Welcome.encode(&mut out);
+    ToWorker::Data(b"early").encode(&mut out);
+    worker.receive(std::time::Instant::now(), out.bytes());
+    assert!(worker.ended().is_some());
+    assert!(worker.take_news().iter().all(|news| matches!(news, News::Ended(_))));
+}

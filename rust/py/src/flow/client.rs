@@ -1,0 +1,95 @@
+//! `_core.FlowClient`.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use softs_net::Endpoint;
+use softs_net::flow::{ClientOptions, FlowClient as NetClient};
+use softs_proto::flow::{Introduction, News};
+
+use super::arguments::{LimitNumbers, duration, limits_of, timeout_of, token_of};
+use crate::errors::{net_error, raise, send_error};
+use crate::process::{Owned, blocking};
+
+/// (messages, how the connection ended).
+type Received<'py> = (Vec<Bound<'py, PyBytes>>, Option<String>);
+
+/// A worker's end of the control stream of a flow.
+#[pyclass(frozen, module = "softs_fast._core")]
+pub(crate) struct FlowClient {
+    client: Owned<NetClient>,
+}
+
+#[pymethods]
+impl FlowClient {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        endpoint: &str,
+        worker: u32,
+        host: String,
+        token: Option<&str>,
+        incarnation: u64,
+        limits: LimitNumbers,
+    ) -> PyResult<Self> {
+        let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
+        let introduction = Introduction { worker, pid: std::process::id(), host };
+        let (token, limits) = (token_of(py, token)?, limits_of(py, limits)?);
+        let options = ClientOptions { endpoint, introduction, incarnation, token, limits };
+        let joined =
+            blocking(py, &options, |options, interrupted| NetClient::join(options.clone(), interrupted))?;
+        let client = joined.map_err(|error| net_error(py, &error))?.ready();
+        // A signal handler that raised has been reported, so there is a client.
+        let client = client.ok_or_else(|| raise(py, "PeerLost", "joining was interrupted".to_owned()))?;
+        Ok(Self { client: Owned::new(client) })
+    }
+
+    #[getter]
+    fn incarnation(&self) -> u64 {
+        self.client.incarnation()
+    }
+
+    fn publish(&self, py: Python<'_>, what: &str, value: &[u8]) -> PyResult<()> {
+        let client = self.here(py)?;
+        py.detach(|| client.publish(what, value)).map_err(|text| raise(py, "ConfigError", text))
+    }
+
+    fn send(&self, py: Python<'_>, payload: &[u8]) -> PyResult<()> {
+        let client = self.here(py)?;
+        py.detach(|| client.send(payload)).map_err(|error| send_error(py, &error))
+    }
+
+    fn receive<'py>(&self, py: Python<'py>, timeout_s: Option<f64>) -> PyResult<Option<Received<'py>>> {
+        let timeout = timeout_of(py, timeout_s)?;
+        let client = self.here(py)?;
+        let taken = blocking(py, client, |client, interrupted| client.receive(timeout, interrupted))?;
+        let Some(news) = taken.ready() else { return Ok(None) };
+        let (mut messages, mut ended) = (Vec::with_capacity(news.len()), None);
+        for item in news {
+            match item {
+                News::Received(payload) => messages.push(PyBytes::new(py, &payload)),
+                News::Ended(why) => ended = Some(why),
+            }
+        }
+        Ok(Some((messages, ended)))
+    }
+
+    #[getter]
+    fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.here(py)?.ended())
+    }
+
+    fn close(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
+        let timeout = duration(py, "timeout_s", timeout_s)?;
+        // In a fork there is no thread to end, and the socket is the parent's.
+        if !self.client.is_forked() {
+            py.detach(|| self.client.close(timeout));
+        }
+        Ok(())
+    }
+}
+
+impl FlowClient {
+    fn here(&self, py: Python<'_>) -> PyResult<&NetClient> {
+        self.client.here(py, "control client of a flow")
+    }
+}

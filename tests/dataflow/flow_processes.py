@@ -1,0 +1,96 @@
+"""Workers of a flow as forks of a process that has imported torch: real deaths without the time of a start."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import softs_fast.dataflow as df
+from softs_fast.dataflow.backends.processes import ProcessBackend
+from softs_fast.dataflow.control import new_token
+from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
+from softs_fast.dataflow.worker.process import FlowWorker
+
+WATCHDOG_S = 45.0
+
+
+def build(module: str, function: str, arguments: dict[str, Any]) -> Declaration:
+    """Return the declaration of a flow."""
+    flow: df.Flow = getattr(importlib.import_module(module), function)(**arguments)
+    return flow.declaration
+
+
+def serve(worker: int, make: Callable[[], Declaration], lines: list[str], endpoint: str, token: str) -> None:
+    """Be a worker."""
+    one = FlowWorker(worker, make, lines, functools.partial(ControlWorker, endpoint, token))
+    one.start()
+    one.wait()
+    one.stop()
+
+
+class ForkedWorkers:
+    """The processes of a flow."""
+
+    def __init__(self, module: str, function: str, arguments: dict[str, Any]) -> None:
+        self._build = functools.partial(build, module, function, arguments)
+        self._declaration = self._build()
+        self.processes: dict[int, Any] = {}
+
+    def start(self) -> ControlMaster:
+        """Start all; each joins when it has begun."""
+        token = new_token()
+        link = ControlMaster(token)
+        context = multiprocessing.get_context("forkserver")
+        for worker in self._declaration.workers:
+            arguments = (worker, self._build, self._declaration.lines(), link.endpoint, token)
+            self.processes[worker] = context.Process(target=serve, args=arguments)
+            self.processes[worker].start()
+        return link
+
+    def why(self, worker: int) -> str:
+        """Return how the process of a worker has ended."""
+        process = self.processes[worker]
+        process.join(WATCHDOG_S)
+        status = process.exitcode
+        assert status is not None
+        return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+    def close(self) -> None:
+        """Wait until all have ended."""
+        for process in self.processes.values():
+            process.join(WATCHDOG_S)
+            process.close()
+        self.processes.clear()
+
+
+def stop(pid: int) -> None:
+    """Have all threads of a process stand still; the one that gets the signal tells the others when it runs."""
+    os.kill(pid, signal.SIGSTOP)
+    give_up = time.monotonic() + WATCHDOG_S
+    while not _stands_still(pid):
+        assert time.monotonic() < give_up, f"process {pid} has not stopped within {WATCHDOG_S} s"
+        time.sleep(0.002)
+
+
+def _stands_still(pid: int) -> bool:
+    # The state follows the name, which is in parentheses.
+    states = [
+        path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return set(states) == {"T"}
+
+
+def in_forks(module: str, function: str, **arguments: Any) -> tuple[df.Flow, ForkedWorkers]:
+    """Return a flow of which each worker is a process."""
+    flow: df.Flow = getattr(importlib.import_module(module), function)(**arguments)
+    workers = ForkedWorkers(module, function, arguments)
+    flow._use(ProcessBackend(flow.declaration, workers))
+    return flow, workers

@@ -1,0 +1,174 @@
+"""Workers of a flow as threads of this process, and connections in memory: deaths at any message."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import softs_fast.dataflow as df
+from softs_fast.dataflow.backends.processes import ProcessBackend
+from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.wire.frames import Assembler, cut
+from softs_fast.dataflow.wire.links import Joined, Left, LinkEvent, Received
+from softs_fast.dataflow.wire.messages import Message, decode, encode
+from softs_fast.dataflow.worker.process import FlowWorker
+from softs_fast.errors import FlowError, PeerLost
+
+
+class MemoryHub:
+    """Both ends of all connections. Messages travel as bytes, so all of them are encoded and decoded."""
+
+    def __init__(self) -> None:
+        self.to_master: queue.Queue[LinkEvent | tuple[int, bytes]] = queue.Queue()
+        self.links: dict[int, MemoryLink] = {}
+        self.sent: list[tuple[int, Message]] = []
+        #: Called with each message of a worker before it arrives.
+        self.on_message: Callable[[int, Message], None] = lambda worker, message: None
+        self._assemblers: dict[int, Assembler] = {}
+
+    def connect(self, worker: int) -> MemoryLink:
+        """Return a worker's end."""
+        self.links[worker] = MemoryLink(self, worker)
+        self._assemblers[worker] = Assembler()
+        self.to_master.put(Joined(worker, 1000 + worker, "here"))
+        return self.links[worker]
+
+    def kill(self, worker: int) -> None:
+        """End the connection of a worker, as the death of its process does."""
+        link = self.links[worker]
+        if not link.is_dead:
+            link.is_dead = True
+            self.to_master.put(Left(worker, "the connection has ended"))
+
+    def send(self, worker: int, message: Message) -> None:
+        """Send a message to a worker."""
+        self.sent.append((worker, message))
+        for frame in cut(encode(message)):
+            self.links[worker].inbox.put(frame)
+
+    def receive(self, timeout_s: float) -> list[LinkEvent]:
+        """Return what has happened."""
+        events: list[LinkEvent] = []
+        give_up = time.monotonic() + timeout_s
+        while not events:
+            try:
+                one = (
+                    self.to_master.get(timeout=max(give_up - time.monotonic(), 0.0))
+                    if timeout_s
+                    else self.to_master.get_nowait()
+                )
+            except queue.Empty:
+                return events
+            if isinstance(one, tuple):
+                data = self._assemblers[one[0]].take(one[1])
+                if data is not None:
+                    events.append(Received(one[0], decode(data)))
+            else:
+                events.append(one)
+        return events
+
+    def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
+        """Return what a worker has published."""
+        if what not in self.links[worker].published:
+            raise FlowError(f"worker {worker} has published no {what!r}")
+        return self.links[worker].published[what]
+
+    def close(self) -> None:
+        """End all connections."""
+        for worker in self.links:
+            self.kill(worker)
+
+
+class MemoryLink:
+    """A worker's end."""
+
+    def __init__(self, hub: MemoryHub, worker: int) -> None:
+        self.inbox: queue.Queue[bytes] = queue.Queue()
+        self.published: dict[str, bytes] = {}
+        self.is_dead = False
+        self._hub = hub
+        self._worker = worker
+        self._assembler = Assembler()
+
+    def publish(self, what: str, value: bytes) -> None:
+        """Keep an answer."""
+        self.published[what] = value
+
+    def send(self, message: Message) -> None:
+        """Send a message to the master."""
+        self._hub.on_message(self._worker, message)
+        self._check()
+        for frame in cut(encode(message)):
+            self._hub.to_master.put((self._worker, frame))
+
+    def receive(self, timeout_s: float) -> list[Message]:
+        """Return messages."""
+        self._check()
+        try:
+            frame = self.inbox.get(timeout=timeout_s) if timeout_s else self.inbox.get_nowait()
+        except queue.Empty:
+            self._check()
+            return []
+        data = self._assembler.take(frame)
+        return [] if data is None else [decode(data)]
+
+    def close(self) -> None:
+        """End the connection."""
+        self._hub.kill(self._worker)
+
+    def _check(self) -> None:
+        if self.is_dead:
+            raise PeerLost("the master has ended")
+
+
+class ThreadWorkers:
+    """Workers as threads; their stores are real."""
+
+    def __init__(self, build: Callable[[], Declaration], lines: list[str], workers: tuple[int, ...]) -> None:
+        self.hub = MemoryHub()
+        self.workers = {worker: FlowWorker(worker, build, lines, self.hub.connect) for worker in workers}
+        self.reasons: dict[int, str] = {}
+
+    def start(self) -> MemoryHub:
+        """Start all."""
+        for worker in self.workers.values():
+            try:
+                worker.start()
+            except Exception as error:
+                raise FlowError(f"the workers of the flow could not begin: {error}") from error
+        return self.hub
+
+    def why(self, worker: int) -> str:
+        """Return why one has ended."""
+        return self.reasons.get(worker, "")
+
+    def close(self) -> None:
+        """End all."""
+        for worker in self.workers.values():
+            if worker._thread.ident is not None:
+                worker.stop()
+
+
+def in_threads(make: Callable[[], df.Flow]) -> tuple[df.Flow, ThreadWorkers]:
+    """Return a flow of which each worker is a thread with an object of its own for each of its roles."""
+    flow = make()
+    declaration = flow.declaration
+    workers = ThreadWorkers(lambda: make().declaration, declaration.lines(), declaration.workers)
+    flow._use(ProcessBackend(declaration, workers))
+    return flow, workers
+
+
+def when(hub: MemoryHub, test: Callable[[int, Message], bool], action: Callable[[], Any]) -> threading.Event:
+    """Do something once, before the first message of a worker that a test accepts arrives; returns what is set then."""
+    done = threading.Event()
+
+    def look(worker: int, message: Message) -> None:
+        if not done.is_set() and test(worker, message):
+            action()
+            done.set()
+
+    hub.on_message = look
+    return done

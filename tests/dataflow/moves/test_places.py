@@ -1,0 +1,171 @@
+"""Places as messages: they are the same on the other side, and nothing that is impossible gets through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softs_fast.dataflow.moves import Place, Places, SegmentAddress
+from softs_fast.errors import WireError
+
+ADDRESS = SegmentAddress(7, 12345, 4026531836, 9, bytes(range(16)), 1 << 20)
+PLACES = [
+    Place(3, ADDRESS, 64, 24, (1 << 64) - 1, "tensor", (("float32", (2, 3)),)),
+    Place(0, ADDRESS, 0, 0, 1, "tensor", (("bfloat16", (0, 5)),)),
+    Place(0, ADDRESS, 128, 8, 1, "tensor", (("int64", ()),)),
+    Place(1, ADDRESS, 0, 70, 5, "tensors", (("uint8", (3,)), ("bool", (6,)))),
+    Place(1, ADDRESS, 0, 0, 5, "tensors", ()),
+    *(
+        Place(1, ADDRESS, 0, n, 5, kind, ())
+        for kind, n in [("bytes", 9), ("str", 0), ("int", 3), ("float", 8), ("bool", 1)]
+    ),
+]
+
+
+def test_a_place_is_the_same_on_the_other_side() -> None:
+    for place in PLACES:
+        assert Place.from_wire(msgpack.unpackb(msgpack.packb(place.as_wire()))) == place
+
+
+def changed(at: tuple[int, ...], value: object) -> list[Any]:
+    wire = PLACES[0].as_wire()
+    inner = wire
+    for i in at[:-1]:
+        inner = inner[i]
+    inner[at[-1]] = value
+    return wire
+
+
+WRONG: list[tuple[tuple[int, ...], object, str]] = [
+    ((0,), -1, "worker is -1"),
+    ((0,), True, "worker is True"),
+    ((0,), 1 << 31, "worker is"),
+    ((1,), None, "address of a segment is None"),
+    ((1,), [1, 2], "address of a segment has 2 fields; need 6"),
+    ((1, 0), "7", "pid is '7'"),
+    ((1, 1), -5, "started is -5"),
+    ((1, 2), 1.5, "pid_namespace is 1.5"),
+    ((1, 3), 1 << 31, "fd is"),
+    ((1, 4), b"short", "nonce is b'short'; need 16 bytes"),
+    ((1, 4), "0" * 16, "need 16 bytes"),
+    ((1, 5), 1 << 47, "n_bytes is"),
+    ((1, 5), 64, "24 bytes at 64 are not in a segment of 64 bytes"),
+    ((1, 5), 95, "24 bytes at 64 are not in a segment of 95 bytes"),
+    ((2,), 65, "at a multiple of 64"),
+    ((2,), 1 << 20, "are not in a segment"),
+    ((2,), -64, "offset is -64"),
+    ((3,), 25, "has 25 bytes; need 24"),
+    ((3,), 1 << 46, "n_bytes is"),
+    ((4,), 1 << 64, "serial is"),
+    ((5,), "object", "kind is 'object'"),
+    ((5,), [], r"kind is \[\]"),
+    ((5,), "bytes", "a bytes has 1 dtypes and shapes"),
+    ((6,), [], "a tensor has 0 dtypes and shapes"),
+    ((6,), 5, "parts is 5"),
+    ((6,), [[0, 0]] * 70_000, "need a list of at most 65536"),
+    ((6, 0), ["float32"], "tensor has 1 fields; need 2"),
+    ((6, 0, 0), "object", "dtype is 'object'"),
+    ((6, 0, 0), [], r"dtype is \[\]"),
+    ((6, 0, 1), [2, -3], "size of a dimension is -3"),
+    ((6, 0, 1), [1 << 60] * 64, "size of a dimension"),
+    ((6, 0, 1), [1 << 45] * 64, "need"),
+    ((6, 0, 1), [1] * 65, "need a list of at most 64"),
+    ((6, 0, 1), [2, 4], "has 24 bytes; need 32"),
+]
+
+
+def test_each_field_is_checked() -> None:
+    for at, value, why in WRONG:
+        with pytest.raises(WireError, match=why):
+            Place.from_wire(changed(at, value))
+
+
+def test_what_is_no_place_is_refused() -> None:
+    for wire in (None, 1, "place", [], PLACES[0].as_wire()[:6], {}, [0] * 7, b"1234567"):
+        with pytest.raises(WireError):
+            Place.from_wire(wire)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=17),
+    lambda inner: st.lists(inner, max_size=7),
+    max_leaves=12,
+)
+
+
+@given(st.integers(0, 6), ANYTHING)
+def test_any_other_field_is_refused_or_keeps_its_place_in_the_segment(at: int, value: object) -> None:
+    try:
+        place = Place.from_wire(changed((at,), value))
+    except WireError:
+        return
+    assert 0 <= place.offset <= place.segment.n_bytes - place.n_bytes - 8
+
+
+def column() -> Places:
+    """Places of one worker as arrays: of one form, of others, and of different bytes."""
+    kinds = [PLACES[0], PLACES[2], PLACES[0], *PLACES[3:]]
+    return Places.of([replace(one, worker=3, offset=1024 * i) for i, one in enumerate(kinds)])
+
+
+def test_places_of_a_column_are_the_same_on_the_other_side() -> None:
+    places = column()
+    there = Places.from_wire(msgpack.unpackb(msgpack.packb(places.as_wire())))
+    assert list(there) == list(places)
+    assert list(there[1:5:2]) == [places[1], places[3]]
+    assert list(there.select([5, 0, 5])) == [places[5], places[0], places[5]]
+    assert there[-1] == places[len(places) - 1]
+    assert len(there.forms) == len(places) - 1
+    assert [Place.from_wire(one.as_wire()) for one in there] == list(places)
+    empty = places[:0]
+    assert list(Places.from_wire(msgpack.unpackb(msgpack.packb(empty.as_wire())))) == []
+
+
+def int64(*values: int) -> bytes:
+    return np.array(values, "<i8").tobytes()
+
+
+def test_each_field_of_a_column_is_checked() -> None:
+    good = Places.of([PLACES[0]]).as_wire()
+    assert list(Places.from_wire(good)) == [PLACES[0]]
+    float32 = ["tensor", [["float32", [2, 3]]]]
+    for at, value, why in [
+        (0, -1, "worker is -1"),
+        (0, True, "worker is True"),
+        (1, [], "address of a segment has 0 fields"),
+        (2, int64(64, 128), "offsets are .* need 8 bytes"),
+        (2, [64], r"offsets are \[64\]"),
+        (2, int64(65), "row 0 has 24 bytes at 65"),
+        (2, int64(-64), "row 0 has 24 bytes at -64"),
+        (2, int64(1 << 20), "row 0 has 24 bytes at 1048576"),
+        (2, int64((1 << 63) - 64), "row 0 has 24 bytes at"),
+        (3, int64(25), "row 0 has 25 bytes"),
+        (3, int64(-8), "row 0 has -8 bytes"),
+        (3, int64((1 << 63) - 1), "row 0 has"),
+        (3, b"", "n_bytes are b'' *; need 8 bytes"),
+        (4, b"1234567", "serials are"),
+        (5, [], "forms of rows are 0 to 0 of 0"),
+        (5, [float32, float32], "forms are .*; need at most 1"),
+        (5, None, "forms are None"),
+        (5, [["object", []]], "kind is 'object'"),
+        (5, [["tensor", []]], "a tensor has 0 dtypes"),
+        (5, [["tensor", [["float32", [1 << 45] * 64]]]], "more bytes than a segment"),
+        (5, [["tensor", [["float32", [7]]]]], "row 0 has 24 bytes"),
+        (6, b"\1\0\0\0", "forms of rows are 1 to 1 of 1"),
+        (6, b"\xff" * 4, "forms of rows are -1 to -1 of 1"),
+        (6, b"123", "no bytes of at most"),
+        (6, "", "no bytes of at most"),
+    ]:
+        wire = list(good)
+        wire[at] = value
+        with pytest.raises(WireError, match=why):
+            Places.from_wire(wire)
+    for wrong in (None, [], good[:6], b"1234567"):
+        with pytest.raises(WireError, match="need a list of 7"):
+            Places.from_wire(wrong)

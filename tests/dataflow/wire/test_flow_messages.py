@@ -1,0 +1,109 @@
+"""Messages of a flow: what was sent arrives, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+from wire_samples import SAMPLES, place
+
+from softs_fast.dataflow.wire import messages
+from softs_fast.dataflow.wire.messages import Message, decode, encode
+from softs_fast.errors import WireError
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+def test_a_segment_is_named_once_however_many_rows_it_has() -> None:
+    run = SAMPLES[0]
+    assert isinstance(run, messages.RunMain)
+    few, many = (
+        len(
+            encode(
+                replace(
+                    run,
+                    ids=tuple(range(n)),
+                    tags=({},) * n,
+                    columns=(tuple(place(i % 1000) for i in range(n)),),
+                )
+            )
+        )
+        for n in (100, 1100)
+    )
+    assert (many - few) / 1000 < 50
+
+
+def test_all_kinds_have_a_sample() -> None:
+    assert {type(one) for one in SAMPLES} == set(messages._LAYOUTS)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        (b"", "0 bytes are no message"),
+        (pickle.dumps({"a": 1}), "are no message"),
+        (msgpack.packb([99]), "no message of a flow"),
+        (msgpack.packb({"a": 1}), "no message of a flow"),
+        (msgpack.packb([6, 1]), "a End has 1 fields; need 0"),
+        (msgpack.packb([5, [-1]]), "Free: ids is -1; need an integer from 0"),
+        (msgpack.packb([5, [True]]), "Free: ids is True; need an integer"),
+        (msgpack.packb([5, {"a": 1}]), "Free: ids is {'a': 1}; need a list"),
+        (msgpack.packb([3, 1, 1, b"bytes"]), "AbortStep: reason is b'bytes'; need text"),
+        (msgpack.packb([3, 1, 1, "x" * (1 << 18)]), "need text of at most 131072"),
+        (msgpack.packb([2, 1, 1, 1, -1, ["Save"], 0, 0]), "need the form of a hook"),
+        (msgpack.packb([4, 1, 1, ["w"], [[], []]]), "a State has no place"),
+        (
+            msgpack.packb([4, 1, 1, ["w"], [[], [[[1, 0, 0, 0, 0, "int", []]]]]]),
+            "need an integer from 0 to -1",
+        ),
+    ],
+)
+def test_what_is_no_message_is_refused(values: bytes, complaint: str) -> None:
+    with pytest.raises(WireError, match=complaint):
+        decode(values)
+
+
+def test_columns_have_a_value_for_each_row() -> None:
+    run = SAMPLES[0]
+    assert isinstance(run, messages.RunMain)
+    with pytest.raises(WireError, match="a RunMain has 2 ids and a column of 1 values"):
+        decode(encode(replace(run, columns=((place(1),),))))
+    with pytest.raises(WireError, match="a RunMain has 2 ids and tags of 1"):
+        decode(encode(replace(run, tags=({},))))
+
+
+def test_what_messages_do_not_have_is_refused_when_it_is_sent() -> None:
+    for wrong in ({"a": 1 << 80}, {"a": object()}):
+        ended: Any = messages.StepEnded(1, 1, tags={1: wrong})  # type: ignore[dict-item]
+        with pytest.raises(WireError, match="a StepEnded cannot be sent"):
+            encode(ended)
+
+
+def test_changed_bytes_are_a_message_or_an_error() -> None:
+    chance = random.Random(5)
+    samples = [encode(message) for message in SAMPLES]
+    n_errors = 0
+    for _ in range(4000):
+        data = bytearray(chance.choice(samples))
+        for _ in range(chance.randint(1, 4)):
+            match chance.randrange(3):
+                case 0:
+                    data[chance.randrange(len(data))] = chance.randrange(256)
+                case 1:
+                    del data[chance.randrange(len(data)) :]
+                    data = data or bytearray(1)
+                case 2:
+                    at = chance.randrange(len(data))
+                    data[at:at] = chance.randbytes(chance.randint(1, 6))
+        try:
+            assert type(decode(bytes(data))) in messages._LAYOUTS
+        except WireError:
+            n_errors += 1
+    assert n_errors > 1000

@@ -1,0 +1,52 @@
+"""One message of each kind."""
+
+from __future__ import annotations
+
+from softs_fast.dataflow.moves import Place, SegmentAddress
+from softs_fast.dataflow.wire import messages
+
+SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(range(16)), 1 << 20)
+OTHER = SegmentAddress(18, 12346, 4026531836, 5, bytes(16), 1 << 20)
+
+
+def place(number: int, segment: SegmentAddress = SEGMENT) -> Place:
+    """A place of a float32 [3]."""
+    return Place(2, segment, 64 * number, 12, 99 + number, "tensor", (("float32", (3,)),))
+
+
+SAMPLES: list[messages.Message] = [
+    messages.RunMain(
+        1,
+        7,
+        3,
+        2,
+        (4, 5),
+        ((place(0), place(1)), (place(2), place(3, OTHER))),
+        ({"a": 1, "b": "text", "c": 0.5, "d": True}, {}),
+        3,
+        0,
+        True,
+        1,
+    ),
+    messages.RunHook(1, 8, 3, 4, None, 0, 2),
+    messages.RunHook(1, 9, 4, -1, messages.HookForm("Save", (1,), 1.0, "/some/folder"), -1, 0),
+    messages.AbortStep(2, 8, "worker 1 is lost"),
+    messages.State(2, 9, ("net.weight", "net.bias"), place(4)),
+    messages.Free((1, 2, 1 << 62)),
+    messages.End(),
+    messages.StepEnded(
+        1,
+        7,
+        0.25,
+        (4, 5),
+        ((place(0), place(1)),),
+        24,
+        {"loss": float("inf"), "n": 3.0},
+        {4: "filtered"},
+        {5: "no answer \udcff"},
+        {4: {"tries": 2}},
+        "00ff00ff00ff00ff",
+        ("it failed", "ValueError: it failed\nTraceback"),
+        (("net.weight",), place(9)),
+    ),
+]
