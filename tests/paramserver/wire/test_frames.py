@@ -144,10 +144,10 @@ def test_indices_that_do_not_ascend_are_refused(indices: list[int]) -> None:
     vector = torch.tensor(indices, dtype=torch.int32).view(torch.uint8).tolist()
     frame = encode_frame(
         contents(), kind=Kind.GRADIENT, codec=Codec.TOP_K, job=JOB, manifest=MANIFEST, timeline=1, version=1, samples=1,
-        encoded_vector=bytearray(bytes(vector) + bytes(8)),
+        k=2,
     )  # fmt: skip
     with pytest.raises(WireError, match="2 indices of a top-k frame do not ascend from 0"):
-        receive(frame)
+        receive(sealed(frame, bytes(vector) + bytes(frame.payload[8:])))
 
 
 def test_fractions_of_top_k() -> None:

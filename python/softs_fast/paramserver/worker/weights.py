@@ -11,6 +11,7 @@ from ..wire.codecs import top_k_count
 from ..wire.feedback import ErrorFeedback
 from ..wire.frame import decode_payload, encode_frame
 from ..wire.header import Codec, Kind
+from ..wire.memory import Memory
 from ..wire.messages import Counted, Stale, Summary
 from ..wire.tensors import Contents
 from .exchanges import Download, Upload
@@ -18,6 +19,9 @@ from .session import Session
 from .sizes import PartSizes, PollWait
 
 __all__ = ["PushResult", "RemoteWeights"]
+
+#: At a time: that of the weights, the next weights, a push.
+_FRAMES = 3
 
 _CODECS = {"f32": Codec.F32, "bf16": Codec.BF16, "int8": Codec.INT8, "top_k": Codec.TOP_K}
 
@@ -45,6 +49,7 @@ class RemoteWeights:
         self._sizes = PartSizes(config.part_bytes, config.max_part_bytes)
         self._poll = PollWait(config.max_wait_s)
         self._codec = _CODECS[config.codec]
+        self._memory = Memory(_FRAMES)
         self._feedback = ErrorFeedback(session.manifest.n_parameters, self._codec)
         self.contents: Contents | None = None
         self.timeline = 0
@@ -68,7 +73,8 @@ class RemoteWeights:
             WireError: what arrived is no frame of this model.
         """
         while self.summary is None:
-            download = Download(self._target, self._poll, self._session.manifest, self._session.invite.job)
+            invite, manifest = self._session.invite, self._session.manifest
+            download = Download(self._target, self._poll, manifest, invite.job, self._memory)
             self._session.run(download)
             if download.summary is not None:
                 self.summary = download.summary
@@ -94,11 +100,10 @@ class RemoteWeights:
         """
         config, manifest = self._session.joined.config, self._session.manifest
         k = top_k_count(manifest.n_parameters, config.top_k)
-        encoded = self._feedback.encode(contents.parameters, k=k)
         frame = encode_frame(
             contents, kind=kind, codec=self._codec, job=self._session.invite.job, manifest=manifest,
-            timeline=self.timeline, version=self.version, samples=samples, loss=loss, planes=config.planes,
-            encoded_vector=encoded,
+            timeline=self.timeline, version=self.version, samples=samples, loss=loss, planes=config.planes, k=k,
+            feedback=self._feedback, memory=self._memory,
         )  # fmt: skip
         n = max(1, len(frame.payload))
         upload = Upload(frame, self._sizes, lambda done: self._on_progress(f"push {100 * done // n} %"))
