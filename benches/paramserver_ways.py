@@ -19,7 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
-WATCHDOG_S = 900.0
+from .proc import cpu_s
+
+WATCHDOG_S = 3000.0
 #: Of a layer: 1024 x 1024 weights and 1024 biases.
 LAYER = 1024
 _PIN = "1234"
@@ -86,6 +88,10 @@ class Way:
             pipe.send(n)
         self.bytes = [_received(pipe) for _, pipe in self._workers]
         return (time.perf_counter() - began_s) / n
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all processes so far."""
+        return sum(cpu_s(one.pid) for one in [self.server, *(process for process, _ in self._workers)])
 
     def close(self) -> None:
         """End all processes."""
