@@ -319,12 +319,19 @@ class Application:
                 "this run hands out no samples: each worker takes those of its rank",
             )
         wish = _decoded(DataRequest, body)
-        answer = self._driver.tell(events.Take(worker, wish.n))
+        answer = self._driver.tell(events.Take(worker, wish.n, wish.number))
         if isinstance(answer, events.NoData):
             return Reply(HTTPStatus.NO_CONTENT)
+        if isinstance(answer, events.Spent):
+            raise failure(
+                HTTPStatus.CONFLICT,
+                Code.SPENT,
+                f"the lease {wish.number} was used or taken back",
+                "ask with the next number",
+            )
         self._expect(answer, events.Granted)
         assert isinstance(answer, events.Granted)
-        ranges = tuple((one.start, one.stop) for one in answer.ranges)
+        ranges = tuple((one.start, one.stop, one.step) for one in answer.ranges)
         return Reply.of(DataRange(answer.ranges[0].epoch, self._config.seed, ranges))
 
     def _expect(self, answer: events.Action | None, kind: type[Any]) -> None:

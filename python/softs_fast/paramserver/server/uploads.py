@@ -42,6 +42,11 @@ class Upload:
         return Version(self.header.timeline, self.header.version)
 
     @property
+    def lease(self) -> int | None:
+        """Number of the lease of its samples; None if the run hands out none."""
+        return self.header.lease or None
+
+    @property
     def is_complete(self) -> bool:
         """Whether all bytes have arrived."""
         return self.offset == len(self.payload)

@@ -8,7 +8,7 @@
 | PUT /v1/push/T.V with Upload-Offset | 202 UploadState; 200 Counted; 409 Stale; 416 UploadState; 422; 400 digest |
 | HEAD /v1/push/T.V | 200 with Upload-Offset; 404 no-upload |
 | POST /v1/heartbeat {} | 204 with Softs-Version |
-| POST /v1/data DataRequest | 200 DataRange; 204 the epoch is exhausted |
+| POST /v1/data DataRequest | 200 DataRange; 204 the epoch is exhausted; 409 spent |
 | POST /v1/leave {}, /v1/pause {}, /v1/resume {} | 204 |
 | GET /v1/status?since=K&wait=S | 200 Status; 204 |
 | POST /v1/control Control | 204; 401 |
@@ -69,6 +69,7 @@ class Code(enum.StrEnum):
     NO_UPLOAD = "no-upload"  # 404: announce the push again
     STALE = "stale"  # 409
     OTHER_MANIFEST = "other-manifest"  # 409
+    SPENT = "spent"  # 409: the lease was used or taken back; ask with the next number
     OVER = "over"  # 410
     TOO_LONG = "too-long"  # 413
     BAD_RANGE = "bad-range"  # 416

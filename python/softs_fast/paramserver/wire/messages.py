@@ -10,6 +10,7 @@ from ...errors import WireError
 from .limits import (
     FIRST_PART_BYTES,
     MAX_ELEMENTS,
+    MAX_LEASE,
     MAX_MANIFEST_BYTES,
     MAX_PART_BYTES,
     MAX_WAIT_S,
@@ -214,24 +215,27 @@ class DataRequest:
 
     Attributes:
         n: samples wanted.
+        number: of the lease. The same one again gets the same samples; a later lease has a greater number, and the one
+            before is given back. The header of the push names it.
     """
 
     n: int = field(metadata={"least": 1, "most": MAX_ELEMENTS})
+    number: int = field(metadata={"least": 1, "most": MAX_LEASE})
 
 
 @dataclass(frozen=True)
 class DataRange:
-    """200 of /v1/data. All ranges that a worker holds are done when its next push is counted.
+    """200 of /v1/data. All ranges of a lease are done when the push that names it is counted.
 
     Attributes:
         epoch: of the data.
         seed: of the run; `permutation.order(seed, epoch, n)` says which samples they are.
-        ranges: (begin, end) of positions in that order.
+        ranges: (begin, end, step) of positions in that order.
     """
 
     epoch: int
     seed: int
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)

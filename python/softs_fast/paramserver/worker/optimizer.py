@@ -151,6 +151,15 @@ class RemoteOptimizer(optim.Optimizer):
         """The connection, for other requests of this worker."""
         return self._session
 
+    @property
+    def lease(self) -> int:
+        """Number of the lease of which the samples of the next push are; 0 for none."""
+        return self._weights.lease
+
+    @lease.setter
+    def lease(self, number: int) -> None:
+        self._weights.lease = number
+
     def report(self, samples: int, loss: float = math.nan) -> None:
         """Say of how many samples the next step is, and their mean loss.
 

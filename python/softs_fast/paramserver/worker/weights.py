@@ -50,6 +50,8 @@ class RemoteWeights:
         self.timeline = 0
         self.version = 0
         self.summary: Summary | None = None
+        #: Number of the lease of which the samples of the next push are; 0 for none.
+        self.lease = 0
 
     @property
     def feedback(self) -> ErrorFeedback:
@@ -97,7 +99,7 @@ class RemoteWeights:
         encoded = self._feedback.encode(contents.parameters, k=k)
         frame = encode_frame(
             contents, kind=kind, codec=self._codec, job=self._session.invite.job, manifest=manifest,
-            timeline=self.timeline, version=self.version, samples=samples, loss=loss, planes=config.planes,
+            timeline=self.timeline, version=self.version, samples=samples, loss=loss, lease=self.lease, planes=config.planes,
             encoded_vector=encoded,
         )  # fmt: skip
         n = max(1, len(frame.payload))
