@@ -119,6 +119,8 @@ class Pushes:
                 raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_DIGEST, str(error), "send it again") from None
         if upload.is_complete:
             return Reply.of(await self._finish(upload))
+        # While the next part is on its way.
+        asyncio.get_running_loop().run_in_executor(None, upload.hash_arrived)
         return Reply.of(UploadState(upload.offset, self._config.max_part_bytes), HTTPStatus.ACCEPTED)
 
     async def close(self) -> None:
@@ -177,6 +179,7 @@ class Pushes:
         return Counted(answer.have, answer.need)
 
     def _decode(self, upload: Upload) -> tuple[Contents, str | None]:
+        upload.hash_arrived()
         contents = decode_payload(upload.header, upload.payload, self._manifest, digest=upload.digest)
         return contents, first_not_finite(contents, self._manifest)
 

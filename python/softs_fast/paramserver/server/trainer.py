@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ..job import Job
 from ..rounds.events import Share
 from ..wire.manifest import Manifest
-from ..wire.tensors import Contents, load_into, of_module
+from ..wire.tensors import Contents, is_finite, load_into, of_module
 
 __all__ = ["Trainer", "mean_of"]
 
@@ -65,7 +65,7 @@ class Trainer:
         Source: Goyal et al., Accurate, Large Minibatch SGD, 2017, section 2.1, for the factor of the rate.
         """
         mean = mean_of([(share.weight * _clip(one, clip_norm), one.parameters) for share, one in shares])
-        if not _is_finite(mean):
+        if not is_finite(mean):
             return False, before
         begin = 0
         for parameter in self._parameters:
@@ -84,7 +84,7 @@ class Trainer:
         if self._schedule is not None:
             self._schedule.step()
         after = self.contents()
-        if not _is_finite(after.parameters):
+        if not is_finite(after.parameters):
             load_into(self.module, self.manifest, before)
             return False, before
         return True, after
@@ -134,7 +134,7 @@ class Trainer:
             [(share.samples / total, one.floats) for share, one in sent if one.floats is not None]
         )
         integers = torch.stack([one.integers for _, one in sent if one.integers is not None]).amax(0)
-        if not _is_finite(floats):
+        if not is_finite(floats):
             return
         own = self.contents()
         load_into(self.module, self.manifest, Contents(own.parameters, floats, integers))
@@ -144,7 +144,7 @@ def mean_of(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
     """Return the sum of factor times vector, in float64 and in this order, cast once to float32.
 
     Args:
-        parts: factors, and vectors float32 [n].
+        parts: factors, and vectors float32 or bfloat16 [n].
     """
     n = parts[0][1].numel()
     mean = torch.empty(n)
@@ -166,8 +166,3 @@ def _clip(contents: Contents, clip_norm: float) -> float:
         return 1.0
     norm = float(torch.linalg.vector_norm(contents.parameters, dtype=torch.float64))
     return 1.0 if norm <= clip_norm else clip_norm / norm
-
-
-def _is_finite(flat: Tensor) -> bool:
-    # A dot product with itself is ten times as fast as a test of each element; it may overflow for finite ones.
-    return bool(torch.isfinite(flat @ flat)) or bool(torch.isfinite(flat).all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from ...errors import WireError
@@ -34,6 +35,8 @@ class Upload:
     offset: int = 0
     result: asyncio.Future[Any] | None = None
     _digest: Any = field(default_factory=hashlib.sha256)
+    _hashed: int = 0
+    _hashing: Lock = field(default_factory=Lock)
     _writer: int = 0
 
     @property
@@ -53,9 +56,16 @@ class Upload:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of what has arrived."""
+        """SHA-256 of what `hash_arrived` has seen."""
         digest: bytes = self._digest.digest()
         return digest
+
+    def hash_arrived(self) -> None:
+        """Hash what has arrived since the last call. Any thread may do this: the event loop goes on meanwhile."""
+        with self._hashing:
+            end = self.offset
+            self._digest.update(memoryview(self.payload)[self._hashed : end])
+            self._hashed = end
 
     def begin_part(self) -> int:
         """Return the number of a request that writes; one that began earlier may not write any more."""
@@ -73,7 +83,6 @@ class Upload:
         if self.offset + len(data) > len(self.payload):
             raise WireError(f"a push has more than the {len(self.payload)} bytes of its header")
         self.payload[self.offset : self.offset + len(data)] = data
-        self._digest.update(data)
         self.offset += len(data)
         return True
 

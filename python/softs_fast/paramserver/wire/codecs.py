@@ -33,7 +33,7 @@ def encode_vector(vector: Tensor, codec: Codec, *, k: int = 0, base: Tensor | No
         case Codec.F32:
             return to_bytes(vector)
         case Codec.BF16:
-            return to_bytes(vector.to(torch.bfloat16))
+            return to_bytes(vector, torch.bfloat16)
         case Codec.INT8:
             return _encode_int8(vector)
         case Codec.TOP_K:
@@ -46,7 +46,7 @@ def encode_vector(vector: Tensor, codec: Codec, *, k: int = 0, base: Tensor | No
 def decode_vector(
     data: bytes | bytearray | memoryview, codec: Codec, n: int, base: Tensor | None = None
 ) -> Tensor:
-    """Return float32 [n]; F32 may return a view of `data`.
+    """Return a vector [n]: float32, and bfloat16 of BF16. Both of F32 and of BF16 may be views of `data`.
 
     Args:
         data: as `encode_vector` returns them; their length has been checked against `encoded_sections`.
@@ -61,7 +61,7 @@ def decode_vector(
         case Codec.F32:
             return from_bytes(data, torch.float32)
         case Codec.BF16:
-            return from_bytes(data, torch.bfloat16).to(torch.float32)
+            return from_bytes(data, torch.bfloat16)
         case Codec.INT8:
             return _decode_int8(data, n)
         case Codec.TOP_K:

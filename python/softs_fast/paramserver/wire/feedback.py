@@ -8,8 +8,12 @@ from torch import Tensor
 from ...errors import ConfigError
 from .codecs import decode_vector, encode_vector
 from .header import Codec
+from .tensors import from_bytes, is_finite
 
 __all__ = ["ErrorFeedback"]
+
+#: Elements that are written at once.
+_CHUNK = 1 << 16
 
 
 class ErrorFeedback:
@@ -26,6 +30,8 @@ class ErrorFeedback:
         self.codec = codec
         self._residual: Tensor | None = None if codec is Codec.F32 else torch.zeros(n)
         self._pending: Tensor | None = None
+        #: Memory of the residual after the next one.
+        self._spare: Tensor | None = None
 
     @property
     def residual(self) -> Tensor | None:
@@ -48,17 +54,35 @@ class ErrorFeedback:
             raise ConfigError("a push is under way; call commit or abort before the next one is encoded")
         if self._residual is None:
             return encode_vector(vector, self.codec)
-        total = vector + self._residual
-        data = encode_vector(total, self.codec, k=k)
-        left = total.sub_(decode_vector(data, self.codec, vector.numel()))
-        self._pending = left if torch.isfinite(left @ left) else self._residual
+        left = torch.empty_like(self._residual) if self._spare is None else self._spare
+        self._spare = left
+        if self.codec is Codec.BF16:
+            data = _encode_bf16(vector, self._residual, left)
+        else:
+            torch.add(vector, self._residual, out=left)
+            data = encode_vector(left, self.codec, k=k)
+            left -= decode_vector(data, self.codec, vector.numel())
+        self._pending = left if is_finite(left) else self._residual
         return data
 
     def commit(self) -> None:
         """The push was counted: its residual holds."""
-        if self._pending is not None:
-            self._residual, self._pending = self._pending, None
+        if self._pending is not None and self._pending is not self._residual:
+            self._residual, self._spare = self._pending, self._residual
+        self._pending = None
 
     def abort(self) -> None:
         """The push was not counted: the residual before it holds, and its vector is dropped."""
         self._pending = None
+
+
+def _encode_bf16(vector: Tensor, residual: Tensor, left: Tensor) -> bytearray:
+    """Write the sum as bfloat16, and into `left` what that leaves out; each piece while it is in the cache."""
+    data = bytearray(2 * vector.numel())
+    sent = from_bytes(data, torch.bfloat16)
+    for begin in range(0, vector.numel(), _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        total, rounded = torch.add(vector[part], residual[part], out=left[part]), sent[part]
+        rounded.copy_(total)
+        total -= rounded
+    return data

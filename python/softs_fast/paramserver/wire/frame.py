@@ -75,7 +75,7 @@ def encode_frame(
         planes: whether the payload is split into byte planes and compressed.
         k: elements of TOP_K.
         base: version and parameters of the weights that XOR takes.
-        encoded_vector: the parameters, if they were written already (`ErrorFeedback.encode`).
+        encoded_vector: the parameters, if they were written already (`ErrorFeedback.encode`); the frame takes them over.
 
     Raises:
         WireError: a field of the header is out of range, or the contents do not fit the manifest.
@@ -88,7 +88,8 @@ def encode_frame(
     payload: bytearray = encoded_vector
     has_buffers = contents.floats is not None and contents.integers is not None
     if contents.floats is not None and contents.integers is not None:
-        payload = payload + to_bytes(contents.floats) + to_bytes(contents.integers)
+        payload += to_bytes(contents.floats)
+        payload += to_bytes(contents.integers)
     decoded_bytes = len(payload)
     if planes:
         payload = compress(payload, _sections(codec, manifest, has_buffers, decoded_bytes))

@@ -12,7 +12,20 @@ from torch import Tensor, nn
 from ...errors import ConfigError
 from .manifest import Manifest
 
-__all__ = ["Contents", "first_not_finite", "flattened", "from_bytes", "load_into", "of_module", "to_bytes"]
+__all__ = [
+    "Contents",
+    "buffers_of",
+    "first_not_finite",
+    "flattened",
+    "from_bytes",
+    "is_finite",
+    "load_into",
+    "of_module",
+    "to_bytes",
+]
+
+#: Elements that are converted at once: they stay in the cache.
+_CHUNK = 1 << 16
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("frames are little-endian, and so must the machine be")
@@ -23,7 +36,7 @@ class Contents:
     """What a frame holds, decoded.
 
     Attributes:
-        parameters: float32 [n_parameters], in the manifest's order.
+        parameters: [n_parameters], in the manifest's order; float32, or bfloat16 as a frame had it.
         floats: float32 [n_floats], the floating buffers; None if the frame has no buffers.
         integers: int64 [n_integers], the others; None with `floats`.
     """
@@ -33,15 +46,17 @@ class Contents:
     integers: Tensor | None = None
 
 
-def to_bytes(tensor: Tensor) -> bytearray:
+def to_bytes(tensor: Tensor, dtype: torch.dtype | None = None) -> bytearray:
     """Return a copy of a tensor's bytes.
 
     Args:
         tensor: any dtype and shape, on the CPU.
+        dtype: to which its elements are converted; None for its own.
     """
-    data = bytearray(tensor.numel() * tensor.element_size())
+    dtype = dtype or tensor.dtype
+    data = bytearray(tensor.numel() * dtype.itemsize)
     if data:
-        torch.frombuffer(data, dtype=tensor.dtype).copy_(tensor.reshape(-1))
+        torch.frombuffer(data, dtype=dtype).copy_(tensor.reshape(-1))
     return data
 
 
@@ -97,7 +112,8 @@ def load_into(module: nn.Module, manifest: Manifest, contents: Contents) -> None
             raise ConfigError(f"weights of {flat.numel()} elements do not fit the manifest; need {need}")
         for one, piece in zip(entries, torch.split(flat, [one.n for one in entries]), strict=True):
             target = tensors[one.name]
-            target.copy_(piece.to(target.dtype).reshape(one.shape))
+            # Devices have not every dtype: what goes to one is converted before.
+            target.copy_((piece if target.is_cpu else piece.to(target.dtype)).view(one.shape))
 
 
 def flattened(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -116,10 +132,22 @@ def first_not_finite(contents: Contents, manifest: Manifest) -> str | None:
         (contents.parameters, manifest.parameter_at),
         (contents.floats, manifest.float_buffer_at),
     ):
-        # A dot product with itself is ten times as fast as a test of each element; it may overflow for finite ones.
-        if flat is None or not flat.numel() or torch.isfinite(flat @ flat):
+        if flat is None or is_finite(flat):
             continue
         bad = (~torch.isfinite(flat)).nonzero()
-        if bad.numel():
-            return at(int(bad[0])).name
+        return at(int(bad[0])).name
     return None
+
+
+def is_finite(flat: Tensor) -> bool:
+    """Return whether a vector has neither a NaN nor an infinity.
+
+    Args:
+        flat: floating [n], on the CPU.
+    """
+    # A dot product with itself is ten times as fast as a test of each element; it may overflow for finite ones.
+    total, wide = torch.zeros(()), torch.empty(_CHUNK)
+    for piece in torch.split(flat, _CHUNK if flat.dtype is not torch.float32 else max(1, flat.numel())):
+        same = piece if piece.dtype is torch.float32 else wide[: piece.numel()].copy_(piece)
+        total += same @ same
+    return bool(torch.isfinite(total)) or bool(torch.isfinite(flat).all())

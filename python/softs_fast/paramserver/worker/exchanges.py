@@ -307,6 +307,7 @@ class Download:
         self._head: bytes = b""
         self.header: FrameHeader | None = None
         self.payload = bytearray()
+        self._digest = hashlib.sha256()
         self.n_received = 0
         self.summary: Summary | None = None
 
@@ -332,7 +333,7 @@ class Download:
         header = FrameHeader.decode(head)
         check_header(header, self._manifest, self._job)
         self._head, self.header, self.n_received = head, header, 0
-        self.payload = bytearray(header.encoded_bytes)
+        self.payload, self._digest = bytearray(header.encoded_bytes), hashlib.sha256()
 
     def room(self) -> memoryview:
         """Return where the next bytes go."""
@@ -340,6 +341,7 @@ class Download:
 
     def received(self, n: int) -> None:
         """Count bytes that were written to `room`."""
+        self._digest.update(memoryview(self.payload)[self.n_received : self.n_received + n])
         self.n_received += n
 
     @property
@@ -350,7 +352,7 @@ class Download:
     @property
     def is_intact(self) -> bool:
         """Whether the bytes have the digest that the signed header says."""
-        return self.header is not None and hashlib.sha256(self.payload).digest() == self.header.digest
+        return self.header is not None and self._digest.digest() == self.header.digest
 
     def answered(self, answer: Answer, seconds: float) -> bool:
         """Take an answer.

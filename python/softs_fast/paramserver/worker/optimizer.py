@@ -93,6 +93,8 @@ class RemoteOptimizer(optim.Optimizer):
         self._samples = 0
         self._loss_sum: float | Tensor = 0.0
         self._n_local = 0
+        #: Of the gradients of a push, again and again.
+        self._flat: Tensor | None = None
         self._reported: tuple[int, float] | None = None
         self._session = Session(parsed, manifest, options or Options())
         self._heartbeats: Heartbeats | None = None
@@ -332,16 +334,18 @@ class RemoteOptimizer(optim.Optimizer):
         return reported if reported is not None else (self.config.batch_size, math.nan)
 
     def _gradient(self) -> Tensor:
-        """All gradients as one vector on the CPU; absent ones are zeros."""
-        pieces: list[Tensor] = []
+        """All gradients as one vector on the CPU, until the next call; absent ones are zeros."""
+        if self._flat is None:
+            self._flat = torch.empty(self.manifest.n_parameters)
         factors = {id(one): float(group["lr"]) for group in self.param_groups for one in group["params"]}
-        for one in self._parameters:
+        pieces = torch.split(self._flat, [one.numel() for one in self._parameters])
+        for one, piece in zip(self._parameters, pieces, strict=True):
             if one.grad is None:
-                pieces.append(torch.zeros(one.numel()))
+                piece.zero_()
                 continue
             grad = one.grad.to_dense() if one.grad.is_sparse else one.grad
             # On the host first: devices have not every dtype.
-            flat = grad.detach().cpu().reshape(-1).to(torch.float32)
-            factor = factors[id(one)]
-            pieces.append(flat if factor == 1.0 else flat * factor)
-        return torch.cat(pieces)
+            piece.copy_(grad.detach().cpu().reshape(-1))
+            if (factor := factors[id(one)]) != 1.0:
+                piece *= factor
+        return self._flat
