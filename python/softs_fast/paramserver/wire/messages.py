@@ -19,6 +19,7 @@ from .limits import (
 from .signing import NONCE_BYTES, WORKER_ID
 
 __all__ = [
+    "CodecName",
     "Control",
     "Counted",
     "DataRange",
