@@ -153,6 +153,8 @@ def _run_options(arguments: argparse.Namespace) -> RunOptions:
         buffer=arguments.buffer,
         max_age=arguments.max_age,
         scale_by_world=scale == "world",
+        aggregate=arguments.aggregate,
+        trim=arguments.trim,
         lease_s=arguments.lease,
         dataset_size=arguments.samples,
         epochs=arguments.epochs,

@@ -67,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scale", choices=("world", "none"),
         help="multiply the learning rate by the workers averaged (default: world, none with --local-steps)",
     )  # fmt: skip
+    run.add_argument(
+        "--aggregate", choices=("mean", "median", "trimmed"), default="mean",
+        help="of a round; the latter two withstand a broken worker, in rounds of a quorum of 3 or more (default: mean)",
+    )  # fmt: skip
+    run.add_argument(
+        "--trim", type=int, default=1, metavar="K", help="values that trimmed leaves out on each side"
+    )
     run.add_argument("--local-steps", type=int, default=0, metavar="N", help="steps of a worker for one push")
     run.add_argument("--clip", type=float, default=0.0, metavar="NORM", help="greatest norm of a push")
     run.add_argument(

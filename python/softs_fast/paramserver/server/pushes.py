@@ -10,7 +10,7 @@ from ..rounds import events
 from ..rounds.events import Version
 from ..wire.answers import Code
 from ..wire.frame import check_header, decode_payload
-from ..wire.header import FrameHeader, Kind
+from ..wire.header import Codec, FrameHeader, Kind
 from ..wire.limits import MAX_PART_BYTES
 from ..wire.manifest import Manifest
 from ..wire.messages import Counted, RunConfig, Stale, UploadState
@@ -65,6 +65,11 @@ class Pushes:
                 raise WireError(
                     f"a push names the lease {header.lease} of samples; this run hands out "
                     f"{'some: ask for them at /v1/data' if header.lease == 0 else 'none'}"
+                )
+            if header.codec is Codec.TOP_K and self._config.aggregate != "mean":
+                raise WireError(
+                    f"a push leaves elements out (top_k), of which the aggregate {self._config.aggregate} would be 0; "
+                    "use bf16 or int8"
                 )
             if rest and len(rest) != header.encoded_bytes:
                 raise WireError(f"a push has {len(rest)} of {header.encoded_bytes} bytes; need all, or none")

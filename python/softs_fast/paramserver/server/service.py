@@ -252,6 +252,7 @@ def fitting(config: RunConfig, run: RunOptions) -> RunConfig:
         config,
         target=run.rounds,
         mode=run.mode,
+        aggregate=run.aggregate,
         lease_s=run.lease_s,
         data="leases" if run.dataset_size else "rank",
         data_size=run.dataset_size or config.data_size,
