@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import json
 import os
 import statistics
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 

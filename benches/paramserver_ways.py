@@ -198,7 +198,9 @@ def plain_server(setting: Setting, pipe: Connection) -> None:
         head = [(b"content-length", str(len(answer)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         for at in range(0, len(answer), 256 << 10):
-            await send({"type": "http.response.body", "body": answer[at : at + (256 << 10)], "more_body": True})
+            await send(
+                {"type": "http.response.body", "body": answer[at : at + (256 << 10)], "more_body": True}
+            )
         await send({"type": "http.response.body", "body": b""})
 
     async def serve() -> None:

@@ -11,8 +11,12 @@ from typing import Any
 from ...errors import WireError
 from ..rounds.events import Version
 from ..wire.header import FrameHeader
+from ..wire.memory import Memory
 
 __all__ = ["Upload", "Uploads"]
+
+#: Buffers of pushes that stay for the next round.
+_KEPT = 16
 
 
 @dataclass(eq=False)
@@ -31,7 +35,7 @@ class Upload:
     worker: str
     header: FrameHeader
     head: bytes
-    payload: bytearray
+    payload: memoryview
     offset: int = 0
     result: asyncio.Future[Any] | None = None
     _digest: Any = field(default_factory=hashlib.sha256)
@@ -64,7 +68,7 @@ class Upload:
         """Hash what has arrived since the last call. Any thread may do this: the event loop goes on meanwhile."""
         with self._hashing:
             end = self.offset
-            self._digest.update(memoryview(self.payload)[self._hashed : end])
+            self._digest.update(self.payload[self._hashed : end])
             self._hashed = end
 
     def begin_part(self) -> int:
@@ -96,6 +100,7 @@ class Uploads:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._memory = Memory(_KEPT)
         self._by_worker: dict[str, Upload] = {}
         self.reserved = 0
 
@@ -127,7 +132,9 @@ class Uploads:
                 self.drop(gone)
         if self.n_bytes + header.encoded_bytes > self._max_bytes:
             return None
-        upload = self._by_worker[worker] = Upload(worker, header, head, bytearray(header.encoded_bytes))
+        upload = self._by_worker[worker] = Upload(
+            worker, header, head, self._memory.take(header.encoded_bytes)
+        )
         return upload
 
     def drop(self, worker: str) -> None:

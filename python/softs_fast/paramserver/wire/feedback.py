@@ -51,7 +51,7 @@ class ErrorFeedback:
         if codec is not Codec.F32 and self._residual is None:
             self._residual = torch.zeros(self._n)
 
-    def encode(self, vector: Tensor, *, k: int = 0) -> bytearray:
+    def encode(self, vector: Tensor, *, k: int = 0, room: memoryview | None = None) -> bytearray | memoryview:
         """Return the bytes of the vector and the residual together. `commit` or `abort` must follow.
 
         A vector that is not finite is sent without the residual, so that the server refuses it and nothing is lost.
@@ -59,6 +59,7 @@ class ErrorFeedback:
         Args:
             vector: float32 [n], of one push.
             k: elements that TOP_K keeps.
+            room: as for `encode_vector`.
 
         Raises:
             ConfigError: the previous push was neither committed nor aborted.
@@ -66,11 +67,13 @@ class ErrorFeedback:
         if self._pending is not None:
             raise ConfigError("a push is under way; call commit or abort before the next one is encoded")
         if self._residual is None:
-            return encode_vector(vector, self.codec)
+            return encode_vector(vector, self.codec, room=room)
         left = torch.empty_like(self._residual) if self._spare is None else self._spare
         self._spare = left
+        data: bytearray | memoryview
         if self.codec is Codec.BF16:
-            data = _encode_bf16(vector, self._residual, left)
+            data = bytearray(2 * vector.numel()) if room is None else room
+            _encode_bf16(vector, self._residual, left, from_bytes(data, torch.bfloat16))
         else:
             torch.add(vector, self._residual, out=left)
             data = encode_vector(left, self.codec, k=k)
@@ -91,13 +94,10 @@ class ErrorFeedback:
         self._pending = None
 
 
-def _encode_bf16(vector: Tensor, residual: Tensor, left: Tensor) -> bytearray:
+def _encode_bf16(vector: Tensor, residual: Tensor, left: Tensor, sent: Tensor) -> None:
     """Write the sum as bfloat16, and into `left` what that leaves out; each piece while it is in the cache."""
-    data = bytearray(2 * vector.numel())
-    sent = from_bytes(data, torch.bfloat16)
     for begin in range(0, vector.numel(), _CHUNK):
         part = slice(begin, begin + _CHUNK)
         total, rounded = torch.add(vector[part], residual[part], out=left[part]), sent[part]
         rounded.copy_(total)
         total -= rounded
-    return data

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError
 from .manifest import Manifest
+from .memory import Memory
 
 __all__ = [
     "Contents",
@@ -46,17 +47,15 @@ class Contents:
     integers: Tensor | None = None
 
 
-def to_bytes(tensor: Tensor, dtype: torch.dtype | None = None) -> bytearray:
+def to_bytes(tensor: Tensor) -> bytearray:
     """Return a copy of a tensor's bytes.
 
     Args:
         tensor: any dtype and shape, on the CPU.
-        dtype: to which its elements are converted; None for its own.
     """
-    dtype = dtype or tensor.dtype
-    data = bytearray(tensor.numel() * dtype.itemsize)
+    data = bytearray(tensor.numel() * tensor.element_size())
     if data:
-        torch.frombuffer(data, dtype=dtype).copy_(tensor.reshape(-1))
+        torch.frombuffer(data, dtype=tensor.dtype).copy_(tensor.reshape(-1))
     return data
 
 
@@ -73,13 +72,18 @@ def from_bytes(data: bytes | bytearray | memoryview, dtype: torch.dtype) -> Tens
     return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=dtype)
 
 
-def of_module(module: nn.Module, manifest: Manifest) -> Contents:
+def of_module(module: nn.Module, manifest: Manifest, memory: Memory | None = None) -> Contents:
     """Return copies of a module's parameters and buffers as a frame of weights has them.
 
     Devices are left first and dtypes converted on the CPU: MPS has no float64 and not always bfloat16.
+
+    Args:
+        module: of the manifest.
+        manifest: says the order.
+        memory: for the parameters; None for new one.
     """
     parameters = dict(module.named_parameters())
-    flat = flattened([parameters[one.name] for one in manifest.parameters], torch.float32)
+    flat = flattened([parameters[one.name] for one in manifest.parameters], torch.float32, memory)
     return Contents(flat, *buffers_of(module, manifest))
 
 
@@ -116,9 +120,12 @@ def load_into(module: nn.Module, manifest: Manifest, contents: Contents) -> None
             target.copy_((piece if target.is_cpu else piece.to(target.dtype)).view(one.shape))
 
 
-def flattened(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, memory: Memory | None = None) -> Tensor:
     """Return a new flat tensor on the CPU with all elements, one tensor after the other."""
-    flat = torch.empty(sum(one.numel() for one in tensors), dtype=dtype)
+    n = sum(one.numel() for one in tensors)
+    flat = (
+        torch.empty(n, dtype=dtype) if memory is None else from_bytes(memory.take(n * dtype.itemsize), dtype)
+    )
     begin = 0
     for one in tensors:
         flat[begin : begin + one.numel()].copy_(one.detach().cpu().reshape(-1))

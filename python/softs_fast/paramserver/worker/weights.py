@@ -11,6 +11,7 @@ from ..wire.codecs import top_k_count
 from ..wire.feedback import ErrorFeedback
 from ..wire.frame import decode_payload, encode_frame
 from ..wire.header import Codec, Kind
+from ..wire.memory import Memory
 from ..wire.messages import CodecName, Counted, RunConfig, Stale, Summary
 from ..wire.tensors import Contents
 from .exchanges import Download, Upload
@@ -18,6 +19,9 @@ from .session import Session
 from .sizes import PartSizes, PollWait
 
 __all__ = ["PushResult", "RemoteWeights"]
+
+#: At a time: that of the weights, the next weights, a push.
+_FRAMES = 3
 
 _CODECS = {"f32": Codec.F32, "bf16": Codec.BF16, "int8": Codec.INT8, "top_k": Codec.TOP_K}
 
@@ -41,6 +45,7 @@ class RemoteWeights:
     def __init__(self, session: Session, on_progress: Callable[[str], None] = lambda text: None) -> None:
         self._session = session
         self._on_progress = on_progress
+        self._memory = Memory(_FRAMES)
         self._feedback = ErrorFeedback(session.manifest.n_parameters, _CODECS[self.codec])
         self._adopt(session.joined.config)
         self.contents: Contents | None = None
@@ -72,7 +77,8 @@ class RemoteWeights:
             WireError: what arrived is no frame of this model.
         """
         while self.summary is None:
-            download = Download(self._target, self._poll, self._session.manifest, self._session.invite.job)
+            invite, manifest = self._session.invite, self._session.manifest
+            download = Download(self._target, self._poll, manifest, invite.job, self._memory)
             self._session.run(download)
             if download.summary is not None:
                 self.summary = download.summary
@@ -102,11 +108,10 @@ class RemoteWeights:
             self._adopt(config)
         codec = self._feedback.codec = _CODECS[self.codec]
         k = top_k_count(manifest.n_parameters, options.top_k or config.top_k)
-        encoded = self._feedback.encode(contents.parameters, k=k)
         frame = encode_frame(
             contents, kind=kind, codec=codec, job=self._session.invite.job, manifest=manifest,
             timeline=self.timeline, version=self.version, samples=samples, loss=loss, lease=self.lease, planes=config.planes,
-            encoded_vector=encoded,
+            k=k, feedback=self._feedback, memory=self._memory,
         )  # fmt: skip
         n = max(1, len(frame.payload))
         upload = Upload(frame, self._sizes, lambda done: self._on_progress(f"push {100 * done // n} %"))
