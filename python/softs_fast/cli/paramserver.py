@@ -132,6 +132,8 @@ def _server_options(arguments: argparse.Namespace) -> ServerOptions:
         arguments.evaluate_every,
         arguments.stop_after,
         arguments.lower_is_better,
+        arguments.upload_memory,
+        arguments.upload_disk,
     )
 
 

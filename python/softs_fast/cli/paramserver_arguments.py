@@ -124,6 +124,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--output", type=Path, metavar="FILE", help="the trained model (default: trained_model.pth)"
     )
+    files.add_argument(
+        "--upload-memory", type=int, default=8 << 30, metavar="BYTES", help="for pushes (default: 8 GiB)"
+    )
+    files.add_argument(
+        "--upload-disk", type=int, default=32 << 30, metavar="BYTES",
+        help="for uploads above that, beside the state (default: 32 GiB)",
+    )  # fmt: skip
     files.add_argument("--safetensors", action="store_true", help="write the model as safetensors")
     evaluation = parser.add_argument_group("evaluation")
     evaluation.add_argument(

@@ -218,10 +218,23 @@ def test_without_memory_a_push_waits(serve, enter) -> None:
         return torch.nn.Linear(1000, 300)
 
     job = job_of(huge)
-    client = enter(serve(job, options={"max_upload_bytes": 1 << 20}), job)
+    client = enter(serve(job, options={"max_upload_bytes": 1 << 20, "max_upload_disk_bytes": 0}), job)
     answer = client.push(client.frame(), whole=False)
     assert (answer.status, answer.code) == (429, "busy")
     assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_a_failure_of_the_server_has_a_number_too(serve, enter, monkeypatch, caplog) -> None:
+    client = enter(serve())
+
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("scripted")
+
+    monkeypatch.setattr("softs_fast.paramserver.server.application.Application._pull", broken)
+    answer = client.pull()
+    assert (answer.status, answer.code, answer.is_signed) == (500, "internal", True)
+    assert "scripted" in caplog.text, "the cause is in the log of the server alone"
+    assert b"scripted" not in answer.body
 
 
 # --- What proves itself ---

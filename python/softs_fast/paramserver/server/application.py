@@ -17,7 +17,7 @@ from ..wire.answers import Code
 from ..wire.header import HEADER_BYTES, PROTOCOL
 from ..wire.limits import MAX_JOIN_BYTES, MAX_JSON_BYTES, WHOLE_FRAME_BYTES
 from ..wire.manifest import Manifest
-from ..wire.messages import DataRange, DataRequest, JoinAnswer, JoinRequest, RunConfig
+from ..wire.messages import DataRange, DataRequest, Failure, JoinAnswer, JoinRequest, RunConfig
 from ..wire.records import decode
 from .budget import Budget
 from .driver import Driver
@@ -85,7 +85,10 @@ class Application:
             return
         except Exception:
             _log.exception("%s %s failed", request.method, request.path)
-            reply = Reply(HTTPStatus.INTERNAL_SERVER_ERROR, b"")
+            reply = Reply.of(
+                Failure(Code.INTERNAL.value, "the server has failed over this request", "its log says why"),
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+            )
         await send_reply(send, reply, request, key, str(self._driver.run.version))
 
     async def _answer(self, request: Request, key: bytes | None) -> tuple[Reply, bytes | None]:

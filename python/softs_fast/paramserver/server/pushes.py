@@ -21,7 +21,7 @@ from .uploads import Upload, Uploads
 
 __all__ = ["Pushes", "refusal_of"]
 
-#: Without memory for a push, ask again after so long.
+#: Without room for a push, ask again after so long.
 _BUSY_S = 2.0
 
 
@@ -85,7 +85,8 @@ class Pushes:
             raise failure(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 Code.BUSY,
-                f"no memory for a push of {header.encoded_bytes} bytes: {self.uploads.n_bytes} are in use",
+                self.uploads.trouble,
+                "the worker waits; the owner frees some disk, or gives --upload-memory or --upload-disk",
                 retry_s=_BUSY_S,
             )
         if upload.head != head:

@@ -85,7 +85,9 @@ class Service:
             1 if run.mode == "bsp" else 2 * run.world,
             config.planes,
         )
-        self._uploads = Uploads(options.max_upload_bytes)
+        self._uploads = Uploads(
+            options.max_upload_bytes, options.max_upload_disk_bytes, options.state.absolute().parent
+        )
         self.driver = Driver(
             self.run,
             self._trainer,

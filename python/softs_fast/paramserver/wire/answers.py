@@ -80,6 +80,36 @@ class Code(enum.StrEnum):
     BAD_REQUEST = "bad-request"  # 400, 405, 411, 415, 431
     BUSY = "busy"  # 429
     FULL = "full"  # 503
+    INTERNAL = "internal"  # 500
+
+    @property
+    def number(self) -> str:
+        """For people: docs/paramserver.md has a table by it. A number stays the same, and is used for nothing else."""
+        return f"PS{_NUMBERS.index(self) + 1:02}"
+
+
+#: New ones at the end.
+_NUMBERS = (
+    Code.BAD_MAC,
+    Code.REPLAYED,
+    Code.KICKED,
+    Code.UNKNOWN_ID,
+    Code.NO_UPLOAD,
+    Code.STALE,
+    Code.OTHER_MANIFEST,
+    Code.SPENT,
+    Code.OVER,
+    Code.TOO_LONG,
+    Code.BAD_RANGE,
+    Code.NOT_FINITE,
+    Code.BAD_PUSH,
+    Code.PROTOCOL,
+    Code.BAD_DIGEST,
+    Code.BAD_REQUEST,
+    Code.BUSY,
+    Code.FULL,
+    Code.INTERNAL,
+)
 
 
 #: What ends a worker, with the remedy of the answer. 409 is permanent with OTHER_MANIFEST only.
