@@ -21,13 +21,14 @@ class ErrorFeedback:
 
     Args:
         n: elements of the parameters.
-        codec: of the pushes; F32 leaves nothing out, and has no residual.
+        codec: of the next push; F32 leaves nothing out, and has no residual.
 
     Source: 1-bit SGD (Seide et al. 2014), section 3.1; Error Feedback Fixes SignSGD (Karimireddy et al. 2019).
     """
 
     def __init__(self, n: int, codec: Codec) -> None:
-        self.codec = codec
+        self._n = n
+        self._codec = codec
         self._residual: Tensor | None = None if codec is Codec.F32 else torch.zeros(n)
         self._pending: Tensor | None = None
         #: Memory of the residual after the next one.
@@ -37,6 +38,18 @@ class ErrorFeedback:
     def residual(self) -> Tensor | None:
         """Float32 [n]: what counted pushes have left out; None for F32."""
         return self._residual
+
+    @property
+    def codec(self) -> Codec:
+        """Of the next push."""
+        return self._codec
+
+    @codec.setter
+    def codec(self, codec: Codec) -> None:
+        """Have the next pushes be of another codec; what earlier ones have left out goes with the first of them."""
+        self._codec = codec
+        if codec is not Codec.F32 and self._residual is None:
+            self._residual = torch.zeros(self._n)
 
     def encode(self, vector: Tensor, *, k: int = 0, room: memoryview | None = None) -> bytearray | memoryview:
         """Return the bytes of the vector and the residual together. `commit` or `abort` must follow.
@@ -72,6 +85,8 @@ class ErrorFeedback:
         """The push was counted: its residual holds."""
         if self._pending is not None and self._pending is not self._residual:
             self._residual, self._spare = self._pending, self._residual
+        if self._codec is Codec.F32:
+            self._residual = self._spare = None
         self._pending = None
 
     def abort(self) -> None:

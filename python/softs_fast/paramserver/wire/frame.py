@@ -55,6 +55,7 @@ def encode_frame(
     version: int,
     samples: int = 0,
     loss: float = float("nan"),
+    lease: int = 0,
     planes: bool = False,
     k: int = 0,
     base: tuple[int, Tensor] | None = None,
@@ -73,6 +74,7 @@ def encode_frame(
         version: of the weights, or of those from which a push was computed.
         samples: of a push, 1 or more.
         loss: of a push; NaN if it is not known.
+        lease: of the samples of a push; 0 for none.
         planes: whether the payload is split into byte planes and compressed.
         k: elements of TOP_K.
         base: version and parameters of the weights that XOR takes.
@@ -103,7 +105,7 @@ def encode_frame(
         payload = compress(payload, _sections(codec, manifest, has_buffers, decoded_bytes))
     header = FrameHeader(
         kind, codec, job, manifest.digest[:16], timeline, version, samples, loss, len(payload), decoded_bytes,
-        hashlib.sha256(payload).digest(), base[0] if base else 0, has_buffers, planes,
+        hashlib.sha256(payload).digest(), base[0] if base else 0, has_buffers, planes, lease,
     )  # fmt: skip
     return Frame(header, payload)
 

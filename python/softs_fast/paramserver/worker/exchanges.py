@@ -118,6 +118,8 @@ def refusal(answer: Answer, what: str) -> SoftsError:
             "", f"the server answered {answer.status}", "install the same version on both sides"
         )
     text = f"{what}: {failure.message}{'; ' if failure.remedy else ''}{failure.remedy}"
+    if failure.code in {*Code}:
+        text += f" ({Code(failure.code).number})"
     return (
         WireError(text)
         if answer.status

@@ -13,6 +13,7 @@ from torch import Tensor, nn, optim
 
 from ...errors import ConfigError, SoftsError
 from ..wire import answers
+from ..wire.feedback import ErrorFeedback
 from ..wire.header import Kind
 from ..wire.invite import Invite
 from ..wire.manifest import Manifest
@@ -152,6 +153,25 @@ class RemoteOptimizer(optim.Optimizer):
     def session(self) -> Session:
         """The connection, for other requests of this worker."""
         return self._session
+
+    @property
+    def feedback(self) -> ErrorFeedback:
+        """What pushes have left out."""
+        return self._weights.feedback
+
+    @property
+    def codec(self) -> str:
+        """Of the next push."""
+        return self._weights.codec
+
+    @property
+    def lease(self) -> int:
+        """Number of the lease of which the samples of the next push are; 0 for none."""
+        return self._weights.lease
+
+    @lease.setter
+    def lease(self, number: int) -> None:
+        self._weights.lease = number
 
     def report(self, samples: int, loss: float = math.nan) -> None:
         """Say of how many samples the next step is, and their mean loss.
