@@ -77,7 +77,7 @@ def restart() -> dict[str, Any]:
         port = free.getsockname()[1]
     command = [
         *(sys.executable, "-m", "softs_fast", "paramserver", "bench_job:job"),
-        *("--world", "1", "--rounds", "1000000", "--batch", "32", "--port", str(port)),
+        *("--world", "1", "--rounds", "1000000", "--batch", "32", "--listen", f"127.0.0.1:{port}"),
     ]
     first = started(command, folder)
     invite = first.invite

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from .proc import cpu_s
 
-WATCHDOG_S = 3000.0
+WATCHDOG_S = 3600.0
 #: Of a layer: 1024 x 1024 weights and 1024 biases.
 LAYER = 1024
 _PIN = "1234"
