@@ -11,6 +11,7 @@ Environment variables:
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import importlib.util
@@ -21,6 +22,8 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -102,6 +105,48 @@ def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
         (tree / ".cargo" / "config.toml").write_bytes(config)
         pack(tree, archive)
     return name
+
+
+def build_pure_wheel(wheel_directory: str) -> str:
+    """Build a wheel of the Python package alone, for any platform; nothing is compiled.
+
+    pip prefers a wheel for its platform. Where there is none, such as on a Mac, it takes this one: a worker of a
+    parameter server needs no native module. The same files make the same bytes. Times are SOURCE_DATE_EPOCH, or 1980.
+    """
+    with tempfile.TemporaryDirectory(prefix="softs-metadata-") as folder:
+        info = Path(folder, prepare_metadata_for_build_wheel(folder))
+        tag = "Generator: build_backend\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        (info / "WHEEL").write_text(f"Wheel-Version: 1.0\n{tag}")
+        (info / "RECORD").unlink(missing_ok=True)
+        files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes() for path in pure_files()}
+        files |= {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(info.rglob("*"))
+            if path.is_file()
+        }
+        rows = [f"{name},sha256={record_digest(data)},{len(data)}\n" for name, data in files.items()]
+        files[f"{info.name}/RECORD"] = "".join([*rows, f"{info.name}/RECORD,,\n"]).encode()
+        name = f"{info.name.removesuffix('.dist-info')}-py3-none-any.whl"
+    # The format has no time before 1980.
+    date = time.gmtime(max(int(os.environ.get("SOURCE_DATE_EPOCH", 0)), 315532800))[:6]
+    with zipfile.ZipFile(Path(wheel_directory, name), "w") as wheel:
+        for path, data in files.items():
+            member = zipfile.ZipInfo(path, date)
+            # As on every system, whichever one packs it: a file of Unix, for all to read.
+            member.create_system, member.external_attr = 3, 0o100644 << 16
+            wheel.writestr(member, data, zipfile.ZIP_DEFLATED)
+    return name
+
+
+def pure_files() -> list[Path]:
+    """Return the files of the package that no build has left there."""
+    built = (".so", ".pyd", ".dylib", ".pyc")
+    return [path for path in sorted(PACKAGE.rglob("*")) if path.is_file() and path.suffix not in built]
+
+
+def record_digest(data: bytes) -> str:
+    """Return the SHA-256 of a file as the RECORD of a wheel has it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def pack(tree: Path, archive: Path) -> None:

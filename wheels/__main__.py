@@ -1,6 +1,7 @@
-"""`python -m wheels [FOLDER]`: an sdist, and a wheel for each fit Python of this machine; checked, and listed.
+"""`python -m wheels [FOLDER]`: an sdist, a wheel for each fit Python of this machine, and one without native modules.
 
-Runs in an environment with `requirements.txt`, which `make wheels` makes. The files go to FOLDER (default: dist).
+All are checked, used and listed. Runs in an environment with `requirements.txt`, which `make wheels` makes. The files
+go to FOLDER (default: dist).
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ def main(arguments: Sequence[str]) -> int:
     dist = Path(arguments[0] if arguments else REPOSITORY / "dist").resolve()
     dist.mkdir(parents=True, exist_ok=True)
     with workplace() as work:
-        sdist, *wheels = build(chosen, work)
-        files = [describe(file) for file in (sdist, *wheels)]
+        sdist, *wheels, pure = build(chosen, work)
+        files = [describe(file) for file in (sdist, *wheels, pure)]
         wrong = plan.complaints(files)
         for interpreter, wheel in zip(chosen, wheels, strict=True):
             use(interpreter, wheel, work / f"smoke-{interpreter.tag}")
-        for file in (sdist, *wheels):
+        use_pure(chosen[0], pure, work / "smoke-pure")
+        for file in (sdist, *wheels, pure):
             shutil.move(file, dist / file.name)
     print(plan.table(files))
     if git("status", "--porcelain"):
@@ -63,7 +65,7 @@ def chosen_interpreters() -> list[Interpreter]:
 
 
 def build(chosen: Sequence[Interpreter], work: Path) -> list[Path]:
-    """Make the sdist, and all wheels from it; returns the sdist, then the wheels."""
+    """Make the sdist, and all wheels from it; returns the sdist, then the wheels, that without native modules last."""
     tools = plan.Tools(Path(sys.prefix, "bin"), Path(sysconfig.get_path("purelib")))
     compiler, headers = work / "zig-c++", work / "headers"
     compiler.write_text(plan.compiler_script(tools))
@@ -84,6 +86,8 @@ def build(chosen: Sequence[Interpreter], work: Path) -> list[Path]:
         say(f"building for {interpreter.tag} with {interpreter.path}")
         call = f"build_wheel_in(pathlib.Path({str(work / 'kernels')!r}), {str(fresh)!r})"
         files.append(call_backend(interpreter.path, call, fresh, tree, variables))
+    call = f"build_pure_wheel({str(fresh)!r})"
+    files.append(call_backend(Path(sys.executable), call, fresh, tree, variables))
     return files
 
 
@@ -103,7 +107,7 @@ def call_backend(python: Path, call: str, folder: Path, tree: Path, variables: d
 def describe(file: Path) -> plan.File:
     """Return what is known of a file; auditwheel is asked about wheels."""
     platform = ""
-    if file.suffix == ".whl":
+    if file.suffix == ".whl" and not plan.is_pure(file.name):
         platform = json.loads(smoke.run(sys.executable, "-m", "auditwheel", "show", "--json", file))[
             "overall_tag"
         ]
@@ -115,13 +119,25 @@ def use(interpreter: Interpreter, wheel: Path, folder: Path) -> None:
     """Use a wheel in an empty environment; with torch, if an environment of this tree has one for this Python."""
     say(f"using {wheel.name} in an empty environment")
     folder.mkdir()
-    version = tomllib.loads((REPOSITORY / "Cargo.toml").read_text())["workspace"]["package"]["version"]
-    smoke.check(interpreter.path, wheel, version, plan.ARCHITECTURES, folder)
+    smoke.check(interpreter.path, wheel, package_version(), plan.ARCHITECTURES, folder)
     name = "python{}.{}".format(*interpreter.version)
     for torch in sorted(REPOSITORY.glob(f".venv*/lib/{name}/site-packages/torch")):
         smoke.check_loader(folder, torch.parent)
         return
     say(f"its loader was not run: no environment of this tree has torch for {name}")
+
+
+def use_pure(interpreter: Interpreter, wheel: Path, folder: Path) -> None:
+    """Use the wheel without native modules in an empty environment."""
+    say(f"using {wheel.name} in an empty environment")
+    folder.mkdir()
+    smoke.check_pure(interpreter.path, wheel, package_version(), folder)
+
+
+def package_version() -> str:
+    """Return the version of the workspace."""
+    version: str = tomllib.loads((REPOSITORY / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    return version
 
 
 def git(*arguments: str) -> str:

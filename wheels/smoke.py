@@ -32,6 +32,20 @@ def check(python: Path, wheel: Path, version: str, architectures: Sequence[str],
     run(programs / "python", "-I", "-W", "error", HERE / "round_trip.py", folder, *architectures)
 
 
+def check_pure(python: Path, wheel: Path, version: str, folder: Path) -> None:
+    """Install the wheel without native modules, and see that it says so; `check` has the arguments.
+
+    Raises:
+        SystemExit: a step failed, the version is another one, or native modules are there.
+    """
+    programs = install(python, wheel, folder)
+    program = "import softs_fast; print(softs_fast.__version__, softs_fast.NATIVE_ERROR is not None)"
+    said = run(programs / "python", "-I", "-W", "error", "-c", program)
+    if said.split() != [version, "True"]:
+        raise SystemExit(f"{wheel.name} says {said.strip()}; need {version} True: no native modules")
+    run(programs / "softs-fast", "paramworker", "--help")
+
+
 def check_loader(folder: Path, packages: Path) -> None:
     """Use the wheel that `check` has installed in a folder with torch, which lies in the packages of another environment."""
     environment = os.environ | {"PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"}

@@ -2,7 +2,7 @@
 
 Importing this package does not import torch. The names that need torch (`SoftDataLoader`, `SoftIterableDataset`,
 `Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`, `ModelIOCatcher`, `switch_model`) are loaded
-on first access. Without the native modules only `softs_fast.paramserver.worker` works, and `NATIVE_ERROR` says why.
+on first access. Without the native modules `softs_fast.paramserver` works, and what needs them says so; `NATIVE_ERROR` says why.
 """
 
 import logging
@@ -33,10 +33,14 @@ from .errors import (
 try:
     from ._core import __version__
 except ImportError as _error:
-    # Where the native modules have not been built, `softs_fast.paramserver.worker` runs all the same.
+    # The wheel for any platform has no native modules; `softs_fast.paramserver` runs all the same.
     from importlib.metadata import version as _version
 
-    NATIVE_ERROR: ImportError | None = _error
+    NATIVE_ERROR: ImportError | None = ImportError(
+        f"those of softs-fast are not here ({_error}); wheels have them for Linux on x86-64 (glibc 2.28, CPython 3.11 "
+        "to 3.14), and other Linux machines build them with Rust and C++ by pip install --no-binary softs-fast "
+        "softs-fast; softs-fast paramworker and softs_fast.paramserver.RemoteOptimizer work without them"
+    )
     __version__ = _version("softs-fast")
 else:
     NATIVE_ERROR = None
@@ -135,15 +139,12 @@ def setup_logging(level: int | str = logging.INFO) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Fleet":
+    if name == "Fleet" and NATIVE_ERROR is None:
         from .fleet import Fleet
 
         return Fleet
-    if NATIVE_ERROR is not None and name in __all__:
-        raise ImportError(
-            f"softs_fast.{name} needs the native modules of softs-fast, which are not here: {NATIVE_ERROR}; they are "
-            "built for Linux; softs_fast.paramserver.worker and `softs-fast paramworker` need none"
-        ) from NATIVE_ERROR
+    if NATIVE_ERROR is not None and (name in __all__ or name in ("_core", "_kernels")):
+        raise ImportError(f"softs_fast.{name} needs native modules: {NATIVE_ERROR}") from NATIVE_ERROR
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

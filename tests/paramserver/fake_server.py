@@ -56,6 +56,7 @@ class FakeServer:
         counted: pushes that were counted, by (worker id, T, V): each must be counted once.
         requests: how often each method and path was asked for.
         before: called with (method, path) before a request is answered; may return an answer of its own.
+        before_body: the same, with the body.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class FakeServer:
         self.frames: list[FrameHeader] = []
         self.left: list[str] = []
         self.before: Callable[[str, str], Answer | None] = lambda method, path: None
+        self.before_body: Callable[[str, str, bytes], Answer | None] = lambda method, path, body: None
         self.changed = threading.Condition()
         self.history: dict[tuple[int, int], Any] = {}
         self.is_stopped = False
@@ -205,7 +207,7 @@ class FakeServer:
                 elif member is not None and not member.window.take(given.n):
                     answer = self._failure(401, Code.REPLAYED)
             if answer is None:
-                answer = self.before(method, path)
+                answer = self.before(method, path) or self.before_body(method, path, body)
             if answer is None:
                 answer = self._route(
                     method, path, parse_qs(urlsplit(target).query), given, offset, headers, body
@@ -253,7 +255,7 @@ class FakeServer:
             self.left.append(worker)
         if path == answers.DATA:
             n = decode(messages.DataRequest, body).n
-            return Answer(200, encode(messages.DataRange(0, 5, ((0, n),))))
+            return Answer(200, encode(messages.DataRange(0, 5, ((0, n, 1),))))
         return Answer(204)
 
     def _join(self, body: bytes) -> Answer:

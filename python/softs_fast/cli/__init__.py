@@ -47,8 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A terminal that cannot show a character must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
     endless = False
-    # Signals that are ignored at the start stay ignored: nohup ignores SIGHUP.
-    caught = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    # Signals that are ignored at the start stay ignored: nohup ignores SIGHUP. Windows has none.
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    caught = [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]
     before = {number: signal.signal(number, _terminate) for number in caught}
     try:
         try:

@@ -343,9 +343,7 @@ def _loaded(command: str, function: str = "run") -> Callable[[argparse.Namespace
         except ImportError:
             if NATIVE_ERROR is None:
                 raise
-            raise ConfigError(
-                f"softs-fast {command} needs the native modules, which are built for Linux: {NATIVE_ERROR}"
-            ) from None
+            raise ConfigError(f"softs-fast {command} needs native modules: {NATIVE_ERROR}") from None
         getattr(module, function)(arguments)
 
     return run

@@ -19,8 +19,9 @@ examples:
   softs-fast paramworker @invite.txt --job digits:job --url-file ~/Shared/url.txt
 
 The job is a softs_fast.paramserver.job.Job, or a function that returns one; the server loads the same file. Rank, batch
-size, local steps and codec are the server's. A worker may sleep, lose the network, or start again at any time. SIGUSR1
-pauses it, and the next SIGUSR1 resumes it. It needs no native module: pip install 'softs-fast[paramworker]'."""
+size and local steps are the server's, and so are codec and sizes unless they are given. A worker may sleep, lose the
+network, or start again at any time. SIGUSR1 pauses it, and the next SIGUSR1 resumes it. It needs no native module: pip
+install 'softs-fast[paramworker]'."""
 
 _MAX_INVITE = 4096
 
@@ -45,6 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--url-file", type=Path, metavar="FILE",
         help="read the server's URL from there when it has moved, instead of asking",
     )  # fmt: skip
+    parser.add_argument(
+        "--codec",
+        choices=("f32", "bf16", "int8", "top_k"),
+        help="of this worker's pushes (default: the server's)",
+    )
+    parser.add_argument(
+        "--top-k", type=float, metavar="FRACTION", help="elements that top_k sends (default: the server's)"
+    )
+    parser.add_argument(
+        "--max-part", type=int, metavar="BYTES", help="of one request of an upload (default: the server's)"
+    )
     parser.add_argument("--proxy", metavar="URL", help="an HTTP proxy, such as http://proxy:3128")
 
 
@@ -66,8 +78,9 @@ def run(arguments: argparse.Namespace) -> None:
     import_urllib3()
     invite = Invite.parse(_invite(arguments.invite))
     options = Options(
-        arguments.name, arguments.patience, arguments.url_file, _ask_url(arguments.url_file), arguments.proxy
-    )
+        arguments.name, arguments.patience, arguments.url_file, _ask_url(arguments.url_file), arguments.proxy,
+        arguments.codec, arguments.top_k, arguments.max_part,
+    )  # fmt: skip
     device = chosen_device(arguments.device)
     job = load_job(arguments.job)
     progress = Progress()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .._core import copy_rows
+from .. import _core
 from ..codecs.encodings import decode
 from ..errors import ConfigError
 from ..tensors.dtypes import (
@@ -432,7 +432,7 @@ def _store(
     """Copy a tensor without a codec, [*rows, *spec.shape], into each sample."""
     flat = contiguous_bytes(value) if spec.nbytes >= _STAGED_BYTES else None
     if flat is not None:
-        copy_rows(flat, memories, offset)
+        _core.copy_rows(flat, memories, offset)
         return
     for i, memory in enumerate(memories):
         copy_into(array_at(spec, memory, offset), value[i, ...] if rows else value)

@@ -14,7 +14,7 @@ from torch import nn
 from softs_fast.paramserver.job import Job
 from softs_fast.paramserver.wire import answers, signing
 from softs_fast.paramserver.wire.frame import Frame, decode_payload, encode_frame
-from softs_fast.paramserver.wire.header import HEADER_BYTES, Codec, FrameHeader, Kind
+from softs_fast.paramserver.wire.header import HEADER_BYTES, PROTOCOL, Codec, FrameHeader, Kind
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import JoinAnswer, JoinRequest
@@ -91,7 +91,7 @@ class RawClient:
     def join_request(self, **changes: Any) -> JoinRequest:
         given = {
             "name": self.name,
-            "protocols": (1,),
+            "protocols": (PROTOCOL,),
             "manifest": self.manifest.encoded.decode(),
             "nonce": self.nonce.hex(),
             "old_id": "",
@@ -167,6 +167,7 @@ class RawClient:
         loss: float = 0.5,
         vector: torch.Tensor | None = None,
         buffers: tuple[torch.Tensor, torch.Tensor] | None = None,
+        lease: int = 0,
     ) -> Frame:
         vector = torch.full((self.manifest.n_parameters,), value) if vector is None else vector
         floats, integers = buffers or (None, None)
@@ -180,6 +181,7 @@ class RawClient:
             version=version[1],
             samples=samples,
             loss=loss,
+            lease=lease,
         )
 
     def push(self, frame: Frame, whole: bool = True) -> Answer:

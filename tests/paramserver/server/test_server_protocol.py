@@ -17,6 +17,7 @@ from softs_fast.paramserver.wire.messages import (
     Counted,
     DataRange,
     DataRequest,
+    Failure,
     Stale,
     Status,
     Summary,
@@ -217,10 +218,23 @@ def test_without_memory_a_push_waits(serve, enter) -> None:
         return torch.nn.Linear(1000, 300)
 
     job = job_of(huge)
-    client = enter(serve(job, options={"max_upload_bytes": 1 << 20}), job)
+    client = enter(serve(job, options={"max_upload_bytes": 1 << 20, "max_upload_disk_bytes": 0}), job)
     answer = client.push(client.frame(), whole=False)
     assert (answer.status, answer.code) == (429, "busy")
     assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_a_failure_of_the_server_has_a_number_too(serve, enter, monkeypatch, caplog) -> None:
+    client = enter(serve())
+
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("scripted")
+
+    monkeypatch.setattr("softs_fast.paramserver.server.application.Application._pull", broken)
+    answer = client.pull()
+    assert (answer.status, answer.code, answer.is_signed) == (500, "internal", True)
+    assert "scripted" in caplog.text, "the cause is in the log of the server alone"
+    assert b"scripted" not in answer.body
 
 
 # --- What proves itself ---
@@ -273,7 +287,7 @@ def test_another_model_is_named(serve) -> None:
 def test_another_protocol_is_refused(serve, enter) -> None:
     server = serve()
     client = RawClient(server.invite, Manifest.of(job_of().model()))
-    answer = client.join(protocols=(2, 3))
+    answer = client.join(protocols=(1, 3))
     assert (answer.status, answer.code) == (426, "protocol")
 
 
@@ -325,18 +339,69 @@ def test_the_end_is_told(serve, enter) -> None:
 def test_samples_are_handed_out(serve, enter) -> None:
     server = serve(world=2, dataset_size=10, config={"seed": 7})
     first, second = enter(server), enter(server)
-    wish = encode(DataRequest(4))
-    assert first.ask("POST", answers.DATA, wish).record(DataRange) == DataRange(0, 7, ((0, 4),))
-    assert second.ask("POST", answers.DATA, wish).record(DataRange).ranges == ((4, 8),)
+    wish = encode(DataRequest(4, 1))
+    assert first.ask("POST", answers.DATA, wish).record(DataRange) == DataRange(0, 7, ((0, 4, 1),))
+    assert second.ask("POST", answers.DATA, wish).record(DataRange).ranges == ((4, 8, 1),)
     first.ask("POST", answers.LEAVE, b"{}")
-    assert second.push(second.frame()).status == 200
+    assert second.push(second.frame(lease=1)).status == 200
     second.pull("1.0", 20.0)
-    assert second.ask("POST", answers.DATA, wish).record(DataRange).ranges == ((0, 4),)
+    assert second.ask("POST", answers.DATA, encode(DataRequest(4, 2))).record(DataRange).ranges == (
+        (0, 4, 1),
+    )
+
+
+def test_samples_of_a_fixed_world_are_every_second_one(serve, enter) -> None:
+    server = serve(world=2, dataset_size=10, is_fixed_world=True)
+    workers = [enter(server), enter(server)]
+    taken = [
+        one.ask("POST", answers.DATA, encode(DataRequest(2, 1))).record(DataRange).ranges for one in workers
+    ]
+    assert taken == [((0, 4, 2),), ((1, 5, 2),)]
+
+
+def test_a_request_for_samples_that_arrives_late_changes_no_count(serve, enter) -> None:
+    """The worker gives up its first request, which a proxy holds until the push of the second one was counted."""
+    server = serve(world=1, dataset_size=12, epochs=1)
+    client = enter(server)
+    first, second = (encode(DataRequest(4, number)) for number in (1, 2))
+    assert client.ask("POST", answers.DATA, second).record(DataRange).ranges == ((0, 4, 1),)
+    late = client.ask("POST", answers.DATA, first)
+    assert (late.status, late.code) == (409, "spent")
+    assert client.push(client.frame(lease=2)).status == 200
+    client.pull("1.0", 20.0)
+    for number in (1, 2):
+        assert client.ask("POST", answers.DATA, encode(DataRequest(4, number))).code == "spent"
+    assert client.ask("POST", answers.DATA, encode(DataRequest(4, 3))).record(DataRange).ranges == (
+        (4, 8, 1),
+    )
+    # Not of its samples: a push for what the worker had before.
+    stale = client.push(client.frame(version=(1, 1), lease=2))
+    assert stale.status == 409
+    assert "samples were taken back" in stale.record(Stale).message
+    assert client.push(client.frame(version=(1, 1), lease=3)).status == 200
+
+
+def test_a_push_names_a_lease_where_there_are_some(serve, enter) -> None:
+    server = serve(dataset_size=12)
+    client = enter(server)
+    client.ask("POST", answers.DATA, encode(DataRequest(4, 1)))
+    answer = client.push(client.frame())
+    assert (answer.status, answer.code) == (422, "bad-push")
+    assert "ask for them at /v1/data" in answer.record(Failure).message
+    # In a part, too.
+    assert client.push(client.frame(lease=1), whole=False).status == 201
+    assert client.part(client.frame(lease=1), 0, 1 << 20).status == 200
+
+
+def test_a_push_of_no_lease_where_there_is_none(serve, enter) -> None:
+    client = enter(serve())
+    answer = client.push(client.frame(lease=1))
+    assert (answer.status, answer.code) == (422, "bad-push")
 
 
 def test_a_run_without_samples_says_so(serve, enter) -> None:
     client = enter(serve())
-    assert client.ask("POST", answers.DATA, encode(DataRequest(4))).status == 400
+    assert client.ask("POST", answers.DATA, encode(DataRequest(4, 1))).status == 400
 
 
 def test_pause_and_leave(serve, enter) -> None:

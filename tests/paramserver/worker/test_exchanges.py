@@ -173,7 +173,7 @@ def test_a_page_of_a_proxy_with_413_halves_the_part() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (Answer(403, encode(Failure("kicked", "w1 was removed", "ask"))), ConfigError, "a push: w1 was removed; ask"),
+        (Answer(403, encode(Failure("kicked", "w1 was removed", "ask"))), ConfigError, "a push: w1 was removed; ask .PS03"),
         (Answer(422, encode(Failure("not-finite", "b has NaN"))), WireError, "a push: b has NaN"),
         (Answer(409, encode(Failure("other-manifest", "b is new"))), ConfigError, "b is new"),
         (Answer(426, b"?"), ConfigError, "the server answered 426; install the same version"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -205,6 +207,86 @@ def test_codecs_of_the_server_train_with_error_feedback(codec: str) -> None:
         assert all(header.planes for header in server.frames)
         assert torch.allclose(server.contents.parameters, alone(60), atol=0.05)
     assert BLOCK == 256
+
+
+def test_a_worker_has_a_codec_and_parts_of_its_own() -> None:
+    config = RunConfig(target=4, batch_size=8, codec="bf16", planes=False)
+    own = Options("test", 20.0, codec="top_k", top_k=0.25, max_part_bytes=4 << 10)
+    with FakeServer(linear(), config, world=2, need=2) as server:
+
+        def work(options: Options) -> None:
+            module = linear()
+            with RemoteOptimizer(module, server.invite, options) as optimizer:
+                while not optimizer.is_over:
+                    optimizer.step(closure_of(module, optimizer))
+
+        threads = [threading.Thread(target=work, args=(options,)) for options in (OPTIONS, own)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert server.version == 4
+        assert {header.codec for header in server.frames} == {Codec.BF16, Codec.TOP_K}
+        # One of four elements: an index and a value.
+        assert {header.decoded_bytes for header in server.frames} == {8}
+
+
+def test_parts_of_a_worker_are_no_longer_than_it_wants() -> None:
+    module = nn.Linear(400, 300)
+    config = RunConfig(target=1, batch_size=8, codec="f32", planes=False)
+    options = Options("test", 20.0, max_part_bytes=100_000)
+    with FakeServer(module, config) as server, RemoteOptimizer(module, server.invite, options) as optimizer:
+        module(torch.ones(1, 400)).sum().backward()
+        optimizer.step()
+        assert len(server.parts) == 5
+        assert max(server.parts) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"codec": "gzip"}, "no codec 'gzip'; need f32, bf16, int8, top_k"),
+        ({"top_k": 0.0}, "more than 0"),
+        ({"max_part_bytes": 1}, "need 4096 to 16777216"),
+    ],
+)
+def test_options_out_of_range_are_refused(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Options(**change)
+
+
+def test_a_server_that_starts_again_may_have_another_codec() -> None:
+    config = RunConfig(target=6, batch_size=8, codec="top_k", top_k=0.25, planes=False)
+    module = linear()
+    with (
+        FakeServer(module, config, lr=0.1) as server,
+        RemoteOptimizer(module, server.invite, OPTIONS) as optimizer,
+    ):
+        optimizer.step(closure_of(module, optimizer))
+        feedback = optimizer.feedback
+        assert feedback.residual is not None
+        left = feedback.residual.clone()
+        assert left.norm() > 0
+        server.config = replace(config, codec="f32", max_wait_s=5.0)
+        server.restart()
+        seen: list[Tensor] = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(module(X), Y)
+            loss.backward()
+            seen.append(
+                torch.cat([one.grad.reshape(-1) for one in module.parameters() if one.grad is not None])
+            )
+            return loss.detach()
+
+        for _ in range(2):
+            before = weights(module)
+            optimizer.step(closure)
+        # The first push of the new codec takes along what the old one left out; the second has only its own.
+        assert [header.codec for header in server.frames] == [Codec.TOP_K, Codec.F32, Codec.F32]
+        assert feedback.residual is None
+        assert torch.allclose(weights(module), before - 0.1 * seen[-1], atol=1e-6)
 
 
 def test_buffers_travel_and_come_with_the_weights() -> None:

@@ -17,9 +17,9 @@ from torch import nn
 
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.job import Job
-from softs_fast.paramserver.wire.messages import DataRange, JoinAnswer, RunConfig
+from softs_fast.paramserver.wire.messages import DataRange, DataRequest, Failure, JoinAnswer, RunConfig
 from softs_fast.paramserver.wire.permutation import order
-from softs_fast.paramserver.wire.records import encode
+from softs_fast.paramserver.wire.records import decode, encode
 from softs_fast.paramserver.worker.batches import Batches, LeasedIndices, RankIndices, on_device
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress, bar, size
@@ -75,16 +75,37 @@ def test_leases_are_asked_for_until_there_are_some() -> None:
     config = RunConfig(target=9, batch_size=4, data="leases", data_size=10, seed=5)
     answers_given = [
         Answer(204),
-        Answer(200, encode(DataRange(2, 5, ((0, 4), (8, 10))))),
-        Answer(200, encode(DataRange(2, 5, ((4, 11),)))),
+        Answer(200, encode(DataRange(2, 5, ((0, 4, 1), (8, 10, 1))))),
+        Answer(200, encode(DataRange(2, 5, ((4, 11, 1),)))),
     ]
     with FakeServer(model(), config) as server, RemoteOptimizer(model(), server.invite, OPTIONS) as optimizer:
         indices = LeasedIndices(optimizer.session, 10)
         server.before = lambda method, path: answers_given.pop(0) if path == "/v1/data" else None
         expected = order(5, 2, 10)
         assert indices.next() == [expected[0:4], expected[8:10]]
+        assert indices.lease == 1
         with pytest.raises(ConfigError, match="hands out sample 11 of 10"):
             indices.next()
+
+
+def test_a_lease_that_is_spent_is_followed_by_the_next_number() -> None:
+    config = RunConfig(target=9, batch_size=4, data="leases", data_size=10, seed=5)
+    asked: list[int] = []
+    spent = Answer(409, encode(Failure("spent", "it was taken back", "ask with the next number")))
+    wanted = Answer(200, encode(DataRange(0, 5, ((1, 9, 2),))))
+    answers_given = [Answer(204), spent, wanted]
+
+    def route(method: str, path: str, body: bytes) -> Answer | None:
+        if path != "/v1/data":
+            return None
+        asked.append(decode(DataRequest, body).number)
+        return answers_given.pop(0)
+
+    with FakeServer(model(), config) as server, RemoteOptimizer(model(), server.invite, OPTIONS) as optimizer:
+        server.before_body = route
+        indices = LeasedIndices(optimizer.session, 10)
+        assert indices.next() == [order(5, 0, 10)[1:9:2]]
+        assert (asked, indices.lease) == ([1, 1, 2], 2)
 
 
 def test_leased_samples_are_not_computed_twice() -> None:
@@ -108,6 +129,8 @@ def test_leased_samples_are_not_computed_twice() -> None:
         assert n_data == 3
         assert "2 pushes of 8 samples counted, 1 stale" in out.getvalue()
         assert [header.samples for header in server.frames] == [4, 4]
+        # The push of lease 2 was stale; the last request for samples has no push, because the run is over.
+        assert [header.lease for header in server.frames] == [1, 3]
         assert all(header.loss > 0 for header in server.frames)
 
 

@@ -67,10 +67,10 @@ print(main(["broker"]))
     process = run(tmp_path, program)
     out, errors = process.communicate(timeout=WATCHDOG_S)
     assert out.splitlines()[0].startswith(
-        "softs_fast.Broker needs the native modules of softs-fast, which are not here"
+        "softs_fast.Broker needs native modules: those of softs-fast are not here"
     )
     assert out.splitlines()[1] == "1"
-    assert "softs-fast broker needs the native modules" in errors
+    assert "softs-fast broker needs native modules" in errors
 
 
 def test_a_worker_trains_to_the_end(tmp_path: Path) -> None:

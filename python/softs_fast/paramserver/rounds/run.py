@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from .aggregation import trim_of
 from .events import (
     Action,
     AlreadyCounted,
@@ -431,7 +432,9 @@ class Run:
         state.applying, state.pending = batch, [one for one in state.pending if one not in batch]
         state.enter("apply")
         is_scaled = state.options.scale_by_world and state.options.mode == "bsp"
-        state.actions.append(Apply(state.version, shares, float(len(batch)) if is_scaled else 1.0))
+        factor = float(len(batch)) if is_scaled else 1.0
+        trim = trim_of(state.options.aggregate, state.options.trim, len(batch))
+        state.actions.append(Apply(state.version, shares, factor, trim))
 
     def _commit(self, is_finite: bool) -> None:
         state = self._state

@@ -17,7 +17,7 @@ from ..wire.answers import Code
 from ..wire.header import HEADER_BYTES, PROTOCOL
 from ..wire.limits import MAX_JOIN_BYTES, MAX_JSON_BYTES, WHOLE_FRAME_BYTES
 from ..wire.manifest import Manifest
-from ..wire.messages import DataRange, DataRequest, JoinAnswer, JoinRequest, RunConfig
+from ..wire.messages import DataRange, DataRequest, Failure, JoinAnswer, JoinRequest, RunConfig
 from ..wire.records import decode
 from .budget import Budget
 from .driver import Driver
@@ -85,7 +85,10 @@ class Application:
             return
         except Exception:
             _log.exception("%s %s failed", request.method, request.path)
-            reply = Reply(HTTPStatus.INTERNAL_SERVER_ERROR, b"")
+            reply = Reply.of(
+                Failure(Code.INTERNAL.value, "the server has failed over this request", "its log says why"),
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+            )
         await send_reply(send, reply, request, key, str(self._driver.run.version))
 
     async def _answer(self, request: Request, key: bytes | None) -> tuple[Reply, bytes | None]:
@@ -319,12 +322,19 @@ class Application:
                 "this run hands out no samples: each worker takes those of its rank",
             )
         wish = _decoded(DataRequest, body)
-        answer = self._driver.tell(events.Take(worker, wish.n))
+        answer = self._driver.tell(events.Take(worker, wish.n, wish.number))
         if isinstance(answer, events.NoData):
             return Reply(HTTPStatus.NO_CONTENT)
+        if isinstance(answer, events.Spent):
+            raise failure(
+                HTTPStatus.CONFLICT,
+                Code.SPENT,
+                f"the lease {wish.number} was used or taken back",
+                "ask with the next number",
+            )
         self._expect(answer, events.Granted)
         assert isinstance(answer, events.Granted)
-        ranges = tuple((one.start, one.stop) for one in answer.ranges)
+        ranges = tuple((one.start, one.stop, one.step) for one in answer.ranges)
         return Reply.of(DataRange(answer.ranges[0].epoch, self._config.seed, ranges))
 
     def _expect(self, answer: events.Action | None, kind: type[Any]) -> None:

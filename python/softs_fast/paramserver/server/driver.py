@@ -193,7 +193,7 @@ class Driver:
         began_s = self._loop.time()
         try:
             is_finite, after = await self._call(
-                lambda: self._trainer.step(shares, action.rate_factor, self._clip_norm, before)
+                lambda: self._trainer.step(shares, action.rate_factor, self._clip_norm, before, action.trim)
             )
         except Exception as error:
             _log.exception("the step after version %s failed", action.version)

@@ -10,7 +10,7 @@ from ..rounds import events
 from ..rounds.events import Version
 from ..wire.answers import Code
 from ..wire.frame import check_header, decode_payload
-from ..wire.header import FrameHeader, Kind
+from ..wire.header import Codec, FrameHeader, Kind
 from ..wire.limits import MAX_PART_BYTES
 from ..wire.manifest import Manifest
 from ..wire.messages import Counted, RunConfig, Stale, UploadState
@@ -21,7 +21,7 @@ from .uploads import Upload, Uploads
 
 __all__ = ["Pushes", "refusal_of"]
 
-#: Without memory for a push, ask again after so long.
+#: Without room for a push, ask again after so long.
 _BUSY_S = 2.0
 
 
@@ -61,6 +61,16 @@ class Pushes:
                 raise WireError(
                     f"a push is a {header.kind.name.lower()}; this run has {self._kind.name.lower()}s"
                 )
+            if (header.lease != 0) != (self._config.data == "leases"):
+                raise WireError(
+                    f"a push names the lease {header.lease} of samples; this run hands out "
+                    f"{'some: ask for them at /v1/data' if header.lease == 0 else 'none'}"
+                )
+            if header.codec is Codec.TOP_K and self._config.aggregate != "mean":
+                raise WireError(
+                    f"a push leaves elements out (top_k), of which the aggregate {self._config.aggregate} would be 0; "
+                    "use bf16 or int8"
+                )
             if rest and len(rest) != header.encoded_bytes:
                 raise WireError(f"a push has {len(rest)} of {header.encoded_bytes} bytes; need all, or none")
         except WireError as error:
@@ -68,14 +78,15 @@ class Pushes:
                 HTTPStatus.UNPROCESSABLE_ENTITY, Code.BAD_PUSH, str(error), "use the same job on both sides"
             ) from None
         base = Version(header.timeline, header.version)
-        self._check(self._driver.tell(events.Offer(worker, base)))
+        self._check(self._driver.tell(events.Offer(worker, base, header.lease or None)))
         present = {one.id for one in self._driver.status().workers}
         upload = self.uploads.begin(worker, header, head, present)
         if upload is None:
             raise failure(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 Code.BUSY,
-                f"no memory for a push of {header.encoded_bytes} bytes: {self.uploads.n_bytes} are in use",
+                self.uploads.trouble,
+                "the worker waits; the owner frees some disk, or gives --upload-memory or --upload-disk",
                 retry_s=_BUSY_S,
             )
         if upload.head != head:
@@ -97,7 +108,7 @@ class Pushes:
             Refusal: the push does not count, or the part begins elsewhere than where the last one ended.
             Disconnected: the peer is gone; what has arrived is kept.
         """
-        self._check(self._driver.tell(events.Offer(upload.worker, upload.base)), upload)
+        self._check(self._driver.tell(events.Offer(upload.worker, upload.base, upload.lease)), upload)
         if upload.result is None:
             if offset != upload.offset:
                 state = UploadState(upload.offset, self._config.max_part_bytes)
@@ -114,6 +125,8 @@ class Pushes:
                 raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_DIGEST, str(error), "send it again") from None
         if upload.is_complete:
             return Reply.of(await self._finish(upload))
+        # While the next part is on its way.
+        asyncio.get_running_loop().run_in_executor(None, upload.hash_arrived)
         return Reply.of(UploadState(upload.offset, self._config.max_part_bytes), HTTPStatus.ACCEPTED)
 
     async def close(self) -> None:
@@ -164,12 +177,15 @@ class Pushes:
             one.nbytes for one in (contents.parameters, contents.floats, contents.integers) if one is not None
         )
         loss = None if header.loss != header.loss else header.loss
-        answer = self._driver.tell(events.Push(upload.worker, upload.base, header.samples, loss, content))
+        answer = self._driver.tell(
+            events.Push(upload.worker, upload.base, header.samples, loss, content, upload.lease)
+        )
         self._check(answer)
         assert isinstance(answer, events.Counted)
         return Counted(answer.have, answer.need)
 
     def _decode(self, upload: Upload) -> tuple[Contents, str | None]:
+        upload.hash_arrived()
         contents = decode_payload(upload.header, upload.payload, self._manifest, digest=upload.digest)
         return contents, first_not_finite(contents, self._manifest)
 

@@ -85,7 +85,9 @@ class Service:
             1 if run.mode == "bsp" else 2 * run.world,
             config.planes,
         )
-        self._uploads = Uploads(options.max_upload_bytes)
+        self._uploads = Uploads(
+            options.max_upload_bytes, options.max_upload_disk_bytes, options.state.absolute().parent
+        )
         self.driver = Driver(
             self.run,
             self._trainer,
@@ -252,6 +254,7 @@ def fitting(config: RunConfig, run: RunOptions) -> RunConfig:
         config,
         target=run.rounds,
         mode=run.mode,
+        aggregate=run.aggregate,
         lease_s=run.lease_s,
         data="leases" if run.dataset_size else "rank",
         data_size=run.dataset_size or config.data_size,

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from ...errors import WireError
 from ..rounds.events import Version
 from ..wire.header import FrameHeader
+from ..wire.memory import Memory
+from .spill import room_on_disk
 
 __all__ = ["Upload", "Uploads"]
+
+#: Buffers of pushes that stay for the next round.
+_KEPT = 16
 
 
 @dataclass(eq=False)
@@ -25,15 +32,19 @@ class Upload:
         payload: all bytes, of which the first `offset` have arrived.
         offset: bytes that have arrived.
         result: of the push, once all bytes have arrived; an answer, or an exception.
+        is_on_disk: whether the payload is in a file.
     """
 
     worker: str
     header: FrameHeader
     head: bytes
-    payload: bytearray
+    payload: memoryview
     offset: int = 0
     result: asyncio.Future[Any] | None = None
+    is_on_disk: bool = False
     _digest: Any = field(default_factory=hashlib.sha256)
+    _hashed: int = 0
+    _hashing: Lock = field(default_factory=Lock)
     _writer: int = 0
 
     @property
@@ -42,15 +53,27 @@ class Upload:
         return Version(self.header.timeline, self.header.version)
 
     @property
+    def lease(self) -> int | None:
+        """Number of the lease of its samples; None if the run hands out none."""
+        return self.header.lease or None
+
+    @property
     def is_complete(self) -> bool:
         """Whether all bytes have arrived."""
         return self.offset == len(self.payload)
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of what has arrived."""
+        """SHA-256 of what `hash_arrived` has seen."""
         digest: bytes = self._digest.digest()
         return digest
+
+    def hash_arrived(self) -> None:
+        """Hash what has arrived since the last call. Any thread may do this: the event loop goes on meanwhile."""
+        with self._hashing:
+            end = self.offset
+            self._digest.update(self.payload[self._hashed : end])
+            self._hashed = end
 
     def begin_part(self) -> int:
         """Return the number of a request that writes; one that began earlier may not write any more."""
@@ -68,7 +91,6 @@ class Upload:
         if self.offset + len(data) > len(self.payload):
             raise WireError(f"a push has more than the {len(self.payload)} bytes of its header")
         self.payload[self.offset : self.offset + len(data)] = data
-        self._digest.update(data)
         self.offset += len(data)
         return True
 
@@ -77,18 +99,30 @@ class Uploads:
     """At most one upload for each worker.
 
     Args:
-        max_bytes: of all payloads together, and of what `reserved` counts.
+        max_bytes: of all payloads in memory, and of what `reserved` counts.
+        max_disk_bytes: of all payloads in files, which are used above that.
+        folder: of these files.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, max_disk_bytes: int = 0, folder: Path = Path()) -> None:
         self._max_bytes = max_bytes
+        self._max_disk_bytes = max_disk_bytes
+        self._folder = folder
+        #: Why the last upload got no room.
+        self.trouble = ""
+        self._memory = Memory(_KEPT)
         self._by_worker: dict[str, Upload] = {}
         self.reserved = 0
 
     @property
     def n_bytes(self) -> int:
         """Memory of all uploads, and of pushes that no step has used."""
-        return self.reserved + sum(len(one.payload) for one in self._by_worker.values())
+        return self.reserved + sum(len(one.payload) for one in self._by_worker.values() if not one.is_on_disk)
+
+    @property
+    def n_disk_bytes(self) -> int:
+        """Files of all uploads."""
+        return sum(len(one.payload) for one in self._by_worker.values() if one.is_on_disk)
 
     def find(self, worker: str, base: Version | None = None) -> Upload | None:
         """Return the upload of a worker; None if there is none, or it is for other weights."""
@@ -96,7 +130,7 @@ class Uploads:
         return found if found is not None and base in (None, found.base) else None
 
     def begin(self, worker: str, header: FrameHeader, head: bytes, present: set[str]) -> Upload | None:
-        """Return the upload that a header announces, perhaps with bytes that have arrived; None without memory for it.
+        """Return the upload that a header announces, perhaps with bytes that have arrived; None without room for it.
 
         Args:
             worker: its id.
@@ -111,10 +145,25 @@ class Uploads:
         if self.n_bytes + header.encoded_bytes > self._max_bytes:
             for gone in [one for one in self._by_worker if one not in present]:
                 self.drop(gone)
-        if self.n_bytes + header.encoded_bytes > self._max_bytes:
+        is_on_disk = self.n_bytes + header.encoded_bytes > self._max_bytes
+        room = self._on_disk(header.encoded_bytes) if is_on_disk else self._memory.take(header.encoded_bytes)
+        if room is None:
             return None
-        upload = self._by_worker[worker] = Upload(worker, header, head, bytearray(header.encoded_bytes))
+        upload = self._by_worker[worker] = Upload(worker, header, head, room, is_on_disk=is_on_disk)
         return upload
+
+    def _on_disk(self, n: int) -> memoryview | None:
+        self.trouble = (
+            f"no room for a push of {n} bytes: {self.n_bytes} of {self._max_bytes} are in use in memory, "
+            f"{self.n_disk_bytes} of {self._max_disk_bytes} on disk"
+        )
+        if self.n_disk_bytes + n > self._max_disk_bytes:
+            return None
+        try:
+            return room_on_disk(self._folder, n)
+        except OSError as error:
+            self.trouble += f", and a file in {self._folder} fails: {error.strerror or error}"
+            return None
 
     def drop(self, worker: str) -> None:
         """Drop the upload of a worker, if there is one."""

@@ -13,11 +13,15 @@ from ..rounds.events import Version
 from ..wire.frame import Frame, encode_frame
 from ..wire.header import Codec, Kind
 from ..wire.manifest import Manifest
+from ..wire.memory import Memory
 from ..wire.tensors import Contents
 
 __all__ = ["Committed", "PullCodec", "Weights"]
 
 PullCodec = Literal["f32", "bf16", "xor"]
+
+#: Frames of which the memory is used again: those of this version, and of the one before, which may be on their way.
+_FRAMES = 4
 
 _CODECS = {"f32": Codec.F32, "bf16": Codec.BF16, "xor": Codec.XOR}
 
@@ -54,6 +58,7 @@ class Weights:
         self._job = job
         self._manifest = manifest
         self._n_bases = n_bases
+        self._memory = Memory(_FRAMES)
         self._has_planes = has_planes
         self._bases: OrderedDict[Version, Tensor] = OrderedDict()
         self.now = first
@@ -94,4 +99,5 @@ class Weights:
             version=committed.version.number,
             planes=self._has_planes,
             base=base,
+            memory=self._memory,
         )

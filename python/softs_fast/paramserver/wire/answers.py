@@ -8,7 +8,7 @@
 | PUT /v1/push/T.V with Upload-Offset | 202 UploadState; 200 Counted; 409 Stale; 416 UploadState; 422; 400 digest |
 | HEAD /v1/push/T.V | 200 with Upload-Offset; 404 no-upload |
 | POST /v1/heartbeat {} | 204 with Softs-Version |
-| POST /v1/data DataRequest | 200 DataRange; 204 the epoch is exhausted |
+| POST /v1/data DataRequest | 200 DataRange; 204 the epoch is exhausted; 409 spent |
 | POST /v1/leave {}, /v1/pause {}, /v1/resume {} | 204 |
 | GET /v1/status?since=K&wait=S | 200 Status; 204 |
 | POST /v1/control Control | 204; 401 |
@@ -69,6 +69,7 @@ class Code(enum.StrEnum):
     NO_UPLOAD = "no-upload"  # 404: announce the push again
     STALE = "stale"  # 409
     OTHER_MANIFEST = "other-manifest"  # 409
+    SPENT = "spent"  # 409: the lease was used or taken back; ask with the next number
     OVER = "over"  # 410
     TOO_LONG = "too-long"  # 413
     BAD_RANGE = "bad-range"  # 416
@@ -79,6 +80,36 @@ class Code(enum.StrEnum):
     BAD_REQUEST = "bad-request"  # 400, 405, 411, 415, 431
     BUSY = "busy"  # 429
     FULL = "full"  # 503
+    INTERNAL = "internal"  # 500
+
+    @property
+    def number(self) -> str:
+        """For people: docs/paramserver.md has a table by it. A number stays the same, and is used for nothing else."""
+        return f"PS{_NUMBERS.index(self) + 1:02}"
+
+
+#: New ones at the end.
+_NUMBERS = (
+    Code.BAD_MAC,
+    Code.REPLAYED,
+    Code.KICKED,
+    Code.UNKNOWN_ID,
+    Code.NO_UPLOAD,
+    Code.STALE,
+    Code.OTHER_MANIFEST,
+    Code.SPENT,
+    Code.OVER,
+    Code.TOO_LONG,
+    Code.BAD_RANGE,
+    Code.NOT_FINITE,
+    Code.BAD_PUSH,
+    Code.PROTOCOL,
+    Code.BAD_DIGEST,
+    Code.BAD_REQUEST,
+    Code.BUSY,
+    Code.FULL,
+    Code.INTERNAL,
+)
 
 
 #: What ends a worker, with the remedy of the answer. 409 is permanent with OTHER_MANIFEST only.

@@ -17,7 +17,9 @@ __all__ = ["BLOCK", "decode_vector", "encode_vector", "encoded_sections", "top_k
 BLOCK = 256
 
 
-def encode_vector(vector: Tensor, codec: Codec, *, k: int = 0, base: Tensor | None = None) -> bytearray:
+def encode_vector(
+    vector: Tensor, codec: Codec, *, k: int = 0, base: Tensor | None = None, room: memoryview | None = None
+) -> bytearray | memoryview:
     """Return the bytes of a vector.
 
     Args:
@@ -25,28 +27,34 @@ def encode_vector(vector: Tensor, codec: Codec, *, k: int = 0, base: Tensor | No
         codec: how they are written. BF16 and INT8 round to the nearest, and keep NaN.
         k: elements that TOP_K keeps, 1 to n: those of the greatest magnitude.
         base: float32 [n] of XOR.
+        room: where F32, BF16 and XOR write their bytes; None for new memory.
 
     Source: blocks of 256 with one scale: 8-bit Optimizers via Block-wise Quantization (Dettmers et al. 2022), section 2,
         with a linear map. Exclusive or of floats: Gorilla (Pelkonen et al. 2015), section 4.1.2.
     """
     match codec:
-        case Codec.F32:
-            return to_bytes(vector)
-        case Codec.BF16:
-            return to_bytes(vector.to(torch.bfloat16))
+        case Codec.F32 | Codec.BF16:
+            dtype = torch.float32 if codec is Codec.F32 else torch.bfloat16
+            data = bytearray(vector.numel() * dtype.itemsize) if room is None else room
+            from_bytes(data, dtype).copy_(vector)
+            return data
         case Codec.INT8:
             return _encode_int8(vector)
         case Codec.TOP_K:
             return _encode_top_k(vector, k)
         case Codec.XOR:
             assert base is not None
-            return to_bytes(vector.view(torch.int32) ^ base.view(torch.int32))
+            data = bytearray(4 * vector.numel()) if room is None else room
+            torch.bitwise_xor(
+                vector.view(torch.int32), base.view(torch.int32), out=from_bytes(data, torch.int32)
+            )
+            return data
 
 
 def decode_vector(
     data: bytes | bytearray | memoryview, codec: Codec, n: int, base: Tensor | None = None
 ) -> Tensor:
-    """Return float32 [n]; F32 may return a view of `data`.
+    """Return a vector [n]: float32, and bfloat16 of BF16. Of F32, BF16 and XOR it takes over data that can be written.
 
     Args:
         data: as `encode_vector` returns them; their length has been checked against `encoded_sections`.
@@ -61,14 +69,14 @@ def decode_vector(
         case Codec.F32:
             return from_bytes(data, torch.float32)
         case Codec.BF16:
-            return from_bytes(data, torch.bfloat16).to(torch.float32)
+            return from_bytes(data, torch.bfloat16)
         case Codec.INT8:
             return _decode_int8(data, n)
         case Codec.TOP_K:
             return _decode_top_k(data, n)
         case Codec.XOR:
             assert base is not None
-            return (from_bytes(data, torch.int32) ^ base.view(torch.int32)).view(torch.float32)
+            return from_bytes(data, torch.int32).bitwise_xor_(base.view(torch.int32)).view(torch.float32)
 
 
 def encoded_sections(codec: Codec, n: int, k: int = 0) -> list[tuple[int, int]]:

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from ...errors import WireError
 from .codecs import decode_vector, encode_vector, encoded_sections, total
+from .feedback import ErrorFeedback
 from .header import HEADER_BYTES, Codec, FrameHeader, Kind
 from .manifest import Manifest
+from .memory import Memory
 from .planes import compress, compressed_bound, decompress
 from .tensors import Contents, from_bytes, to_bytes
 
@@ -53,10 +55,12 @@ def encode_frame(
     version: int,
     samples: int = 0,
     loss: float = float("nan"),
+    lease: int = 0,
     planes: bool = False,
     k: int = 0,
     base: tuple[int, Tensor] | None = None,
-    encoded_vector: bytearray | None = None,
+    feedback: ErrorFeedback | None = None,
+    memory: Memory | None = None,
 ) -> Frame:
     """Write a frame.
 
@@ -70,10 +74,12 @@ def encode_frame(
         version: of the weights, or of those from which a push was computed.
         samples: of a push, 1 or more.
         loss: of a push; NaN if it is not known.
+        lease: of the samples of a push; 0 for none.
         planes: whether the payload is split into byte planes and compressed.
         k: elements of TOP_K.
         base: version and parameters of the weights that XOR takes.
-        encoded_vector: the parameters, if they were written already (`ErrorFeedback.encode`).
+        feedback: writes the parameters with what earlier pushes left out; its `commit` or `abort` must follow.
+        memory: for the payload; None for new one.
 
     Raises:
         WireError: a field of the header is out of range, or the contents do not fit the manifest.
@@ -81,18 +87,25 @@ def encode_frame(
     n = contents.parameters.numel()
     if n != manifest.n_parameters:
         raise WireError(f"contents have {n} elements; the manifest has {manifest.n_parameters}")
-    if encoded_vector is None:
-        encoded_vector = encode_vector(contents.parameters, codec, k=k, base=base[1] if base else None)
-    payload: bytearray = encoded_vector
     has_buffers = contents.floats is not None and contents.integers is not None
+    end = total(encoded_sections(codec, n, k))
+    whole = (memory or Memory(0)).take(end + (_buffer_bytes(manifest) if has_buffers else 0))
+    room = whole[:end]
+    if feedback is not None:
+        written = feedback.encode(contents.parameters, k=k, room=room)
+    else:
+        written = encode_vector(contents.parameters, codec, k=k, base=base[1] if base else None, room=room)
+    if written is not room:
+        room[:] = written
     if contents.floats is not None and contents.integers is not None:
-        payload = payload + to_bytes(contents.floats) + to_bytes(contents.integers)
+        whole[end:] = to_bytes(contents.floats) + to_bytes(contents.integers)
+    payload: bytearray | memoryview = whole
     decoded_bytes = len(payload)
     if planes:
         payload = compress(payload, _sections(codec, manifest, has_buffers, decoded_bytes))
     header = FrameHeader(
         kind, codec, job, manifest.digest[:16], timeline, version, samples, loss, len(payload), decoded_bytes,
-        hashlib.sha256(payload).digest(), base[0] if base else 0, has_buffers, planes,
+        hashlib.sha256(payload).digest(), base[0] if base else 0, has_buffers, planes, lease,
     )  # fmt: skip
     return Frame(header, payload)
 

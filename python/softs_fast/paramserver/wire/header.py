@@ -14,12 +14,12 @@ from .limits import MAX_SAMPLES
 __all__ = ["HEADER_BYTES", "PROTOCOL", "Codec", "FrameHeader", "Kind"]
 
 HEADER_BYTES = 128
-#: Of this module; a join names those that a worker knows.
-PROTOCOL = 1
+#: Of this module; a join names those that a worker knows. In 1 no push named its lease of samples.
+PROTOCOL = 2
 
 _MAGIC = b"SFPS"
 _HAS_BUFFERS, _PLANES = 1, 2
-#: magic, protocol, kind, codec, flags, job, manifest, timeline, zero, version, base, samples, loss, zero, encoded, decoded, SHA-256
+#: magic, protocol, kind, codec, flags, job, manifest, timeline, lease, version, base, samples, loss, zero, encoded, decoded, SHA-256
 _FORMAT = struct.Struct("<4s4B16s16sIIQQQf4xQQ32s")
 assert _FORMAT.size == HEADER_BYTES
 
@@ -69,6 +69,7 @@ class FrameHeader:
         base: V of the weights that XOR takes; 0 for the other codecs.
         has_buffers: whether buffers follow the parameters.
         planes: whether the payload was split into byte planes and compressed by zstd.
+        lease: number of the lease of which the samples of a push are; 0 for none.
     """
 
     kind: Kind
@@ -85,6 +86,7 @@ class FrameHeader:
     base: int = 0
     has_buffers: bool = False
     planes: bool = False
+    lease: int = 0
 
     def encode(self) -> bytes:
         """Return the 128 bytes.
@@ -105,7 +107,7 @@ class FrameHeader:
                     self.job,
                     self.manifest,
                     self.timeline,
-                    0,
+                    self.lease,
                     self.version,
                     self.base,
                     self.samples,
@@ -128,7 +130,7 @@ class FrameHeader:
         if len(data) < HEADER_BYTES:
             raise WireError(f"a frame has {len(data)} bytes; need {HEADER_BYTES} of its header")
         fields = _FORMAT.unpack_from(data)
-        magic, protocol, kind, codec, flags, job, manifest, timeline, zero = fields[:9]
+        magic, protocol, kind, codec, flags, job, manifest, timeline, lease = fields[:9]
         version, base, samples, loss, encoded, decoded, digest = fields[9:]
         if magic != _MAGIC:
             raise WireError(f"a frame begins with {magic!r}; need {_MAGIC!r}")
@@ -136,12 +138,12 @@ class FrameHeader:
             raise WireError(
                 f"a frame has protocol {protocol}; this side has {PROTOCOL}: install the same version"
             )
-        if bytes(data[:HEADER_BYTES]) != _FORMAT.pack(*fields) or zero or flags > (_HAS_BUFFERS | _PLANES):
+        if bytes(data[:HEADER_BYTES]) != _FORMAT.pack(*fields) or flags > (_HAS_BUFFERS | _PLANES):
             raise WireError(f"a frame has flags {flags} or bits that are set where zeros belong")
         try:
             header = cls(
                 Kind(kind), Codec(codec), job, manifest, timeline, version, samples, loss, encoded, decoded, digest,
-                base, bool(flags & _HAS_BUFFERS), bool(flags & _PLANES),
+                base, bool(flags & _HAS_BUFFERS), bool(flags & _PLANES), lease,
             )  # fmt: skip
         except ValueError as error:
             raise WireError(f"a frame has an unknown kind or codec: {error}") from None
@@ -167,6 +169,10 @@ class FrameHeader:
             raise WireError(
                 f"a frame of kind {self.kind.name} is of {self.samples} samples; "
                 f"need {'0' if is_weights else f'1 to {MAX_SAMPLES}'}"
+            )
+        if self.lease and is_weights:
+            raise WireError(
+                f"a frame of kind {self.kind.name} names the lease {self.lease}; only a push has one"
             )
         if math.isinf(self.loss):
             raise WireError("the loss of a frame is infinite; need a number, or NaN if it is not known")

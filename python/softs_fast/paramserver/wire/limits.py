@@ -10,6 +10,7 @@ __all__ = [
     "MAX_ITEMS",
     "MAX_JOIN_BYTES",
     "MAX_JSON_BYTES",
+    "MAX_LEASE",
     "MAX_MANIFEST_BYTES",
     "MAX_PART_BYTES",
     "MAX_SAMPLES",
@@ -40,6 +41,8 @@ MAX_ITEMS = 4096
 MAX_ELEMENTS = (1 << 31) - 1
 #: Samples of one push.
 MAX_SAMPLES = 1 << 40
+#: Number of a lease of samples.
+MAX_LEASE = (1 << 32) - 1
 #: Of a part of an upload: the least that a server announces, what a worker begins with, the most.
 MIN_PART_BYTES, FIRST_PART_BYTES, MAX_PART_BYTES = 256 << 10, 1 << 20, 16 << 20
 #: A frame up to this length goes with its announcement, in one request.

@@ -10,6 +10,7 @@ from ...errors import WireError
 from .limits import (
     FIRST_PART_BYTES,
     MAX_ELEMENTS,
+    MAX_LEASE,
     MAX_MANIFEST_BYTES,
     MAX_PART_BYTES,
     MAX_WAIT_S,
@@ -18,6 +19,7 @@ from .limits import (
 from .signing import NONCE_BYTES, WORKER_ID
 
 __all__ = [
+    "CodecName",
     "Control",
     "Counted",
     "DataRange",
@@ -93,6 +95,7 @@ class RunConfig:
         max_part_bytes: that the server accepts.
         max_wait_s: for which a request for weights is held at most.
         sync_buffers: whether pushes have buffers.
+        aggregate: of a round: "mean", "median" or "trimmed"; the latter two take no pushes that leave elements out.
     """
 
     target: int
@@ -114,6 +117,13 @@ class RunConfig:
     )
     max_wait_s: float = field(default=25.0, metadata={"least": 0.0, "most": MAX_WAIT_S})
     sync_buffers: bool = True
+    aggregate: Literal["mean", "median", "trimmed"] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.aggregate != "mean" and self.codec == "top_k":
+            raise WireError(
+                f"the aggregate {self.aggregate} of pushes of which most elements are left out would be 0; use bf16 or int8"
+            )
 
 
 @dataclass(frozen=True)
@@ -214,24 +224,27 @@ class DataRequest:
 
     Attributes:
         n: samples wanted.
+        number: of the lease. The same one again gets the same samples; a later lease has a greater number, and the one
+            before is given back. The header of the push names it.
     """
 
     n: int = field(metadata={"least": 1, "most": MAX_ELEMENTS})
+    number: int = field(metadata={"least": 1, "most": MAX_LEASE})
 
 
 @dataclass(frozen=True)
 class DataRange:
-    """200 of /v1/data. All ranges that a worker holds are done when its next push is counted.
+    """200 of /v1/data. All ranges of a lease are done when the push that names it is counted.
 
     Attributes:
         epoch: of the data.
         seed: of the run; `permutation.order(seed, epoch, n)` says which samples they are.
-        ranges: (begin, end) of positions in that order.
+        ranges: (begin, end, step) of positions in that order.
     """
 
     epoch: int
     seed: int
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)

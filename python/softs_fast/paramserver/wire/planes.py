@@ -39,7 +39,7 @@ def import_zstd() -> Any:
     )
 
 
-def compress(data: bytearray, sections: Sequence[tuple[int, int]]) -> bytearray:
+def compress(data: bytearray | memoryview, sections: Sequence[tuple[int, int]]) -> bytearray:
     """Return the planes of each section, compressed.
 
     Args:

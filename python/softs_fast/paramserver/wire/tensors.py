@@ -11,8 +11,19 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError
 from .manifest import Manifest
+from .memory import Memory
 
-__all__ = ["Contents", "first_not_finite", "flattened", "from_bytes", "load_into", "of_module", "to_bytes"]
+__all__ = [
+    "Contents",
+    "buffers_of",
+    "first_not_finite",
+    "flattened",
+    "from_bytes",
+    "is_finite",
+    "load_into",
+    "of_module",
+    "to_bytes",
+]
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("frames are little-endian, and so must the machine be")
@@ -23,7 +34,7 @@ class Contents:
     """What a frame holds, decoded.
 
     Attributes:
-        parameters: float32 [n_parameters], in the manifest's order.
+        parameters: [n_parameters], in the manifest's order; float32, or bfloat16 as a frame had it.
         floats: float32 [n_floats], the floating buffers; None if the frame has no buffers.
         integers: int64 [n_integers], the others; None with `floats`.
     """
@@ -58,13 +69,18 @@ def from_bytes(data: bytes | bytearray | memoryview, dtype: torch.dtype) -> Tens
     return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=dtype)
 
 
-def of_module(module: nn.Module, manifest: Manifest) -> Contents:
+def of_module(module: nn.Module, manifest: Manifest, memory: Memory | None = None) -> Contents:
     """Return copies of a module's parameters and buffers as a frame of weights has them.
 
     Devices are left first and dtypes converted on the CPU: MPS has no float64 and not always bfloat16.
+
+    Args:
+        module: of the manifest.
+        manifest: says the order.
+        memory: for the parameters; None for new one.
     """
     parameters = dict(module.named_parameters())
-    flat = flattened([parameters[one.name] for one in manifest.parameters], torch.float32)
+    flat = flattened([parameters[one.name] for one in manifest.parameters], torch.float32, memory)
     return Contents(flat, *buffers_of(module, manifest))
 
 
@@ -97,12 +113,16 @@ def load_into(module: nn.Module, manifest: Manifest, contents: Contents) -> None
             raise ConfigError(f"weights of {flat.numel()} elements do not fit the manifest; need {need}")
         for one, piece in zip(entries, torch.split(flat, [one.n for one in entries]), strict=True):
             target = tensors[one.name]
-            target.copy_(piece.to(target.dtype).reshape(one.shape))
+            # Devices have not every dtype: what goes to one is converted before.
+            target.copy_((piece if target.is_cpu else piece.to(target.dtype)).view(one.shape))
 
 
-def flattened(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, memory: Memory | None = None) -> Tensor:
     """Return a new flat tensor on the CPU with all elements, one tensor after the other."""
-    flat = torch.empty(sum(one.numel() for one in tensors), dtype=dtype)
+    n = sum(one.numel() for one in tensors)
+    flat = (
+        torch.empty(n, dtype=dtype) if memory is None else from_bytes(memory.take(n * dtype.itemsize), dtype)
+    )
     begin = 0
     for one in tensors:
         flat[begin : begin + one.numel()].copy_(one.detach().cpu().reshape(-1))
@@ -116,10 +136,18 @@ def first_not_finite(contents: Contents, manifest: Manifest) -> str | None:
         (contents.parameters, manifest.parameter_at),
         (contents.floats, manifest.float_buffer_at),
     ):
-        # A dot product with itself is ten times as fast as a test of each element; it may overflow for finite ones.
-        if flat is None or not flat.numel() or torch.isfinite(flat @ flat):
+        if flat is None or is_finite(flat):
             continue
         bad = (~torch.isfinite(flat)).nonzero()
-        if bad.numel():
-            return at(int(bad[0])).name
+        return at(int(bad[0])).name
     return None
+
+
+def is_finite(flat: Tensor) -> bool:
+    """Return whether a vector has neither a NaN nor an infinity.
+
+    Args:
+        flat: floating [n], on the CPU.
+    """
+    # A dot product with itself is ten times as fast as a test of each element; it may overflow for finite ones.
+    return bool(torch.isfinite(flat @ flat)) or bool(torch.isfinite(flat).all())

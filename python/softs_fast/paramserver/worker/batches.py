@@ -13,10 +13,11 @@ from torch.utils.data import default_collate
 from ...errors import ConfigError, PeerLost
 from ..job import Job, Samples
 from ..wire import answers
+from ..wire.answers import Code
 from ..wire.messages import DataRange, DataRequest, JoinAnswer
 from ..wire.permutation import order, shard
 from ..wire.records import encode
-from .exchanges import Call
+from .exchanges import Call, refusal
 from .session import Session
 
 __all__ = ["Batches", "LeasedIndices", "RankIndices", "on_device"]
@@ -25,8 +26,15 @@ __all__ = ["Batches", "LeasedIndices", "RankIndices", "on_device"]
 _EXHAUSTED_S = 0.5
 
 
+_OF_DATA = (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.CONFLICT)
+
+
 class Indices(Protocol):
     """Decides which samples the next push is computed from."""
+
+    @property
+    def lease(self) -> int:
+        """Number of the lease that they are of; 0 for none."""
 
     def next(self) -> list[list[int]]:
         """Return the indices of each batch of the next push."""
@@ -44,6 +52,9 @@ class RankIndices:
     Raises:
         ConfigError: there are fewer samples than workers.
     """
+
+    #: The samples are of no lease.
+    lease = 0
 
     def __init__(self, joined: JoinAnswer, n: int) -> None:
         if n < joined.world:
@@ -78,6 +89,8 @@ class LeasedIndices:
         self._session = session
         self._n = n
         self._stopped = stopped or threading.Event()
+        #: Number of the last lease, for the push with its samples.
+        self.lease = 0
         self._epoch: tuple[int, int] | None = None
         self._order: list[int] = []
 
@@ -97,22 +110,30 @@ class LeasedIndices:
             if (answer.epoch, answer.seed) != self._epoch:
                 self._epoch = (answer.epoch, answer.seed)
                 self._order = order(answer.seed, answer.epoch, self._n)
-            for begin, end in answer.ranges:
-                if not begin <= end <= self._n:
+            for begin, end, step in answer.ranges:
+                if not (begin <= end <= self._n and step):
                     raise ConfigError(
                         f"the server hands out sample {end} of {self._n}; it must be told the size of the data"
                     )
-                indices += self._order[begin:end]
+                indices += self._order[begin:end:step]
         size = config.batch_size
         return [indices[begin : begin + size] for begin in range(0, len(indices), size)]
 
     def _ask(self, n: int) -> DataRange:
+        self.lease += 1
         while True:
-            call = Call("POST", answers.DATA, encode(DataRequest(n)))
+            # If the answer is lost, the same number gets the same samples.
+            call = Call("POST", answers.DATA, encode(DataRequest(n, self.lease)), expected=_OF_DATA)
             self._session.run(call)
             assert call.answer is not None
-            if call.answer.status != HTTPStatus.NO_CONTENT:
-                return call.answer.record(DataRange)
+            match call.answer.status:
+                case HTTPStatus.OK:
+                    return call.answer.record(DataRange)
+                case HTTPStatus.CONFLICT:
+                    if call.answer.code() != Code.SPENT:
+                        raise refusal(call.answer, "samples")
+                    self.lease += 1
+                    continue
             if self._stopped.wait(_EXHAUSTED_S):
                 raise PeerLost("the worker was stopped while it waited for data")
 
@@ -130,6 +151,11 @@ class Batches:
     def __init__(self, job: Job, data: Samples, indices: Indices, device: str) -> None:
         self._collate = job.collate or default_collate
         self._data, self._indices, self._device = data, indices, device
+
+    @property
+    def lease(self) -> int:
+        """Number of the lease of the last batches; 0 for none."""
+        return self._indices.lease
 
     def next(self) -> list[tuple[int, Any]]:
         """Return (samples, batch) of each step of the next push."""

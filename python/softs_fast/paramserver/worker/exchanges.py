@@ -19,6 +19,7 @@ from ..wire.frame import Frame, check_header
 from ..wire.header import HEADER_BYTES, FrameHeader
 from ..wire.limits import WHOLE_FRAME_BYTES
 from ..wire.manifest import Manifest
+from ..wire.memory import Memory
 from ..wire.messages import Counted, Failure, Stale, Summary, UploadState
 from ..wire.records import decode
 from .retries import Trouble
@@ -117,6 +118,8 @@ def refusal(answer: Answer, what: str) -> SoftsError:
             "", f"the server answered {answer.status}", "install the same version on both sides"
         )
     text = f"{what}: {failure.message}{'; ' if failure.remedy else ''}{failure.remedy}"
+    if failure.code in {*Code}:
+        text += f" ({Code(failure.code).number})"
     return (
         WireError(text)
         if answer.status
@@ -297,16 +300,24 @@ class Download:
         poll: how long the server may hold a request; it is told of cuts.
         manifest: of the model.
         job: of the invite.
+        memory: for the payload; None for new one.
     """
 
     def __init__(
-        self, target: Callable[[float], str], poll: PollWait, manifest: Manifest, job: bytes
+        self,
+        target: Callable[[float], str],
+        poll: PollWait,
+        manifest: Manifest,
+        job: bytes,
+        memory: Memory | None = None,
     ) -> None:
         self._target, self._poll = target, poll
         self._manifest, self._job = manifest, job
         self._head: bytes = b""
         self.header: FrameHeader | None = None
-        self.payload = bytearray()
+        self._memory = memory or Memory(0)
+        self.payload = memoryview(bytearray())
+        self._digest = hashlib.sha256()
         self.n_received = 0
         self.summary: Summary | None = None
 
@@ -332,14 +343,15 @@ class Download:
         header = FrameHeader.decode(head)
         check_header(header, self._manifest, self._job)
         self._head, self.header, self.n_received = head, header, 0
-        self.payload = bytearray(header.encoded_bytes)
+        self.payload, self._digest = self._memory.take(header.encoded_bytes), hashlib.sha256()
 
     def room(self) -> memoryview:
         """Return where the next bytes go."""
-        return memoryview(self.payload)[self.n_received :]
+        return self.payload[self.n_received :]
 
     def received(self, n: int) -> None:
         """Count bytes that were written to `room`."""
+        self._digest.update(self.payload[self.n_received : self.n_received + n])
         self.n_received += n
 
     @property
@@ -350,7 +362,7 @@ class Download:
     @property
     def is_intact(self) -> bool:
         """Whether the bytes have the digest that the signed header says."""
-        return self.header is not None and hashlib.sha256(self.payload).digest() == self.header.digest
+        return self.header is not None and self._digest.digest() == self.header.digest
 
     def answered(self, answer: Answer, seconds: float) -> bool:
         """Take an answer.
@@ -382,4 +394,4 @@ class Download:
 
     def restart(self) -> None:
         """Drop what was received."""
-        self._head, self.header, self.n_received, self.payload = b"", None, 0, bytearray()
+        self._head, self.header, self.n_received, self.payload = b"", None, 0, memoryview(bytearray())

@@ -13,6 +13,7 @@ from torch import Tensor, nn, optim
 
 from ...errors import ConfigError, SoftsError
 from ..wire import answers
+from ..wire.feedback import ErrorFeedback
 from ..wire.header import Kind
 from ..wire.invite import Invite
 from ..wire.manifest import Manifest
@@ -93,6 +94,8 @@ class RemoteOptimizer(optim.Optimizer):
         self._samples = 0
         self._loss_sum: float | Tensor = 0.0
         self._n_local = 0
+        #: Of the gradients of a push, again and again.
+        self._flat: Tensor | None = None
         self._reported: tuple[int, float] | None = None
         self._session = Session(parsed, manifest, options or Options())
         self._heartbeats: Heartbeats | None = None
@@ -150,6 +153,25 @@ class RemoteOptimizer(optim.Optimizer):
     def session(self) -> Session:
         """The connection, for other requests of this worker."""
         return self._session
+
+    @property
+    def feedback(self) -> ErrorFeedback:
+        """What pushes have left out."""
+        return self._weights.feedback
+
+    @property
+    def codec(self) -> str:
+        """Of the next push."""
+        return self._weights.codec
+
+    @property
+    def lease(self) -> int:
+        """Number of the lease of which the samples of the next push are; 0 for none."""
+        return self._weights.lease
+
+    @lease.setter
+    def lease(self, number: int) -> None:
+        self._weights.lease = number
 
     def report(self, samples: int, loss: float = math.nan) -> None:
         """Say of how many samples the next step is, and their mean loss.
@@ -323,16 +345,18 @@ class RemoteOptimizer(optim.Optimizer):
         return reported if reported is not None else (self.config.batch_size, math.nan)
 
     def _gradient(self) -> Tensor:
-        """All gradients as one vector on the CPU; absent ones are zeros."""
-        pieces: list[Tensor] = []
+        """All gradients as one vector on the CPU, until the next call; absent ones are zeros."""
+        if self._flat is None:
+            self._flat = torch.empty(self.manifest.n_parameters)
         factors = {id(one): float(group["lr"]) for group in self.param_groups for one in group["params"]}
-        for one in self._parameters:
+        pieces = torch.split(self._flat, [one.numel() for one in self._parameters])
+        for one, piece in zip(self._parameters, pieces, strict=True):
             if one.grad is None:
-                pieces.append(torch.zeros(one.numel()))
+                piece.zero_()
                 continue
             grad = one.grad.to_dense() if one.grad.is_sparse else one.grad
             # On the host first: devices have not every dtype.
-            flat = grad.detach().cpu().reshape(-1).to(torch.float32)
-            factor = factors[id(one)]
-            pieces.append(flat if factor == 1.0 else flat * factor)
-        return torch.cat(pieces)
+            piece.copy_(grad.detach().cpu().reshape(-1))
+            if (factor := factors[id(one)]) != 1.0:
+                piece *= factor
+        return self._flat

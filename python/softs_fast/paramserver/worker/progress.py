@@ -52,7 +52,7 @@ class Progress:
         joined = optimizer.joined
         self._print(
             f"joined as {joined.worker_id}, rank {joined.rank} of {joined.world}; {joined.config.mode}, "
-            f"batches of {joined.config.batch_size}, {joined.config.codec} pushes, version "
+            f"batches of {joined.config.batch_size}, {optimizer.codec} pushes, version "
             f"{joined.version} of {joined.config.target}"
         )
 

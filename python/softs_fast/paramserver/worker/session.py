@@ -12,18 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
+from typing import get_args
 
 from ...errors import ConfigError, PeerLost, WireError
 from ..wire import answers, signing
 from ..wire.answers import Code
 from ..wire.header import HEADER_BYTES, PROTOCOL
 from ..wire.invite import Invite
-from ..wire.limits import MAX_JSON_BYTES
+from ..wire.limits import MAX_JSON_BYTES, MAX_PART_BYTES
 from ..wire.manifest import Manifest
-from ..wire.messages import Failure, JoinAnswer, JoinRequest
+from ..wire.messages import CodecName, Failure, JoinAnswer, JoinRequest
 from ..wire.records import decode, encode
 from .exchanges import Answer, Download, Exchange, Request, Upload, refusal
 from .retries import AskUrl, GiveUp, Retries, Trouble
+from .sizes import LEAST_PART_BYTES
 from .transport import Response, Transport, TransportError, asked_seconds, foreign
 
 __all__ = ["Options", "Session", "Traffic"]
@@ -47,6 +49,12 @@ class Options:
         url_file: a file with the server's present URL, read when the old one leads elsewhere.
         ask_url: asks a person for the URL and returns it, or None; called in the same case.
         proxy: URL of an HTTP proxy.
+        codec: of pushes; None: the one that the server says.
+        top_k: fraction of elements that the codec top_k keeps; None: the one that the server says.
+        max_part_bytes: of a part of an upload; None: as the server says.
+
+    Raises:
+        ConfigError: a value is out of range.
     """
 
     name: str = ""
@@ -54,6 +62,19 @@ class Options:
     url_file: Path | None = None
     ask_url: Callable[[], str | None] | None = None
     proxy: str | None = None
+    codec: CodecName | None = None
+    top_k: float | None = None
+    max_part_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.codec is not None and self.codec not in get_args(CodecName):
+            raise ConfigError(f"there is no codec {self.codec!r}; need {', '.join(get_args(CodecName))}")
+        if self.top_k is not None and not 0 < self.top_k <= 1:
+            raise ConfigError(f"top_k of a worker is {self.top_k}; need more than 0, and 1 at most")
+        if self.max_part_bytes is not None and not LEAST_PART_BYTES <= self.max_part_bytes <= MAX_PART_BYTES:
+            raise ConfigError(
+                f"a part of an upload has {self.max_part_bytes} bytes at most; need {LEAST_PART_BYTES} to {MAX_PART_BYTES}"
+            )
 
 
 @dataclass
@@ -119,6 +140,11 @@ class Session:
         self._is_closed = threading.Event()
         self._instance = secrets.token_hex(signing.NONCE_BYTES)
         self._random = random.Random(secrets.randbits(64))
+
+    @property
+    def options(self) -> Options:
+        """What it was made with."""
+        return self._options
 
     @property
     def joined(self) -> JoinAnswer:

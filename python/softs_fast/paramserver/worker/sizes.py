@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..wire.limits import MAX_PART_BYTES, MIN_PART_BYTES
 
-__all__ = ["PartSizes", "PollWait"]
+__all__ = ["LEAST_PART_BYTES", "PartSizes", "PollWait"]
 
 #: A part is to take so long: a refusal or a cut costs no more.
 _PART_S = 2.0
 #: A proxy that refuses even this much cannot be used.
-_LEAST_PART_BYTES = 4 << 10
+LEAST_PART_BYTES = 4 << 10
 _LEAST_WAIT_S = 1.0
 #: Held requests that end well before a longer one is tried.
 _WELL = 20
@@ -53,9 +53,9 @@ class PartSizes:
         Returns:
             Whether a shorter one makes sense.
         """
-        if n <= _LEAST_PART_BYTES:
+        if n <= LEAST_PART_BYTES:
             return False
-        self._most = max(n // 2, _LEAST_PART_BYTES)
+        self._most = max(n // 2, LEAST_PART_BYTES)
         self._least = min(self._least, self._most)
         self.bytes = min(self.bytes, self._most)
         return True

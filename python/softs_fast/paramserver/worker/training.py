@@ -87,7 +87,9 @@ def train(
                 _wait_paused(optimizer, is_paused, progress)
                 continue
             progress.doing("computing")
-            for samples, batch in batches.next():
+            taken = batches.next()
+            optimizer.lease = batches.lease
+            for samples, batch in taken:
                 _step(optimizer, job, batch, samples, config.data == "rank")
                 if optimizer.is_over:
                     break

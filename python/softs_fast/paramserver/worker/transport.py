@@ -18,7 +18,7 @@ _CONNECT_S = 15.0
 #: For the first byte of an answer, beyond what the server may hold it, and for each later piece.
 _ANSWER_S = 30.0
 #: Bytes that are sent at once, so that each has a time-out of its own: `sendall` has one for all.
-_PIECE = 64 << 10
+_PIECE = 256 << 10
 
 
 class TransportError(Exception):
@@ -76,7 +76,7 @@ class Response:
             TransportError: the connection was lost before the end of the body.
         """
         # At most a piece at once: what has arrived is kept, should the connection be lost.
-        data = self.read(min(len(room), 4 * _PIECE))
+        data = self.read(min(len(room), _PIECE))
         room[: len(data)] = data
         return len(data)
 

@@ -11,13 +11,17 @@ from ..wire.codecs import top_k_count
 from ..wire.feedback import ErrorFeedback
 from ..wire.frame import decode_payload, encode_frame
 from ..wire.header import Codec, Kind
-from ..wire.messages import Counted, Stale, Summary
+from ..wire.memory import Memory
+from ..wire.messages import CodecName, Counted, RunConfig, Stale, Summary
 from ..wire.tensors import Contents
 from .exchanges import Download, Upload
 from .session import Session
 from .sizes import PartSizes, PollWait
 
 __all__ = ["PushResult", "RemoteWeights"]
+
+#: At a time: that of the weights, the next weights, a push.
+_FRAMES = 3
 
 _CODECS = {"f32": Codec.F32, "bf16": Codec.BF16, "int8": Codec.INT8, "top_k": Codec.TOP_K}
 
@@ -39,17 +43,22 @@ class RemoteWeights:
     """
 
     def __init__(self, session: Session, on_progress: Callable[[str], None] = lambda text: None) -> None:
-        config = session.joined.config
         self._session = session
         self._on_progress = on_progress
-        self._sizes = PartSizes(config.part_bytes, config.max_part_bytes)
-        self._poll = PollWait(config.max_wait_s)
-        self._codec = _CODECS[config.codec]
-        self._feedback = ErrorFeedback(session.manifest.n_parameters, self._codec)
+        self._memory = Memory(_FRAMES)
+        self._feedback = ErrorFeedback(session.manifest.n_parameters, _CODECS[self.codec])
+        self._adopt(session.joined.config)
         self.contents: Contents | None = None
         self.timeline = 0
         self.version = 0
         self.summary: Summary | None = None
+        #: Number of the lease of which the samples of the next push are; 0 for none.
+        self.lease = 0
+
+    @property
+    def codec(self) -> CodecName:
+        """Of the next push: this worker's own, or the server's, which may be another one after it was started again."""
+        return self._session.options.codec or self._session.joined.config.codec
 
     @property
     def feedback(self) -> ErrorFeedback:
@@ -68,7 +77,8 @@ class RemoteWeights:
             WireError: what arrived is no frame of this model.
         """
         while self.summary is None:
-            download = Download(self._target, self._poll, self._session.manifest, self._session.invite.job)
+            invite, manifest = self._session.invite, self._session.manifest
+            download = Download(self._target, self._poll, manifest, invite.job, self._memory)
             self._session.run(download)
             if download.summary is not None:
                 self.summary = download.summary
@@ -92,13 +102,16 @@ class RemoteWeights:
             PeerLost: the server is out of reach for longer than the patience.
             WireError: the push is not finite, or does not fit the server's model.
         """
-        config, manifest = self._session.joined.config, self._session.manifest
-        k = top_k_count(manifest.n_parameters, config.top_k)
-        encoded = self._feedback.encode(contents.parameters, k=k)
+        options, manifest = self._session.options, self._session.manifest
+        config = self._session.joined.config
+        if config != self._config:
+            self._adopt(config)
+        codec = self._feedback.codec = _CODECS[self.codec]
+        k = top_k_count(manifest.n_parameters, options.top_k or config.top_k)
         frame = encode_frame(
-            contents, kind=kind, codec=self._codec, job=self._session.invite.job, manifest=manifest,
-            timeline=self.timeline, version=self.version, samples=samples, loss=loss, planes=config.planes,
-            encoded_vector=encoded,
+            contents, kind=kind, codec=codec, job=self._session.invite.job, manifest=manifest,
+            timeline=self.timeline, version=self.version, samples=samples, loss=loss, lease=self.lease, planes=config.planes,
+            k=k, feedback=self._feedback, memory=self._memory,
         )  # fmt: skip
         n = max(1, len(frame.payload))
         upload = Upload(frame, self._sizes, lambda done: self._on_progress(f"push {100 * done // n} %"))
@@ -115,6 +128,13 @@ class RemoteWeights:
             return PushResult.STALE
         self.summary = upload.result
         return PushResult.OVER
+
+    def _adopt(self, config: RunConfig) -> None:
+        """Take sizes of a server; what was learned of the road with those of the one before is learned again."""
+        most = self._session.options.max_part_bytes or config.max_part_bytes
+        self._config = config
+        self._sizes = PartSizes(config.part_bytes, min(most, config.max_part_bytes))
+        self._poll = PollWait(config.max_wait_s)
 
     def _target(self, wait_s: float) -> str:
         codec = self._session.joined.config.pull
