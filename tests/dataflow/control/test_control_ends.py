@@ -9,7 +9,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import pytest
-from control_peers import WATCHDOG_S, departure, messages, running
+from control_peers import WATCHDOG_S, departure, events, messages, running
 
 from softs_fast.dataflow.control import ControlClient, ControlServer, Ended, Left, Received
 from softs_fast.errors import ForkedError, PeerLost
@@ -76,7 +76,10 @@ def test_a_worker_that_is_killed_while_stopped_or_holding_the_gil_has_left() -> 
         assert server.receive(0.05) == [], "one that is stopped has not left"
         for process in processes.values():
             process.kill()
-        assert {departure(server).worker, departure(server).worker} == {0, 1}
+        # Both may be reported at once.
+        left: set[int] = set()
+        while left != {0, 1}:
+            left |= {event.worker for event in events(server) if isinstance(event, Left)}
 
 
 def serve(pipe: Connection) -> None:
@@ -148,16 +151,3 @@ def all_refuse(server: ControlServer, client: ControlClient) -> bool:
     client.close()
     server.close()
     return refused == 6
-
-
-def test_sigint_ends_a_wait() -> None:
-    with ControlServer() as server:
-        pid = os.getpid()
-        child = os.fork()
-        if child == 0:
-            # The parent waits by then, or the signal is handled as soon as it does.
-            os.kill(pid, signal.SIGINT)
-            os._exit(0)
-        with pytest.raises(KeyboardInterrupt):
-            server.receive(WATCHDOG_S)
-        os.waitpid(child, 0)

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::OwnedFd;
 use softs_proto::flow::{Admission, AskError, Event, Limits, Master, Publication, SendError};
 use softs_proto::log::LogRecord;
 
