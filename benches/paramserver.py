@@ -25,20 +25,25 @@ def measure(setting: ways.Setting, turns: int, rounds: int) -> dict[str, Any]:
         ways.Way(ways.our_server, ways.our_worker, setting) as ours,
         ways.Way(ways.plain_server, ways.plain_worker, setting) as floor,
     ):
-        found: dict[str, list[float]] = {"ours_s": [], "floor_s": []}
-        both = {"ours_s": ours, "floor_s": floor}
+        found: dict[str, list[float]] = {"ours_s": [], "floor_s": [], "ours_cpu_s": [], "floor_cpu_s": []}
+        both = {"ours": ours, "floor": floor}
         for way in both.values():
             way.rounds(1)
         before, pid = ours.bytes, ours.server.pid
         server_s = cpu_s(pid)
         for turn in range(turns):
             for name in sorted(both, reverse=turn % 2 == 0):
-                found[name].append(both[name].rounds(rounds))
+                used_s = both[name].cpu_s()
+                found[f"{name}_s"].append(both[name].rounds(rounds))
+                found[f"{name}_cpu_s"].append((both[name].cpu_s() - used_s) / rounds)
         n = turns * rounds
         travelled = [sum(a) - sum(b) for a, b in zip(ours.bytes, before, strict=True)]
         return {
             **{name: _spread(values) for name, values in found.items()},
             "ratio": _spread([a / b for a, b in zip(found["ours_s"], found["floor_s"], strict=True)]),
+            "cpu_ratio": _spread(
+                [a / b for a, b in zip(found["ours_cpu_s"], found["floor_cpu_s"], strict=True)]
+            ),
             "server_cpu_s": round((cpu_s(pid) - server_s) / n, 3),
             "bytes_per_worker": max(travelled) // n,
         }

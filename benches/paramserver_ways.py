@@ -19,7 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
-WATCHDOG_S = 900.0
+from .proc import cpu_s
+
+WATCHDOG_S = 3000.0
 #: Of a layer: 1024 x 1024 weights and 1024 biases.
 LAYER = 1024
 _PIN = "1234"
@@ -73,23 +75,25 @@ class Way:
         self.setting = setting
         self.server, self._pipe = _started(context, serve, setting)
         address = _received(self._pipe)
-        self._workers = [
-            _started(context, _worker, work, setting, address, i) for i in range(setting.workers)
-        ]
-        for _, pipe in self._workers:
+        self.workers = [_started(context, _worker, work, setting, address, i) for i in range(setting.workers)]
+        for _, pipe in self.workers:
             _received(pipe)
 
     def rounds(self, n: int) -> float:
         """Return the seconds of one round, of n that all workers do."""
         began_s = time.perf_counter()
-        for _, pipe in self._workers:
+        for _, pipe in self.workers:
             pipe.send(n)
-        self.bytes = [_received(pipe) for _, pipe in self._workers]
+        self.bytes = [_received(pipe) for _, pipe in self.workers]
         return (time.perf_counter() - began_s) / n
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all processes so far."""
+        return sum(cpu_s(one.pid) for one in [self.server, *(process for process, _ in self.workers)])
 
     def close(self) -> None:
         """End all processes."""
-        for process, pipe in [*self._workers, (self.server, self._pipe)]:
+        for process, pipe in [*self.workers, (self.server, self._pipe)]:
             pipe.close()
             process.join(10.0)
             if process.is_alive():
@@ -129,7 +133,7 @@ def our_server(setting: Setting, pipe: Connection, **more: Any) -> None:
     """Serve rounds of all workers."""
     from softs_fast.paramserver import Job, RunConfig, RunOptions, Server, ServerOptions
 
-    job = Job(lambda: model_of(setting), lambda module, batch: module(batch).sum(), list, optimizer=_sgd)
+    job = Job(lambda: model_of(setting), lambda module, batch: module(batch).sum(), list, optimizer=sgd)
     run = RunOptions(
         **{"world": setting.workers, "quorum": setting.workers, "rounds": 1 << 40, **more},
         save_every=setting.save_every,
@@ -159,7 +163,7 @@ def our_worker(setting: Setting, invite: str, number: int) -> Any:
     return step
 
 
-def _sgd(parameters: Any) -> Any:
+def sgd(parameters: Any) -> Any:
     import torch
 
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)

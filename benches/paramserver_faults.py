@@ -1,0 +1,296 @@
+"""What faults cost a parameter server: stale pushes, exits, restarts, junk, and what an idle one uses.
+
+``python -m benches.paramserver_faults [NAME ...]``; each prints one line of JSON. Times are single ones, of this machine
+and its load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from . import paramserver_ways as ways
+from .proc import cpu_s
+
+LAYERS = 21
+_JUNK_PER_S = 1000
+_LEASE_S = 5.0
+
+
+def stale() -> dict[str, Any]:
+    """A float32 push of 88 MB: refused when it is announced, and when its round ends during the upload."""
+    from softs_fast.paramserver.worker.exchanges import Upload
+    from softs_fast.paramserver.worker.sizes import PartSizes
+
+    with server(LAYERS, codec="f32", world=2, quorum=1, round_deadline_s=0.5) as (_, invite, setting):
+        slow, quick = (remote(setting, invite, i) for i in range(2))
+        frame = push_of(slow, setting)
+        halfway = Upload(frame, PartSizes(1 << 20))
+        before = slow.traffic.sent
+        for _ in range(2):
+            slow._session.attempt(halfway)
+        quick.step()
+        begun = slow.traffic.sent
+        slow._session.run(halfway)
+        after_round = slow.traffic.sent - begun
+        begun = slow.traffic.sent
+        slow._session.run(Upload(frame, PartSizes(1 << 20)))
+        announced = slow.traffic.sent - begun
+        for one in (slow, quick):
+            one.close()
+        return {
+            "push_bytes": len(frame),
+            "sent_before_its_round_ended": begun - after_round - before,
+            "sent_after_its_round_ended": after_round,
+            "sent_if_stale_at_first": announced,
+        }
+
+
+def dead() -> dict[str, Any]:
+    """Seconds of rounds of 4 workers; one is killed after the third."""
+    setting = ways.Setting(1, 4, "bf16", "bf16", False, 1 << 30, os.environ["BENCH_FOLDER"])
+    serve = _ShortLease()
+    with ways.Way(serve, ways.our_worker, setting) as ours:
+        seconds = [ours.rounds(1) for _ in range(3)]
+        process, _ = ours.workers.pop()
+        process.kill()
+        seconds += [ours.rounds(1) for _ in range(10)]
+        return {"lease_s": _LEASE_S, "killed_after": 3, "round_s": [round(one, 2) for one in seconds]}
+
+
+def restart() -> dict[str, Any]:
+    """Seconds from the start of a second server, the first one being killed, to the first push that counts."""
+    folder = Path(os.environ["BENCH_FOLDER"])
+    job = folder / "bench_job.py"
+    job.write_text(_JOB)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        *(sys.executable, "-m", "softs_fast", "paramserver", "bench_job:job"),
+        *("--world", "1", "--rounds", "1000000", "--batch", "32", "--port", str(port)),
+    ]
+    first = started(command, folder)
+    invite = first.invite
+    setting = ways.Setting(1, 1, "bf16", "bf16", True, 1, str(folder))
+    counted: list[float] = []
+    worker = remote(setting, invite, 0)
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.is_set():
+            worker.step()
+            counted.append(time.monotonic())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    wait_for(lambda: len(counted) > 3)
+    first.kill()
+    begun = time.monotonic()
+    second = started(command, folder)
+    listening = time.monotonic()
+    wait_for(lambda: bool(counted) and counted[-1] > listening)
+    after = next(one for one in counted if one > listening)
+    is_over.set()
+    thread.join()
+    second.kill()
+    return {
+        "start_to_invite_s": round(listening - begun, 2),
+        "invite_to_counted_s": round(after - listening, 2),
+    }
+
+
+def junk() -> dict[str, Any]:
+    """Rounds with and without 1,000 requests per second that nothing has signed; the weights must be the same."""
+    found: dict[str, Any] = {}
+    for name in ("quiet", "junk"):
+        with server(4, world=2, quorum=2) as (_, invite, setting):
+            workers = [remote(setting, invite, i) for i in range(2)]
+            stop = multiprocessing.get_context("spawn").Event()
+            process = multiprocessing.get_context("spawn").Process(target=_junk, args=(invite, stop))
+            if name == "junk":
+                process.start()
+            seconds = []
+            for _ in range(8):
+                begun = time.perf_counter()
+                threads = [threading.Thread(target=one.step) for one in workers]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                seconds.append(time.perf_counter() - begun)
+            stop.set()
+            if name == "junk":
+                process.join()
+            contents = workers[0]._weights.contents
+            version = (workers[0]._weights.timeline, workers[0]._weights.version)
+            assert contents is not None
+            found[name] = {"median_s": round(sorted(seconds)[4], 3), "version": version}
+            found.setdefault("weights", []).append(contents.parameters.clone())
+            for one in workers:
+                one.close()
+    first, second = found.pop("weights")
+    return {**found, "same_weights": bool((first == second).all()), "requests_per_s": _JUNK_PER_S}
+
+
+def idle() -> dict[str, Any]:
+    """Share of a core that a server uses while 4 workers wait for a fifth."""
+    with server(1, world=5, quorum=5) as (pid, invite, setting):
+        workers = [remote(setting, invite, i) for i in range(4)]
+        # Steps would wait for the fifth worker; the bench ends without them.
+        for one in workers:
+            threading.Thread(target=one.step, daemon=True).start()
+        time.sleep(5.0)
+        used, begun = cpu_s(pid), time.monotonic()
+        time.sleep(30.0)
+        return {"share_of_a_core": round((cpu_s(pid) - used) / (time.monotonic() - begun), 4)}
+
+
+# --- Parts ---
+
+_JOB = """
+from benches import paramserver_ways as ways
+from softs_fast.paramserver import Job
+
+job = Job(
+    lambda: ways.model_of(ways.Setting(1, 1, "bf16", "bf16", True, 1, ".")),
+    lambda module, batch: module(batch).sum(),
+    list,
+    optimizer=ways.sgd,
+)
+"""
+
+
+class _ShortLease:
+    def __call__(self, setting: ways.Setting, pipe: Any) -> None:
+        ways.our_server(setting, pipe, lease_s=_LEASE_S, quorum=3)
+
+
+class started:
+    """A server by its command; it has printed its invite."""
+
+    def __init__(self, command: list[str], folder: Path) -> None:
+        import subprocess
+
+        paths = os.pathsep.join([str(folder), str(Path(__file__).parents[1])])
+        self._process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "PYTHONPATH": paths},
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        said = ""
+        for line in self._process.stdout:
+            said += line
+            words = [word.strip("'") for word in line.split() if word.strip("'").startswith("softs1.")]
+            if words:
+                self.invite = words[0]
+                break
+        else:
+            raise RuntimeError(said)
+        threading.Thread(target=self._process.stdout.read, daemon=True).start()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def server(layers: int, codec: str = "bf16", **run: Any) -> Any:
+    """Give process id, invite and setting of a server in another process."""
+    setting = ways.Setting(layers, 2, codec, "bf16", False, 1 << 30, os.environ["BENCH_FOLDER"])
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=ways.our_server, args=(setting, theirs), kwargs=run)
+    process.start()
+    theirs.close()
+    try:
+        yield process.pid, ours.recv(), setting
+    finally:
+        ours.close()
+        process.join(10.0)
+        if process.is_alive():
+            process.kill()
+        for name in ("state", "model.pth"):
+            Path(setting.folder, name).unlink(missing_ok=True)
+
+
+def remote(setting: ways.Setting, invite: str, number: int) -> Any:
+    """Return an optimizer that has joined, with gradients."""
+    from softs_fast.paramserver import RemoteOptimizer
+
+    module = ways.model_of(setting)
+    optimizer = RemoteOptimizer(module, invite)
+    ways.gradients(module, number)
+    return optimizer
+
+
+def push_of(worker: Any, setting: ways.Setting) -> Any:
+    """Return a push of the weights that a worker has."""
+    from softs_fast.paramserver.wire.frame import encode_frame
+    from softs_fast.paramserver.wire.header import Codec, Kind
+    from softs_fast.paramserver.wire.tensors import Contents, buffers_of
+
+    contents = Contents(worker._gradient(), *buffers_of(worker.module, worker.manifest))
+    return encode_frame(
+        contents, kind=Kind.GRADIENT, codec=Codec.F32, job=worker._session.invite.job, manifest=worker.manifest,
+        timeline=worker._weights.timeline, version=worker._weights.version, samples=32,
+    )  # fmt: skip
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    until_s = time.monotonic() + 120.0
+    while not what():
+        if time.monotonic() > until_s:
+            raise TimeoutError("the bench waits for longer than 120 s")
+        time.sleep(0.005)
+
+
+def _junk(invite: str, stop: Any) -> None:
+    """Send requests of four kinds without a signature, over connections that stay."""
+    import http.client
+
+    from softs_fast.paramserver import Invite
+
+    parts = urlsplit(Invite.parse(invite).url)
+    kinds = [("POST", "/v1/push"), ("GET", "/v1/model"), ("POST", "/v1/join"), ("GET", "/nothing")]
+    assert parts.hostname is not None
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60.0)
+    begun, n = time.monotonic(), 0
+    while not stop.is_set():
+        method, path = kinds[n % 4]
+        try:
+            connection.request(method, path, b"{}" if method == "POST" else None)
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+        n += 1
+        time.sleep(max(0.0, begun + n / _JUNK_PER_S - time.monotonic()))
+    print(json.dumps({"junk_sent_per_s": round(n / (time.monotonic() - begun))}), flush=True)
+
+
+def main() -> None:
+    """Run what is named, or all."""
+    benches = {one.__name__: one for one in (stale, dead, restart, junk, idle)}
+    for name in sys.argv[1:] or benches:
+        with ways.files() as folder:
+            os.environ["BENCH_FOLDER"] = folder
+            print(
+                json.dumps({name: benches[name](), "load": [round(one, 1) for one in os.getloadavg()]}),
+                flush=True,
+            )
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
