@@ -3,7 +3,8 @@
 ``python -m benches.steps --workers 4 --mib 64``. In each step all workers first reduce the gradients by the engine
 alone, then make the small reduction that is the barrier of a step, then end the step, which does both again and tells
 the coordinator; applying the gradients does nothing. Each is measured from when all begin it to the end of the slowest
-worker. Engines are measured one after the other in each round. Then a worker is killed, and started again, some times.
+worker. Engines are measured one after the other in each round. Then a worker is killed, and started again, some times:
+how long it takes until the step of the others ends, and until they commit one. Last, eight workers join at once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ ENGINES: dict[str, Callable[[int], Any]] = {
     "nodes of two": lambda number: functools.partial(memory_engine, host=str(number // 2)),
 }
 WARM_UP = 3
+# Said in place of the number of workers of a committed step.
+JOINS, LOST = -1, 0
+N_JOINS = 8
 
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
@@ -45,6 +49,8 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
     flag = torch.zeros(1, dtype=torch.int32)
     state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.0), apply=lambda: None)
     number = options["number"]
+    if not options["measures"]:
+        say((time.monotonic(), JOINS))
     with WorkerNode(
         options["address"], state, seat=number, engine=ENGINES[options["engine"]](number)
     ) as node:
@@ -64,8 +70,8 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
             ended = time.monotonic()
             if options["measures"]:
                 say((alone - began, passed - aligned, ended - passed))
-            elif step.is_committed:
-                say((ended, node.size))
+            else:
+                say((ended, node.size if step.is_committed else LOST))
 
 
 class Coordinator:
@@ -130,9 +136,31 @@ def said_by(worker: ranks.Ranks) -> list[float]:
     return list(times)
 
 
-def recoveries(engine: str, n_workers: int, n_kills: int, how: signal.Signals) -> list[float]:
-    """Kill or stop a worker, some times; return the seconds to the first committed step on all others."""
-    found = []
+def joining(engine: str) -> float:
+    """Let workers join at once; return the seconds from the begin of the last one to the first step of the slowest one."""
+    with Coordinator("--size", str(N_JOINS)) as address:
+        workers = [start(address, number, engine, 8, 1, False) for number in range(N_JOINS)]
+        try:
+            readers = [_Reader(worker.pipes[0]) for worker in workers]
+            began = max(reader.until(JOINS) for reader in readers)
+            ended = max(reader.until(N_JOINS) for reader in readers)
+            for reader in readers:
+                reader.stop()
+        finally:
+            for worker in workers:
+                worker.stop()
+    return ended - began
+
+
+def recoveries(
+    engine: str, n_workers: int, n_kills: int, how: signal.Signals
+) -> tuple[list[float], list[float]]:
+    """Kill or stop a worker, some times.
+
+    Returns:
+        The seconds until the step of all others has ended without a commit, and until the next one is committed.
+    """
+    lost, found = [], []
     with Coordinator("--min", "1", "--max", str(n_workers), "--window", "1") as address:
         begin = functools.partial(start, address, engine=engine, n_weights=8, n_steps=10**9, measures=False)
         workers = [begin(number) for number in range(n_workers)]
@@ -146,6 +174,7 @@ def recoveries(engine: str, n_workers: int, n_kills: int, how: signal.Signals) -
                 at = time.monotonic()
                 os.kill(pid, how)
                 others = [reader for number, reader in enumerate(readers) if number != victim]
+                lost.append(max(reader.until(LOST) for reader in others) - at)
                 found.append(max(reader.until(n_workers - 1) for reader in others) - at)
                 with suppress(ProcessLookupError):  # it has ended
                     os.kill(pid, signal.SIGKILL)
@@ -156,7 +185,7 @@ def recoveries(engine: str, n_workers: int, n_kills: int, how: signal.Signals) -
         finally:
             for worker in workers:
                 worker.stop()
-    return found
+    return lost, found
 
 
 class _Reader:
@@ -170,7 +199,7 @@ class _Reader:
         self._thread.start()
 
     def until(self, size: int) -> float:
-        """Return when the next step among so many workers was committed."""
+        """Return when the next step among so many workers was committed, or what `JOINS` and `LOST` name has happened."""
         while True:
             ended, there = self._said.get(timeout=60)
             if there == size:
@@ -188,6 +217,11 @@ class _Reader:
                     self._said.put(self._pipe.recv())
             except EOFError:
                 return
+
+
+def in_ms(seconds: list[float]) -> list[int]:
+    """Return milliseconds in order."""
+    return [round(1e3 * one) for one in sorted(seconds)]
 
 
 def main() -> None:
@@ -213,8 +247,10 @@ def main() -> None:
         row["step_end_ms"], row["barrier_share"] = round(ended, 2), round(barrier / alone, 4)
         for how in (signal.SIGKILL, signal.SIGSTOP):
             if options.kills:
-                lost = sorted(recoveries(engine, options.workers, options.kills, how))
-                row[f"{how.name.lower()}_ms"] = [round(1e3 * one) for one in lost]
+                lost, found = recoveries(engine, options.workers, options.kills, how)
+                row[f"{how.name.lower()}_to_end_of_step_ms"] = in_ms(lost)
+                row[f"{how.name.lower()}_ms"] = in_ms(found)
+        row["joins_ms"] = in_ms([joining(engine) for _ in range(options.rounds)])
         print(json.dumps(row), flush=True)
 
 

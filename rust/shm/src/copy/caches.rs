@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::sync::OnceLock;
+use std::thread;
 
 /// Where the system does not tell, as in some virtual machines.
 const USUAL: u64 = 32 << 20;
-/// What is believed: some virtual machines tell of the caches of a whole host.
+/// What is believed, at least, and at most for each processor: virtual machines with a few processors of a host may tell
+/// of the caches of the whole host, which other machines use, too.
 const LEAST: u64 = 4 << 20;
-const MOST: u64 = 512 << 20;
+const MOST_PER_PROCESSOR: u64 = 64 << 20;
 
 /// Bytes of the largest cache that a core uses.
 pub(super) fn largest_cache() -> u64 {
@@ -16,8 +18,13 @@ pub(super) fn largest_cache() -> u64 {
         let size =
             |index| fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size"));
         let sizes = (0..8).filter_map(|index| parse_size(&size(index).ok()?));
-        sizes.max().map_or(USUAL, |largest| largest.clamp(LEAST, MOST))
+        let n_processors = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        believed(sizes.max().unwrap_or(USUAL), n_processors)
     })
+}
+
+fn believed(told: u64, n_processors: u64) -> u64 {
+    told.min(MOST_PER_PROCESSOR.saturating_mul(n_processors)).max(LEAST)
 }
 
 /// The bytes in a text such as `32768K`.
@@ -52,6 +59,12 @@ mod tests {
             None,
         ];
         assert_eq!(sizes.map(parse_size), expected);
-        assert!((LEAST..=MOST).contains(&largest_cache()));
+        assert!(largest_cache() >= LEAST);
+    }
+
+    #[test]
+    fn a_machine_with_few_processors_has_no_cache_of_a_whole_host() {
+        let mib = |told, n_processors| believed(told << 20, n_processors) >> 20;
+        assert_eq!([(480, 2), (480, 240), (32, 2), (96, 16), (1, 8)].map(|(told, n)| mib(told, n)), [128, 480, 32, 96, 4]);
     }
 }
