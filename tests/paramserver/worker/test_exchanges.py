@@ -188,6 +188,16 @@ def test_answers_that_end_a_worker(answer: Answer, error: type[SoftsError], text
         upload.answered(answer, 0.1)
 
 
+def test_a_part_goes_where_the_server_says() -> None:
+    """An earlier part of the same offset was lost, or arrived twice: what this side has sent says nothing."""
+    upload = Upload(push_of(1 << 20), PartSizes(1 << 18))
+    upload.next()
+    assert not upload.answered(Answer(201, encode(UploadState(0))), 0.1)
+    upload.next()
+    assert not upload.answered(Answer(416, encode(UploadState(5))), 0.1)
+    assert upload.next().offset == 5
+
+
 def test_the_end_of_a_run_ends_an_upload() -> None:
     upload = Upload(push_of(10), PartSizes(1 << 20))
     upload.next()

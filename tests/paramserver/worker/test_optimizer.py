@@ -289,6 +289,22 @@ def test_a_server_that_starts_again_may_have_another_codec() -> None:
         assert torch.allclose(weights(module), before - 0.1 * seen[-1], atol=1e-6)
 
 
+def test_a_stale_push_leaves_the_residual_as_it_was() -> None:
+    config = RunConfig(target=9, batch_size=8, codec="top_k", top_k=0.25, planes=False)
+    module = linear()
+    with FakeServer(module, config) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+        optimizer.step(closure_of(module, optimizer))
+        feedback = optimizer.feedback
+        assert feedback.residual is not None
+        left = feedback.residual.clone()
+        assert left.norm() > 0
+        server.version += 1
+        closure_of(module, optimizer)()
+        optimizer.step()
+        assert optimizer.counts.stale == 1
+        assert torch.equal(feedback.residual, left)
+
+
 def test_buffers_travel_and_come_with_the_weights() -> None:
     def model() -> nn.Module:
         torch.manual_seed(3)
