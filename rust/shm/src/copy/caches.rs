@@ -64,7 +64,10 @@ mod tests {
 
     #[test]
     fn a_machine_with_few_processors_has_no_cache_of_a_whole_host() {
-        let mib = |told, n_processors| believed(told << 20, n_processors) >> 20;
-        assert_eq!([(480, 2), (480, 240), (32, 2), (96, 16), (1, 8)].map(|(told, n)| mib(told, n)), [128, 480, 32, 96, 4]);
+        let mib = |told: u64, n_processors| believed(told << 20, n_processors) >> 20;
+        assert_eq!(
+            [(480, 2), (480, 240), (32, 2), (96, 16), (1, 8)].map(|(told, n)| mib(told, n)),
+            [128, 480, 32, 96, 4]
+        );
     }
 }
