@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
+from typing import Any
 
 from benches.control_worker import HOLD, PAYLOAD, work
 from softs_fast.dataflow.control import ControlServer, Joined, Left, Received
@@ -32,7 +32,7 @@ WARM_UP = 20
 
 
 @contextmanager
-def running(server: ControlServer, n: int) -> Iterator[list[BaseProcess]]:
+def running(server: ControlServer, n: int) -> Iterator[list[Any]]:
     """Run n workers that have joined."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benches.control_worker"])

@@ -9,7 +9,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from softs_fast.dataflow.control import ControlClient, ControlServer, Ended, Joined, Left, Received
@@ -57,7 +56,7 @@ def lasting_fork() -> int:
 
 
 @contextmanager
-def running(server: ControlServer, *workers: int, **options: Any) -> Iterator[dict[int, BaseProcess]]:
+def running(server: ControlServer, *workers: int, **options: Any) -> Iterator[dict[int, Any]]:
     """Run workers that have joined; kill what is left of them at the end."""
     context = multiprocessing.get_context("forkserver")
     processes = {
