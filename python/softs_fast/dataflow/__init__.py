@@ -9,6 +9,7 @@ from .declare.hooks import evaluate, hook, offload, param_realloc, publish, save
 from .declare.layout import Layout
 from .declare.roles import Mesh, Placement, Role, place
 from .flow import Flow, PostedCall
+from .journal.options import Journal
 from .results import CallResult, FlowStep
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Flow",
     "FlowStep",
     "Interface",
+    "Journal",
     "Layout",
     "MFCDef",
     "Mesh",

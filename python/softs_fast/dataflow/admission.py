@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
+from typing import Any
 
 from ..errors import ConfigError, FlowError
 from .declare.calls import TRAIN
 from .declare.plan import FlowPlan
+from .rows.saved import NEW, SavedGroup
 from .runner import Runner
 from .values import Value, cut
 
-__all__ = ["Admission", "Source", "Sources"]
+__all__ = ["Admission", "Again", "Source", "Sources"]
+
+_log = logging.getLogger(__name__)
 
 #: Rows, as dicts of columns.
 Source = Iterable[Mapping[str, Value]]
+#: A group of which the rows are made again, and its element of the source.
+Again = tuple[SavedGroup, dict[str, Value]]
+
+#: A source that is skipped forward for longer shows its progress, seconds.
+_PROGRESS_S = 5.0
 
 
 class Sources:
@@ -29,12 +41,16 @@ class Sources:
     Attributes:
         iterators: by partition.
         columns: of the first element, by partition.
+        n_read: how many elements were read, by partition.
     """
 
     def __init__(self, source: Source | Mapping[str, Source]) -> None:
         sources: Mapping[str, Source] = source if isinstance(source, Mapping) else {TRAIN: source}
         self.iterators: dict[str, Iterator[Mapping[str, Value]]] = {}
         self.columns: dict[str, tuple[str, ...]] = {}
+        self.n_read = dict.fromkeys(sources, 0)
+        # Of each source what it is, and its iterator.
+        self._given: dict[str, tuple[Any, Any]] = {}
         for name, one in sources.items():
             iterator = iter(one)
             first = next(iterator, None)
@@ -44,6 +60,61 @@ class Sources:
                 )
             self.columns[name] = tuple(first)
             self.iterators[name] = chain([first], iterator)
+            self._given[name] = one, iterator
+
+    def read(self, partition: str) -> Mapping[str, Value] | None:
+        """Return the next element of a source; None at its end."""
+        item = next(self.iterators[partition], None)
+        self.n_read[partition] += item is not None
+        return item
+
+    def state(self, partition: str) -> Any:
+        """Return what `state_dict` of a source says; None if it has none, or was not read yet."""
+        source = self._stateful(partition)
+        return source.state_dict() if source is not None and self.n_read[partition] else None
+
+    def restore(self, partition: str, n_read: int, state: Any) -> None:
+        """Have a source that was not read yet go on behind so many elements.
+
+        Args:
+            partition: of the source.
+            n_read: how many were read.
+            state: what `state` said; None: they are skipped.
+
+        Raises:
+            FlowError: it is another source than it was.
+        """
+        source = self._stateful(partition)
+        if state is not None and source is None:
+            raise FlowError(
+                f"the journal has a state of the source of partition {partition!r}, which has no load_state_dict now"
+            )
+        if state is not None and source is not None:
+            source.load_state_dict(state)
+            given, iterator = self._given[partition]
+            self.iterators[partition] = iterator if source is iterator else iter(given)
+        else:
+            self._skip(partition, n_read)
+        self.n_read[partition] = n_read
+
+    def _skip(self, partition: str, n: int) -> None:
+        shown_s = time.monotonic()
+        for i in range(n):
+            if next(self.iterators[partition], None) is None:
+                raise FlowError(
+                    f"the source of partition {partition!r} ends after {i} elements, and {n} of it were read before: it "
+                    "is another one than that of the journal"
+                )
+            if time.monotonic() - shown_s > _PROGRESS_S:
+                shown_s = time.monotonic()
+                _log.info("source of partition %r: %d of %d elements are skipped", partition, i + 1, n)
+
+    def _stateful(self, partition: str) -> Any:
+        """Return what keeps the position of a source: it or its iterator; None if neither does."""
+        for one in self._given[partition]:
+            if all(callable(getattr(one, name, None)) for name in ("state_dict", "load_state_dict")):
+                return one
+        return None
 
 
 class Admission:
@@ -62,6 +133,19 @@ class Admission:
         self._runner = runner
         self._max_bytes = max_bytes
         self._largest_group = 0
+        self._again: dict[str, deque[Again]] = {name: deque() for name in sources.iterators}
+        #: Called with partition and columns of each element that is read.
+        self.on_read: Callable[[str, dict[str, Value]], None] = lambda partition, item: None
+
+    def issue_again(self, groups: Iterable[Again]) -> None:
+        """Admit these groups before anything else is read of their sources, as soon as they have slots."""
+        for one in groups:
+            self._again[one[0].partition].append(one)
+
+    @property
+    def waiting(self) -> tuple[Again, ...]:
+        """Groups that are to be issued again, and have not been yet."""
+        return tuple(one for waiting in self._again.values() for one in waiting)
 
     def fill(self) -> bool:
         """Admit groups while there is room; returns whether there were some.
@@ -98,7 +182,10 @@ class Admission:
         Raises:
             FlowError: the element lacks a column.
         """
-        item = next(self._sources.iterators[partition], None)
+        if self._again[partition]:
+            group, columns = self._again[partition].popleft()
+            return self._runner.admit(partition, columns, None if group.first_id == NEW else group)
+        item = self._sources.read(partition)
         if item is None:
             self._runner.master.end_source(partition)
             return ()
@@ -106,7 +193,9 @@ class Admission:
         missing = [name for name in wanted if name not in item]
         if missing:
             raise FlowError(f"an element of the source lacks {', '.join(missing)}; it has {', '.join(item)}")
-        return self._runner.admit(partition, {name: cut(name, [item[name]], 1)[0] for name in wanted})
+        columns = {name: cut(name, [item[name]], 1)[0] for name in wanted}
+        self.on_read(partition, columns)
+        return self._runner.admit(partition, columns)
 
     def _has_bytes(self) -> bool:
         if self._max_bytes is None:

@@ -24,43 +24,17 @@ from .declare.hooks import Hook, Load
 from .declare.plan import FlowPlan
 from .declare.roles import Placement, RoleFunction
 from .explain import explain
+from .journal.options import Journal
+from .journal.saves import CommonSaves
 from .master import TooOld
 from .order.steps import Kind, Step
-from .results import CallResult, FlowStep
+from .posted import PostedCall
+from .results import FlowStep
 from .runner import Runner
 from .values import Value
 from .worker.process import Argument, arguments_of
 
 __all__ = ["Flow", "PostedCall"]
-
-
-class PostedCall:
-    """A call that was posted by hand.
-
-    Attributes:
-        number: of the call.
-        name: of its function or hook.
-    """
-
-    def __init__(self, flow: Flow, number: int, name: str) -> None:
-        self._flow = flow
-        self._done: CallResult | None = None
-        self.number = number
-        self.name = name
-
-    def result(self, timeout_s: float | None = None) -> CallResult:
-        """Run what has tickets until this call is answered; returns what it has done.
-
-        Args:
-            timeout_s: how long to wait for worker processes; None: as long as it takes.
-
-        Raises:
-            FlowError: it failed, or no flush has named it.
-            TimeoutError: it has no answer yet; it goes on, and may be asked again.
-        """
-        if self._done is None:
-            self._done = self._flow._result(self, timeout_s)
-        return self._done
 
 
 class Flow:
@@ -78,6 +52,7 @@ class Flow:
         max_failed: groups that may fail (`Rows.fail`) before the flow fails.
         max_bytes: bytes of rows that may be in the flow; None is no limit.
         digests: whether each call gets a digest of its inputs.
+        journal: where the flow is saved, so that it goes on after the death of this process or of a worker.
 
     Raises:
         ConfigError: the functions, columns or numbers can never be a flow; nothing has run then.
@@ -98,6 +73,7 @@ class Flow:
         max_failed: int = 0,
         max_bytes: int | None = None,
         digests: bool = False,
+        journal: Journal | str | Path | None = None,
     ) -> None:
         if max_failed < 0 or (max_bytes is not None and max_bytes < 1):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
@@ -116,6 +92,15 @@ class Flow:
         self._sizes = {
             name: group * partition.groups_per_step for name, partition in self.plan.partitions.items()
         }
+        self._saves: CommonSaves | None = None
+        if journal is not None:
+            options = journal if isinstance(journal, Journal) else Journal(journal)
+            self._saves = CommonSaves(options, self.declaration, self.plan, sources)
+        # Of `steps` with a journal: how many steps its callers have asked for.
+        self._asked = 0
+        # Roles without weights in a save that were loaded by hand, and from where.
+        self._loaded: dict[Placement, Path] = {}
+        self._is_beginning = False
         self._use(LocalBackend(self.declaration))
 
     @classmethod
@@ -152,6 +137,8 @@ class Flow:
         self._backend = backend
         self._runner = Runner(self.plan, self.declaration, backend)
         self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
+        if self._saves is not None:
+            self._saves.attach(self._runner, self._admission, backend)
 
     # --- Life ---
 
@@ -159,20 +146,46 @@ class Flow:
         """Make the objects of all roles; `with` calls it.
 
         Raises:
-            FlowError: a worker process could not begin.
+            ConfigError: the journal is in use, or of another flow.
+            FlowError: a worker process could not begin, or the last common save cannot be loaded.
         """
         if not self._is_open:
-            first = self._backend.open()
-            self._is_open = True
             try:
-                calls = [self.post(one) for one in first]
-                self.flush(*calls)
-                for call in calls:
-                    call.result()
+                if self._saves is not None:
+                    self._saves.open()
+                self._begin()
             except BaseException:
                 self.reset()
                 raise
         return self
+
+    def _begin(self) -> None:
+        """Make the objects of all roles, and have them and the master go on from the last common save, if there is one."""
+        self._is_beginning = True
+        try:
+            first = self._backend.open()
+            self._is_open = True
+            self._do(*first)
+            if self._saves is not None:
+                self._load(self._saves)
+        finally:
+            self._is_beginning = False
+
+    def _load(self, saves: CommonSaves) -> None:
+        steps = saves.load_steps()
+        if steps:
+            number = self._runner.post_steps("load of a common save", steps)
+            PostedCall(self, number, "load of a common save").result()
+            self._do(*(Load((role,), folder=folder) for role, folder in self._loaded.items()))
+            self._do(*saves.publish_hooks())
+        saves.restore()
+        self._n_steps = saves.last.step if saves.last is not None else 0
+
+    def _do(self, *hooks: Hook) -> None:
+        calls = [self.post(one) for one in hooks]
+        self.flush(*calls)
+        for call in calls:
+            call.result()
 
     def reset(self) -> None:
         """Drop all rows and the objects of all roles; roles with a method `close` are closed. `with` calls it at its end."""
@@ -180,6 +193,8 @@ class Flow:
             self._is_open = False
             self._runner.held.clear()
             self._backend.close()
+        if self._saves is not None:
+            self._saves.close()
 
     def __enter__(self) -> Flow:
         return self.initialize()
@@ -200,26 +215,33 @@ class Flow:
         """Run, and yield each step when it is complete.
 
         Args:
-            n: how many; None runs until the source ends.
+            n: how many; None runs until the source ends. With a journal, steps that were done before this process began
+                count, too: the same program goes on where it was.
 
         Raises:
             FlowError: a function failed, with its traceback and its rows, or the flow cannot go on.
         """
-        end = None if n is None else self._n_steps + n
+        begin = self._n_steps if self._saves is None else self._asked
+        end = None if n is None else begin + n
         while end is None or self._n_steps < end:
             step = self._next_step()
             if step is None:
-                return
+                break
+            self._asked = max(self._asked, step.number)
             yield step
+        self._asked = max(self._asked, end or 0)
+        while self._saves is not None and self._saves.is_open:
+            self._turn(automatic=False)
 
     def _next_step(self) -> FlowStep | None:
         self._check_open()
-        counts = self._runner.master.rows.counts[TRAIN]
-        while counts.complete <= self._n_steps:
+        while self._runner.master.rows.counts[TRAIN].complete <= self._n_steps:
             if not self._turn(automatic=True):
-                if self._runner.master.is_over(TRAIN) and not self._runner.master.rows.n_groups(TRAIN):
+                master = self._runner.master
+                if master.is_over(TRAIN) and not master.rows.n_groups(TRAIN):
                     return self._step(is_complete=False) if self._runner.results else None
                 raise FlowError(f"the flow cannot go on:\n{self.explain()}")
+        self._save()
         return self._step(is_complete=True)
 
     def _step(self, *, is_complete: bool) -> FlowStep:
@@ -236,20 +258,25 @@ class Flow:
             (sum(len(one.ids) for one in trained if one.function == name) for name in self._calls), default=0
         )
         dropped = dict(runner.master.rows.counts[TRAIN].dropped)
-        return FlowStep(
-            number + 1, tuple(calls), n_rows, is_complete, runner.waited_s.pop(number, 0.0), dropped
-        )
+        is_repeated = self._saves is not None and self._saves.note_yielded(number + 1)
+        waited_s = runner.waited_s.pop(number, 0.0)
+        return FlowStep(number + 1, tuple(calls), n_rows, is_complete, waited_s, dropped, is_repeated)
 
     def _turn(self, *, automatic: bool, timeout_s: float | None = None) -> bool:
         """Do one thing; returns False if there is nothing to do."""
         if self._error is not None:
             raise self._error
+        if automatic or (self._saves is not None and self._saves.is_open):
+            self._save()
         runner = self._runner
         admitted = automatic and self._admission.fill()
         try:
             acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
             raise FlowError(str(error)) from error
+        if runner.lost is not None and self._may_go_back():
+            self._go_back(runner.lost)
+            return True
         self._error = runner.lost
         posted = set(runner.posted)
         for number in [number for number in runner.errors if number not in posted]:
@@ -265,6 +292,40 @@ class Flow:
             )
             raise self._error
         return acted or admitted
+
+    def _save(self) -> None:
+        """Begin or end a common save, if it is time."""
+        if self._saves is not None and not self._is_beginning:
+            try:
+                self._saves.advance(self._n_steps)
+            except FlowError as error:
+                self._error = error
+                raise
+
+    def _may_go_back(self) -> bool:
+        return self._saves is not None and self._saves.may_go_back and not self._is_beginning
+
+    def _go_back(self, lost: FlowError) -> None:
+        """Start all workers again, and go on from the last common save.
+
+        Raises:
+            FlowError: workers were lost again and again.
+        """
+        assert self._saves is not None
+        while True:
+            self._saves.count_restart(lost, self._n_steps)
+            self._runner.held.clear()
+            self._backend.close()
+            self._saves.drop_begun()
+            self._use(self._backend)
+            self._error = None
+            try:
+                self._begin()
+                return
+            except FlowError as error:
+                self._error = lost = error
+                if not self._may_go_back():
+                    raise
 
     # --- The page's requests by hand ---
 
@@ -304,6 +365,10 @@ class Flow:
             number, name = master.post_steps(what.name, (step,), now_s), what.name
         else:
             name = what.name if isinstance(what, RoleFunction) else what
+            if self._saves is not None and name in self._calls and self._calls[name].trains:
+                raise ConfigError(
+                    f"{name} trains, and is posted by hand: a flow with a journal trains in steps alone"
+                )
             try:
                 number = master.post(name, ids, now_s)
             except ValueError as error:
@@ -322,33 +387,6 @@ class Flow:
             self._runner.master.order.flush(call.number for call in calls)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-
-    def _result(self, call: PostedCall, timeout_s: float | None) -> CallResult:
-        runner = self._runner
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            if call.number in runner.errors:
-                error, cause = runner.errors[call.number]
-                raise error from cause
-            result = runner.posted[call.number]
-            if result is not None:
-                del runner.posted[call.number]
-                return result
-            left_s = None if end_s is None else end_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                raise TimeoutError(
-                    f"call {call.number} of {call.name} has no answer after {timeout_s:g} s\n{self.explain()}"
-                )
-            try:
-                acted = self._turn(automatic=False, timeout_s=left_s)
-            except FlowError:
-                if call.number in runner.errors:
-                    continue  # its own answer says more
-                raise
-            if not acted:
-                raise FlowError(
-                    f"call {call.number} of {call.name} has no result; has a flush named it?\n{self.explain()}"
-                )
 
     def ask(self, what: str, *, role: Placement | None = None) -> Any:
         """Send a non-blocking request.
@@ -424,7 +462,10 @@ class Flow:
         last_checkpoint(role.name, Path(folder))
         call = self.post(Load((role,), folder=Path(folder)))
         self.flush(call)
-        return int(call.result().numbers["step"])
+        step = int(call.result().numbers["step"])
+        if self._saves is not None and role.frozen and not self._saves.is_kept(role):
+            self._loaded[role] = Path(folder)
+        return step
 
     def role(self, role: Placement) -> Any:
         """Return the object of a role, for evaluation and debugging.

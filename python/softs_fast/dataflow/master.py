@@ -68,6 +68,8 @@ class Master:
         self._open: dict[int, CallState] = {}
         self._n_open = dict.fromkeys(self._functions, 0)
         self._over: set[str] = set()
+        #: Steps that training functions may begin before a common save; None: no limit.
+        self.hold: int | None = None
         # Functions that make inputs of a function, directly or not.
         self._upstream: dict[str, set[str]] = {}
         for one in plan.functions:
@@ -155,7 +157,7 @@ class Master:
     def _make_calls(self, function: FunctionPlan, now_s: float) -> None:
         if not set(function.workers) <= self.order.alive:
             return
-        while self._n_open[function.name] < self._depth:
+        while self._n_open[function.name] < self._depth and not self._is_held(function):
             is_last = False
             if not self.rows.next_size(function.name):
                 is_last = self._is_last(function)
@@ -174,6 +176,12 @@ class Master:
                 self._skip(function, taken)
                 continue
             self.order.offer(self._state(function, taken, now_s, is_posted=False).call)
+
+    def _is_held(self, function: FunctionPlan) -> bool:
+        if self.hold is None or not function.is_strict:
+            return False
+        n_groups = self.hold * self.plan.partitions[function.partition].groups_per_step
+        return self.rows.n_taken(function.name) >= n_groups * function.reuse
 
     def _is_idle(self) -> bool:
         return not self.order.tickets and not self.order.ready

@@ -11,8 +11,21 @@ from torch import Tensor
 
 from ..errors import FlowError
 from . import checkpoints
-from .declare.hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook, transfers
+from .declare.hooks import (
+    Evaluate,
+    Hook,
+    Load,
+    LoadState,
+    Offload,
+    ParamRealloc,
+    Publish,
+    Save,
+    SaveState,
+    UserHook,
+    transfers,
+)
 from .declare.roles import Mesh, Placement, Role
+from .journal.role_state import load_state, save_state
 
 __all__ = ["Objects", "numbers_of", "tensors_of"]
 
@@ -27,6 +40,7 @@ class Objects:
 
     def __init__(self, roles: Sequence[Placement], worker: int | None = None) -> None:
         self._roles = {role.name: role for role in roles if worker is None or worker in role.on}
+        self._has_process = worker is not None
         self._objects: dict[str, Role] = {}
         self._homes: dict[str, dict[int, torch.device]] = {}
 
@@ -89,6 +103,10 @@ class Objects:
                 self._save(roles[0], hook.folder, step)
             case Load():
                 return {"step": float(self.load(roles[0], hook.folder))}
+            case SaveState():
+                save_state(hook, self.__getitem__, has_process=self._has_process)
+            case LoadState():
+                load_state(hook, self.__getitem__, has_process=self._has_process)
             case UserHook():
                 hook.function(*(self[role] for role in roles))
         return {}

@@ -42,6 +42,8 @@ class FlowStep:
         waited_s: from the end of the training call before to the begin of the first one of this step: how long training
             waited for others; 0 if nothing trains.
         dropped: groups that have been dropped since the flow began, by reason.
+        repeated: whether a step of this number was yielded before: the flow has gone back to a common save since then.
+            What counts is the last one of a number.
     """
 
     number: int
@@ -50,6 +52,7 @@ class FlowStep:
     is_complete: bool
     waited_s: float
     dropped: dict[str, int]
+    repeated: bool = False
 
     @property
     def age_max(self) -> int:

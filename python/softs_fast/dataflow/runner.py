@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import FlowError
@@ -17,6 +17,7 @@ from .held import HeldRows
 from .master import DRIVER, CallState, Master
 from .order.steps import Answer, Kind, Order, Step
 from .results import CallResult
+from .rows.saved import SavedGroup, admit_again
 from .rows.table import Taken
 from .values import Value, n_bytes_of
 from .versions import Versions
@@ -84,13 +85,46 @@ class Runner:
         self._running: dict[int, _Running] = {}
         self._versions = Versions(declaration)
 
+    # --- Common saves ---
+
+    def saved(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """Return the calls of each function, and what `Versions.saved` does."""
+        return dict(self._n_calls), *self._versions.saved()
+
+    def restore(
+        self,
+        n_calls: Mapping[str, int],
+        versions: Mapping[str, int],
+        through: Mapping[str, int],
+        n_failed: int,
+    ) -> None:
+        """Go on from a common save; the rows are restored elsewhere."""
+        self._n_calls.update(n_calls)
+        self._versions.restore(versions, through)
+        self.n_failed = n_failed
+
+    def post_steps(self, name: str, steps: tuple[Step, ...]) -> int:
+        """Post steps without rows, and give them tickets before all that has none; returns the number of their call."""
+        number = self.master.post_steps(name, steps, time.monotonic())
+        self.posted[number] = None
+        self.master.order.flush([number])
+        self._listen(automatic=False)
+        return number
+
     # --- Rows ---
 
-    def admit(self, partition: str, item: dict[str, Value]) -> tuple[int, ...]:
-        """Make a group of rows of an item of the source."""
+    def admit(
+        self, partition: str, item: dict[str, Value], again: SavedGroup | None = None
+    ) -> tuple[int, ...]:
+        """Make a group of rows of an item of the source; `again`: it is one of a common save."""
         columns = {name: item[name] for name in self._plan.source[partition]}
         n_bytes = sum(n_bytes_of(value) for value in columns.values())
-        ids = self.master.rows.admit(partition, self.held.here, n_bytes=n_bytes)
+        rows, here = self.master.rows, self.held.here
+        ids = (
+            rows.admit(partition, here, n_bytes=n_bytes)
+            if again is None
+            else admit_again(rows, again, here, n_bytes=n_bytes)
+        )
         self.held.admit(ids)
         for name, value in columns.items():
             self.held.write(name, ids, self._backend.put(name, ids, [value] * len(ids)), DRIVER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .declare.calls import MFCDef
 from .declare.declaration import Declaration
@@ -60,3 +60,12 @@ class Versions:
     def ended(self, ticket: int) -> None:
         """All parts of a step have ended."""
         self._shown.pop(ticket, None)
+
+    def saved(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the versions of roles, and the steps that each training function has done, by name."""
+        return dict(self._steps), dict(self._through)
+
+    def restore(self, versions: Mapping[str, int], through: Mapping[str, int]) -> None:
+        """Go on from what `saved` returned."""
+        self._steps.update(versions)
+        self._through.update(through)

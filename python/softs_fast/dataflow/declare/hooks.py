@@ -13,10 +13,12 @@ __all__ = [
     "Evaluate",
     "Hook",
     "Load",
+    "LoadState",
     "Offload",
     "ParamRealloc",
     "Publish",
     "Save",
+    "SaveState",
     "UserHook",
     "evaluate",
     "hook",
@@ -73,6 +75,42 @@ class Load(Hook):
     """Loads what `Save` has written last."""
 
     folder: Path = Path()
+
+
+@dataclass(frozen=True)
+class SaveState(Hook):
+    """Saves roles of one worker for a journal: weights of some, and what else each of them has.
+
+    Attributes:
+        folder: of this worker in the save.
+        weights: roles of which modules and optimizers are saved.
+    """
+
+    folder: Path = Path()
+    weights: tuple[Placement, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in timings and in `explain`."""
+        return "common save"
+
+
+@dataclass(frozen=True)
+class LoadState(Hook):
+    """Loads what `SaveState` has saved.
+
+    Attributes:
+        folder: of this worker in the save.
+        weights: roles of which modules and optimizers are loaded.
+    """
+
+    folder: Path = Path()
+    weights: tuple[Placement, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in timings and in `explain`."""
+        return "load of a common save"
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,10 @@ class Sequencer:
         """Steps that have not ended, by ticket."""
         return sorted(list(self._tickets.values()), key=lambda ticket: ticket.number)
 
+    def is_waiting(self, number: int) -> bool:
+        """Return whether a call has no tickets yet."""
+        return number in self._ready or number in self._parked
+
     @property
     def parked(self) -> list[Call]:
         """Calls that wait for a flush."""

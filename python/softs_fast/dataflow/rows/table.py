@@ -270,6 +270,10 @@ class RowTable:
         """Return how many rows a function could take, up to one pass."""
         return self._by_name[function].n_ready * self._plan.group
 
+    def n_taken(self, function: str) -> int:
+        """Return how many uses of groups a function has taken; see `ReadyQueue`."""
+        return self._by_name[function].n_taken
+
     def take(self, function: str, *, is_last: bool = False) -> Taken:
         """Take the rows of the next call of a function.
 

@@ -6,7 +6,18 @@ from pathlib import Path
 
 from ...errors import WireError
 from ..declare.declaration import Declaration
-from ..declare.hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save
+from ..declare.hooks import (
+    Evaluate,
+    Hook,
+    Load,
+    LoadState,
+    Offload,
+    ParamRealloc,
+    Publish,
+    Save,
+    SaveState,
+)
+from ..journal.roles import state_hook
 from ..order.steps import Order
 from ..wire.messages import HookForm, RunHook, RunMain
 from .work import HookWork, MainWork, Work
@@ -14,7 +25,7 @@ from .work import HookWork, MainWork, Work
 __all__ = ["form_of", "message_of", "work_of"]
 
 _KINDS: dict[str, type[Hook]] = {
-    one.__name__: one for one in (Evaluate, Load, Offload, ParamRealloc, Publish, Save)
+    one.__name__: one for one in (Evaluate, Load, LoadState, Offload, ParamRealloc, Publish, Save, SaveState)
 }
 
 
@@ -86,7 +97,7 @@ def form_of(declaration: Declaration, hook: Hook) -> HookForm | None:
         return None
     roles = tuple(declaration.roles.index(role) for role in hook.roles)
     eta = hook.eta if isinstance(hook, ParamRealloc) else 1.0
-    folder = str(hook.folder) if isinstance(hook, Save | Load) else ""
+    folder = str(hook.folder) if isinstance(hook, Save | Load | SaveState | LoadState) else ""
     return HookForm(type(hook).__name__, roles, eta, folder)
 
 
@@ -102,6 +113,11 @@ def _hook_of(declaration: Declaration, form: HookForm) -> Hook:
     roles = tuple(declaration.roles[number] for number in form.roles)
     if kind is ParamRealloc:
         return ParamRealloc(roles, eta=form.eta)
+    if kind is SaveState or kind is LoadState:
+        made = state_hook(declaration, kind, Path(form.folder))
+        if made is None or made.roles != roles:
+            raise WireError(f"hook {form.kind} of folder {form.folder!r} is that of no worker of the flow")
+        return made
     if kind is Save:
         return Save(roles, folder=Path(form.folder))
     if kind is Load:

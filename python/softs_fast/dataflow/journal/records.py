@@ -1,0 +1,170 @@
+"""The bytes of a journal: a line that names the format, then records with a length and a checksum each.
+
+Each record is on disk before anything follows from it, so only the last one can be cut short.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from ...errors import WireError
+from ..rows.saved import NEW, SavedGroup, SavedPartition, SavedRows
+from ..wire.checks import Check, integer, listing, pair, table, text
+
+__all__ = ["MAGIC", "CommonSave", "Declared", "Record", "encode", "scan"]
+
+MAGIC = b"softs-fast dataflow journal 1\n"
+#: Bytes of the body of a record.
+_MOST_BYTES = 1 << 26
+_HEAD = struct.Struct("<II")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Of which flow the journal is.
+
+    Attributes:
+        lines: of its declaration.
+    """
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CommonSave:
+    """A common save: a flow can go on from there.
+
+    Attributes:
+        step: how many steps are complete.
+        name: of the folder with tensors.
+        rows: their counts.
+        groups: that are not complete, in their order.
+        n_read: elements that were read of each source.
+        n_calls: of each function; hooks with `every` count them.
+        versions: of the weights of roles, by name.
+        through: steps that each training function has done.
+        n_failed: groups that have failed.
+    """
+
+    step: int
+    name: str
+    rows: SavedRows
+    groups: tuple[SavedGroup, ...]
+    n_read: dict[str, int]
+    n_calls: dict[str, int]
+    versions: dict[str, int]
+    through: dict[str, int]
+    n_failed: int
+
+
+Record = Declared | CommonSave
+
+_COUNT = integer(0, (1 << 63) - 1)
+_NAME = text(1 << 10)
+_COUNTS = table(_NAME, _COUNT, 1 << 16)
+
+
+def _partition(name: str, value: Any) -> SavedPartition:
+    used, (dropped, complete) = pair(_COUNT, pair(table(text(1 << 16), _COUNT, 1 << 16), _COUNT))(name, value)
+    return SavedPartition(used, dropped, complete)
+
+
+def _rows(name: str, value: Any) -> SavedRows:
+    next_id, (partitions, n_taken) = pair(_COUNT, pair(table(_NAME, _partition, 1 << 10), _COUNTS))(
+        name, value
+    )
+    return SavedRows(next_id, partitions, n_taken)
+
+
+def _group(name: str, value: Any) -> SavedGroup:
+    partition, (first_id, used_by) = pair(_NAME, pair(integer(NEW, (1 << 63) - 1), listing(_NAME, 1 << 16)))(
+        name, value
+    )
+    return SavedGroup(partition, first_id, used_by)
+
+
+_SAVE: dict[str, Check] = {
+    "step": _COUNT,
+    "name": text(255),
+    "rows": _rows,
+    "groups": listing(_group, 1 << 22),
+    "n_read": _COUNTS,
+    "n_calls": _COUNTS,
+    "versions": _COUNTS,
+    "through": _COUNTS,
+    "n_failed": _COUNT,
+}
+
+
+def encode(record: Record) -> bytes:
+    """Return the bytes of a record.
+
+    Raises:
+        WireError: it is too long.
+    """
+    if isinstance(record, Declared):
+        values: list[Any] = ["declared", record.lines]
+    else:
+        rows = record.rows
+        partitions = {name: [one.used, [one.dropped, one.complete]] for name, one in rows.partitions.items()}
+        values = [
+            *("save", record.step, record.name, [rows.next_id, [partitions, rows.n_taken]]),
+            [[one.partition, [one.first_id, one.used_by]] for one in record.groups],
+            *(record.n_read, record.n_calls, record.versions, record.through, record.n_failed),
+        ]
+    body: bytes = msgpack.packb(values, unicode_errors="surrogatepass")
+    if len(body) > _MOST_BYTES:
+        raise WireError(f"a record of the journal has {len(body)} bytes; at most {_MOST_BYTES}")
+    return _HEAD.pack(len(body), _checksum(body)) + body
+
+
+def scan(data: bytes) -> tuple[list[Record], int]:
+    """Return the records of a file, and how many bytes they and the first line take.
+
+    What is behind them is a record that was cut short.
+
+    Raises:
+        WireError: the file is no journal of this version, or is damaged before its last record.
+    """
+    if MAGIC.startswith(data):
+        return [], len(MAGIC) if data == MAGIC else 0
+    if not data.startswith(MAGIC):
+        raise WireError(f"it does not begin with {MAGIC.decode().strip()!r}")
+    records: list[Record] = []
+    start = len(MAGIC)
+    while start + _HEAD.size <= len(data):
+        length, checksum = _HEAD.unpack_from(data, start)
+        end = start + _HEAD.size + length
+        body = data[start + _HEAD.size : end]
+        if length > _MOST_BYTES or end > len(data) or checksum != _checksum(body):
+            # A host that loses its power may leave zeros where the last record would be.
+            if end >= len(data) or not any(data[start:]):
+                break
+            raise WireError(f"it is damaged at byte {start} of {len(data)}")
+        records.append(_decode(body, start))
+        start = end
+    return records, start
+
+
+def _checksum(body: bytes) -> int:
+    # With its length, so that zeros are no record.
+    return zlib.crc32(body, len(body) + 1)
+
+
+def _decode(body: bytes, start: int) -> Record:
+    try:
+        values = msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise WireError(f"the record at byte {start} is none: {error}") from None
+    match values:
+        case ["declared", lines]:
+            return Declared(listing(text(1 << 20), 1 << 20)("lines", lines))
+        case ["save", *fields] if len(fields) == len(_SAVE):
+            checked = zip(_SAVE.items(), fields, strict=True)
+            return CommonSave(**{name: check(name, value) for (name, check), value in checked})
+    raise WireError(f"the record at byte {start} is none of this version")

@@ -1,0 +1,85 @@
+"""What a worker saves of its roles beside rows: weights, optimizers, schedulers, and generators of random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...errors import FlowError
+from .. import checkpoints
+from ..declare.hooks import LoadState, SaveState
+from ..declare.roles import Placement, Role
+from . import files
+from .random_state import generators_of, process_state, restore_generators, restore_process
+
+__all__ = ["load_state", "save_state"]
+
+_FILE = "state.pt"
+
+
+def save_state(hook: SaveState, objects: Callable[[Placement], Role], *, has_process: bool) -> None:
+    """Save the roles of a worker.
+
+    Args:
+        hook: which roles, and where.
+        objects: returns the object of a role.
+        has_process: whether this process runs these roles alone, so that its random numbers are theirs.
+
+    Raises:
+        FlowError: a scheduler has a state that cannot be saved.
+        OSError: it cannot be written.
+    """
+    hook.folder.mkdir(mode=0o700)
+    for role in hook.weights:
+        checkpoints.save_into(objects(role), hook.folder / role.name)
+    states = {role.name: _own_state(objects(role)) for role in hook.roles}
+    names = ", ".join(states)
+    state = {"process": process_state() if has_process else None, "roles": states}
+    files.write(hook.folder / _FILE, f"the state of roles {names}", state)
+
+
+def load_state(hook: LoadState, objects: Callable[[Placement], Role], *, has_process: bool) -> None:
+    """Load what `save_state` has saved.
+
+    Raises:
+        FlowError: a file cannot be read, or the object lacks what was saved.
+    """
+    for role in hook.weights:
+        path = hook.folder.with_name(f"worker-{role.on[0]}") / role.name
+        checkpoints.load_from(objects(role), path)
+    state = files.read(hook.folder / _FILE)
+    for role in hook.roles:
+        _restore_own(role.name, objects(role), state["roles"].get(role.name, {}))
+    if has_process and state["process"] is not None:
+        restore_process(state["process"])
+
+
+def _own_state(one: Role) -> dict[str, Any]:
+    return {
+        "generators": generators_of(one),
+        "others": {name: value.state_dict() for name, value in _others(one).items()},
+    }
+
+
+def _restore_own(name: str, one: Role, state: Mapping[str, Any]) -> None:
+    restore_generators(one, state.get("generators", {}))
+    others = _others(one)
+    for attribute, saved in state.get("others", {}).items():
+        if attribute not in others:
+            raise FlowError(f"the save has a state of {name}.{attribute}, and the role has no such attribute")
+        others[attribute].load_state_dict(saved)
+
+
+def _others(one: Role) -> dict[str, Any]:
+    """Return attributes with a state that are no module and no optimizer, such as schedulers of learning rates."""
+
+    def has(value: object, names: Sequence[str]) -> bool:
+        return all(callable(getattr(value, name, None)) for name in names)
+
+    return {
+        name: value
+        for name, value in vars(one).items()
+        if has(value, ("state_dict", "load_state_dict"))
+        and not hasattr(value, "parameters")
+        and not hasattr(value, "param_groups")
+    }

@@ -1,0 +1,301 @@
+"""Common saves while a flow runs: when one begins, what it holds, and how a flow goes on from it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import FlowError
+from ..admission import Admission, Again, Sources
+from ..backends.backend import Backend
+from ..declare.calls import TRAIN
+from ..declare.declaration import Declaration
+from ..declare.hooks import Hook
+from ..declare.plan import FlowPlan
+from ..order.steps import Kind, Step
+from ..rows.saved import SavedGroup, restore_rows, saved_rows
+from ..runner import Runner
+from ..values import Value
+from . import files
+from .folder import JournalFolder, kept_text
+from .options import Journal, check_steps
+from .random_state import process_state, restore_process
+from .records import CommonSave
+from .roles import kept_roles, load_hooks, publishing, save_hooks
+
+__all__ = ["CommonSaves"]
+
+_log = logging.getLogger(__name__)
+
+_FILE = "master.pt"
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A save that workers write.
+
+    Attributes:
+        call: its number.
+        partial: its folder.
+        save: what the record will say.
+        again: rows that are issued again by a flow that goes on from it.
+        n_since: elements of sources that had been read since the save before.
+        random: numbers of this process.
+    """
+
+    call: int
+    partial: Path
+    save: CommonSave
+    again: tuple[Again, ...]
+    n_since: int
+    random: dict[str, Any]
+
+
+class CommonSaves:
+    """The journal of a flow.
+
+    Between the last training call of a step and the first one of the next, each worker saves its roles. That is a hook
+    like others: its place is that of its ticket, and all workers get theirs at once. Training functions take no rows of
+    later steps before these tickets are given; other functions go on. The save counts when all workers are through, and
+    the journal says so.
+
+    Args:
+        journal: what the user wants.
+        declaration: of the flow.
+        plan: of the flow.
+        sources: of the flow.
+
+    Raises:
+        ConfigError: see `check_steps`.
+    """
+
+    def __init__(self, journal: Journal, declaration: Declaration, plan: FlowPlan, sources: Sources) -> None:
+        check_steps(plan, journal.save_every)
+        self.journal = journal
+        self.n_restarts = 0
+        self._path = Path(journal.folder).absolute()
+        self._declaration = declaration
+        self._plan = plan
+        self._sources = sources
+        self._folder: JournalFolder | None = None
+        self._begun: _Begun | None = None
+        self._next = 0
+        # Of the last save, and what was read of the sources since then: sources are not read twice by one process.
+        self._again: tuple[Again, ...] = ()
+        self._since: list[Again] = []
+        self._random: dict[str, Any] = {}
+        self._is_new = True
+
+    def attach(self, runner: Runner, admission: Admission, backend: Backend) -> None:
+        """Use these from now on."""
+        self._runner, self._admission, self._backend = runner, admission, backend
+        admission.on_read = self._note_read
+
+    def open(self) -> None:
+        """Open the journal.
+
+        Raises:
+            ConfigError: it is in use, of another flow, or damaged.
+            FlowError: the operating system refused it, or the last save cannot be read.
+        """
+        self._folder = JournalFolder(self._path, self._declaration.lines())
+
+    def close(self) -> None:
+        """Release the journal; what was not whole yet does not count. Idempotent."""
+        self.drop_begun()
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+    # --- Saves ---
+
+    @property
+    def last(self) -> CommonSave | None:
+        """The save that counts."""
+        return self._folder.last if self._folder is not None else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a save has begun that does not count yet."""
+        return self._begun is not None
+
+    def advance(self, n_yielded: int) -> None:
+        """Begin a save if one is due, or have one count that all workers are through with.
+
+        Args:
+            n_yielded: steps that were yielded; a save counts after its step was.
+
+        Raises:
+            FlowError: it cannot be written; the one before counts.
+        """
+        if self._folder is None:
+            return
+        if self._begun is None and self._complete >= self._next:
+            self._begin(self._folder)
+        if self._begun is not None:
+            self._end(self._folder, self._begun, n_yielded)
+
+    def note_yielded(self, step: int) -> bool:
+        """A step is yielded; returns whether one of this number was before."""
+        if self._folder is None:
+            return False
+        is_repeated = step <= self._folder.yielded
+        self._folder.note_yielded(step)
+        return is_repeated
+
+    @property
+    def may_go_back(self) -> bool:
+        """Whether there is a save, and all workers may be started again."""
+        return self.last is not None and self.n_restarts < self.journal.max_restarts
+
+    def count_restart(self, lost: FlowError, n_yielded: int) -> None:
+        """All workers are started again, because one was lost.
+
+        Args:
+            lost: names it.
+            n_yielded: steps that were yielded.
+        """
+        assert self.last is not None
+        self.n_restarts += 1
+        first = self.last.step + 1
+        again = f"steps {first} to {n_yielded} are" if n_yielded > first else f"step {first} is"
+        _log.warning(
+            "%s; all workers start again from the common save of step %d, and %s done again (start %d of at most %d)",
+            *(lost, self.last.step, again, self.n_restarts, self.journal.max_restarts),
+        )
+
+    def drop_begun(self) -> None:
+        """Drop a save that does not count yet."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            shutil.rmtree(begun.partial, ignore_errors=True)
+
+    # --- A flow goes on ---
+
+    def load_steps(self) -> tuple[Step, ...]:
+        """Return the steps in which workers load the last save; empty if there is none."""
+        if self._folder is None or self.last is None:
+            return ()
+        hooks = load_hooks(self._declaration, self._path / self.last.name)
+        return _steps(Kind.MAIN, hooks)
+
+    def publish_hooks(self) -> Sequence[Hook]:
+        """Return the hooks that bring loaded weights to roles of which a save has none."""
+        return publishing(self._declaration)
+
+    def restore(self) -> None:
+        """Have the master go on from the last save, after all roles have loaded it.
+
+        Raises:
+            FlowError: a source is another one than it was.
+        """
+        save = self.last
+        if save is None:
+            self._runner.master.hold = self._next
+            return
+        if self._is_new:
+            found = files.read(self._path / save.name / _FILE)
+            self._again = tuple(zip(save.groups, found["items"], strict=True))
+            self._random = found["random"]
+            for name, n_read in save.n_read.items():
+                self._sources.restore(name, n_read, found["sources"].get(name))
+        self._is_new = False
+        restore_rows(self._runner.master.rows, save.rows)
+        self._runner.restore(save.n_calls, save.versions, save.through, save.n_failed)
+        self._admission.issue_again((*self._again, *self._since))
+        self._set_next(save.step)
+        restore_process(self._random)
+
+    def is_kept(self, role: object) -> bool:
+        """Return whether a save has the weights of a role."""
+        return role in kept_roles(self._declaration)
+
+    # --- Inside ---
+
+    @property
+    def _complete(self) -> int:
+        return self._runner.master.rows.counts[TRAIN].complete
+
+    def _set_next(self, step: int) -> None:
+        """The next save is that of the next multiple; training waits for it."""
+        every = self.journal.save_every
+        self._next = self._runner.master.hold = (step // every + 1) * every
+
+    def _begin(self, folder: JournalFolder) -> None:
+        step = self._complete
+        partial = folder.begin(step)
+        save, again = self._state(step, folder.name_of(partial))
+        states = {name: self._sources.state(name) for name in save.n_read}
+        random = process_state()
+        found = {"random": random, "items": [item for _, item in again], "sources": states}
+        try:
+            files.write(partial / _FILE, "rows and positions of sources", found)
+        except (OSError, FlowError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise self._failed(step, error) from None
+        call = self._runner.post_steps(
+            "common save", _steps(Kind.PRE, save_hooks(self._declaration, partial))
+        )
+        self._begun = _Begun(call, partial, save, again, len(self._since), random)
+
+    def _state(self, step: int, name: str) -> tuple[CommonSave, tuple[Again, ...]]:
+        rows, groups = saved_rows(self._runner.master.rows)
+        waiting = self._admission.waiting
+        again = (*((group, self._item(group, row_id)) for group, row_id in groups), *waiting)
+        n_calls, versions, through = self._runner.saved()
+        save = CommonSave(
+            step,
+            name,
+            rows,
+            tuple(group for group, _ in again),
+            dict(self._sources.n_read),
+            n_calls,
+            versions,
+            through,
+            self._runner.n_failed,
+        )
+        return save, again
+
+    def _item(self, group: SavedGroup, row_id: int) -> dict[str, Value]:
+        columns = self._plan.source[group.partition]
+        held = self._runner.held
+        places = [held.places([row_id], column)[0] for column in columns]
+        return dict(zip(columns, self._backend.values(places), strict=True))
+
+    def _end(self, folder: JournalFolder, begun: _Begun, n_yielded: int) -> None:
+        runner, step = self._runner, begun.save.step
+        if not runner.master.order.is_waiting(begun.call):
+            self._set_next(step)
+        if begun.call in runner.errors:
+            error, _ = runner.errors.pop(begun.call)
+            self.drop_begun()
+            raise self._failed(step, error)
+        if runner.posted[begun.call] is None or n_yielded < step:
+            return
+        del runner.posted[begun.call]
+        self._begun = None
+        try:
+            folder.commit(begun.partial, begun.save)
+        except FlowError:
+            shutil.rmtree(begun.partial, ignore_errors=True)
+            raise
+        self._again, self._random = begun.again, begun.random
+        del self._since[: begun.n_since]
+        self._is_new = False
+        self.n_restarts = 0
+
+    def _failed(self, step: int, error: Exception) -> FlowError:
+        return FlowError(
+            f"journal {self._path}: the common save of step {step} failed; {kept_text(self.last)}: {error}"
+        )
+
+    def _note_read(self, partition: str, item: dict[str, Value]) -> None:
+        self._since.append((SavedGroup(partition), item))
+
+
+def _steps(kind: Kind, hooks: Sequence[tuple[int, Hook]]) -> tuple[Step, ...]:
+    return tuple(Step(kind, frozenset({worker}), hook, 0.1) for worker, hook in hooks)

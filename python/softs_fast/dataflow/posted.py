@@ -1,0 +1,75 @@
+"""Calls that were posted by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ..errors import FlowError
+from .results import CallResult
+
+if TYPE_CHECKING:
+    from .flow import Flow
+
+__all__ = ["PostedCall"]
+
+
+class PostedCall:
+    """A call that was posted by hand.
+
+    Attributes:
+        number: of the call.
+        name: of its function or hook.
+    """
+
+    def __init__(self, flow: Flow, number: int, name: str) -> None:
+        self._flow = flow
+        self._runner = flow._runner
+        self._done: CallResult | None = None
+        self.number = number
+        self.name = name
+
+    def result(self, timeout_s: float | None = None) -> CallResult:
+        """Run what has tickets until this call is answered; returns what it has done.
+
+        Args:
+            timeout_s: how long to wait for worker processes; None: as long as it takes.
+
+        Raises:
+            FlowError: it failed, no flush has named it, or the flow has gone back to a common save.
+            TimeoutError: it has no answer yet; it goes on, and may be asked again.
+        """
+        if self._done is None:
+            self._done = self._result(timeout_s)
+        return self._done
+
+    def _result(self, timeout_s: float | None) -> CallResult:
+        runner, flow = self._runner, self._flow
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if runner is not flow._runner:
+                raise FlowError(
+                    f"call {self.number} of {self.name} has no answer: the flow has gone back to a common save"
+                )
+            if self.number in runner.errors:
+                error, cause = runner.errors[self.number]
+                raise error from cause
+            result = runner.posted[self.number]
+            if result is not None:
+                del runner.posted[self.number]
+                return result
+            left_s = None if end_s is None else end_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise TimeoutError(
+                    f"call {self.number} of {self.name} has no answer after {timeout_s:g} s\n{flow.explain()}"
+                )
+            try:
+                acted = flow._turn(automatic=False, timeout_s=left_s)
+            except FlowError:
+                if self.number in runner.errors:
+                    continue  # its own answer says more
+                raise
+            if not acted:
+                raise FlowError(
+                    f"call {self.number} of {self.name} has no result; has a flush named it?\n{flow.explain()}"
+                )

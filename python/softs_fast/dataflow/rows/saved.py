@@ -1,0 +1,115 @@
+"""What of the rows a common save holds, and a table of rows that goes on from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .records import Group
+from .table import RowTable
+
+__all__ = ["NEW", "SavedGroup", "SavedPartition", "SavedRows", "admit_again", "restore_rows", "saved_rows"]
+
+#: Id of a group that has not been admitted yet.
+NEW = -1
+
+
+@dataclass(frozen=True)
+class SavedGroup:
+    """A group of which the rows are made again.
+
+    Attributes:
+        partition: its name.
+        first_id: of its rows; `NEW` if it has none yet.
+        used_by: functions without outputs that are through with it, training functions among them: they do not get it
+            again.
+    """
+
+    partition: str
+    first_id: int = NEW
+    used_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SavedPartition:
+    """Counts of a partition.
+
+    Attributes:
+        used: groups that all functions are through with.
+        dropped: groups that were dropped, by reason.
+        complete: steps.
+    """
+
+    used: int
+    dropped: dict[str, int]
+    complete: int
+
+
+@dataclass(frozen=True)
+class SavedRows:
+    """Counts of all rows. What functions have made of groups that are not complete is left out: it is made again.
+
+    Attributes:
+        next_id: of the next new row.
+        partitions: by name.
+        n_taken: by function, see `ReadyQueue`.
+    """
+
+    next_id: int
+    partitions: dict[str, SavedPartition]
+    n_taken: dict[str, int]
+
+
+def saved_rows(table: RowTable) -> tuple[SavedRows, list[tuple[SavedGroup, int]]]:
+    """Return what a save holds, and each group that is not complete with the id of its first row that is there."""
+    partitions, groups = {}, []
+    for name, number in table._partitions.items():
+        counts, own = table.counts[name], list(table._groups[number].values())
+        partitions[name] = SavedPartition(counts.live - len(own), dict(counts.dropped), counts.complete)
+        groups += [(_saved_group(table, name, group), group.rows[0].id) for group in own]
+    # Those of several partitions in the order in which they were admitted.
+    groups.sort(key=lambda one: one[1])
+    n_taken = {queue.plan.name: queue.n_taken for queue in table._queues}
+    return SavedRows(table._next_id, partitions, n_taken), groups
+
+
+def _saved_group(table: RowTable, name: str, group: Group) -> SavedGroup:
+    used = [queue.plan.name for queue in table._queues if group.done & queue.bit and not queue.plan.outputs]
+    return SavedGroup(name, group.rows[0].id, tuple(used))
+
+
+def restore_rows(table: RowTable, saved: SavedRows) -> None:
+    """Have a table without rows go on from a save; groups that were not complete follow by `admit_again`."""
+    table._next_id = saved.next_id
+    for name, one in saved.partitions.items():
+        counts = table.counts[name]
+        counts.dropped = dict(one.dropped)
+        counts.admitted = one.used + sum(one.dropped.values())
+        counts.complete = one.complete
+    for queue in table._queues:
+        queue.n_taken = saved.n_taken[queue.plan.name]
+        used = saved.partitions[queue.plan.partition].used
+        table._n_begun[queue.number] = table._n_through[queue.number] = used
+
+
+def admit_again(table: RowTable, group: SavedGroup, holder: int, **columns: Any) -> tuple[int, ...]:
+    """Add a group of a save with the ids that it had; returns them. The rest is as in `RowTable.admit`.
+
+    Functions that are through with it do not get it.
+
+    Raises:
+        ValueError: there is no slot.
+    """
+    next_id, table._next_id = table._next_id, group.first_id
+    try:
+        ids = table.admit(group.partition, holder, **columns)
+    finally:
+        table._next_id = max(next_id, table._next_id)
+    one = table._rows[ids[0]].group
+    for name in group.used_by:
+        queue = table._by_name[name]
+        one.done |= queue.bit
+        table._n_begun[queue.number] += 1
+        table._n_through[queue.number] += 1
+        queue.discard(one)
+    return ids
