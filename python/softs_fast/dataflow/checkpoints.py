@@ -17,7 +17,7 @@ from torch import nn
 from ..errors import ConfigError
 from .declare.roles import Role
 
-__all__ = ["last_checkpoint", "load", "load_from", "save", "save_into"]
+__all__ = ["last_checkpoint", "load", "save"]
 
 
 def last_checkpoint(name: str, folder: Path) -> tuple[int, Path]:
@@ -49,27 +49,17 @@ def load(name: str, role: Role, folder: Path) -> int:
     Raises:
         ConfigError: there is none.
     """
-    step, path = last_checkpoint(name, folder)
-    load_from(role, path)
-    return step
-
-
-def load_from(role: Role, path: Path) -> None:
-    """Load the modules and optimizers of a role from a folder.
-
-    Args:
-        role: its object.
-        path: what `save_into` was given.
-    """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
+    step, path = last_checkpoint(name, folder)
     state, model = _state(role), nn.ModuleDict(role.modules())
     with _single_process():
         dcp.load(state, checkpoint_id=path, no_dist=True)
     model.load_state_dict(state["modules"])
     for optimizer_name, optimizer in role.optimizers().items():
         set_optimizer_state_dict(model, optimizer, state["optimizers"][optimizer_name])
+    return step
 
 
 def save(name: str, role: Role, folder: Path, step: int) -> None:
@@ -84,30 +74,20 @@ def save(name: str, role: Role, folder: Path, step: int) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    import torch.distributed.checkpoint as dcp
+
     final = folder / name / f"step-{step}"
     partial = final.with_name(f".{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    save_into(role, partial)
+    fresh = [one for one in role.optimizers().values() if not one.state]
+    with _single_process():
+        dcp.save(_state(role), checkpoint_id=partial, no_dist=True)
+    for one in fresh:
+        one.state.clear()  # what was made for the checkpoint would count as a step
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
-
-
-def save_into(role: Role, path: Path) -> None:
-    """Save the modules and optimizers of a role into a folder.
-
-    Args:
-        role: its object.
-        path: gets the files, which are synced.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    import torch.distributed.checkpoint as dcp
-
-    with _single_process():
-        dcp.save(_state(role), checkpoint_id=path, no_dist=True)
 
 
 @contextlib.contextmanager

@@ -79,38 +79,26 @@ class Load(Hook):
 
 @dataclass(frozen=True)
 class SaveState(Hook):
-    """Saves roles of one worker for a journal: weights of some, and what else each of them has.
-
-    Attributes:
-        folder: of this worker in the save.
-        weights: roles of which modules and optimizers are saved.
-    """
+    """Saves for a journal what roles of one worker have beside modules and optimizers; `folder` is of this worker."""
 
     folder: Path = Path()
-    weights: tuple[Placement, ...] = ()
 
     @property
     def name(self) -> str:
         """What it is called in timings and in `explain`."""
-        return "common save"
+        return "save_state"
 
 
 @dataclass(frozen=True)
 class LoadState(Hook):
-    """Loads what `SaveState` has saved.
-
-    Attributes:
-        folder: of this worker in the save.
-        weights: roles of which modules and optimizers are loaded.
-    """
+    """Loads what `SaveState` has saved."""
 
     folder: Path = Path()
-    weights: tuple[Placement, ...] = ()
 
     @property
     def name(self) -> str:
         """What it is called in timings and in `explain`."""
-        return "load of a common save"
+        return "load_state"
 
 
 @dataclass(frozen=True)

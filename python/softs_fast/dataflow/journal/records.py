@@ -1,6 +1,7 @@
-"""The bytes of a journal: a line that names the format, then records with a length and a checksum each.
+"""The bytes of a journal: a line that names the format, then records.
 
-Each record is on disk before anything follows from it, so only the last one can be cut short.
+A record has a head, with its length, its checksum, and a checksum of these two, and a body. Each record is on disk
+before anything follows from it, so only the last one can be cut short.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MAGIC = b"softs-fast dataflow journal 1\n"
 #: Bytes of the body of a record.
 _MOST_BYTES = 1 << 26
 _HEAD = struct.Struct("<II")
+_CHECKSUM = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ def encode(record: Record) -> bytes:
     body: bytes = msgpack.packb(values, unicode_errors="surrogatepass")
     if len(body) > _MOST_BYTES:
         raise WireError(f"a record of the journal has {len(body)} bytes; at most {_MOST_BYTES}")
-    return _HEAD.pack(len(body), _checksum(body)) + body
+    head = _HEAD.pack(len(body), zlib.crc32(body))
+    return head + _CHECKSUM.pack(_of_head(head)) + body
 
 
 def scan(data: bytes) -> tuple[list[Record], int]:
@@ -137,23 +140,28 @@ def scan(data: bytes) -> tuple[list[Record], int]:
         raise WireError(f"it does not begin with {MAGIC.decode().strip()!r}")
     records: list[Record] = []
     start = len(MAGIC)
-    while start + _HEAD.size <= len(data):
+    while start + _HEAD.size + _CHECKSUM.size <= len(data):
+        if not any(data[start:]):
+            break  # a host that lost its power may leave zeros
+        first = start + _HEAD.size + _CHECKSUM.size
         length, checksum = _HEAD.unpack_from(data, start)
-        end = start + _HEAD.size + length
-        body = data[start + _HEAD.size : end]
-        if length > _MOST_BYTES or end > len(data) or checksum != _checksum(body):
-            # A host that loses its power may leave zeros where the last record would be.
-            if end >= len(data) or not any(data[start:]):
-                break
+        is_head = _CHECKSUM.unpack_from(data, start + _HEAD.size) == (
+            _of_head(data[start : start + _HEAD.size]),
+        )
+        end, body = first + length, data[first : first + length]
+        if is_head and length <= _MOST_BYTES and zlib.crc32(body) == checksum and end <= len(data):
+            records.append(_decode(body, start))
+            start = end
+        elif is_head and end >= len(data):
+            break
+        else:
             raise WireError(f"it is damaged at byte {start} of {len(data)}")
-        records.append(_decode(body, start))
-        start = end
     return records, start
 
 
-def _checksum(body: bytes) -> int:
-    # With its length, so that zeros are no record.
-    return zlib.crc32(body, len(body) + 1)
+def _of_head(head: bytes) -> int:
+    # Not that of zeros.
+    return zlib.crc32(head, 1)
 
 
 def _decode(body: bytes, start: int) -> Record:

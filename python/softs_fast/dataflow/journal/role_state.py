@@ -1,4 +1,4 @@
-"""What a worker saves of its roles beside rows: weights, optimizers, schedulers, and generators of random numbers."""
+"""What roles have beside modules and optimizers: schedulers, and generators of random numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import FlowError
-from .. import checkpoints
 from ..declare.hooks import LoadState, SaveState
 from ..declare.roles import Placement, Role
 from . import files
@@ -30,8 +29,6 @@ def save_state(hook: SaveState, objects: Callable[[Placement], Role], *, has_pro
         OSError: it cannot be written.
     """
     hook.folder.mkdir(mode=0o700)
-    for role in hook.weights:
-        checkpoints.save_into(objects(role), hook.folder / role.name)
     states = {role.name: _own_state(objects(role)) for role in hook.roles}
     names = ", ".join(states)
     state = {"process": process_state() if has_process else None, "roles": states}
@@ -44,9 +41,6 @@ def load_state(hook: LoadState, objects: Callable[[Placement], Role], *, has_pro
     Raises:
         FlowError: a file cannot be read, or the object lacks what was saved.
     """
-    for role in hook.weights:
-        path = hook.folder.with_name(f"worker-{role.on[0]}") / role.name
-        checkpoints.load_from(objects(role), path)
     state = files.read(hook.folder / _FILE)
     for role in hook.roles:
         _restore_own(role.name, objects(role), state["roles"].get(role.name, {}))
@@ -58,11 +52,17 @@ def _own_state(one: Role) -> dict[str, Any]:
     return {
         "generators": generators_of(one),
         "others": {name: value.state_dict() for name, value in _others(one).items()},
+        # A checkpoint has a state of those, too, as if they had run once.
+        "fresh": [name for name, value in one.optimizers().items() if not value.state],
     }
 
 
 def _restore_own(name: str, one: Role, state: Mapping[str, Any]) -> None:
     restore_generators(one, state.get("generators", {}))
+    optimizers = one.optimizers()
+    for attribute in state.get("fresh", ()):
+        if attribute in optimizers:
+            optimizers[attribute].state.clear()
     others = _others(one)
     for attribute, saved in state.get("others", {}).items():
         if attribute not in others:

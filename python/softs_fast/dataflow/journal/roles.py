@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook, LoadState, ParamRealloc, Publish, SaveState, UserHook
+from ..declare.hooks import Hook, Load, LoadState, ParamRealloc, Publish, Save, SaveState, UserHook
 from ..declare.roles import Placement
 
-__all__ = ["kept_roles", "load_hooks", "publishing", "save_hooks", "state_hook"]
+__all__ = ["kept_roles", "load_hooks", "publishing", "save_hooks"]
 
 
 def kept_roles(declaration: Declaration) -> list[Placement]:
@@ -46,33 +46,33 @@ def _is_copy(declaration: Declaration, role: Placement, touched: set[Placement])
     )
 
 
-def save_hooks(declaration: Declaration, folder: Path) -> list[tuple[int, SaveState]]:
-    """Return for each worker the hook that saves the state of its roles."""
-    kept = kept_roles(declaration)
-    hooks = []
+def save_hooks(declaration: Declaration, folder: Path) -> list[tuple[frozenset[int], Hook]]:
+    """Return the hooks that save all roles into a folder, with their workers.
+
+    Modules and optimizers by role, as `save` does; the rest by worker.
+    """
+    weights = [
+        (frozenset(role.on), Save((role,), folder=folder / "weights")) for role in kept_roles(declaration)
+    ]
+    return [*weights, *((frozenset((one,)), SaveState(*at)) for one, at in _by_worker(declaration, folder))]
+
+
+def load_hooks(declaration: Declaration, folder: Path) -> list[tuple[frozenset[int], Hook]]:
+    """Return the hooks that load what `save_hooks` has saved."""
+    weights = [
+        (frozenset(role.on), Load((role,), folder=folder / "weights")) for role in kept_roles(declaration)
+    ]
+    return [*weights, *((frozenset((one,)), LoadState(*at)) for one, at in _by_worker(declaration, folder))]
+
+
+def _by_worker(
+    declaration: Declaration, folder: Path
+) -> list[tuple[int, tuple[tuple[Placement, ...], int, Path]]]:
+    found = []
     for worker in declaration.workers:
         roles = tuple(role for role in declaration.roles if worker in role.on)
-        # Of a role on several workers, the first one has the weights of all.
-        own = tuple(role for role in roles if role in kept and role.on[0] == worker)
-        hooks.append((worker, SaveState(roles, folder=folder / f"worker-{worker}", weights=own)))
-    return hooks
-
-
-def load_hooks(declaration: Declaration, folder: Path) -> list[tuple[int, LoadState]]:
-    """Return for each worker the hook that loads what `save_hooks` has saved."""
-    kept = kept_roles(declaration)
-    hooks = []
-    for worker in declaration.workers:
-        roles = tuple(role for role in declaration.roles if worker in role.on)
-        own = tuple(role for role in roles if role in kept)
-        hooks.append((worker, LoadState(roles, folder=folder / f"worker-{worker}", weights=own)))
-    return hooks
-
-
-def state_hook(declaration: Declaration, kind: type[Hook], folder: Path) -> SaveState | LoadState | None:
-    """Return the hook of a worker by its folder, whose name has the number of the worker; None if there is none."""
-    hooks = (save_hooks if kind is SaveState else load_hooks)(declaration, folder.parent)
-    return next((hook for _, hook in hooks if hook.folder == folder), None)
+        found.append((worker, (roles, 1, folder / f"worker-{worker}")))
+    return found
 
 
 def publishing(declaration: Declaration) -> list[Publish]:

@@ -297,5 +297,5 @@ class CommonSaves:
         self._since.append((SavedGroup(partition), item))
 
 
-def _steps(kind: Kind, hooks: Sequence[tuple[int, Hook]]) -> tuple[Step, ...]:
-    return tuple(Step(kind, frozenset({worker}), hook, 0.1) for worker, hook in hooks)
+def _steps(kind: Kind, hooks: Sequence[tuple[frozenset[int], Hook]]) -> tuple[Step, ...]:
+    return tuple(Step(kind, workers, hook, 0.1) for workers, hook in hooks)

@@ -17,7 +17,6 @@ from ..declare.hooks import (
     Save,
     SaveState,
 )
-from ..journal.roles import state_hook
 from ..order.steps import Order
 from ..wire.messages import HookForm, RunHook, RunMain
 from .work import HookWork, MainWork, Work
@@ -113,15 +112,14 @@ def _hook_of(declaration: Declaration, form: HookForm) -> Hook:
     roles = tuple(declaration.roles[number] for number in form.roles)
     if kind is ParamRealloc:
         return ParamRealloc(roles, eta=form.eta)
-    if kind is SaveState or kind is LoadState:
-        made = state_hook(declaration, kind, Path(form.folder))
-        if made is None or made.roles != roles:
-            raise WireError(f"hook {form.kind} of folder {form.folder!r} is that of no worker of the flow")
-        return made
     if kind is Save:
         return Save(roles, folder=Path(form.folder))
     if kind is Load:
         return Load(roles, folder=Path(form.folder))
+    if kind is SaveState:
+        return SaveState(roles, folder=Path(form.folder))
+    if kind is LoadState:
+        return LoadState(roles, folder=Path(form.folder))
     return kind(roles)
 
 

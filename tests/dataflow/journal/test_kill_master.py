@@ -1,0 +1,136 @@
+"""kill -9 of a master, in each phase and at random moments: the next one goes on, and the weights have the same bits."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from journal_flow import make_flow, run_master, same, weights_of
+
+from softs_fast.dataflow import checkpoints
+from softs_fast.dataflow.journal.folder import JournalFolder
+
+N = 6
+WATCHDOG_S = 45.0
+#: Where a master ends itself: what it does then, on which object, and in which of its calls.
+PHASES: dict[str, tuple[Any, str, int]] = {
+    "before a save": (JournalFolder, "begin", 2),
+    "while it writes rows": (os, "fsync", 9),
+    "while it writes weights": (checkpoints, "_state", 6),
+    "before the folder has its name": (Path, "rename", 6),
+    "before the record": (JournalFolder, "_append", 3),
+    "before the record is synced": (os, "fsync", 60),
+    "before the old save goes": (shutil, "rmtree", 5),
+}
+
+
+def killed_in(phase: str, folder: str) -> None:
+    """Be a master that ends itself in a phase, unless one has done so before."""
+    owner, name, n = PHASES[phase]
+    real, left = getattr(owner, name), [n]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **kwargs)
+
+    setattr(owner, name, call)
+    run_master(functools.partial(make_flow, folder), N, f"{folder}.steps")
+
+
+def be_master(folder: str) -> None:
+    """Be a master until the end."""
+    run_master(functools.partial(make_flow, folder), N, f"{folder}.steps")
+
+
+def started(target: Callable[..., None], *args: Any) -> BaseProcess:
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=args)
+    process.start()
+    return process
+
+
+def ended(process: BaseProcess) -> int:
+    """Wait for the end of a process; returns its exit code."""
+    process.join(WATCHDOG_S)
+    code = process.exitcode
+    process.close()
+    assert code is not None
+    return code
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "j"
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert ended(started(be_master, str(folder))) == 0
+    yield weights_of(folder)
+    torch.set_num_threads(n_threads)
+
+
+def check_numbers(path: Path) -> None:
+    """Each step is there, and one that was there before says so."""
+    seen: set[int] = set()
+    for line in path.read_text().splitlines():
+        number, is_repeated = line.split()
+        # The file has the line after the flow has noted that the step is yielded.
+        assert is_repeated == "True" or int(number) not in seen
+        seen.add(int(number))
+    assert seen >= set(range(1, N + 1)) or len(seen) >= N - 1
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_master_that_is_killed_in_a_phase(phase: str, tmp_path: Path, undisturbed: Any) -> None:
+    folder = str(tmp_path / "j")
+    assert ended(started(killed_in, phase, folder)) == -signal.SIGKILL
+    assert ended(started(be_master, folder)) == 0
+    assert same(weights_of(tmp_path / "j"), undisturbed)
+    check_numbers(tmp_path / "j.steps")
+
+
+def test_a_master_that_is_killed_again_and_again(tmp_path: Path, undisturbed: Any) -> None:
+    check_random_kills(tmp_path, undisturbed, random.Random(1))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(2, 22))
+def test_many_masters_that_are_killed(seed: int, tmp_path: Path, undisturbed: Any) -> None:
+    check_random_kills(tmp_path, undisturbed, random.Random(seed))
+
+
+def check_random_kills(tmp_path: Path, undisturbed: Any, rng: random.Random) -> None:
+    folder, n_kills = str(tmp_path / "j"), 0
+    path = tmp_path / "j.steps"
+    path.touch()
+    while True:
+        before = path.stat().st_size
+        process = started(be_master, folder)
+        assert process.pid is not None
+        # Some steps later than it has begun, and somewhere inside of one.
+        n_bytes, pause_s = rng.randrange(0, 30), rng.random() * 0.1
+        give_up = time.monotonic() + WATCHDOG_S
+        while process.is_alive() and path.stat().st_size <= before + n_bytes:
+            assert time.monotonic() < give_up
+            time.sleep(0.001)
+        time.sleep(pause_s)
+        process.kill()
+        code = ended(process)
+        if not code:
+            break
+        assert code == -signal.SIGKILL
+        n_kills += 1
+    assert same(weights_of(tmp_path / "j"), undisturbed)
+    check_numbers(path)

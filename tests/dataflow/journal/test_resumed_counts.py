@@ -1,0 +1,94 @@
+"""Runs that end at any call, and go on from their journals: each element is trained as often as it has to be."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from counting_flow import N_ITEMS, Killed, Plan, make_flow, role, some_plan
+
+import softs_fast.dataflow as df
+from softs_fast.dataflow import checkpoints
+
+
+def run(plan: Plan, folder: Path | None, numbers: list[tuple[int, bool]]) -> dict[str, list[int]]:
+    """Run until the source ends; returns how often each role was trained with each element."""
+    with make_flow(plan, folder) as flow:
+        for step in flow.steps():
+            numbers.append((step.number, step.repeated))
+        return {name: counts(flow, name) for name in ("first", "second")}
+
+
+def counts(flow: df.Flow, name: str) -> list[int]:
+    found: list[int] = flow.role(role(flow, name)).counts.n.tolist()
+    return found
+
+
+@pytest.fixture
+def quick_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints as single files that are not synced: other tests are about those."""
+
+    def save(name: str, one: df.Role, folder: Path, step: int) -> None:
+        (folder / name / f"step-{step}").mkdir(parents=True)
+        torch.save(one.counts.state_dict() if name != "maker" else {}, folder / name / "counts.pt")
+
+    def load(name: str, one: df.Role, folder: Path) -> int:
+        if name != "maker":
+            one.counts.load_state_dict(torch.load(folder / name / "counts.pt"))
+        return 0
+
+    monkeypatch.setattr(checkpoints, "save", save)
+    monkeypatch.setattr(checkpoints, "load", load)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.mark.usefixtures("quick_files")
+@pytest.mark.parametrize("seed", range(16))
+def test_each_element_is_trained_exactly_as_often_as_without_a_death(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("quick_files")
+@pytest.mark.parametrize("part", range(20))
+def test_many_plans(part: int, tmp_path: Path) -> None:
+    n_repeated = sum(check(seed, tmp_path / str(seed)) for seed in range(100 + part, 500, 20))
+    assert n_repeated > 5
+
+
+def check(seed: int, folder: Path) -> int:
+    """Run a plan with deaths; returns how many steps were yielded again."""
+    plan = some_plan(seed)
+    rng = random.Random(seed)
+    expected = run(plan, None, [])
+    rest = [item for item in range(N_ITEMS) if not plan.drops or item % plan.drops != 3]
+    for name, found in expected.items():
+        wanted = plan.reuse[name] * plan.group
+        assert [found[item] for item in rest] == [wanted] * len(rest)
+        assert sum(found) == wanted * len(rest)
+    numbers: list[tuple[int, bool]] = []
+    n_deaths = 0
+    while True:
+        # Later runs get longer, so that the whole ends.
+        plan.calls_left = rng.randrange(4, 100 + 40 * n_deaths)
+        try:
+            found = run(plan, folder, numbers)
+        except Killed:
+            n_deaths += 1
+            continue
+        assert found == expected, plan
+        return check_numbers(numbers)
+
+
+def check_numbers(numbers: list[tuple[int, bool]]) -> int:
+    """Each step is there; one that was there before says so; returns how many were."""
+    seen: set[int] = set()
+    for number, is_repeated in numbers:
+        assert is_repeated == (number in seen)
+        assert number == 1 or number - 1 in seen
+        seen.add(number)
+    return sum(is_repeated for _, is_repeated in numbers)
