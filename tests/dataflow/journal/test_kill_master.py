@@ -6,6 +6,7 @@ import functools
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -18,33 +19,34 @@ import pytest
 import torch
 from journal_flow import make_flow, run_master, same, weights_of
 
-from softs_fast.dataflow import checkpoints
 from softs_fast.dataflow.journal.folder import JournalFolder
 
 N = 6
 WATCHDOG_S = 45.0
-#: Where a master ends itself: what it does then, on which object, and in which of its calls.
-PHASES: dict[str, tuple[Any, str, int]] = {
-    "before a save": (JournalFolder, "begin", 2),
-    "while it writes rows": (os, "fsync", 9),
-    "while it writes weights": (checkpoints, "_state", 6),
-    "before the folder has its name": (Path, "rename", 6),
-    "before the record": (JournalFolder, "_append", 3),
-    "before the record is synced": (os, "fsync", 60),
-    "before the old save goes": (shutil, "rmtree", 5),
+#: Where a master ends itself: before which call, on a path that ends how, and at which of these calls.
+PHASES: dict[str, tuple[Any, str, str, int]] = {
+    "before a save": (JournalFolder, "begin", "", 2),
+    "while it writes rows": (os, "fsync", r"master\.pt", 2),
+    "while it writes weights": (os, "fsync", r"\.distcp", 6),
+    "while it writes generators": (os, "fsync", r"worker-1/state\.pt", 2),
+    "before the folder has its name": (Path, "rename", r"/\.save-2-\w+", 1),
+    "before the record": (JournalFolder, "_append", "", 3),
+    "before the record is synced": (os, "fsync", "/journal", 3),
+    "before the old save goes": (shutil, "rmtree", r"/save-0-\w+", 1),
 }
 
 
 def killed_in(phase: str, folder: str) -> None:
-    """Be a master that ends itself in a phase, unless one has done so before."""
-    owner, name, n = PHASES[phase]
+    """Be a master that ends itself in a phase."""
+    owner, name, path, n = PHASES[phase]
     real, left = getattr(owner, name), [n]
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        left[0] -= 1
+    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+        on = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else str(first)
+        left[0] -= bool(re.search(f"{path}$", on))
         if not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(*args, **kwargs)
+        return real(first, *args, **kwargs)
 
     setattr(owner, name, call)
     run_master(functools.partial(make_flow, folder), N, f"{folder}.steps")
@@ -81,14 +83,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def check_numbers(path: Path) -> None:
-    """Each step is there, and one that was there before says so."""
+    """Each step is there; one that was there before says so."""
     seen: set[int] = set()
     for line in path.read_text().splitlines():
         number, is_repeated = line.split()
-        # The file has the line after the flow has noted that the step is yielded.
         assert is_repeated == "True" or int(number) not in seen
         seen.add(int(number))
-    assert seen >= set(range(1, N + 1)) or len(seen) >= N - 1
+    # A step that is yielded when the master is killed may be missing, as the line is written later.
+    assert len(set(range(1, N + 1)) - seen) <= 1
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -109,7 +109,7 @@ def test_another_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FlowError, match="ends after 2 elements, and 3 of it were read before"):
         run(short(), 3)
     run(make_flow(str(tmp_path / "k"), has_state=True), 2)
-    with pytest.raises(FlowError, match="state of the source .* which has no load_state_dict now"):
+    with pytest.raises(FlowError, match=r"state of the source .* which has no load_state_dict now"):
         run(make_flow(str(tmp_path / "k")), 2)
 
 
@@ -150,7 +150,7 @@ def test_what_contradicts_a_journal_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="is in use by another flow of this process"):
             run(make_flow(str(tmp_path / "j")))
         ids = flow.fetch(8)
-        with pytest.raises(ConfigError, match="actor.train trains, and is posted by hand"):
+        with pytest.raises(ConfigError, match=r"actor.train trains, and is posted by hand"):
             flow.post("actor.train", ids)
     for numbers in ({"save_every": 0}, {"max_restarts": -1}):
         with pytest.raises(ConfigError, match="need at least 1 and 0"):

@@ -268,7 +268,8 @@ class CommonSaves:
 
     def _end(self, folder: JournalFolder, begun: _Begun, n_yielded: int) -> None:
         runner, step = self._runner, begun.save.step
-        if not runner.master.order.is_waiting(begun.call):
+        # Nothing trains before the first save counts: from then on a worker may be lost.
+        if self.last is not None and not runner.master.order.is_waiting(begun.call):
             self._set_next(step)
         if begun.call in runner.errors:
             error, _ = runner.errors.pop(begun.call)
@@ -287,6 +288,7 @@ class CommonSaves:
         del self._since[: begun.n_since]
         self._is_new = False
         self.n_restarts = 0
+        self._set_next(step)
 
     def _failed(self, step: int, error: Exception) -> FlowError:
         return FlowError(
