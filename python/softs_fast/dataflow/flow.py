@@ -152,6 +152,7 @@ class Flow:
         if not self._is_open:
             try:
                 if self._saves is not None:
+                    self._use(self._backend)  # without what was there before a reset
                     self._saves.open()
                 self._begin()
             except BaseException:

@@ -195,6 +195,7 @@ class CommonSaves:
         """
         save = self.last
         if save is None:
+            self._admission.issue_again(self._since)
             self._runner.master.hold = self._next
             return
         if self._is_new:

@@ -18,6 +18,9 @@ import softs_fast.dataflow as df
 from softs_fast.dataflow import admission
 from softs_fast.errors import ConfigError, FlowError
 
+# Workers are threads here, and what a thread does to filters of warnings another one may undo.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
 N = 8
 
 
