@@ -31,11 +31,11 @@ def counts(flow: df.Flow, name: str) -> list[int]:
 def quick_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints as single files that are not synced: other tests are about those."""
 
-    def save(name: str, one: df.Role, folder: Path, step: int) -> None:
+    def save(name: str, one: df.Role, folder: Path, step: int, group: object) -> None:
         (folder / name / f"step-{step}").mkdir(parents=True)
         torch.save(one.counts.state_dict() if name != "maker" else {}, folder / name / "counts.pt")
 
-    def load(name: str, one: df.Role, folder: Path) -> int:
+    def load(name: str, one: df.Role, folder: Path, group: object) -> int:
         if name != "maker":
             one.counts.load_state_dict(torch.load(folder / name / "counts.pt"))
         return 0
