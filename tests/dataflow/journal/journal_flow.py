@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import parallel_flow
 import torch
 from torch import Tensor, nn
 
@@ -182,3 +183,15 @@ def run_master(make: Callable[[], df.Flow], n_steps: int, path: str) -> None:
         for step in flow.steps(n_steps):
             file.write(f"{step.number} {step.repeated}\n")
             file.flush()
+
+
+def make_ranks(folder: str) -> df.Flow:
+    """Return a flow of which one role is on two workers, with a process group."""
+    actor = df.place(parallel_flow.Model, "dp2", on=[0, 1], name="actor")
+    gen = df.place(parallel_flow.Model, on=[1], follows=actor, name="gen")
+    calls = [
+        df.call(gen.generate, "x -> y", rows=ROWS),
+        df.call(actor.train, "x, y", rows=ROWS, after=[df.publish(gen), df.evaluate()]),
+    ]
+    journal = df.Journal(folder, save_every=2)
+    return df.Flow(calls, source=numbers(), group=2, digests=True, journal=journal)
