@@ -30,7 +30,7 @@ class Model(df.Role):
         np.random.seed(6)
         self.net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.1)
-        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.5)
         self.random = torch.Generator().manual_seed(7)
         self.plain = random.Random(8)
         self.numpy = np.random.default_rng(9)
