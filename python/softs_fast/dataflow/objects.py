@@ -13,6 +13,7 @@ from ..errors import FlowError
 from . import checkpoints
 from .declare.hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook, transfers
 from .declare.roles import Mesh, Placement, Role
+from .weights.held import HeldTensor, held_tensors, reshard
 
 __all__ = ["Objects", "numbers_of", "tensors_of"]
 
@@ -26,6 +27,7 @@ class Objects:
     """
 
     def __init__(self, roles: Sequence[Placement], worker: int | None = None) -> None:
+        self._worker = worker
         self._roles = {role.name: role for role in roles if worker is None or worker in role.on}
         self._objects: dict[str, Role] = {}
         self._homes: dict[str, dict[int, torch.device]] = {}
@@ -36,8 +38,9 @@ class Objects:
             self._objects[name] = one = role.role()
             one.setup(Mesh(name, role.layout, dict.fromkeys((dim for dim, _ in role.layout.dims), 1)))
         for role in self._roles.values():
-            if role.follows is not None and role.follows.name in self._objects:
-                self.copy(self.state(role.follows), role, role.follows)
+            followed = role.follows
+            if followed is not None and followed in self and self._are_whole(role, followed):
+                self.copy(self.state(followed), role, followed)
 
     def close(self) -> None:
         """Drop the objects; those with a method `close` are closed."""
@@ -97,6 +100,17 @@ class Objects:
         """Return the parameters and buffers of a role by name; they are the role's own."""
         return tensors_of(self[role])
 
+    def held(self, role: Placement, *, buffers: bool = True) -> dict[str, HeldTensor]:
+        """Return what this worker holds of the parameters, and buffers, of a role by name.
+
+        Raises:
+            FlowError: a DTensor has a placement that weights cannot move to or from.
+        """
+        assert self._worker is not None
+        one = self[role]
+        reshard(one.modules().values())
+        return held_tensors(role, self._worker, tensors_of(one, buffers=buffers))
+
     def receive(self, hook: Hook, state: Mapping[str, Tensor], source: Placement, target: Placement) -> None:
         """Do the target's part of a hook that brings weights of another role.
 
@@ -133,6 +147,10 @@ class Objects:
             ConfigError: there is no checkpoint.
         """
         return checkpoints.load(role.name, self[role], folder)
+
+    def _are_whole(self, role: Placement, other: Placement) -> bool:
+        """Whether all of two roles is here; else a hook brings the first weights of one to the other."""
+        return self._worker is None or role.on == other.on == (self._worker,)
 
     def _save(self, role: Placement, folder: Path, step: int) -> None:
         checkpoints.save(role.name, self[role], folder, step)
