@@ -29,6 +29,8 @@ class Versions:
         self._through = {one.name: 0 for one in self._calls}
         # By ticket and source of a hook, the version that its targets get.
         self._shown: dict[int, dict[str, int]] = {}
+        # By ticket and target, the workers that have it.
+        self._have: dict[int, dict[str, set[int]]] = {}
 
     def of(self, role: Placement) -> int | None:
         """Return the version of a role; None if its weights are not those of a training function."""
@@ -38,12 +40,16 @@ class Versions:
         """A function has done its part of a step, from 0; a role is as far as the last of its functions."""
         if call.model_name is None:
             return
-        self._through[call.name] = step + 1
+        # Another worker of the role may have reported a later step before.
+        self._through[call.name] = max(self._through[call.name], step + 1)
         same = [self._through[one.name] for one in self._calls if one.model_name is call.model_name]
         self._steps[call.model_name.name] = min(same)
 
     def moved(self, ticket: int, pairs: Iterable[tuple[Placement, Placement]], worker: int) -> None:
         """A worker has ended its part in a hook that brings weights from a source to a target.
+
+        A target has a version when all of its workers have it. It is the one that the source had when the first of its
+        workers had ended its part: none of them goes on to the next step before its own part has ended.
 
         Args:
             ticket: of the hook.
@@ -54,9 +60,14 @@ class Versions:
             shown = self._shown.setdefault(ticket, {})
             if worker in source.on:
                 shown.setdefault(source.name, self._steps.get(source.name, 0))
-            if worker in target.on and target.follows is source:
+            if worker not in target.on or target.follows is not source:
+                continue
+            have = self._have.setdefault(ticket, {}).setdefault(target.name, set())
+            have.add(worker)
+            if have.issuperset(target.on):
                 self._steps[target.name] = shown.get(source.name, self._steps.get(source.name, 0))
 
     def ended(self, ticket: int) -> None:
         """All parts of a step have ended."""
         self._shown.pop(ticket, None)
+        self._have.pop(ticket, None)
