@@ -28,6 +28,8 @@ class Box:
 
     def overlap(self, other: Box) -> Box:
         """Return the part that is in both; it has no items if there is none."""
+        if self == other:
+            return self
         starts = tuple(map(max, self.start, other.start))
         sizes = tuple(
             max(min(a + n, b + m) - start, 0)
@@ -37,6 +39,8 @@ class Box:
 
     def minus(self, other: Box) -> list[Box]:
         """Return what is not in another box, as boxes that do not overlap."""
+        if self == other:
+            return []
         inner = self.overlap(other)
         if not inner.n_items:
             return [self] if self.n_items else []

@@ -8,7 +8,9 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor
 
+from ... import _kernels
 from ...errors import FlowError
+from ...snapshots.window import is_plain
 from ..declare.roles import Placement
 from ..moves import DataManager
 from ..moves.places import ITEM_BYTES
@@ -134,6 +136,7 @@ def _apply(
     eta: float | None,
 ) -> None:
     used = [one for one in dict.fromkeys(read.source for read in reads) if one != worker]
+    copies: list[tuple[Tensor, Tensor]] = []
     with ExitStack() as stack, torch.no_grad():
         values = {one: stack.enter_context(store.viewed(shown[one].place)) for one in used}
         numbers = {one: shown[one].numbers() for one in used}
@@ -144,10 +147,24 @@ def _apply(
             else:
                 whole = values[read.source][numbers[read.source][read.name, read.held]]
                 value = whole[read.box.within(read.held)] if read.box.size else whole
-            if eta is None:
-                into.copy_(value)
-            else:
+            if eta is not None:
                 into.lerp_(value.to(into), eta)
+            elif into.dtype is value.dtype and is_plain(into) and is_plain(value):
+                copies.append((into, value))
+            else:
+                into.copy_(value)
+        _copy(copies)
+
+
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Copy tensors whose bytes are contiguous to others; one native call copies between addresses."""
+    some = [(into.data_ptr(), value.data_ptr(), into.nbytes) for into, value in pairs if into.nbytes]
+    if some:
+        # Those of the sources are counted from the lowest.
+        lowest = min(start for _, start, _ in some)
+        _kernels.snapshot_scatter(lowest, [(to, start - lowest, n_bytes) for to, start, n_bytes in some])
+        # As an operation of torch would do, so that autograd refuses to use what it saved before.
+        torch.autograd.graph.increment_version([into for into, _ in pairs])
 
 
 def _different(mine: Held) -> dict[str, HeldTensor]:

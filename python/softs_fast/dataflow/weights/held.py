@@ -50,7 +50,9 @@ class HeldTensor:
             name: of the tensor.
         """
         n = len(self.replicas)
-        if n == 1 or self.box.n_items * self.local.element_size() >= _LEAST_CUT:
+        if n == 1:
+            return self.box if self.box.n_items else None
+        if self.box.n_items * self.local.element_size() >= _LEAST_CUT:
             return self.box.part(n, self.index)
         return self.box if self.box.n_items and crc32(name.encode()) % n == self.index else None
 
