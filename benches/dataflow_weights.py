@@ -62,7 +62,7 @@ class Regions:
         """Copy them."""
         shown = Shown(0, tuple(ShownRegion(*one) for one in said[0]), Place.from_wire(said[1]))
         take(
-            self._store,
+            self._store.viewed,
             SOURCE,
             TARGET,
             worker=1,

@@ -25,14 +25,16 @@ class Model(df.Role):
     """A role."""
 
 
-def held_by(sharding: Sharding, tensors: dict[str, torch.Tensor]) -> dict[int, dict[str, HeldTensor]]:
-    """What each worker holds, in memory of its own."""
+def held_by(
+    sharding: Sharding, tensors: dict[str, torch.Tensor], *, is_known: bool = True
+) -> dict[int, dict[str, HeldTensor]]:
+    """What each worker holds, in memory of its own; replicas may not know of each other, and all show what they have."""
     found: dict[int, dict[str, HeldTensor]] = {worker: {} for worker in sharding.workers}
     for name, tensor in tensors.items():
         dims = tuple(dim if dim is None or dim < tensor.ndim else None for dim in sharding.dims)
         boxes = Sharding(sharding.mesh, dims, sharding.workers).boxes(tuple(tensor.shape))
         for worker, box in boxes.items():
-            same = tuple(sorted(other for other in boxes if boxes[other] == box))
+            same = tuple(sorted(other for other in boxes if boxes[other] == box)) if is_known else (worker,)
             local = tensor[box.within(whole(tensor.shape))].clone() if tensor.ndim else tensor.clone()
             found[worker][name] = HeldTensor(local, tuple(tensor.shape), box, same, same.index(worker))
     return found
@@ -69,13 +71,14 @@ def test_random_roles_get_the_weights_of_random_roles(seed: int) -> None:
             new = {name: torch.randn(shape) for name, shape in shapes.items()}
             one, other = (random_sharding(chance, (9, 9), 6) for _ in range(2))
             source, target = role("a", one), role("b", other)
-            theirs, mine = held_by(one, new), held_by(other, old)
+            theirs = held_by(one, new, is_known=chance.random() < 0.5)
+            mine = held_by(other, old)
             eta = chance.choice([None, 0.25])
             shown = {worker: show(stores[worker], 77, 0, held) for worker, held in theirs.items()}
             for worker, held in mine.items():
                 there = [shown[w] for w in chance.sample(one.workers, len(one.workers)) if w != worker]
                 take(
-                    stores[worker],
+                    stores[worker].viewed,
                     source,
                     target,
                     worker=worker,
@@ -108,7 +111,7 @@ FULL = {"w": torch.arange(32.0).reshape(8, 4)}
 
 def take_rows(store: DataManager, mine: dict[str, HeldTensor], await_shown: Any, **changes: Any) -> None:
     options = {"theirs": {}, "eta": None, "worker": 3} | changes
-    take(store, role("a", ROWS), role("b", TARGET), mine=mine, await_shown=await_shown, **options)
+    take(store.viewed, role("a", ROWS), role("b", TARGET), mine=mine, await_shown=await_shown, **options)
 
 
 def test_a_target_goes_on_when_all_that_it_needs_is_shown(stores: list[DataManager]) -> None:
@@ -139,7 +142,7 @@ def test_nothing_changes_before_all_is_there(stores: list[DataManager]) -> None:
 
     with pytest.raises(Failed):
         take(
-            stores[3], role("a", three), role("b", TARGET), worker=3, theirs={}, mine=mine, eta=0.5, await_shown=await_shown
+            stores[3].viewed, role("a", three), role("b", TARGET), worker=3, theirs={}, mine=mine, eta=0.5, await_shown=await_shown
         )  # fmt: skip
     assert not mine["w"].local.any()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from ...errors import FlowError
 from ...snapshots.window import is_plain
 from ..declare.roles import Placement
 from ..moves import DataManager
-from ..moves.places import ITEM_BYTES
+from ..moves.places import ITEM_BYTES, Place
 from .boxes import Box
 from .held import HeldTensor
 from .reads import Read, first_lacking, plan_reads
@@ -23,6 +23,9 @@ __all__ = ["AwaitShown", "is_local", "show", "take"]
 
 #: Takes how many are known; returns what workers show of a role, as soon as there are more.
 AwaitShown = Callable[[int], Sequence[Shown]]
+
+#: Yields the tensors of a value in the memory of its holder.
+View = Callable[[Place], AbstractContextManager[list[Tensor]]]
 
 Held = Mapping[str, HeldTensor]
 
@@ -68,7 +71,7 @@ def show(store: DataManager, row_id: int, role: int, held: Held) -> Shown:
 
 
 def take(
-    store: DataManager,
+    view: View,
     source: Placement,
     target: Placement,
     *,
@@ -81,7 +84,7 @@ def take(
     """Copy or mix weights into what this worker holds of a role. It waits until all that it needs is shown.
 
     Args:
-        store: of this process.
+        view: as `DataManager.viewed`.
         source: the role that the weights are of.
         target: the role that gets them.
         worker: this one.
@@ -91,8 +94,8 @@ def take(
         await_shown: returns what others show of the source.
 
     Raises:
-        FlowError: names, shapes or dtypes do not fit, the source's workers do not show all, or what they show has gone.
-        PeerLost: a worker that shows something has ended.
+        FlowError: names, shapes or dtypes do not fit, or the source's workers do not show all.
+        SoftsError: what `view` raises.
     """
     if not mine:
         raise FlowError(
@@ -123,11 +126,11 @@ def take(
         for region, (dtype, _) in zip(one.regions, one.place.parts, strict=True)
     }
     reads = plan_reads({worker: wanted}, held, item_bytes=item_bytes).of[worker]
-    _apply(store, reads, worker, theirs, mine, {one.worker: one for one in shown}, eta)
+    _apply(view, reads, worker, theirs, mine, {one.worker: one for one in shown}, eta)
 
 
 def _apply(
-    store: DataManager,
+    view: View,
     reads: Sequence[Read],
     worker: int,
     theirs: Held,
@@ -138,7 +141,7 @@ def _apply(
     used = [one for one in dict.fromkeys(read.source for read in reads) if one != worker]
     copies: list[tuple[Tensor, Tensor]] = []
     with ExitStack() as stack, torch.no_grad():
-        values = {one: stack.enter_context(store.viewed(shown[one].place)) for one in used}
+        values = {one: stack.enter_context(view(shown[one].place)) for one in used}
         numbers = {one: shown[one].numbers() for one in used}
         for read in reads:
             into = mine[read.name].region(read.box)

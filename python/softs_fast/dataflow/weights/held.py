@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ class HeldTensor:
             return self.box if self.box.n_items else None
         if self.box.n_items * self.local.element_size() >= _LEAST_CUT:
             return self.box.part(n, self.index)
-        return self.box if self.box.n_items and crc32(name.encode()) % n == self.index else None
+        return self.box if self.box.n_items and _number_of(name) % n == self.index else None
 
     def region(self, box: Box) -> Tensor:
         """Return a view of a part of what is here."""
@@ -97,6 +97,11 @@ def held_tensors(role: Placement, worker: int, tensors: Mapping[str, Tensor]) ->
             same = _same(role, at, tuple(dim for dim, _ in role.layout.dims if dim == "pp"))
             found[name] = HeldTensor(tensor.detach(), tuple(tensor.shape), box, *same)
     return found
+
+
+def _number_of(name: str) -> int:
+    """Return a number that is the same in all processes, and as likely even as odd, even for names that are alike."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def _of_dtensor(role: Placement, at: int, name: str, tensor: DTensor) -> HeldTensor | None:

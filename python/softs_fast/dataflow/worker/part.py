@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
+
+from torch import Tensor
 
 from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
@@ -123,18 +126,23 @@ class Part:
         await_state: AwaitState,
     ) -> None:
         number = self._number(source)
+        take(
+            self._viewed,
+            source,
+            target,
+            worker=self._store.worker,
+            theirs=theirs,
+            mine=self._targeted(work, target),
+            eta=work.hook.eta if isinstance(work.hook, ParamRealloc) else None,
+            await_shown=lambda known: await_state(number, known),
+        )
+
+    @contextmanager
+    def _viewed(self, place: Place) -> Iterator[list[Tensor]]:
         try:
-            take(
-                self._store,
-                source,
-                target,
-                worker=self._store.worker,
-                theirs=theirs,
-                mine=self._targeted(work, target),
-                eta=work.hook.eta if isinstance(work.hook, ParamRealloc) else None,
-                await_shown=lambda known: await_state(number, known),
-            )
-        except (PeerLost, SegmentError) as error:
+            with self._store.viewed(place) as tensors:
+                yield tensors
+        except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
 
     def _number(self, role: Placement) -> int:
