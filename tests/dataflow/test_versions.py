@@ -32,30 +32,30 @@ train, tune = calls[2:]
 
 def test_a_follower_has_the_version_that_was_shown_to_it() -> None:
     versions = Versions(Declaration(calls))
-    assert [versions.of(role) for role in (actor, gen, fixed)] == [0, 0, None]
-    versions.trained(train, 0)
-    assert versions.of(actor) == 0  # its other function has not run
-    versions.trained(tune, 0)
-    assert versions.of(actor) == 1
+    assert [versions.of(role, role.on[0]) for role in (actor, gen, fixed)] == [0, 0, None]
+    versions.trained(train, 0, 0)
+    assert versions.of(actor, 0) == 0  # its other function has not run
+    versions.trained(tune, 0, 0)
+    assert versions.of(actor, 0) == 1
     pairs = transfers(hook, actor)
     versions.moved(5, pairs, 0)
     # The source goes on before the target has copied.
-    versions.trained(train, 1)
-    versions.trained(tune, 1)
+    versions.trained(train, 1, 0)
+    versions.trained(tune, 1, 0)
     versions.moved(5, pairs, 1)
     versions.ended(5)
-    assert (versions.of(actor), versions.of(gen)) == (2, 1)
+    assert (versions.of(actor, 0), versions.of(gen, 1)) == (2, 1)
 
 
 def test_a_role_that_does_not_follow_gets_no_version() -> None:
     versions = Versions(Declaration(calls))
-    versions.trained(train, 3)
-    versions.trained(tune, 3)
+    versions.trained(train, 3, 0)
+    versions.trained(tune, 3, 0)
     versions.moved(1, [(actor, fixed)], 0)
-    assert versions.of(fixed) is None
+    assert versions.of(fixed, 0) is None
 
 
-def test_a_version_has_moved_when_all_workers_of_the_target_have_it() -> None:
+def test_each_worker_of_a_target_has_the_version_of_its_own_hooks() -> None:
     wide = df.place(Model, "dp2", on=[0, 1], name="wide")
     follower = df.place(Model, "dp3", on=[1, 2, 3], follows=wide, name="follower")
     publish = df.publish(follower)
@@ -83,15 +83,19 @@ def test_a_version_has_moved_when_all_workers_of_the_target_have_it() -> None:
             )
             kind, step = waiting[worker].pop(0)
             if kind == "train":
-                versions.trained(declared[1], step)
+                versions.trained(declared[1], step, worker)
                 continue
             versions.moved(step, pairs, worker)
             reported[step].add(worker)
-            done = [step for step, workers in reported.items() if workers >= {1, 2, 3}]
-            assert versions.of(follower) == max(done, default=-1) + 1
+            found = [versions.of(follower, one) for one in follower.on]
+            assert found == [sum(one in workers for workers in reported.values()) for one in follower.on]
+            # So what all of them make together has a version when all have it.
+            assert min(one or 0 for one in found) == sum(
+                workers >= set(follower.on) for workers in reported.values()
+            )
             if len(reported[step]) == 4:
                 versions.ended(step)
-        assert (versions.of(wide), versions.of(follower)) == (2, 2)
+        assert [versions.of(wide, one) for one in wide.on] == [2, 2]
 
 
 def _may(worker: int, report: tuple[str, int], waiting: dict[int, list[tuple[str, int]]]) -> bool:
