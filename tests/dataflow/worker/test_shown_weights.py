@@ -62,13 +62,27 @@ def stores() -> Iterator[list[DataManager]]:
         one.close()
 
 
+class Watching(Script):
+    """Notes the weight of a target at the end of each step."""
+
+    def __init__(self, *messages: Message) -> None:
+        super().__init__(*messages)
+        self.net: Any = None
+        self.weights: list[float] = []
+
+    def send(self, message: Message) -> None:
+        super().send(message)
+        if isinstance(message, StepEnded):
+            self.weights.append(self.net.weight.item())
+
+
 def run(
     stores: list[DataManager], declared: Declaration, *messages: Message
 ) -> tuple[list[Any], nn.Linear, Any]:
-    link = Script(*messages)
+    link = Watching(*messages)
     loop = WorkerLoop(0, declared, link, stores[0])
     loop.setup()
-    net = loop._objects[role_of(declared, "gen")].net
+    link.net = net = loop._objects[role_of(declared, "gen")].net
     loop.run()
     return link.sent, net, loop
 
@@ -91,12 +105,15 @@ def test_a_hook_waits_for_what_it_needs_of_its_own_ticket(stores: list[DataManag
     new = [state(declared, stores[worker], 2, 7.0) for worker in (1, 2)]
     # Each shows one of two tensors.
     assert [len(one.shown.regions) for one in new] == [1, 1]
-    sent, net, loop = run(
-        stores, declared, hook(declared, 1), old, late, hook(declared, 2), old, new[0], late, new[1]
-    )
+    first, second = hook(declared, 1), hook(declared, 2)
+    sent, net, loop = run(stores, declared, first, second, new[0], old, new[1], late)
     assert [(one.ticket, one.failure) for one in sent] == [(1, None), (2, None)]
+    assert loop.link.weights == [5.0, 7.0]
     assert (net.weight.item(), net.bias.item()) == (7.0, -7.0)
     assert not loop._states
+    # What comes again after the end of its step is not used.
+    sent, net, loop = run(stores, declared, first, old, late, second, old, new[0], late, new[1])
+    assert (loop.link.weights, loop._states) == ([5.0, 7.0], {})
 
 
 def test_a_hook_goes_on_without_those_that_it_does_not_need(stores: list[DataManager]) -> None:
