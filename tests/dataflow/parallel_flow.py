@@ -94,6 +94,17 @@ def make_ddp(
     return df.Flow(calls, source=numbers(n or None), group=2, digests=True)
 
 
+def make_shifted(folder: str) -> df.Flow:
+    """Return a flow that trains a role of workers 2 and 1, and generates on worker 0."""
+    actor = df.place(Model, "dp2", on=[2, 1], name="actor")
+    gen = df.place(Model, on=[0], follows=actor, name="gen")
+    calls = [
+        df.call(gen.generate, "x -> y", rows=8, after=[df.offload(actor)]),
+        df.call(actor.train, "x, y", rows=8, after=[df.publish(gen), df.evaluate(), df.save(Path(folder))]),
+    ]
+    return df.Flow(calls, source=numbers(), group=2, digests=True)
+
+
 class Light(df.Role):
     """Has no modules, and tells what it gets."""
 

@@ -69,7 +69,7 @@ class Objects:
 
     def shows(self, role: Placement) -> bool:
         """Return whether this process gives the weights of a role to other workers: the first head does."""
-        return self._worker == heads_of(role)[0]
+        return self._worker in heads_of(role)
 
     def close(self) -> None:
         """Drop the objects; those with a method `close` are closed."""

@@ -322,7 +322,7 @@ class Runner:
         for number in calls:
             # What its peers say of the end of a connection comes later, and says less.
             running, name = self._running[number], self._running[number].state.call.name
-            pass
+            running.error = running.error or FlowError(f"call {number} of {name} failed: {reason}")
         for one in inside:
             for done in one.reports.clear():
                 self._drop_made(done.worker, done.outcome)

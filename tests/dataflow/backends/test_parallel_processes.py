@@ -79,6 +79,22 @@ def test_checkpoints_of_all_ranks_go_to_one_folder_and_fit_one_process(tmp_path:
     assert steps[1] != steps[2]
 
 
+def test_a_role_on_the_last_workers_trains_and_is_saved(tmp_path: Path) -> None:
+    expected = losses(parallel_flow.make_shifted(str(tmp_path / "alone")), 2)
+    flow, workers = in_meeting("parallel_flow", "make_shifted", folder=str(tmp_path / "shifted"))
+    with flow:
+        found = [step["actor.train"] for step in flow.steps(2)]
+        actor = role(flow, "actor")
+        assert flow.load(actor, tmp_path / "shifted") == 2
+        offload = flow.post(df.offload(actor))
+        flow.flush(offload)
+        assert offload.result(timeout_s=45).seconds["offload"] >= 0
+    assert not workers.killed
+    for one, other in zip(found, expected, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert one["weight"] == pytest.approx(other["weight"], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("layout", "n_workers"),
     [
