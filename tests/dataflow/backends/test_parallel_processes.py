@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import parallel_flow
-import pytest
 import parted_flow
+import pytest
 import torch
 from parallel_processes import in_meeting
 
