@@ -53,8 +53,15 @@ def check_steps(steps: list[df.FlowStep], expected: list[Any]) -> int:
     return len(steps) - len(last)
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
-    ("place", "n"), [("train", 1), ("train", 4), ("generate", 7), ("hook", 6), ("save", 3), ("save", 12)]
+    ("place", "n"),
+    [
+        *(("train", 4), ("generate", 7), ("save", 12)),
+        *(pytest.param(*one, marks=SLOW) for one in (("train", 1), ("hook", 6), ("save", 3))),
+    ],
 )
 def test_a_worker_that_kills_itself(
     place: str, n: int, tmp_path: Path, undisturbed: Any, caplog: pytest.LogCaptureFixture
@@ -117,7 +124,7 @@ def test_calls_by_hand_of_a_flow_that_went_back_have_an_answer(tmp_path: Path) -
         assert [(step.number, step.repeated) for step in flow.steps(1)] == [(1, True), (2, False)]
 
 
-@pytest.mark.parametrize("max_restarts", [0, 1])
+@pytest.mark.parametrize("max_restarts", [pytest.param(0, marks=SLOW), 1])
 def test_starts_are_not_endless(max_restarts: int, tmp_path: Path) -> None:
     flow, workers = in_forks(
         "journal_flow", "make_flow", folder=str(tmp_path / "j"), save_every=99, max_restarts=max_restarts

@@ -8,8 +8,6 @@ import random
 import resource
 import shutil
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,16 +109,21 @@ def test_two_flows_of_one_process_on_one_journal_are_refused(tmp_path: Path) -> 
 
 def open_elsewhere(path: Path) -> None:
     """Open a journal in another process; raises what that one raised."""
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom softs_fast.dataflow.journal.folder import JournalFolder\n"
-        "from softs_fast.errors import ConfigError\n"
-        "try:\n    JournalFolder(Path(sys.argv[1]), [])\nexcept ConfigError as error:\n    print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path / "j")], capture_output=True, text=True, check=True, timeout=45
-    )
-    if done.stdout:
-        raise ConfigError(done.stdout)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        folder_module._open_here.clear()  # as in a process of its own
+        try:
+            opened(path)
+        except ConfigError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.close(writer)
+    assert os.waitpid(child, 0)[1] == 0
+    text = os.read(reader, 10_000).decode()
+    os.close(reader)
+    if text:
+        raise ConfigError(text)
 
 
 def test_a_fork_does_not_hold_the_lock_of_its_parent(tmp_path: Path) -> None:

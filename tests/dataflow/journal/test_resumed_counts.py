@@ -46,7 +46,7 @@ def quick_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick_files")
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(12))
 def test_each_element_is_trained_exactly_as_often_as_without_a_death(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
 

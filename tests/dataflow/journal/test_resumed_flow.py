@@ -56,7 +56,7 @@ def test_the_rest_of_a_run_has_the_same_bits(
     assert run(make()) == []
 
 
-@pytest.mark.parametrize("max_age", [1, 2])
+@pytest.mark.parametrize("max_age", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rows_that_are_made_again_are_not_too_old(max_age: int, tmp_path: Path) -> None:
     make = functools.partial(make_flow, str(tmp_path / "j"), max_age=max_age)
     numbers, ages = [], []
