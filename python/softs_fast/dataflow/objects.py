@@ -69,7 +69,7 @@ class Objects:
 
     def shows(self, role: Placement) -> bool:
         """Return whether this process gives the weights of a role to other workers: the first head does."""
-        return self._worker in heads_of(role)
+        return self._worker == heads_of(role)[0]
 
     def close(self) -> None:
         """Drop the objects; those with a method `close` are closed."""
@@ -170,7 +170,13 @@ class Objects:
         checkpoints.save(role.name, self[role], folder, step, self._group(role))
 
     def _group(self, role: Placement) -> Any:
-        return self._groups.group(role) if self._groups is not None else None
+        group = self._groups.group(role) if self._groups is not None else None
+        if group is None and self._worker is not None and len(role.on) > 1:
+            raise FlowError(
+                f"role {role.name!r} is on workers {list(role.on)}, which have no process group: all of them would write "
+                "one checkpoint; have them on one host"
+            )
+        return group
 
     def _offload(self, role: Placement) -> None:
         homes = {}

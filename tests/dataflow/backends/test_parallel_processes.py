@@ -13,6 +13,7 @@ import torch
 from parallel_processes import in_meeting
 
 import softs_fast.dataflow as df
+from softs_fast.dataflow.declare.hooks import Save
 from softs_fast.errors import FlowError
 
 
@@ -77,6 +78,25 @@ def test_checkpoints_of_all_ranks_go_to_one_folder_and_fit_one_process(tmp_path:
         assert alone.load(actor, tmp_path) == 3
         assert alone.role(actor).evaluate()["weight"] == steps[2]
     assert steps[1] != steps[2]
+
+
+def test_a_checkpoint_that_cannot_be_written_fails_and_no_rank_waits_on(tmp_path: Path) -> None:
+    flow, workers = in_meeting("parallel_flow", "make_ddp", n=16)
+    (tmp_path / "file").write_text("no folder")
+    with flow:
+        actor = role(flow, "actor")
+        for _ in range(2):
+            save = flow.post(Save((actor,), folder=tmp_path / "file"))
+            flow.flush(save)
+            with pytest.raises(
+                FlowError, match=r"hook save .*failed on worker \d: .*Not a directory: .*file/actor"
+            ):
+                save.result(timeout_s=45)
+        save = flow.post(Save((actor,), folder=tmp_path / "folder"))
+        flow.flush(save)
+        save.result(timeout_s=45)
+        assert flow.load(actor, tmp_path / "folder") == 0
+    assert not workers.killed
 
 
 def test_a_role_on_the_last_workers_trains_and_is_saved(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from pathlib import Path
 from typing import Any
 
 import parallel_flow
@@ -162,6 +163,13 @@ def test_a_death_of_any_rank_is_named_and_answers_all(worker: int) -> None:
             assert not done.is_set()
             assert n > 2
             return
+
+
+def test_checkpoints_of_workers_without_a_process_group_are_refused(tmp_path: Path) -> None:
+    flow, _ = in_threads(functools.partial(parallel_flow.make_ddp, folder=str(tmp_path)))
+    with pytest.raises(FlowError, match=r"role 'actor' is on workers \[0, 1\], which have no process group"), flow:
+        next(flow.steps(1))
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_of_the_first_head_reach_each_worker_of_the_target_once() -> None:
