@@ -52,3 +52,21 @@ def test_a_role_that_does_not_follow_gets_no_version() -> None:
     versions.trained(tune, 3, 0)
     versions.moved(1, [(actor, fixed)], 0)
     assert versions.of(fixed, 0) is None
+
+
+def test_workers_of_a_role_have_versions_of_their_own() -> None:
+    actor = df.place(Model, "dp2", on=[0, 1], name="actor")
+    gen = df.place(Model, "dp2", on=[1, 2], follows=actor, name="gen")
+    hook = df.publish(gen)
+    train = df.call(actor.train, "x", rows=2, after=[hook])
+    versions = Versions(Declaration((df.call(gen.generate, "x -> y", rows=2), train)))
+    pairs = transfers(hook, actor)
+    versions.trained(train, 0, 0)
+    versions.moved(5, pairs, 0)
+    assert [versions.of(actor, 0), versions.of(actor, 1)] == [1, 0]
+    versions.moved(5, pairs, 2)
+    # Worker 1 reports late: what it made before has its old weights.
+    assert [versions.of(gen, 2), versions.of(gen, 1)] == [1, 0]
+    versions.trained(train, 0, 1)
+    versions.moved(5, pairs, 1)
+    assert versions.of(gen, 1) == 1

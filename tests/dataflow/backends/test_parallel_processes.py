@@ -10,7 +10,7 @@ import parallel_flow
 import pytest
 import sharded_flow
 import torch
-from parallel_processes import in_meeting
+from parallel_processes import FLEET_END_S, in_meeting
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.hooks import Save
@@ -152,6 +152,7 @@ def test_shards_of_a_model_train_as_one_and_are_saved_as_one(
 @pytest.mark.parametrize("place", ["setup", "train"])
 def test_a_worker_that_is_killed_while_others_wait_for_it(place: str) -> None:
     flow, workers = in_meeting("parallel_flow", "make_mortal", place=place)
+    workers.end_s = FLEET_END_S
     with pytest.raises(FlowError) as caught, flow:
         next(flow.steps(1))
     assert re.search(r"worker 1 is lost: process \d+: signal SIGKILL", str(caught.value))
@@ -160,6 +161,7 @@ def test_a_worker_that_is_killed_while_others_wait_for_it(place: str) -> None:
 
 def test_an_exception_of_one_rank_is_raised_although_the_others_wait_for_it() -> None:
     flow, workers = in_meeting("parallel_flow", "make_mortal", place="error")
+    workers.end_s = FLEET_END_S
     with (
         pytest.raises(
             FlowError, match=r"actor.train failed on worker 1 .*ValueError: rank 1 has no such number"
