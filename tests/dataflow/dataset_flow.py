@@ -19,15 +19,15 @@ class Model(df.Role):
         self.items = [torch.arange(1 + i % 5) + i for i in range(N_ITEMS)]
 
     def load(self, rows: df.Rows) -> dict[str, Any]:
-        numbers = [int(number) for number in rows.values_of("item")]
+        numbers = [number for number in rows.values_of("item") if isinstance(number, int)]
         for tags in rows.tags:
             tags["rank"] = self.mesh.rank("dp")
         return {"prompt": [self.items[number] for number in numbers]}
 
     def train(self, rows: df.Rows) -> dict[str, float]:
-        values = rows.values_of("prompt")
-        assert all(isinstance(value, torch.Tensor) for value in values)
-        return {"first": float(sum(int(value[0]) for value in values)) / len(values)}  # type: ignore[arg-type,index]
+        firsts = [value[0] for value in rows.values_of("prompt") if isinstance(value, torch.Tensor)]
+        assert len(firsts) == len(rows.values_of("prompt"))
+        return {"first": float(sum(firsts)) / len(firsts)}
 
 
 def make(layout: str = "dp2", n_workers: int = 2) -> df.Flow:

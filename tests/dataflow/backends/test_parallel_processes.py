@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import parallel_flow
+import parted_flow
 import pytest
-import sharded_flow
 import torch
 from parallel_processes import FLEET_END_S, in_meeting
 
@@ -128,18 +128,18 @@ def test_shards_of_a_model_train_as_one_and_are_saved_as_one(
     tmp_path: Path, layout: str, n_workers: int
 ) -> None:
     """Three groups: with dp2 one rank has twice the rows of the other."""
-    alone = sharded_flow.make_sharded(folder=str(tmp_path / "alone"))
+    alone = parted_flow.make_sharded(folder=str(tmp_path / "alone"))
     with alone:
         expected = [step["model.train"]["loss"] for step in alone.steps(4)]
     arguments: dict[str, Any] = {"layout": layout, "n_workers": n_workers, "folder": str(tmp_path / "shards")}
-    flow, workers = in_meeting("sharded_flow", "make_sharded", **arguments)
+    flow, workers = in_meeting("parted_flow", "make_sharded", **arguments)
     with flow:
         found = [step["model.train"]["loss"] for step in flow.steps(2)]
         assert flow.load(role(flow, "model"), tmp_path / "shards") == 2
         found += [step["model.train"]["loss"] for step in flow.steps(2)]
     assert not workers.killed
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    resumed = sharded_flow.make_sharded(folder=str(tmp_path / "resumed"))
+    resumed = parted_flow.make_sharded(folder=str(tmp_path / "resumed"))
     with resumed:
         model = role(resumed, "model")
         assert resumed.load(model, tmp_path / "shards") == 4

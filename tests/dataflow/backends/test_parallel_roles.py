@@ -208,7 +208,7 @@ def test_checkpoints_of_workers_without_a_process_group_are_refused(tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
-def test_weights_of_the_first_head_reach_each_worker_of_the_target_once() -> None:
+def test_replicas_show_each_tensor_once_and_it_reaches_each_worker_of_the_target() -> None:
     def shifted() -> df.Flow:
         # Without a process group, replicas are equal where they get the same rows.
         actor = df.place(parallel_flow.Model, "tp2", on=[0, 1], name="actor")
@@ -232,4 +232,11 @@ def test_weights_of_the_first_head_reach_each_worker_of_the_target_once() -> Non
                 assert loop is not None
                 found.append(loop._objects[role].net.weight.tolist())
             assert all(one == found[0] for one in found)
-        assert {one.place.worker for _, one in workers.hub.sent if isinstance(one, State)} == {0}
+        shown = {
+            (one.ticket, one.shown.worker, region.name)
+            for _, one in workers.hub.sent
+            if isinstance(one, State)
+            for region in one.shown.regions
+        }
+        assert {worker for _, worker, _ in shown} == {0, 1}
+        assert len(shown) == len({(ticket, name) for ticket, _, name in shown})
