@@ -148,8 +148,9 @@ def _apply(
             if read.source == worker:
                 value = theirs[read.name].region(read.box)
             else:
-                whole = values[read.source][numbers[read.source][read.name, read.held]]
-                value = whole[read.box.within(read.held)] if read.box.size else whole
+                value = values[read.source][numbers[read.source][read.name, read.held]]
+                if read.box != read.held:
+                    value = value[read.box.within(read.held)]
             if eta is not None:
                 into.lerp_(value.to(into), eta)
             elif into.dtype is value.dtype and is_plain(into) and is_plain(value):
