@@ -16,6 +16,7 @@ from .memory import Memory
 __all__ = [
     "Contents",
     "buffers_of",
+    "copy_pieces",
     "first_not_finite",
     "flattened",
     "from_bytes",
@@ -128,6 +129,13 @@ def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, memory: Memory | No
         flat[begin : begin + one.numel()].copy_(one.detach().cpu().reshape(-1))
         begin += one.numel()
     return flat
+
+
+@torch.no_grad()
+def copy_pieces(pieces: Sequence[Tensor], flat: Tensor) -> None:
+    """Copy vectors, one after the other, into a vector that has as many elements as all of them."""
+    for piece, room in zip(pieces, torch.split(flat, [one.numel() for one in pieces]), strict=True):
+        room.copy_(piece)
 
 
 def first_not_finite(contents: Contents, manifest: Manifest) -> str | None:
