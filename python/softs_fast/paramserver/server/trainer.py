@@ -15,7 +15,7 @@ from ..job import Job
 from ..rounds.events import Share
 from ..wire.manifest import Manifest
 from ..wire.memory import Memory
-from ..wire.tensors import Contents, from_bytes, is_finite, load_into, of_module
+from ..wire.tensors import Contents, from_bytes, is_finite, load_buffers, load_into, of_module
 from .trimmed import trimmed_greatest, trimmed_mean_of
 
 __all__ = ["Trainer", "mean_of"]
@@ -149,7 +149,7 @@ class Trainer:
     def _average_buffers(self, shares: Sequence[tuple[Share, Contents]], trim: int | None) -> None:
         """Floating buffers are averaged as the pushes are; of integers, such as counters, the greatest is taken."""
         sent = [(share, one) for share, one in shares if one.floats is not None and one.integers is not None]
-        if not sent:
+        if not sent or not self.manifest.buffers:
             return
         total = sum(share.samples for share, _ in sent)
         weighted = [(share.samples / total, one.floats) for share, one in sent if one.floats is not None]
@@ -163,8 +163,7 @@ class Trainer:
             integers = trimmed_greatest(counters, trim)
         if not is_finite(floats):
             return
-        own = self.contents()
-        load_into(self.module, self.manifest, Contents(own.parameters, floats, integers))
+        load_buffers(self.module, self.manifest, floats, integers)
 
 
 def mean_of(parts: Sequence[tuple[float, Tensor]], memory: Memory | None = None) -> Tensor:
