@@ -61,10 +61,15 @@ async def _serve(job: Job, run: RunOptions, config: RunConfig, options: ServerOp
             f"invite {service.invite}\n"
             f"page {service.url}/#{access.key.hex()}"
         )
-        waits = [asyncio.ensure_future(service.wait()), asyncio.ensure_future(ended.wait())]
+        waits: list[asyncio.Future[object]] = [
+            asyncio.ensure_future(service.wait()),
+            asyncio.ensure_future(ended.wait()),
+        ]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for one in waits:
             one.cancel()
+        if waits[0].done():
+            waits[0].result()
     finally:
         await service.close()
     if not service.run.is_over:

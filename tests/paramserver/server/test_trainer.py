@@ -165,7 +165,7 @@ def test_frozen_parameters_do_not_travel() -> None:
 def test_a_state_of_another_model_is_refused() -> None:
     state = Trainer(job_of()).state()
     with pytest.raises(ConfigError, match="another model or optimizer"):
-        Trainer(job_of(lambda: nn.Linear(2, 2))).load(state)
+        Trainer(job_of(lambda: nn.Linear(2, 2)), state)
 
 
 def test_evaluation_leaves_the_mode() -> None:

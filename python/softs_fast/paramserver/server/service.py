@@ -70,9 +70,7 @@ class Service:
         saved = load_state(options.state)
         self.is_restart = saved is not None
         self._saved = saved or new_state()
-        self._trainer = Trainer(job)
-        if self._saved.trainer is not None:
-            self._trainer.load(self._saved.trainer)
+        self._trainer = Trainer(job, self._saved.trainer)
         loop = asyncio.get_running_loop()
         self.run = Run(run, loop.time(), self._saved.snapshot)
         evaluation = Evaluation(options, self._saved.best)
@@ -180,8 +178,14 @@ class Service:
         self.driver.start()
 
     async def wait(self) -> None:
-        """Wait until the run is over, and all workers have heard of it, or some time has passed."""
+        """Wait until the run is over, and all workers have heard of it, or some time has passed.
+
+        Raises:
+            ConfigError: the state is of another optimizer; the file keeps it.
+        """
         await self.driver.ended.wait()
+        if self.driver.failure is not None:
+            raise self.driver.failure
         until_s = asyncio.get_running_loop().time() + self.options.linger_s
         # The answers that tell it are no change, so this looks at times of its own.
         while not self.run.is_known_by_all and asyncio.get_running_loop().time() < until_s:
@@ -213,7 +217,8 @@ class Service:
 
     def _write_first(self) -> None:
         """The timeline of this server must be in the file before any worker sees it."""
-        saved = replace(self._saved, snapshot=self.run.snapshot(), trainer=self._trainer.state())
+        trainer = self._saved.trainer or self._trainer.state()
+        saved = replace(self._saved, snapshot=self.run.snapshot(), trainer=trainer)
         try:
             save_state(self.options.state, saved)
         except OSError as error:
@@ -221,6 +226,8 @@ class Service:
                 f"the state file {self.options.state} cannot be written: {error.strerror or error}; free some space, or "
                 "give another --state"
             ) from None
+        # It may be three times the model.
+        self._saved = replace(self._saved, trainer=None)
 
     def _release(self, n: int) -> None:
         self._uploads.reserved -= n

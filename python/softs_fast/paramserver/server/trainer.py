@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, optim
 
 from ...errors import ConfigError
 from ..job import Job
@@ -35,12 +36,14 @@ class Trainer:
 
     Args:
         job: what is trained.
+        state: of a trainer before this one; None for none. Its weights are taken now, and the rest of it by `prepare`,
+            which must be called before a step: to make a process's first optimizer, torch imports modules for a second.
 
     Raises:
-        ConfigError: the model has nothing to train, or the optimizer has other parameters.
+        ConfigError: the model has nothing to train or is not that of the state, or the optimizer has other parameters.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, state: dict[str, Any] | None = None) -> None:
         self._job = job
         self._memory = Memory(_KEPT)
         self.module = job.model()
@@ -49,8 +52,30 @@ class Trainer:
         self._parameters = [named[entry.name] for entry in self.manifest.parameters]
         if any(not one.is_cpu for one in self._parameters):
             raise ConfigError("the model of the job is not on the CPU, where a parameter server has it")
-        self._optimizer = job.optimizer(self._parameters)
-        self._schedule = None if job.schedule is None else job.schedule(self._optimizer)
+        self._state = state
+        self._built: tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None] | None = None
+        if state is None:
+            self.prepare()
+        else:
+            with _other_model():
+                self.module.load_state_dict(state["module"])
+
+    def prepare(self) -> None:
+        """Make the optimizer and the schedule, unless they are there.
+
+        Raises:
+            ConfigError: they are not those of the state.
+        """
+        if self._built is not None:
+            return
+        optimizer = self._job.optimizer(self._parameters)
+        schedule = None if self._job.schedule is None else self._job.schedule(optimizer)
+        if self._state is not None:
+            with _other_model():
+                optimizer.load_state_dict(self._state["optimizer"])
+                if schedule is not None and self._state["schedule"] is not None:
+                    schedule.load_state_dict(self._state["schedule"])
+        self._built, self._state = (optimizer, schedule), None
 
     def contents(self) -> Contents:
         """Return copies of weights and buffers, as frames have them."""
@@ -94,17 +119,18 @@ class Trainer:
             piece = mean[begin : begin + parameter.numel()].view(parameter.shape)
             parameter.grad = piece.to(parameter.dtype)
             begin += parameter.numel()
-        rates = [group["lr"] for group in self._optimizer.param_groups]
-        for group in self._optimizer.param_groups:
+        optimizer, schedule = self._prepared()
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
             group["lr"] = group["lr"] * rate_factor
-        self._optimizer.step()
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+        optimizer.step()
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         for parameter in self._parameters:
             parameter.grad = None
         self._average_buffers(shares, trim)
-        if self._schedule is not None:
-            self._schedule.step()
+        if schedule is not None:
+            schedule.step()
         after = self.contents()
         if not is_finite(after.parameters):
             load_into(self.module, self.manifest, before)
@@ -124,26 +150,18 @@ class Trainer:
             self.module.train(was_training)
 
     def state(self) -> dict[str, Any]:
-        """Return what `load` needs."""
+        """Return what a later trainer needs."""
+        optimizer, schedule = self._prepared()
         return {
             "module": self.module.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "schedule": None if self._schedule is None else self._schedule.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "schedule": None if schedule is None else schedule.state_dict(),
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Take weights, optimizer and schedule of a server before this one.
-
-        Raises:
-            ConfigError: they are of another model or optimizer.
-        """
-        try:
-            self.module.load_state_dict(state["module"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            if self._schedule is not None and state["schedule"] is not None:
-                self._schedule.load_state_dict(state["schedule"])
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"the state file is of another model or optimizer: {error}") from None
+    def _prepared(self) -> tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None]:
+        self.prepare()
+        assert self._built is not None
+        return self._built
 
     @torch.no_grad()
     def _average_buffers(self, shares: Sequence[tuple[Share, Contents]], trim: int | None) -> None:
@@ -221,6 +239,15 @@ def _sum_into(mean: Tensor, parts: Sequence[tuple[float, Tensor]], first: int, l
             # Not with `alpha`, which is a fused multiply-add on some machines and has other bits there.
             piece.add_(scaled.copy_(vector[begin:end]).mul_(factor))
         mean[begin:end] = piece
+
+
+@contextlib.contextmanager
+def _other_model() -> Iterator[None]:
+    """Say what is wrong with a state file."""
+    try:
+        yield
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"the state file is of another model or optimizer: {error}") from None
 
 
 def _clip(contents: Contents, clip_norm: float) -> float:
