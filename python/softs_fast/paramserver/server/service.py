@@ -9,7 +9,7 @@ import socket
 from dataclasses import replace
 from typing import Any
 
-from ...errors import ConfigError, EndpointInUse
+from ...errors import ConfigError
 from ..job import Job
 from ..requirements import import_uvicorn
 from ..rounds import events
@@ -22,6 +22,7 @@ from ..wire.planes import import_zstd
 from .application import Application
 from .driver import Driver
 from .evaluation import Evaluation
+from .listening import BACKLOG, listen
 from .options import ServerOptions
 from .owner import Owner
 from .pushes import Pushes
@@ -41,7 +42,6 @@ _MAX_CONNECTIONS = 4096
 #: Of a connection without a request.
 _KEEP_ALIVE_S = 75
 _HANDSHAKE_S = 10.0
-_BACKLOG = 512
 #: Answers under way may end when the server does.
 _CLOSE_S = 5.0
 
@@ -54,13 +54,21 @@ class Service:
         run: how many workers, and when pushes are applied.
         config: what workers are told.
         options: of this process.
+        listener: as `listen` returns it; None: it is made here.
 
     Raises:
         ConfigError: uvicorn or zstd is not installed, or a file cannot be used.
         EndpointInUse: another process listens at the address.
     """
 
-    def __init__(self, job: Job, run: RunOptions, config: RunConfig, options: ServerOptions) -> None:
+    def __init__(
+        self,
+        job: Job,
+        run: RunOptions,
+        config: RunConfig,
+        options: ServerOptions,
+        listener: socket.socket | None = None,
+    ) -> None:
         import_uvicorn()
         if config.planes:
             import_zstd()
@@ -75,7 +83,7 @@ class Service:
         self.run = Run(run, loop.time(), self._saved.snapshot)
         evaluation = Evaluation(options, self._saved.best)
         self._write_first()
-        self._socket = _listen(options)
+        self._socket = listener or listen(options)
         weights = Weights(
             self._saved.job,
             self._trainer.manifest,
@@ -173,7 +181,7 @@ class Service:
             sock=self._socket,
             ssl=self._context,
             ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,
-            backlog=_BACKLOG,
+            backlog=BACKLOG,
         )
         self.driver.start()
 
@@ -231,28 +239,6 @@ class Service:
 
     def _release(self, n: int) -> None:
         self._uploads.reserved -= n
-
-
-def _listen(options: ServerOptions) -> socket.socket:
-    """Return a socket that is bound."""
-    try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except OSError as error:
-        raise ConfigError(f"the address {options.host!r} is not known: {error.strerror}") from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise EndpointInUse(
-            f"cannot listen at {options.host}:{options.port}: {error.strerror}; choose another --port"
-        ) from None
-    listener.setblocking(False)
-    return listener
 
 
 def fitting(config: RunConfig, run: RunOptions) -> RunConfig:
