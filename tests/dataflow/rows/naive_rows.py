@@ -163,7 +163,9 @@ class NaiveRows:
                 if not function.is_strict:
                     row.again.add(function.name)
         for first in self.firsts(ids):
-            if first in self.rows and self.rows[first].is_hit:
+            if first in self.rows:
+                if not function.is_strict:
+                    self.void([self.rows[member] for member in self.members(first)], function)
                 self.make_again(first)
         self.pick()
 

@@ -27,7 +27,11 @@ class Remaking:
 
 
 def remaking(
-    group: Group, queues: Sequence[ReadyQueue], needs: Sequence[int], makes: Sequence[int]
+    group: Group,
+    queues: Sequence[ReadyQueue],
+    needs: Sequence[int],
+    makes: Sequence[int],
+    given_back: ReadyQueue | None = None,
 ) -> Remaking:
     """Return what has to be made again, so that each function that has yet to use the group can get its inputs.
 
@@ -40,6 +44,8 @@ def remaking(
         queues: of the functions of its partition, each after those that it reads from.
         needs: for each function the bits of its inputs.
         makes: for each function the bits of its outputs.
+        given_back: a function of which a call was given back, after its main part perhaps: what was made of its outputs
+            is void, too.
 
     Source: lineage, Zaharia et al., Resilient Distributed Datasets, NSDI 2012; columns that are void are own.
     """
@@ -47,8 +53,16 @@ def remaking(
     for row in group.rows:
         have &= row.have
     again: list[ReadyQueue] = []
+    found = [] if given_back is None else [given_back]
     void, stale = 0, group.stale
     while True:
+        for queue in queues if found else ():
+            made = makes[queue.number]
+            if made and not queue.plan.is_strict and (queue in found or needs[queue.number] & void):
+                void |= made
+                if group.taken & queue.bit:
+                    stale |= queue.bit
+        have &= ~void
         unfinished = ~(group.taken | group.done) | stale | sum(queue.bit for queue in again)
         need = 0
         for queue in queues:
@@ -65,10 +79,3 @@ def remaking(
         if not found:
             return Remaking(tuple(again), void, stale & ~group.stale)
         again += found
-        for queue in queues:
-            made = makes[queue.number]
-            if made and not queue.plan.is_strict and (queue in found or needs[queue.number] & void):
-                void |= made
-                if group.taken & queue.bit:
-                    stale |= queue.bit
-        have &= ~void

@@ -52,13 +52,14 @@ class RowTable:
             for own in self._own
         ]
         self._all_done = [sum(queue.bit for queue in own) for own in self._own]
-        self._strict = sum(queue.bit for queue in self._queues if queue.plan.is_strict)
         # By function, distinct groups that it has taken, and that it is through with; without those that were dropped.
         self._n_begun = [0] * len(self._queues)
         self._n_through = [0] * len(self._queues)
         self._freed: list[int] = []
         #: Rows that functions make again which were through with them.
         self.n_made_again = 0
+        #: How often columns were lost or made void.
+        self.n_disturbed = 0
 
     # --- Rows come and go ---
 
@@ -166,11 +167,9 @@ class RowTable:
             ValueError: a training function has used one of them already.
         """
         groups = self._groups_of(ids)
-        used = [group for group in groups if (group.taken | group.done) & self._strict]
+        used = [group for group in groups if self._training(group)]
         if used:
-            names = [
-                q.plan.name for q in self._queues if q.bit & (used[0].taken | used[0].done) & self._strict
-            ]
+            names = [queue.plan.name for queue in self._training(used[0])]
             raise ValueError(
                 f"rows {[row.id for row in used[0].rows]} are dropped ({reason}), but {', '.join(names)} has used them; "
                 "have a column of what drops rows among its inputs"
@@ -189,12 +188,18 @@ class RowTable:
             queue.choose()  # what was dropped may have been the oldest, for which younger groups had to wait
         return len(groups)
 
+    def _training(self, group: Group) -> list[ReadyQueue]:
+        """Return the training functions that use a group, or have."""
+        own = [queue for queue in self._own[group.partition] if queue.plan.is_strict]
+        return [q for q in own if (group.taken | group.done) & q.bit or (group.uses or {}).get(q.number)]
+
     def lose(self, holder: int) -> list[int]:
         """A worker is gone with all that it held; returns rows that lack a column now.
 
         A column without a holder becomes not made. The functions that make it run again if a function that has yet to
         run needs it, and so do those between the two, see `remaking`.
         """
+        self.n_disturbed += 1
         bit, lacking, hit = 1 << holder, [], {}
         for row in self._rows.values():
             lost = 0
@@ -227,13 +232,13 @@ class RowTable:
                 row.n_bytes -= group.sizes[queue.number]
                 self._n_bytes -= group.sizes[queue.number]
 
-    def _make_again(self, group: Group) -> None:
+    def _make_again(self, group: Group, given_back: ReadyQueue | None = None) -> None:
         """Have functions run again for which a function that has yet to run waits."""
-        own = self._own[group.partition]
-        found = remaking(group, own, self._needs, self._makes)
-        if not found.again:
+        found = remaking(group, self._own[group.partition], self._needs, self._makes, given_back)
+        if not found.columns:
             return
-        self.n_made_again += len(group.rows)
+        self.n_disturbed += 1
+        self.n_made_again += len(group.rows) if found.again else 0
         group.stale |= found.stale
         for row in group.rows:
             self._unmake(row, found.columns)
@@ -349,8 +354,7 @@ class RowTable:
                 self._n_begun[queue.number] -= 1
             queue.discard(group)
             self._offer(group, queue)
-            if group.is_hit:
-                self._make_again(group)
+            self._make_again(group, None if queue.plan.is_strict else queue)
 
     def current(self, function: str, taken: Taken) -> tuple[int, ...]:
         """Return the rows of a call of which the results count: the others have gone, or its inputs are made again."""
