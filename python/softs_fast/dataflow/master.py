@@ -212,8 +212,8 @@ class Master:
         """
         if not function.is_strict or not self._n_open[function.name]:
             return True
-        own = [number for number, state in self._open.items() if state.function is function]
-        return all(self.order.has_run(number) for number in own)
+        own = [state for state in self._open.values() if state.function is function and not state.is_posted]
+        return all(self.order.has_run(state.call.number) for state in own)
 
     def _withdraw(self) -> None:
         """Take back calls without tickets that have lost their inputs since they were made."""

@@ -14,7 +14,7 @@ from softs_fast.errors import ConfigError, FlowError
 
 def test_a_flow_in_processes_and_the_death_of_one(capfd: pytest.CaptureFixture[str]) -> None:
     expected = small_flow.summary(small_flow.make_light(), 2)
-    flow = df.Flow.in_processes("small_flow:make_light")
+    flow = df.Flow.in_processes("small_flow:make_light", max_restarts=0)
     with flow:
         steps = [
             (

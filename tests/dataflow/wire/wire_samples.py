@@ -48,5 +48,7 @@ SAMPLES: list[messages.Message] = [
         "00ff00ff00ff00ff",
         ("it failed", "ValueError: it failed\nTraceback"),
         (("net.weight",), place(9)),
+        True,
     ),
+    messages.Ready(),
 ]

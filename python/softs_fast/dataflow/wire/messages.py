@@ -33,6 +33,7 @@ __all__ = [
     "Free",
     "HookForm",
     "Message",
+    "Ready",
     "RunHook",
     "RunMain",
     "State",
@@ -168,6 +169,7 @@ class StepEnded:
         n_bytes: of these values.
         failure: reason and text, if it failed.
         state: names of tensors and the place of their list, for the targets of a hook.
+        unread: whether it failed because inputs could not be read, before the function was entered.
     """
 
     incarnation: int
@@ -183,9 +185,15 @@ class StepEnded:
     digest: str = ""
     failure: tuple[str, str] | None = None
     state: tuple[tuple[str, ...], Place] | None = None
+    unread: bool = False
 
 
-Message = RunMain | RunHook | AbortStep | State | Free | End | StepEnded
+@dataclass(frozen=True)
+class Ready:
+    """To the master: a worker has made the objects of its roles."""
+
+
+Message = RunMain | RunHook | AbortStep | State | Free | End | StepEnded | Ready
 
 _ID = integer(0, _BIG)
 _IDS = listing(_ID, _MOST_ROWS)
@@ -239,8 +247,10 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             text(64),
             optional(pair(_TEXT, _TEXT)),
             optional(pair(_NAMES, lambda name, value: places(name, value)[0][0])),
+            boolean,
         ),
     ),
+    Ready: (8, ()),
 }
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 

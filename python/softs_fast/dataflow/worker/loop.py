@@ -14,7 +14,7 @@ from ..objects import Objects
 from ..order.executor import Executor
 from ..order.steps import Abort, Kind, Order, Step
 from ..wire.links import WorkerLink
-from ..wire.messages import AbortStep, End, Free, Message, RunHook, RunMain, State, StepEnded
+from ..wire.messages import AbortStep, End, Free, Message, Ready, RunHook, RunMain, State, StepEnded
 from .functions import Failure, Outcome
 from .orders import work_of
 from .part import Part, Shown
@@ -119,6 +119,7 @@ class WorkerLoop:
             outcome.digest,
             (failure.reason, failure.text) if failure is not None else None,
             shown[0] if shown else None,
+            outcome.unread,
         )
         try:
             self.link.send(message)
@@ -167,8 +168,8 @@ class WorkerLoop:
                 self.store.free(message.ids)
             case End():
                 self._is_ending = True
-            case StepEnded():
-                raise WireError("a worker has got a StepEnded, which only masters get")
+            case StepEnded() | Ready():
+                raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
 
     def _publish_inside(self, order: Order | None) -> None:
         """Say what this worker is inside of; the link answers while Python is busy."""

@@ -67,7 +67,12 @@ class Part:
         outcome, n_bytes, began = Outcome(), 0, time.perf_counter()
         try:
             if isinstance(work, MainWork):
-                outcome = self._main(work)
+                try:
+                    inputs = self._inputs(work)
+                except Unreadable as error:
+                    # The function has not been entered, so nothing of it has happened.
+                    return Outcome(failure=Failure.of(error), unread=True), 0
+                outcome = self._main(work, inputs)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
                 outcome.columns = {
                     column: list(self._store.put(column, outcome.ids, values))
@@ -80,12 +85,15 @@ class Part:
         outcome.seconds = time.perf_counter() - began
         return outcome, n_bytes
 
-    def _main(self, work: MainWork) -> Outcome:
+    def _inputs(self, work: MainWork) -> dict[str, list[Value]]:
         # One call for all columns: values of one holder are copied together.
         values = self._read([place for places in work.columns.values() for place in places])
         columns: dict[str, list[Value]] = {}
         for number, key in enumerate(work.columns):
             columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
+        return columns
+
+    def _main(self, work: MainWork, columns: dict[str, list[Value]]) -> Outcome:
         batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age)
         declared = self._declaration
         call = self._functions[work.function]

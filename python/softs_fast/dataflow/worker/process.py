@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from ...errors import ConfigError
+from ...errors import ConfigError, PeerLost
 from ..declare.declaration import Declaration
 from ..moves import DataManager
 from ..wire.links import WorkerLink
+from ..wire.messages import Ready
 from .loop import WorkerLoop
 
 __all__ = ["Argument", "FlowWorker", "arguments_of", "check_same"]
@@ -101,6 +103,8 @@ class FlowWorker:
                     self._loop = WorkerLoop(self.worker, declaration, link, store)
                     self._loop.setup()
                     self._is_ready.set()
+                    with contextlib.suppress(PeerLost):  # `run` returns then
+                        link.send(Ready())
                     self._loop.run()
             finally:
                 link.close()
