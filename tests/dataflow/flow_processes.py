@@ -48,6 +48,7 @@ class ForkedWorkers:
 
     def __init__(self, module: str, function: str, arguments: dict[str, Any], max_restarts: int = 0) -> None:
         self.left = max_restarts
+        self.again: set[int] = set()
         self._build = functools.partial(build, module, function, arguments)
         self._declaration = self._build()
         self.processes: dict[int, Any] = {}
@@ -74,6 +75,7 @@ class ForkedWorkers:
         if not self.left:
             return False
         self.left -= 1
+        self.again.add(worker)
         self.processes[worker].close()
         self._start(worker)
         return True
@@ -87,8 +89,10 @@ class ForkedWorkers:
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
     def close(self) -> None:
-        """Wait until all have ended."""
-        for process in self.processes.values():
+        """Wait until all have ended; one that was started again may not have joined, so it is not told to end."""
+        for worker, process in self.processes.items():
+            if worker in self.again:
+                process.kill()
             process.join(WATCHDOG_S)
             process.close()
         self.processes.clear()

@@ -227,11 +227,12 @@ class ProcessBackend:
         end_s, n_left = time.monotonic() + _LEFT_S, len(self._left)
         while not self._ending and len(self._left) == n_left and time.monotonic() < end_s:
             self._receive(0.1)
-        while self._ending and time.monotonic() < end_s + _JOIN_S:
+        while self._ending and len(self._left) == n_left and time.monotonic() < end_s + _JOIN_S:
             self._receive(0.1)
             for worker, one in list(self._ending.items()):
                 if time.monotonic() > end_s and _kernels.is_alive(one.pid, one.started, one.pid_namespace):
                     del self._ending[worker]
+        self._ending.clear()
         first: list[Event] = []
         others: list[Event] = []
         for event in self._events:
@@ -341,11 +342,10 @@ class ProcessBackend:
 
     def _note_ending(self, work: MainWork) -> None:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet."""
-        for worker, segment in {
-            (place.worker, place.segment) for one in work.columns.values() for place in one
-        }:
-            if worker not in self._left and self._pids.get(worker) == segment.pid:
-                self._ending[worker] = segment
+        holders = {(place.worker, place.segment) for one in work.columns.values() for place in one}
+        here = {worker: segment for worker, segment in holders if worker in self._pids}
+        if all(worker not in self._left and self._pids[worker] == one.pid for worker, one in here.items()):
+            self._ending |= here
 
     def _relay(self, sent: _Sent, worker: int, state: Shown) -> None:
         """Tell the other participants of a hook where the weights of its source are."""
@@ -376,7 +376,6 @@ class ProcessBackend:
         self._left.add(event.worker)
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)
-        self._ending.pop(event.worker, None)
         why = self._why(event)
         returns = event.worker in self._restartable and self._processes.restarts(event.worker)
         if returns:
