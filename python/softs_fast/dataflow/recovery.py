@@ -81,7 +81,7 @@ class Recovery:
         self._go_on(now_s)
 
     def is_own(self, answer: Answer) -> bool:
-        """Return whether a call is one of the hooks that restore a worker, and need no one to be told that they are done."""
+        """Return whether a call is one of the hooks that restore a worker."""
         return answer.call in self._calls
 
     def ended(self, answer: Answer) -> bool:

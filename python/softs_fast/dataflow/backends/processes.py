@@ -236,7 +236,7 @@ class ProcessBackend:
         first: list[Event] = []
         others: list[Event] = []
         for event in self._events:
-            # One that has come back in between keeps its place.
+            # A worker that has joined again in between keeps its place.
             is_first = isinstance(event, Lost) and Back(event.worker) not in others
             (first if is_first else others).append(event)
         self._events = first + others

@@ -36,8 +36,8 @@ def remaking(
     """Return what has to be made again, so that each function that has yet to use the group can get its inputs.
 
     A function runs again only if one that has yet to run needs what it makes; what all have used is not made again. A
-    function may make other values the second time, so all that was made from the first ones is void: whoever reads a
-    group reads columns that belong together. Training functions never run again.
+    function may make other values the second time, so all that was made from the first ones is void: the columns of a
+    group that a function reads belong together. Training functions never run again.
 
     Args:
         group: with the columns that its rows have now.
