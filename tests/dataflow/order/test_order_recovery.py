@@ -83,6 +83,19 @@ def test_histories_with_workers_that_join_again(first: int) -> None:
     assert check_histories(first, first + 100) > 100
 
 
+@pytest.mark.parametrize("seed", [9, 40])
+def test_a_worker_that_joins_again_dies_at_every_event(seed: int) -> None:
+    plan = random_plan(random.Random(seed))
+    n_groups = plan.partitions["train"].groups_per_step
+    calm = RecoveringWorld(seed, plan, n_groups)
+    calm.run()
+    assert calm.n_events > 100
+    for event in range(1, calm.n_events + 1):
+        world = RecoveringWorld(seed, plan, n_groups, deaths=(event,))
+        world.run()
+        check(world)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(0, 10_000, 2_500))
