@@ -53,11 +53,14 @@ class ForkedWorkers:
         self._declaration = self._build()
         self.processes: dict[int, Any] = {}
 
+    #: What a process runs.
+    serve = staticmethod(serve)
+
     def start(self) -> ControlMaster:
         """Start all; each joins when it has begun."""
         token = new_token()
         link = ControlMaster(token)
-        self._told = (link.endpoint, token)
+        self._told: tuple[str, ...] = (link.endpoint, token)
         for worker in self._declaration.workers:
             self._start(worker)
         return link
@@ -65,7 +68,7 @@ class ForkedWorkers:
     def _start(self, worker: int) -> None:
         context = multiprocessing.get_context("forkserver")
         arguments = (worker, self._build, self._declaration.lines(), *self._told)
-        self.processes[worker] = context.Process(target=serve, args=arguments)
+        self.processes[worker] = context.Process(target=self.serve, args=arguments)
         self.processes[worker].start()
 
     def restarts(self, worker: int) -> bool:

@@ -140,8 +140,8 @@ class Flow:
                 with its process; the pauses between double from 0.5 s on. See docs/dataflow.md, "Recovery".
 
         Raises:
-            ConfigError: `max_restarts` is below 0, there is no such function, it returns no flow, a role is on several
-                workers, or a hook needs objects of several workers.
+            ConfigError: `max_restarts` is below 0, there is no such function, it returns no flow, or a hook needs objects
+                of different workers.
         """
         if max_restarts < 0:
             raise ConfigError(f"max_restarts is {max_restarts}; it counts failures in a row, from 0")

@@ -108,13 +108,31 @@ class Master:
         self.order.park(call)
         return call.number
 
-    def wrote(self, call: int, holder: int, *, n_bytes: int, version: int | None = None) -> bool:
-        """The main part of a call has made its columns; returns False if the call has its answer, so they are dropped."""
+    def wrote(
+        self,
+        call: int,
+        holder: int,
+        *,
+        n_bytes: int,
+        version: int | None = None,
+        ids: Iterable[int] | None = None,
+    ) -> bool:
+        """The main part of a call has made its columns; returns False if the call has its answer, so they are dropped.
+
+        Args:
+            call: number of the call.
+            holder: number of the worker.
+            n_bytes: of each row.
+            version: see `RowTable.wrote`.
+            ids: the rows that this worker has made; None: all.
+        """
         state = self._open.get(call)
         if state is None or state.function is None or state.taken is None:
             return False
-        ids = self.rows.current(state.function.name, state.taken)
-        self.rows.wrote(ids, state.function.outputs, holder, n_bytes=n_bytes, version=version)
+        own = None if ids is None else set(ids)
+        current = self.rows.current(state.function.name, state.taken)
+        made = [row_id for row_id in current if own is None or row_id in own]
+        self.rows.wrote(made, state.function.outputs, holder, n_bytes=n_bytes, version=version)
         return True
 
     def lose(self, worker: int, holder: int, reason: str) -> None:

@@ -26,6 +26,7 @@ class Model(df.Role):
     def setup(self, mesh: df.Mesh) -> None:
         torch.manual_seed(1 if mesh.name == "actor" else 2)
         self.net = nn.Linear(3, 2)
+        self.group = mesh.device_mesh["dp"].get_group() if mesh.device_mesh is not None else None
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
         if self.marks.is_file() and "setup" in self.place and mesh.name == "gen":
             self.die("setup")
@@ -56,7 +57,11 @@ class Model(df.Role):
                 file.write(" ".join(map(str, rows.ids)) + "\n")
         loss = ((self.net(rows["x"]) - rows["y"]).sum(dim=1) * rows["extra"]).pow(2).mean()
         self.optimizer.zero_grad()
-        loss.backward()
+        (loss * rows.weight).backward()
+        if torch.distributed.is_initialized():
+            for parameter in self.net.parameters():
+                torch.distributed.all_reduce(parameter.grad, group=self.group)
+                parameter.grad /= 2
         self.optimizer.step()
         return {"loss": loss}
 
@@ -81,17 +86,18 @@ def numbers() -> Iterator[dict[str, Any]]:
         yield {"x": torch.rand(3, generator=random)}
 
 
-def make_restarting(marks: str = "", place: str = "", max_age: int = 0) -> df.Flow:
+def make_restarting(marks: str = "", place: str = "", max_age: int = 0, layout: str = "dp1") -> df.Flow:
     """Return the flow.
 
     Args:
         marks: path of a file; what training has used is in a file beside it.
         place: where the generator ends its process, as often as it is named: setup, main, hook.
         max_age: of the flow.
+        layout: of the role that trains, on worker 0, and 3 if it is "dp2".
     """
     inside = {"place": place, "marks": Path(marks)}
     model, generator = type("Model", (Model,), inside), type("Generator", (Generator,), inside)
-    actor = df.place(model, name="actor")
+    actor = df.place(model, layout, on=[0, 3] if layout == "dp2" else [0], name="actor")
     gen = df.place(generator, on=[1], follows=actor, name="gen")
     scorer = df.place(model, on=[2], frozen=True, name="scorer")
     calls = [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from flow_processes import in_forks, stop
+from parallel_processes import in_meeting
 from restart_flow import ROWS, losses, make_restarting
 
 from softs_fast.errors import FlowError
@@ -79,6 +80,18 @@ def test_a_worker_that_is_killed_between_steps(
     assert 1 <= stats["restarts"] <= 3
     if max_age == 0:
         assert found == undisturbed
+
+
+def test_a_generator_of_a_role_on_several_workers_is_started_again(
+    tmp_path: Path, undisturbed: list[tuple[int, int, float]]
+) -> None:
+    arguments = {"layout": "dp2", "marks": str(tmp_path / "marks"), "place": "main hook"}
+    flow, workers = in_meeting("restart_flow", "make_restarting", max_restarts=3, **arguments)
+    with flow:
+        found = losses(flow, 3)
+        assert flow.ask("stats")["restarts"] == 2
+    assert workers.left == 1
+    assert [loss for _, _, loss in found] == pytest.approx([loss for _, _, loss in undisturbed[:3]], rel=1e-4)
 
 
 def test_a_posted_call_has_its_answer_and_is_not_repeated(tmp_path: Path) -> None:

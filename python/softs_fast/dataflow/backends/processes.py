@@ -21,11 +21,12 @@ from ..moves import DataManager, SegmentAddress
 from ..objects import Objects
 from ..order.steps import Abort, Order
 from ..values import Value
+from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
 from ..wire.messages import AbortStep, End, Free, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
-from ..worker.part import Part, Shown, Unreadable, state_id
+from ..worker.part import Part, Unreadable, state_id
 from ..worker.work import MainWork, Work
 from .backend import Back, Done, Event, Lost
 
@@ -69,15 +70,15 @@ class _Sent:
         order: of the step.
         open: workers that have not reported.
         all: workers that got it.
-        shown_by: the worker that keeps weights for the others.
-        work: what is to be done.
+        shown_by: workers that keep weights for others.
+        works: what each worker was told.
     """
 
     order: Order
     open: set[int] = field(default_factory=set)
     all: set[int] = field(default_factory=set)
-    shown_by: int | None = None
-    work: Work | None = None
+    shown_by: set[int] = field(default_factory=set)
+    works: dict[int, Work | None] = field(default_factory=dict)
 
 
 class ProcessBackend:
@@ -90,6 +91,8 @@ class ProcessBackend:
     Raises:
         ConfigError: see `Declaration.check_processes`.
     """
+
+    cuts_rows = True
 
     def __init__(self, declaration: Declaration, processes: WorkerProcesses) -> None:
         declaration.check_processes()
@@ -125,7 +128,7 @@ class ProcessBackend:
             raise
         following: dict[Placement, list[Placement]] = {}
         for role in self._declaration.roles:
-            if role.follows is not None and role.follows.on != role.on:
+            if role.follows is not None and (role.follows.on != role.on or len(role.on) > 1):
                 following.setdefault(role.follows, []).append(role)
         return [Publish(tuple(roles)) for roles in following.values()]
 
@@ -186,7 +189,7 @@ class ProcessBackend:
         sent = self._sent.setdefault(order.ticket, _Sent(order))
         sent.open.add(worker)
         sent.all.add(worker)
-        sent.work = made = work()
+        sent.works[worker] = made = work()
         if worker == DRIVER:
             self._own.append((order, made))
         elif made is None:
@@ -217,15 +220,15 @@ class ProcessBackend:
             if left_s <= 0:
                 break
             self._receive(left_s)
-        if self._ending or any(_lost_a_peer(event) for event in self._events):
+        if self._ending or any(self._may_have_lost_a_peer(event) for event in self._events):
             self._await_left()
         events, self._events = self._events, []
         return events
 
     def _await_left(self) -> None:
-        """A worker could not read from another one: that one's end says more, so it comes first if it is known soon."""
+        """A worker failed, perhaps because another one has ended: that says more, so it comes first if it is known soon."""
         end_s, n_left = time.monotonic() + _LEFT_S, len(self._left)
-        while not self._ending and len(self._left) == n_left and time.monotonic() < end_s:
+        while not self._ending and not self._left and time.monotonic() < end_s:
             self._receive(0.1)
         while self._ending and len(self._left) == n_left and time.monotonic() < end_s + _JOIN_S:
             self._receive(0.1)
@@ -246,6 +249,16 @@ class ProcessBackend:
         for worker in [worker for worker in self._away if not self._processes.restarts(worker)]:
             self._away.discard(worker)
             self._events.append(Lost(worker, self._why(Left(worker, "it is not started again"))))
+
+    def _may_have_lost_a_peer(self, event: Event) -> bool:
+        """Return whether a worker could not read from another one, or perhaps failed in a collective call with it."""
+        if not isinstance(event, Done) or event.outcome.failure is None or event.outcome.unread:
+            return False
+        text = event.outcome.failure.text
+        if text.startswith(Unreadable.__name__):
+            return True
+        # Errors of torch.distributed are RuntimeErrors, or derived from them with names that begin so.
+        return event.ticket in self._sent and text.startswith(("RuntimeError", "Dist"))
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook.
@@ -308,6 +321,8 @@ class ProcessBackend:
                 self._pids[event.worker] = event.pid
             elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
+            elif isinstance(event.message, State):
+                self._relay(event.worker, event.message)
             elif isinstance(event.message, Ready) and event.worker in self._away:
                 self._away.discard(event.worker)
                 self._left.discard(event.worker)
@@ -318,9 +333,11 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         work = sent.order.step.work
-        names = () if isinstance(work, Hook) else self._functions[str(work)].output_keys
+        names = (
+            self._functions[str(work)].output_keys if message.columns and not isinstance(work, Hook) else ()
+        )
         failure = Failure(*message.failure) if message.failure is not None else None
-        if failure is None and message.columns and len(message.columns) != len(names):
+        if failure is None and len(message.columns) != len(names):
             text = f"{len(message.columns)} columns arrived; need {', '.join(names)}"
             failure = Failure(text, text)
         columns = dict(zip(names, (list(one) for one in message.columns), strict=failure is None))
@@ -336,8 +353,6 @@ class ProcessBackend:
             failure,
         )
         outcome.unread = message.unread
-        if message.state is not None:
-            self._relay(sent, worker, message.state)
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
     def _note_ending(self, work: MainWork) -> None:
@@ -347,17 +362,19 @@ class ProcessBackend:
         if all(worker not in self._left and self._pids[worker] == one.pid for worker, one in here.items()):
             self._ending |= here
 
-    def _relay(self, sent: _Sent, worker: int, state: Shown) -> None:
-        """Tell the other participants of a hook where the weights of its source are."""
+    def _relay(self, worker: int, message: State) -> None:
+        """Tell the other participants of a hook what a worker shows of the weights of its source."""
         assert self._link is not None
-        sent.shown_by = worker
-        message = State(sent.order.incarnation, sent.order.ticket, *state)
+        sent = self._sent.get(message.ticket)
+        if sent is None or worker not in sent.open:
+            return
+        sent.shown_by.add(worker)
         for other in sent.open - self._left - {worker, DRIVER}:
             self._link.send(other, message)
 
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
-        work = self._sent[ticket].work
+        work = self._sent[ticket].works.get(worker)
         if outcome.unread and isinstance(work, MainWork):
             self._note_ending(work)
         self._part_ended(worker, ticket)
@@ -367,8 +384,8 @@ class ProcessBackend:
         sent.open.discard(worker)
         if not sent.open:
             del self._sent[ticket]
-            if sent.shown_by is not None:
-                self.free(sent.shown_by, [state_id(ticket)])
+            for shown_by in sent.shown_by:
+                self.free(shown_by, [state_id(ticket)])
 
     def _leave(self, event: Left) -> None:
         if event.worker in self._left:
@@ -393,14 +410,5 @@ class ProcessBackend:
         self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
 
 
-def _lost_a_peer(event: Event) -> bool:
-    return (
-        isinstance(event, Done)
-        and event.outcome.failure is not None
-        and not event.outcome.unread
-        and event.outcome.failure.text.startswith(Unreadable.__name__)
-    )
-
-
-def _no_state() -> Shown:
+def _no_state(role: int, known: int) -> list[Shown]:
     raise FlowError("a function without a role waits for weights")
