@@ -21,10 +21,22 @@ ROWS = 8
 ROLES = ("actor", "critic", "gen", "average")
 
 
+class Other:
+    """Has a state, as schedules have."""
+
+    def state_dict(self) -> dict[str, int]:
+        may_die("other")
+        return {"n": 1}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        assert state == {"n": 1}
+
+
 class Model(df.Role):
     """Draws from every kind of generator, so that a state that is not restored is seen in the weights."""
 
     def setup(self, mesh: df.Mesh) -> None:
+        os.environ["JOURNAL_FLOW_ROLE"] = mesh.name
         torch.manual_seed({"actor": 1, "gen": 2, "average": 3}.get(mesh.name, 4))
         random.seed(5)
         np.random.seed(6)
@@ -35,6 +47,7 @@ class Model(df.Role):
         self.plain = random.Random(8)
         self.numpy = np.random.default_rng(9)
         self.legacy = np.random.RandomState(10)
+        self.other = Other()
 
     def modules(self) -> dict[str, Any]:
         may_die("save" if self.net[0].weight.grad is not None else "")
@@ -100,16 +113,17 @@ def make_flow(
     has_state: bool = False,
     n_workers: int = 3,
     max_age: int = 0,
-    max_restarts: int = 3,
+    max_starts: int = 3,
     dies: str = "",
 ) -> df.Flow:
     """Return the flow.
 
     Args:
         folder: of the journal.
-        save_every: as in `df.Journal`, as is `max_restarts`.
+        save_every: as in `df.Journal`.
         has_state: whether the source has one.
         n_workers: how many.
+        max_starts: `max_restarts` of `df.Journal`.
         max_age: as in `df.Flow`.
         dies: "ROLE PLACE N FOLDER": where a process ends itself, at the N-th time; see `may_die`.
     """
@@ -130,7 +144,7 @@ def make_flow(
         df.call(actor.train, "x, y, factor", rows=ROWS, after=after),
         df.call(critic.train, "x, y, factor", rows=ROWS // 2),
     ]
-    journal = df.Journal(folder, save_every, max_restarts) if folder else None
+    journal = df.Journal(folder, save_every, max_starts) if folder else None
     source = Numbers() if has_state else numbers()
     return df.Flow(calls, source=source, group=2, max_age=max_age, digests=True, journal=journal)
 
@@ -147,7 +161,7 @@ def may_die(place: str) -> None:
     if not wanted or not place:
         return
     where, n, folder = wanted.split(" ", 2)
-    if where != place:
+    if where != place or (place == "other" and os.environ.get("JOURNAL_FLOW_ROLE") != "gen"):
         return
     _n_times[place] = _n_times.get(place, 0) + 1
     if _n_times[place] >= int(n):

@@ -26,5 +26,5 @@ def some_save(rng: random.Random, name: str = "save-1") -> CommonSave:
         SavedGroup(rng.choice(names), rng.choice([NEW, number()]), tuple(rng.sample(names, rng.randrange(3))))
         for _ in range(rng.randrange(6))
     )
-    rows = SavedRows(number(), partitions, counts[0])
-    return CommonSave(number(), name, rows, groups, *counts[1:5], number())
+    rows = SavedRows(number(), partitions, *counts[:2])
+    return CommonSave(number(), name, rows, groups, *counts[2:5], number())

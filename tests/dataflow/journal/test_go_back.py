@@ -127,7 +127,7 @@ def test_calls_by_hand_of_a_flow_that_went_back_have_an_answer(tmp_path: Path) -
 @pytest.mark.parametrize("max_restarts", [pytest.param(0, marks=SLOW), 1])
 def test_starts_are_not_endless(max_restarts: int, tmp_path: Path) -> None:
     flow, workers = in_forks(
-        "journal_flow", "make_flow", folder=str(tmp_path / "j"), save_every=99, max_restarts=max_restarts
+        "journal_flow", "make_flow", folder=str(tmp_path / "j"), save_every=99, max_starts=max_restarts
     )
     with flow:
         steps = flow.steps(N)
@@ -169,3 +169,21 @@ def test_a_loss_before_the_first_save_ends_the_flow(tmp_path: Path) -> None:
         workers.processes[0].join(45)
         with pytest.raises(FlowError, match=r"worker 0 is lost"):
             list(flow.steps(N))
+
+
+def test_a_save_counts_only_if_all_workers_took_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that is started again by itself ends while it saves: that save is dropped, and later ones have all."""
+    flow, workers = in_forks(
+        "journal_flow", "make_flow", max_restarts=1, folder=str(tmp_path / "j"), dies=f"other 3 {tmp_path}"
+    )
+    numbers = []
+    with flow:
+        for step in flow.steps(N):
+            numbers.append(step.number)
+            folders = [one for one in (tmp_path / "j").glob("save-*") if not (one / "worker-2/state.pt").exists()]
+            assert not folders
+    assert numbers == list(range(1, N + 1))  # the flow has not gone back
+    assert workers.left == 0
+    texts = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert sum("there is no common save of step 4, as a worker was lost; the save of step 2 stays" in text for text in texts) == 1
+    assert weights_of(tmp_path / "j")[0][0] == N

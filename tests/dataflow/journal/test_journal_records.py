@@ -88,9 +88,9 @@ def test_a_record_that_has_a_sound_checksum_and_a_wrong_field_is_refused() -> No
         {"name": 3},
         {"groups": (SavedGroup("train", -2),)},
         {"groups": (SavedGroup("train", 0, (1,)),)},  # type: ignore[arg-type]
-        {"rows": SavedRows(0, {"train": SavedPartition(0, {"a": -1}, 0)}, {})},
+        {"rows": SavedRows(0, {"train": SavedPartition(0, {"a": -1}, 0)}, {}, {})},
         {"n_read": {"train": -1}},
-        {"n_calls": {3: 1}},
+        {"through": {3: 1}},
         {"versions": []},
         {"n_failed": 1.5},
     ):

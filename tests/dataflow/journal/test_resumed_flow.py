@@ -155,7 +155,7 @@ def test_what_contradicts_a_journal_is_refused(tmp_path: Path) -> None:
         ids = flow.fetch(8)
         with pytest.raises(ConfigError, match=r"actor.train trains, and is posted by hand"):
             flow.post("actor.train", ids)
-    for numbers in ({"save_every": 0}, {"max_restarts": -1}):
+    for numbers in ({"save_every": 0}, {"max_starts": -1}):
         with pytest.raises(ConfigError, match="need at least 1 and 0"):
             make_flow(str(tmp_path / "j"), **numbers)
 

@@ -47,7 +47,6 @@ class CommonSave:
         rows: their counts.
         groups: that are not complete, in their order.
         n_read: elements that were read of each source.
-        n_calls: of each function; hooks with `every` count them.
         versions: of the weights of roles, by name.
         through: steps that each training function has done.
         n_failed: groups that have failed.
@@ -58,7 +57,6 @@ class CommonSave:
     rows: SavedRows
     groups: tuple[SavedGroup, ...]
     n_read: dict[str, int]
-    n_calls: dict[str, int]
     versions: dict[str, int]
     through: dict[str, int]
     n_failed: int
@@ -77,10 +75,11 @@ def _partition(name: str, value: Any) -> SavedPartition:
 
 
 def _rows(name: str, value: Any) -> SavedRows:
-    next_id, (partitions, n_taken) = pair(_COUNT, pair(table(_NAME, _partition, 1 << 10), _COUNTS))(
+    counts = pair(_COUNTS, _COUNTS)
+    next_id, (partitions, (n_taken, n_calls)) = pair(_COUNT, pair(table(_NAME, _partition, 1 << 10), counts))(
         name, value
     )
-    return SavedRows(next_id, partitions, n_taken)
+    return SavedRows(next_id, partitions, n_taken, n_calls)
 
 
 def _group(name: str, value: Any) -> SavedGroup:
@@ -96,7 +95,6 @@ _SAVE: dict[str, Check] = {
     "rows": _rows,
     "groups": listing(_group, 1 << 22),
     "n_read": _COUNTS,
-    "n_calls": _COUNTS,
     "versions": _COUNTS,
     "through": _COUNTS,
     "n_failed": _COUNT,
@@ -115,9 +113,9 @@ def encode(record: Record) -> bytes:
         rows = record.rows
         partitions = {name: [one.used, [one.dropped, one.complete]] for name, one in rows.partitions.items()}
         values = [
-            *("save", record.step, record.name, [rows.next_id, [partitions, rows.n_taken]]),
+            *("save", record.step, record.name, [rows.next_id, [partitions, [rows.n_taken, rows.n_calls]]]),
             [[one.partition, [one.first_id, one.used_by]] for one in record.groups],
-            *(record.n_read, record.n_calls, record.versions, record.through, record.n_failed),
+            *(record.n_read, record.versions, record.through, record.n_failed),
         ]
     body: bytes = msgpack.packb(values, unicode_errors="surrogatepass")
     if len(body) > _MOST_BYTES:

@@ -45,6 +45,7 @@ class _Begun:
         again: rows that are issued again by a flow that goes on from it.
         n_since: elements of sources that had been read since the save before.
         random: numbers of this process.
+        n_disturbed: see `RowTable`; when it began.
     """
 
     call: int
@@ -53,6 +54,7 @@ class _Begun:
     again: tuple[Again, ...]
     n_since: int
     random: dict[str, Any]
+    n_disturbed: int
 
 
 class CommonSaves:
@@ -134,7 +136,8 @@ class CommonSaves:
         """
         if self._folder is None:
             return
-        if self._begun is None and self._complete >= self._next:
+        order = self._runner.master.order
+        if self._begun is None and self._complete >= self._next and not order.away:
             self._begin(self._folder)
         if self._begun is not None:
             self._end(self._folder, self._begun, n_yielded)
@@ -206,7 +209,7 @@ class CommonSaves:
                 self._sources.restore(name, n_read, found["sources"].get(name))
         self._is_new = False
         restore_rows(self._runner.master.rows, save.rows)
-        self._runner.restore(save.n_calls, save.versions, save.through, save.n_failed)
+        self._runner.restore(save.versions, save.through, save.n_failed)
         self._admission.issue_again((*self._again, *self._since))
         self._set_next(save.step)
         restore_process(self._random)
@@ -241,20 +244,21 @@ class CommonSaves:
         call = self._runner.post_steps(
             "common save", _steps(Kind.PRE, save_hooks(self._declaration, partial))
         )
-        self._begun = _Begun(call, partial, save, again, len(self._since), random)
+        self._begun = _Begun(
+            call, partial, save, again, len(self._since), random, self._runner.master.rows.n_disturbed
+        )
 
     def _state(self, step: int, name: str) -> tuple[CommonSave, tuple[Again, ...]]:
         rows, groups = saved_rows(self._runner.master.rows)
         waiting = self._admission.waiting
         again = (*((group, self._item(group, row_id)) for group, row_id in groups), *waiting)
-        n_calls, versions, through = self._runner.saved()
+        versions, through = self._runner.saved()
         save = CommonSave(
             step,
             name,
             rows,
             tuple(group for group, _ in again),
             dict(self._sources.n_read),
-            n_calls,
             versions,
             through,
             self._runner.n_failed,
@@ -272,6 +276,9 @@ class CommonSaves:
         # Nothing trains before the first save counts: from then on a worker may be lost.
         if self.last is not None and not runner.master.order.is_waiting(begun.call):
             self._set_next(step)
+        if begun.n_disturbed != runner.master.rows.n_disturbed:
+            self._end_disturbed(begun)
+            return
         if begun.call in runner.errors:
             error, _ = runner.errors.pop(begun.call)
             self.drop_begun()
@@ -290,6 +297,21 @@ class CommonSaves:
         self._is_new = False
         self.n_restarts = 0
         self._set_next(step)
+
+    def _end_disturbed(self, begun: _Begun) -> None:
+        """A worker that is started again was lost: its part may be missing, so this save never counts."""
+        runner = self._runner
+        runner.master.order.cancel(begun.call, "a worker was lost")
+        if begun.call not in runner.errors and runner.posted[begun.call] is None:
+            return  # others write, still
+        runner.errors.pop(begun.call, None)
+        del runner.posted[begun.call]
+        self.drop_begun()
+        _log.warning(
+            "there is no common save of step %d, as a worker was lost; %s",
+            begun.save.step,
+            kept_text(self.last),
+        )
 
     def _failed(self, step: int, error: Exception) -> FlowError:
         return FlowError(

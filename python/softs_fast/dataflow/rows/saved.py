@@ -8,7 +8,16 @@ from typing import Any
 from .records import Group
 from .table import RowTable
 
-__all__ = ["NEW", "SavedGroup", "SavedPartition", "SavedRows", "admit_again", "restore_rows", "saved_rows"]
+__all__ = [
+    "NEW",
+    "SavedGroup",
+    "SavedPartition",
+    "SavedRows",
+    "admit_again",
+    "n_taken",
+    "restore_rows",
+    "saved_rows",
+]
 
 #: Id of a group that has not been admitted yet.
 NEW = -1
@@ -53,11 +62,13 @@ class SavedRows:
         next_id: of the next new row.
         partitions: by name.
         n_taken: by function, see `ReadyQueue`.
+        n_calls: of each function; hooks with `every` count them.
     """
 
     next_id: int
     partitions: dict[str, SavedPartition]
     n_taken: dict[str, int]
+    n_calls: dict[str, int]
 
 
 def saved_rows(table: RowTable) -> tuple[SavedRows, list[tuple[SavedGroup, int]]]:
@@ -70,7 +81,8 @@ def saved_rows(table: RowTable) -> tuple[SavedRows, list[tuple[SavedGroup, int]]
     # Those of several partitions in the order in which they were admitted.
     groups.sort(key=lambda one: one[1])
     n_taken = {queue.plan.name: queue.n_taken for queue in table._queues}
-    return SavedRows(table._next_id, partitions, n_taken), groups
+    n_calls = {queue.plan.name: queue._n_calls for queue in table._queues}
+    return SavedRows(table._next_id, partitions, n_taken, n_calls), groups
 
 
 def _saved_group(table: RowTable, name: str, group: Group) -> SavedGroup:
@@ -88,6 +100,7 @@ def restore_rows(table: RowTable, saved: SavedRows) -> None:
         counts.complete = one.complete
     for queue in table._queues:
         queue.n_taken = saved.n_taken[queue.plan.name]
+        queue._n_calls = saved.n_calls[queue.plan.name]
         used = saved.partitions[queue.plan.partition].used
         table._n_begun[queue.number] = table._n_through[queue.number] = used
 
@@ -109,7 +122,13 @@ def admit_again(table: RowTable, group: SavedGroup, holder: int, **columns: Any)
     for name in group.used_by:
         queue = table._by_name[name]
         one.done |= queue.bit
+        one.places[queue.number] = table._n_begun[queue.number]
         table._n_begun[queue.number] += 1
         table._n_through[queue.number] += 1
         queue.discard(one)
     return ids
+
+
+def n_taken(table: RowTable, function: str) -> int:
+    """Return how many uses of groups a function has taken; see `ReadyQueue`."""
+    return table._by_name[function].n_taken
