@@ -171,7 +171,9 @@ def test_a_loss_before_the_first_save_ends_the_flow(tmp_path: Path) -> None:
             list(flow.steps(N))
 
 
-def test_a_save_counts_only_if_all_workers_took_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_save_counts_only_if_all_workers_took_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A worker that is started again by itself ends while it saves: that save is dropped, and later ones have all."""
     flow, workers = in_forks(
         "journal_flow", "make_flow", max_restarts=1, folder=str(tmp_path / "j"), dies=f"other 3 {tmp_path}"
@@ -180,10 +182,18 @@ def test_a_save_counts_only_if_all_workers_took_part(tmp_path: Path, caplog: pyt
     with flow:
         for step in flow.steps(N):
             numbers.append(step.number)
-            folders = [one for one in (tmp_path / "j").glob("save-*") if not (one / "worker-2/state.pt").exists()]
+            folders = [
+                one for one in (tmp_path / "j").glob("save-*") if not (one / "worker-2/state.pt").exists()
+            ]
             assert not folders
     assert numbers == list(range(1, N + 1))  # the flow has not gone back
     assert workers.left == 0
     texts = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-    assert sum("there is no common save of step 4, as a worker was lost; the save of step 2 stays" in text for text in texts) == 1
+    assert (
+        sum(
+            "there is no common save of step 4, as a worker was lost; the save of step 2 stays" in text
+            for text in texts
+        )
+        == 1
+    )
     assert weights_of(tmp_path / "j")[0][0] == N
