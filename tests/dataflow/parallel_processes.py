@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import multiprocessing
 import os
 from collections.abc import Callable
 from typing import Any
@@ -39,17 +38,17 @@ class MeetingWorkers(ForkedWorkers):
     end_s = WATCHDOG_S
     killed: tuple[int, ...] = ()
 
+    #: What a process runs.
+    serve = staticmethod(serve)
+
     def start(self) -> ControlMaster:
         """Start all; each joins when it has begun."""
         token = new_token()
         link = ControlMaster(token)
-        context = multiprocessing.get_context("forkserver")
         self._file = os.memfd_create("meeting")
-        meeting = f"/proc/{os.getpid()}/fd/{self._file}"
+        self._told = (link.endpoint, token, f"/proc/{os.getpid()}/fd/{self._file}")
         for worker in self._declaration.workers:
-            arguments = (worker, self._build, self._declaration.lines(), link.endpoint, token, meeting)
-            self.processes[worker] = context.Process(target=serve, args=arguments)
-            self.processes[worker].start()
+            self._start(worker)
         return link
 
     def close(self) -> None:
@@ -64,9 +63,11 @@ class MeetingWorkers(ForkedWorkers):
         super().close()
 
 
-def in_meeting(module: str, function: str, **arguments: Any) -> tuple[df.Flow, MeetingWorkers]:
+def in_meeting(
+    module: str, function: str, *, max_restarts: int = 0, **arguments: Any
+) -> tuple[df.Flow, MeetingWorkers]:
     """Return a flow of which each worker is a process, with process groups."""
     flow: df.Flow = getattr(importlib.import_module(module), function)(**arguments)
-    workers = MeetingWorkers(module, function, arguments)
+    workers = MeetingWorkers(module, function, arguments, max_restarts)
     flow._use(ProcessBackend(flow.declaration, workers))
     return flow, workers

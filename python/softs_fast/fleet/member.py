@@ -46,6 +46,8 @@ class Member:
         self.state: State = "starting"
         #: How the last run failed.
         self.error = ""
+        #: How the one that failed last has; it is kept when the process is started again.
+        self.last_error = ""
         self.restarts = restarts
         self.has_served = False
         #: Whether a signal has ended the last run.
@@ -143,6 +145,7 @@ class Member:
             why = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             where = "" if self._last_lines or self.state == "serving" else _SILENT
             self.error = "\n".join([f"its process ended: {why}{where}", *self._last_lines])
+        self.last_error = self.error
         return False
 
     def end(self) -> None:

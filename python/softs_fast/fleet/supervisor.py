@@ -114,11 +114,14 @@ class Supervisor:
         with self._changed:
             self._changed.wait_for(lambda: self._is_closing or self._has_ended(number), timeout_s)
             member = self._members.get(number)
-            return member.error if member is not None and self._has_ended(number) else ""
+            return member.last_error if member is not None and self._has_ended(number) else ""
 
     def _has_ended(self, number: int) -> bool:
+        """Return whether the last run has ended; the next one may have begun, and does not serve yet."""
         member = self._members.get(number)
-        return member is None or member.process is None
+        return (
+            member is None or member.process is None or bool(member.last_error and member.state == "starting")
+        )
 
     def error(self) -> str | None:
         """Why a worker was given up; None: none was."""
