@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from flow_processes import ForkedWorkers
+from flow_processes import WATCHDOG_S, ForkedWorkers
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.processes import ProcessBackend
@@ -17,8 +17,8 @@ from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
 from softs_fast.dataflow.worker.process import FlowWorker
 
-#: So long a fleet waits for a worker that was told to end.
-END_S = 3.0
+#: So long a fleet waits for a worker that was told to end; one that has nothing to wait for may take longer to exit.
+FLEET_END_S = 3.0
 
 
 def serve(
@@ -34,7 +34,8 @@ def serve(
 class MeetingWorkers(ForkedWorkers):
     """Processes that form groups."""
 
-    #: Workers that had to be killed at the end.
+    #: How long workers may take to end, and those that had to be killed then.
+    end_s = WATCHDOG_S
     killed: tuple[int, ...] = ()
 
     #: What a process runs.
@@ -53,7 +54,7 @@ class MeetingWorkers(ForkedWorkers):
     def close(self) -> None:
         """Wait until all have ended, and end those that do not."""
         for worker, process in self.processes.items():
-            process.join(END_S)
+            process.join(self.end_s)
             if process.exitcode is None:
                 self.killed += (worker,)
                 process.kill()

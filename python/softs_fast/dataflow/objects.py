@@ -200,7 +200,13 @@ class Objects:
         checkpoints.save(role.name, self[role], folder, step, self._group(role))
 
     def _group(self, role: Placement) -> Any:
-        return self._groups.group(role) if self._groups is not None else None
+        group = self._groups.group(role) if self._groups is not None else None
+        if group is None and self._worker is not None and len(role.on) > 1:
+            raise FlowError(
+                f"role {role.name!r} is on workers {list(role.on)}, which have no process group: all of them would write "
+                "one checkpoint; have them on one host"
+            )
+        return group
 
     def _offload(self, role: Placement) -> None:
         homes = {}

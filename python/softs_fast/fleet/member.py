@@ -50,6 +50,8 @@ class Member:
         self.last_error = ""
         self.restarts = restarts
         self.has_served = False
+        #: Whether a signal has ended the last run.
+        self.was_killed = False
         #: Whether it was told to end.
         self.is_ending = False
         #: When it was started, when it began to serve, when it is to start again, or when it is to be killed:
@@ -134,6 +136,7 @@ class Member:
         self._close("pipe")
         self._close("output")
         status = process.exitcode or 0
+        self.was_killed = status < 0
         process.close()
         self.process = None
         if status == 0 and self.state == "serving":

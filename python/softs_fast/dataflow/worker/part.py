@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from ..moves import DataManager, Place
 from ..objects import Objects
 from ..values import Value, n_bytes_of
 from ..weights.exchange import is_local, show, take
-from ..weights.held import HeldTensor
 from ..weights.shown import Shown
 from .functions import Batch, Failure, Outcome, call_function
 from .work import HookWork, MainWork, Work
@@ -121,40 +121,27 @@ class Part:
             numbers = objects.run(work.hook, work.owner, work.step) if roles[0] in objects else {}
             return numbers if objects.is_head(roles[0]) else {}
         held = {source: objects.held(source) for source, _ in pairs if source in objects}
+        # Buffers are copied, and not mixed.
+        eta = work.hook.eta if isinstance(work.hook, ParamRealloc) else None
+        mine = {target: objects.held(target, buffers=eta is None) for _, target in pairs if target in objects}
         for source, theirs in held.items():
             targets = [target for one, target in pairs if one is source]
-            if not all(is_local(source, one, theirs, self._targeted(work, one)) for one in targets):
+            # All that is shown is shown before this worker waits.
+            if not all(is_local(source, one, theirs, mine.get(one, {})) for one in targets):
                 show_to(show(self._store, state_id(ticket), self._number(source), theirs))
         for source, target in pairs:
-            if target in objects:
-                self._take(work, source, target, held.get(source, {}), await_state)
+            if target in mine:
+                take(
+                    self._viewed,
+                    source,
+                    target,
+                    worker=self._store.worker,
+                    theirs=held.get(source, {}),
+                    mine=mine[target],
+                    eta=eta,
+                    await_shown=functools.partial(await_state, self._number(source)),
+                )
         return {}
-
-    def _targeted(self, work: HookWork, target: Placement) -> dict[str, HeldTensor]:
-        """Return the tensors of a target that a hook changes; buffers are not mixed."""
-        if target not in self._objects:
-            return {}
-        return self._objects.held(target, buffers=not isinstance(work.hook, ParamRealloc))
-
-    def _take(
-        self,
-        work: HookWork,
-        source: Placement,
-        target: Placement,
-        theirs: dict[str, HeldTensor],
-        await_state: AwaitState,
-    ) -> None:
-        number = self._number(source)
-        take(
-            self._viewed,
-            source,
-            target,
-            worker=self._store.worker,
-            theirs=theirs,
-            mine=self._targeted(work, target),
-            eta=work.hook.eta if isinstance(work.hook, ParamRealloc) else None,
-            await_shown=lambda known: await_state(number, known),
-        )
 
     @contextmanager
     def _viewed(self, place: Place) -> Iterator[list[Tensor]]:
