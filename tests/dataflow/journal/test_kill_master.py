@@ -19,6 +19,7 @@ import pytest
 import torch
 from journal_flow import make_flow, run_master, same, weights_of
 
+import softs_fast.dataflow as df
 from softs_fast.dataflow.journal.folder import JournalFolder
 
 N = 6
@@ -57,6 +58,12 @@ def be_master(folder: str) -> None:
     run_master(functools.partial(make_flow, folder), N, f"{folder}.steps")
 
 
+def be_master_of_processes(folder: str) -> None:
+    """Be a master of processes that a fleet starts."""
+    make = functools.partial(df.Flow.in_processes, "journal_flow:make_flow", {"folder": folder})
+    run_master(make, N, f"{folder}.steps")
+
+
 def started(target: Callable[..., None], *args: Any) -> BaseProcess:
     process = multiprocessing.get_context("forkserver").Process(target=target, args=args)
     process.start()
@@ -65,7 +72,7 @@ def started(target: Callable[..., None], *args: Any) -> BaseProcess:
 
 def ended(process: BaseProcess) -> int:
     """Wait for the end of a process; returns its exit code."""
-    process.join(WATCHDOG_S)
+    process.join(4 * WATCHDOG_S)
     code = process.exitcode
     process.close()
     assert code is not None
@@ -111,6 +118,26 @@ def test_a_master_that_is_killed_again_and_again(tmp_path: Path, undisturbed: An
 @pytest.mark.parametrize("seed", range(2, 22))
 def test_many_masters_that_are_killed(seed: int, tmp_path: Path, undisturbed: Any) -> None:
     check_random_kills(tmp_path, undisturbed, random.Random(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_master_of_processes_that_is_killed(tmp_path: Path) -> None:
+    """Its workers end by themselves; the next master starts others."""
+    assert ended(started(be_master_of_processes, str(tmp_path / "undisturbed"))) == 0
+    for n_lines in (2, 3):
+        process = started(be_master_of_processes, str(tmp_path / "j"))
+        path = tmp_path / "j.steps"
+        give_up = time.monotonic() + 4 * WATCHDOG_S
+        while not path.exists() or len(path.read_text().splitlines()) < n_lines:
+            assert time.monotonic() < give_up
+            assert process.is_alive()
+            time.sleep(0.005)
+        process.kill()
+        assert ended(process) == -signal.SIGKILL
+    assert ended(started(be_master_of_processes, str(tmp_path / "j"))) == 0
+    assert same(weights_of(tmp_path / "j"), weights_of(tmp_path / "undisturbed"))
+    check_numbers(tmp_path / "j.steps")
 
 
 def check_random_kills(tmp_path: Path, undisturbed: Any, rng: random.Random) -> None:
