@@ -115,6 +115,7 @@ def make_flow(
     max_age: int = 0,
     max_starts: int = 3,
     dies: str = "",
+    has_hooks: bool = True,
 ) -> df.Flow:
     """Return the flow.
 
@@ -125,7 +126,8 @@ def make_flow(
         n_workers: how many.
         max_starts: `max_restarts` of `df.Journal`.
         max_age: as in `df.Flow`.
-        dies: "ROLE PLACE N FOLDER": where a process ends itself, at the N-th time; see `may_die`.
+        dies: "PLACE N FOLDER": where a process ends itself, at the N-th time; see `may_die`.
+        has_hooks: whether hooks of the user's change weights; otherwise a save has none of the generator.
     """
     os.environ["JOURNAL_FLOW_DIES"] = dies
     actor = df.place(Model, name="actor")
@@ -138,6 +140,8 @@ def make_flow(
         df.publish(gen),
         df.hook(shrink, on=[critic], every=3),
     ]
+    if not has_hooks:
+        after = [one for one in after if one.name != "shrink"]
     calls = [
         df.call(gen.generate, "x -> y", rows=4),
         df.call(factor, "y -> factor", rows=ROWS),

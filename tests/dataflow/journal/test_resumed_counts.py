@@ -74,6 +74,9 @@ def check(seed: int, folder: Path) -> int:
     n_deaths = 0
     while True:
         # Later runs get longer, so that the whole ends.
+        if plan.window == 1:
+            # With fewer slots, groups of a save wait over later saves.
+            plan.ahead = rng.randint(0, plan.max_age)
         plan.calls_left = rng.randrange(4, 100 + 40 * n_deaths)
         try:
             found = run(plan, folder, numbers)

@@ -56,6 +56,14 @@ def test_the_rest_of_a_run_has_the_same_bits(
     assert run(make()) == []
 
 
+def test_a_role_of_which_a_save_has_no_weights_gets_them_by_publish(tmp_path: Path) -> None:
+    make = functools.partial(make_flow, has_hooks=False)
+    expected = run(make(), 5)
+    assert run(make(str(tmp_path / "j")), 3) == expected[:3]
+    assert not list((tmp_path / "j").glob("save-*/weights/gen"))
+    assert run(make(str(tmp_path / "j")), 5) == expected[2:]
+
+
 @pytest.mark.parametrize("max_age", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rows_that_are_made_again_are_not_too_old(max_age: int, tmp_path: Path) -> None:
     make = functools.partial(make_flow, str(tmp_path / "j"), max_age=max_age)
