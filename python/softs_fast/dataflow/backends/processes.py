@@ -140,7 +140,7 @@ class ProcessBackend:
                     self._pids[event.worker] = event.pid
                 elif isinstance(event, Left):
                     raise FlowError(
-                        f"worker {event.worker} has left before all had joined: {self._why(event)}"
+                        f"worker {event.worker} is lost: {self._why(event)}; not all workers had joined"
                     )
             if time.monotonic() > end_s:
                 missing = sorted(set(self._declaration.workers) - set(self._pids))
