@@ -145,6 +145,10 @@ class ThreadWorkers:
         """Return why one has ended."""
         return self.reasons.get(worker, "")
 
+    def restarts(self, worker: int) -> bool:
+        """None is started again."""
+        return False
+
     def close(self) -> None:
         """End all."""
         for worker in self.workers.values():

@@ -69,7 +69,10 @@ class Part:
         outcome, n_bytes, began = Outcome(), 0, time.perf_counter()
         try:
             if isinstance(work, MainWork):
-                outcome = self._main(work)
+                inputs, unread = self._read_all(work)
+                if unread is not None:
+                    return Outcome(failure=unread, unread=True), 0
+                outcome = self._main(work, inputs)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
                 outcome.columns = {
                     column: list(self._store.put(column, outcome.ids, values))
@@ -82,12 +85,27 @@ class Part:
         outcome.seconds = time.perf_counter() - began
         return outcome, n_bytes
 
-    def _main(self, work: MainWork) -> Outcome:
+    def _read_all(self, work: MainWork) -> tuple[dict[str, list[Value]], Failure | None]:
+        """Return the inputs of a function, or why they cannot be read; then no worker of its role enters it."""
+        inputs, unread = {}, None
+        try:
+            inputs = self._inputs(work)
+        except Unreadable as error:
+            unread = Failure.of(error)
+        if not self._objects.agree(self._functions[work.function].model_name, unread is None):
+            text = "another worker of the role could not read its rows"
+            unread = unread or Failure(text, f"{Unreadable.__name__}: {text}")
+        return inputs, unread
+
+    def _inputs(self, work: MainWork) -> dict[str, list[Value]]:
         # One call for all columns: values of one holder are copied together.
         values = self._read([place for places in work.columns.values() for place in places])
         columns: dict[str, list[Value]] = {}
         for number, key in enumerate(work.columns):
             columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
+        return columns
+
+    def _main(self, work: MainWork, columns: dict[str, list[Value]]) -> Outcome:
         batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age, work.part)
         declared = self._declaration
         call = self._functions[work.function]
