@@ -17,7 +17,7 @@ from ..values import Value
 from .columns import Places
 from .places import ITEM_BYTES, Form, Part, part_bytes, spread
 
-__all__ = ["EncodedColumn", "Targets", "decode", "empty_values", "encode", "views"]
+__all__ = ["EncodedColumn", "Targets", "decode", "empty_values", "encode", "torch_dtype", "views"]
 
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -132,7 +132,7 @@ def empty_values(places: Places) -> Targets:
             if kind != "tensors":
                 found.others.append(i)
                 continue
-            mine = [torch.empty(shape, dtype=_torch_dtype(one)) for one, shape in parts]
+            mine = [torch.empty(shape, dtype=torch_dtype(one)) for one, shape in parts]
             found.values[i] = mine
             for tensor, at in zip(mine, spread(parts)[0], strict=True):
                 found.copies.append((tensor.data_ptr(), int(places.offsets[i]) + at, tensor.nbytes))
@@ -143,7 +143,7 @@ def _empty_tensors(found: Targets, places: Places, dtype: str, which: _Integers)
     item = ITEM_BYTES[dtype]
     n_bytes = places.n_bytes[which]
     counts = n_bytes // item
-    whole = torch.empty(int(counts.sum()), dtype=_torch_dtype(dtype))
+    whole = torch.empty(int(counts.sum()), dtype=torch_dtype(dtype))
     addresses = whole.data_ptr() + np.cumsum(n_bytes) - n_bytes
     found.copies += zip(addresses.tolist(), places.offsets[which].tolist(), n_bytes.tolist(), strict=True)
     shapes = [parts[0][1] if parts else () for _, parts in places.forms]
@@ -165,7 +165,7 @@ def views(address: int, parts: Sequence[Part]) -> list[Tensor]:
     """
     found = []
     for (name, shape), at in zip(parts, spread(parts)[0], strict=True):
-        dtype, n_bytes = _torch_dtype(name), part_bytes((name, shape))
+        dtype, n_bytes = torch_dtype(name), part_bytes((name, shape))
         if n_bytes:
             memory = (ctypes.c_ubyte * n_bytes).from_address(address + at)
             found.append(torch.frombuffer(memory, dtype=dtype).view(shape))
@@ -194,7 +194,12 @@ def decode(kind: str, data: bytes) -> Value:
         raise FlowError(f"{len(data)} bytes of a row are no {kind}: {error}") from None
 
 
-def _torch_dtype(name: str) -> torch.dtype:
+def torch_dtype(name: str) -> torch.dtype:
+    """Return a dtype by the name that messages have.
+
+    Raises:
+        FlowError: this version of torch has no such dtype.
+    """
     dtype = _DTYPES.get(name)
     if dtype is None:
         raise FlowError(f"torch {torch.__version__} has no dtype {name}; use the version of the other worker")

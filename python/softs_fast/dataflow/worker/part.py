@@ -126,9 +126,12 @@ class Part:
         mine = {target: objects.held(target, buffers=eta is None) for _, target in pairs if target in objects}
         for source, theirs in held.items():
             targets = [target for one, target in pairs if one is source]
-            # All that is shown is shown before this worker waits.
-            if not all(is_local(source, one, theirs, mine.get(one, {})) for one in targets):
-                show_to(show(self._store, state_id(ticket), self._number(source), theirs))
+            # All that is shown is shown before this worker waits. If others need nothing, they are told so: should one
+            # have other tensors, it does not wait in vain.
+            is_needed = not all(is_local(source, one, theirs, mine.get(one, {})) for one in targets)
+            if is_needed or len(source.on) > 1:
+                shown = theirs if is_needed else {}
+                show_to(show(self._store, state_id(ticket), self._number(source), shown))
         for source, target in pairs:
             if target in mine:
                 take(
