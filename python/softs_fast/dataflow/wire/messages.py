@@ -29,10 +29,14 @@ from .checks import (
 __all__ = [
     "MAX_BYTES",
     "AbortStep",
+    "Declared",
     "End",
+    "Fetched",
     "Free",
     "HookForm",
     "Message",
+    "Ready",
+    "Refused",
     "RunHook",
     "RunMain",
     "State",
@@ -185,7 +189,53 @@ class StepEnded:
     state: tuple[tuple[str, ...], Place] | None = None
 
 
-Message = RunMain | RunHook | AbortStep | State | Free | End | StepEnded
+@dataclass(frozen=True)
+class Declared:
+    """To a worker that was started by hand: the lines of the flow that the master has."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """To the master: the roles of a worker that was started by hand are made.
+
+    Attributes:
+        node: what workers have in common that can open each other's shared memory.
+    """
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """To the master: a worker that was started by hand cannot take part."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """To the master: a worker has got values from another node, and keeps them.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: of the step that reads them.
+        ids: of the rows.
+        names: of the columns.
+        columns: for each of them the places here, as many as ids.
+    """
+
+    incarnation: int
+    ticket: int
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
+    columns: Columns
+
+
+Message = (
+    RunMain | RunHook | AbortStep | State | Free | End | StepEnded | Declared | Ready | Refused | Fetched
+)
 
 _ID = integer(0, _BIG)
 _IDS = listing(_ID, _MOST_ROWS)
@@ -241,6 +291,11 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             optional(pair(_NAMES, lambda name, value: places(name, value)[0][0])),
         ),
     ),
+    # Numbers from 20 on: between hosts.
+    Declared: (20, (listing(text(1 << 14), 1 << 16),)),
+    Ready: (21, (_NAME,)),
+    Refused: (22, (_TEXT,)),
+    Fetched: (23, (_ID, _ID, _IDS, _NAMES, places)),
 }
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 
@@ -302,13 +357,15 @@ def decode(data: bytes) -> Message:
     return made  # type: ignore[no-any-return]
 
 
-def _check_counts(made: RunMain | StepEnded | Any) -> None:
+def _check_counts(made: RunMain | StepEnded | Fetched | Any) -> None:
     """Columns have as many values as there are ids."""
-    if isinstance(made, RunMain | StepEnded):
+    if isinstance(made, RunMain | StepEnded | Fetched):
         wrong = [len(column) for column in made.columns if len(column) != len(made.ids)]
         if wrong:
             raise WireError(
                 f"a {type(made).__name__} has {len(made.ids)} ids and a column of {wrong[0]} values"
             )
+    if isinstance(made, Fetched) and len(made.names) != len(made.columns):
+        raise WireError(f"a Fetched has {len(made.names)} names and {len(made.columns)} columns")
     if isinstance(made, RunMain) and len(made.tags) != len(made.ids):
         raise WireError(f"a RunMain has {len(made.ids)} ids and tags of {len(made.tags)}")

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgpack
 
 from ...errors import FlowError, PeerLost, WireError
 from ..declare.declaration import Declaration
-from ..moves import DataManager
+from ..moves import DataManager, Place
 from ..objects import Objects
 from ..order.executor import Executor
 from ..order.steps import Abort, Kind, Order, Step
 from ..wire.links import WorkerLink
-from ..wire.messages import AbortStep, End, Free, Message, RunHook, RunMain, State, StepEnded
+from ..wire.messages import (
+    AbortStep,
+    Declared,
+    End,
+    Fetched,
+    Free,
+    Message,
+    Ready,
+    Refused,
+    RunHook,
+    RunMain,
+    State,
+    StepEnded,
+)
 from .functions import Failure, Outcome
 from .orders import work_of
 from .part import Part, Shown
@@ -49,10 +63,12 @@ class WorkerLoop:
     _states: dict[int, Shown] = field(default_factory=dict, init=False)
     _aborted: str | None = field(default=None, init=False)
     _is_ending: bool = field(default=False, init=False)
+    #: Of the master that has ordered the step of now.
+    _incarnation: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._objects = Objects(self.declaration.roles, self.worker)
-        self._part = Part(self.declaration, self._objects, self.store)
+        self._part = Part(self.declaration, self._objects, self.store, self._arrived)
 
     def setup(self) -> None:
         """Make the objects of the roles, and publish what `model_config` says of each.
@@ -93,6 +109,7 @@ class WorkerLoop:
     def _run(self, order: Order) -> None:
         shown: list[Shown] = []
         self._publish_inside(order)
+        self._incarnation = order.incarnation
         try:
             assert isinstance(order.step.work, RunMain | RunHook)
             work = work_of(self.declaration, order.step.work)
@@ -128,6 +145,10 @@ class WorkerLoop:
     def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
         self.store.free(outcome.ids)
         self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
+
+    def _arrived(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> None:
+        incarnation = self._incarnation
+        self.link.send(Fetched(incarnation, ticket, tuple(ids), (column,), (tuple(places),)))
 
     def _await_state(self, ticket: int) -> Shown:
         while ticket not in self._states:
@@ -167,8 +188,10 @@ class WorkerLoop:
                 self.store.free(message.ids)
             case End():
                 self._is_ending = True
-            case StepEnded():
-                raise WireError("a worker has got a StepEnded, which only masters get")
+            case Declared():
+                pass  # it was read when this worker joined
+            case StepEnded() | Ready() | Refused() | Fetched():
+                raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
 
     def _publish_inside(self, order: Order | None) -> None:
         """Say what this worker is inside of; the link answers while Python is busy."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -17,7 +17,10 @@ from ..values import Value, n_bytes_of
 from .functions import Batch, Failure, Outcome, call_function
 from .work import HookWork, MainWork, Work
 
-__all__ = ["AwaitState", "Part", "Shown", "Unreadable", "state_id"]
+__all__ = ["WEIGHTS", "Arrived", "AwaitState", "Part", "Shown", "Unreadable", "state_id"]
+
+#: Column of weights that a hook brings to other workers.
+WEIGHTS = "weights"
 
 #: Names of tensors and the place of their list.
 Shown = tuple[tuple[str, ...], Place]
@@ -33,6 +36,12 @@ class AwaitState(Protocol):
     def __call__(self) -> Shown: ...
 
 
+class Arrived(Protocol):
+    """Takes the ticket, a column, ids of rows, and places of their values in the store of this process."""
+
+    def __call__(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place], /) -> None: ...
+
+
 def state_id(ticket: int) -> int:
     """Return the id by which weights of a hook are kept; no row has it."""
     return (1 << 62) + ticket
@@ -45,9 +54,17 @@ class Part:
         declaration: of the flow.
         objects: of the roles that are in this process.
         store: of this process.
+        arrived: takes places of values that this worker has got from another node, and keeps.
     """
 
-    def __init__(self, declaration: Declaration, objects: Objects, store: DataManager) -> None:
+    def __init__(
+        self,
+        declaration: Declaration,
+        objects: Objects,
+        store: DataManager,
+        arrived: Arrived = lambda ticket, column, ids, places: None,
+    ) -> None:
+        self._arrived = arrived
         self._declaration = declaration
         self._functions = {one.name: one for one in declaration.calls}
         self._objects = objects
@@ -67,7 +84,7 @@ class Part:
         outcome, n_bytes, began = Outcome(), 0, time.perf_counter()
         try:
             if isinstance(work, MainWork):
-                outcome = self._main(work)
+                outcome = self._main(work, ticket)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
                 outcome.columns = {
                     column: list(self._store.put(column, outcome.ids, values))
@@ -80,9 +97,12 @@ class Part:
         outcome.seconds = time.perf_counter() - began
         return outcome, n_bytes
 
-    def _main(self, work: MainWork) -> Outcome:
+    def _main(self, work: MainWork, ticket: int) -> Outcome:
+        here = {
+            column: self._brought(ticket, column, work.ids, places) for column, places in work.columns.items()
+        }
         # One call for all columns: values of one holder are copied together.
-        values = self._read([place for places in work.columns.values() for place in places])
+        values = self._read([place for places in here.values() for place in places])
         columns: dict[str, list[Value]] = {}
         for number, key in enumerate(work.columns):
             columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
@@ -103,12 +123,12 @@ class Part:
             source: None for source, target in pairs if source in objects and target not in objects
         }:
             state = objects.state(source)
-            (place,) = self._store.put("weights", [state_id(ticket)], [list(state.values())])
+            (place,) = self._store.put(WEIGHTS, [state_id(ticket)], [list(state.values())])
             show((tuple(state), place))
         for source, target in pairs:
             if target in objects:
                 here = source in objects
-                theirs = objects.state(source) if here else self._fetched(await_state())
+                theirs = objects.state(source) if here else self._fetched(await_state(), ticket)
                 objects.receive(work.hook, theirs, source, target)
         return {}
 
@@ -118,8 +138,24 @@ class Part:
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
 
-    def _fetched(self, shown: Shown) -> Mapping[str, Tensor]:
+    def _brought(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> list[Place]:
+        """Get values of other nodes into the store of this process; returns where all values are on this node."""
+        found = list(places)
+        far = [i for i, place in enumerate(found) if self._store.is_elsewhere(place)]
+        if far:
+            some = [ids[i] for i in far]
+            try:
+                here = self._store.fetch(column, some, [found[i] for i in far])
+            except (FlowError, PeerLost, SegmentError) as error:
+                raise Unreadable(str(error)) from error
+            for i, place in zip(far, here, strict=True):
+                found[i] = place
+            self._arrived(ticket, column, some, here)
+        return found
+
+    def _fetched(self, shown: Shown, ticket: int) -> Mapping[str, Tensor]:
         names, place = shown
+        (place,) = self._brought(ticket, WEIGHTS, [state_id(ticket)], [place])
         (tensors,) = self._read([place])
         if not isinstance(tensors, list) or len(tensors) != len(names):
             raise FlowError(f"weights have {len(names)} names and are a {type(tensors).__name__}")

@@ -25,6 +25,21 @@ impl Outbox {
         }
     }
 
+    /// Appends a frame of `len` bytes that `fill` writes; what it returns.
+    pub fn push_filled(&mut self, kind: u8, len: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> bool {
+        self.push(kind, &[]);
+        let first = self.buffer.len();
+        self.buffer[first - HEADER_BYTES..first - 1].copy_from_slice(&(len as u32).to_le_bytes());
+        self.buffer.resize(first + len, 0);
+        fill(&mut self.buffer[first..])
+    }
+
+    /// Drops all that waits.
+    pub fn clear(&mut self) {
+        self.buffer.clear();
+        self.start = 0;
+    }
+
     /// What is to be written next.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
