@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use softs_net::Endpoint;
 use softs_net::flow::rows::{ReadEnd, RowReader as NetReader, RowServer as NetServer, RowServerOptions};
-use softs_proto::flow::rows::{Gone, Served, Value, Why};
 use softs_proto::flow::Token;
+use softs_proto::flow::rows::{Gone, Served, Value, Why};
 
 use super::arguments::duration;
 use crate::errors::{net_error, raise};
@@ -139,6 +139,7 @@ fn token_of(py: Python<'_>, token: &str) -> PyResult<Token> {
 /// A descriptor of its own for reading a file of this process.
 fn copy_of(py: Python<'_>, descriptor: u32) -> PyResult<OwnedFd> {
     let opened = File::open(format!("/proc/self/fd/{descriptor}"));
-    let failed = |error| raise(py, "SegmentError", format!("cannot open descriptor {descriptor} again: {error}"));
+    let failed =
+        |error| raise(py, "SegmentError", format!("cannot open descriptor {descriptor} again: {error}"));
     opened.map(OwnedFd::from).map_err(failed)
 }

@@ -12,7 +12,7 @@ mod serving;
 pub use answers::{Answers, Gone};
 pub use joining::Joining;
 pub use message::{
-    MAX_VALUES, PIECE_BYTES, RowsMessageError, SEGMENT_ID_BYTES, SegmentId, ToHolder, ToReader, Value, Wanted,
-    Why,
+    MAX_VALUES, PIECE_BYTES, RowsMessageError, SEGMENT_ID_BYTES, SegmentId, ToHolder, ToReader, Value,
+    Wanted, Why,
 };
 pub use serving::{MAX_REQUESTS, Memory, Served, Serving};
