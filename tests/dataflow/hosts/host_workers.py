@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-import functools
+import ctypes
+import json
 import multiprocessing
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 from network import Host, move_to
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.backends.fleet_processes import declaration_of
+from softs_fast.cli import main
 from softs_fast.dataflow.control import new_token, write_token
 from softs_fast.dataflow.moves import segments
-from softs_fast.dataflow.worker.by_hand import run_worker
 
 WATCHDOG_S = 45.0
+_PR_SET_PDEATHSIG = 1
 
 
-def serve(
-    name: str, pid: int | None, endpoint: str, worker: int, function: str, arguments: dict[str, Any], token: str
-) -> None:
+def serve(name: str, pid: int | None, command: list[str], log: str) -> None:
     """Be a worker on a host: by its name alone, or in the namespaces of a process."""
-    if pid is not None:
-        move_to(pid)
-        # What is forked has the processes of that host.
-        child = os.fork()
-        if child:
-            signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, signal.SIGKILL))
-            os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
-    if name:
-        segments.boot_id = lambda: name  # type: ignore[assignment]
-    build = functools.partial(declaration_of, function, arguments)
-    run_worker(endpoint, worker, build, Path(token), wait_s=WATCHDOG_S, stall_s=10.0)
+    with open(log, "wb") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    if pid is None:
+        if name:
+            segments.boot_id = lambda: name
+        sys.exit(main(command))
+    move_to(pid)
+    # What is forked has the processes of that host.
+    child = os.fork()
+    if child:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+    # If the process that waits is killed, this one ends, too.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        os._exit(main(command))
+    finally:
+        os._exit(99)
 
 
 class HostWorkers:
@@ -63,15 +69,27 @@ class HostWorkers:
             self.function, self.arguments, listen=self.endpoint, token_file=self.token, **options
         )
 
-    def start(self, worker: int, name: str = "", host: Host | None = None, **other: Any) -> None:
+    def start(
+        self, worker: int, name: str = "", host: Host | None = None, token: Path | None = None, **other: Any
+    ) -> None:
         """Start a worker; `other` is what its flow has beside the arguments of the master."""
-        arguments = (
-            *(name, host.pid if host is not None else None, self.endpoint, worker),
-            *(self.function, {**self.arguments, **other}, str(self.token)),
-        )
+        command = ["flow-worker", self.endpoint, self.function, "--worker", str(worker), "--stall", "10"]
+        command += ["--token-file", str(token or self.token), "--timeout", str(WATCHDOG_S)]
+        for key, value in {**self.arguments, **other}.items():
+            command += ["--argument", f"{key}={json.dumps(value)}"]
+        arguments = (name, host.pid if host is not None else None, command, str(self._log(worker)))
         process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
         self.processes[worker] = process
         process.start()
+
+    def log(self, worker: int) -> str:
+        """Wait for the end of a worker, which has failed; returns what it has written to standard error."""
+        self.processes[worker].join(WATCHDOG_S)
+        assert self.processes[worker].exitcode == 1
+        return self._log(worker).read_text()
+
+    def _log(self, worker: int) -> Path:
+        return self.token.parent / f"worker{worker}.log"
 
     def __enter__(self) -> HostWorkers:
         """Return it."""

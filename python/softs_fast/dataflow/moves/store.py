@@ -77,7 +77,11 @@ class DataManager:
         #: Bytes of values that came from other hosts.
         self.fetched_bytes = 0
         if links is not None:
-            endpoint = links.serve(self._address.fd, HEADER_BYTES, self._address)
+            try:
+                endpoint = links.serve(self._address.fd, HEADER_BYTES, self._address)
+            except BaseException:
+                self._own.close()
+                raise
             self._address = replace(self._address, endpoint=endpoint)
         self._remote: dict[SegmentAddress, RemoteSegment] = {}
         #: By column and row, offset and bytes of the value.

@@ -3,10 +3,18 @@
 use super::frame::{HEADER_BYTES, KEPT_BYTES};
 
 /// Frames as bytes, the oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outbox {
     buffer: Vec<u8>,
     start: usize,
+    /// Capacity that it keeps while it is empty.
+    kept: usize,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self { buffer: Vec::new(), start: 0, kept: KEPT_BYTES }
+    }
 }
 
 impl Outbox {
@@ -34,6 +42,11 @@ impl Outbox {
         fill(&mut self.buffer[first..])
     }
 
+    /// Keeps a capacity of so many bytes while it is empty; from the next time on.
+    pub fn keep(&mut self, bytes: usize) {
+        self.kept = bytes.max(KEPT_BYTES);
+    }
+
     /// Drops all that waits.
     pub fn clear(&mut self) {
         self.buffer.clear();
@@ -51,7 +64,7 @@ impl Outbox {
         self.start = (self.start + n).min(self.buffer.len());
         if self.start == self.buffer.len() {
             self.buffer.clear();
-            self.buffer.shrink_to(KEPT_BYTES);
+            self.buffer.shrink_to(self.kept);
             self.start = 0;
         }
     }

@@ -79,8 +79,10 @@ impl RowReader {
             write(&socket, joining.outbox());
             match socket::read(&socket, &mut buffer) {
                 Ok(None) => {}
+                // A process that dies ends its connections so.
                 Ok(Some(0)) | Err(Errno::CONNRESET) => {
-                    return Err(refused("it ended the connection without a reason".to_owned()));
+                    let why = "it ended the connection without a reason".to_owned();
+                    return Err(NetError::Lost { endpoint, why });
                 }
                 Ok(Some(n)) => {
                     if joining.receive(&buffer[..n]).map_err(refused)? {

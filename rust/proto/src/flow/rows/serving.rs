@@ -95,6 +95,8 @@ impl Serving {
 
     /// Makes the next piece of what was asked for, unless something waits to be written.
     pub fn fill(&mut self, memory: &mut dyn Memory) {
+        // New memory for each piece would cost as much as the copy.
+        self.outbox.keep(if self.requests.is_empty() { 0 } else { PIECE_BYTES + SMALL_BYTES });
         while self.outbox.is_empty() && !self.is_ending() {
             let Some(oldest) = self.requests.front() else { return };
             if oldest.segment != self.served.segment {
