@@ -6,7 +6,7 @@ from softs_fast.dataflow.moves import Place, SegmentAddress
 from softs_fast.dataflow.wire import messages
 
 SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(range(16)), 1 << 20)
-OTHER = SegmentAddress(18, 12346, 4026531836, 5, bytes(16), 1 << 20)
+OTHER = SegmentAddress(18, 12346, 4026531836, 5, bytes(16), 1 << 20, "boot", "tcp://*:4711")
 
 
 def place(number: int, segment: SegmentAddress = SEGMENT) -> Place:
@@ -49,4 +49,8 @@ SAMPLES: list[messages.Message] = [
         ("it failed", "ValueError: it failed\nTraceback"),
         (("net.weight",), place(9)),
     ),
+    messages.Declared(("role actor", "function train")),
+    messages.Ready("boot.4026531836"),
+    messages.Refused("ConfigError: another flow"),
+    messages.Fetched(1, 7, (4, 5), ("x",), ((place(0), place(1)),)),
 ]
