@@ -52,7 +52,13 @@ Event = Done | Lost
 
 
 class Backend(Protocol):
-    """Runs orders, strictly by ticket on each worker. Only one thread uses it."""
+    """Runs orders, strictly by ticket on each worker. Only one thread uses it.
+
+    Attributes:
+        cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
+    """
+
+    cuts_rows: bool
 
     def open(self) -> list[Hook]:
         """Make the objects of all roles; returns hooks that have to run before anything else.

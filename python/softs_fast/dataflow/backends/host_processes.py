@@ -14,6 +14,7 @@ from ..moves import HostLinks
 from ..wire.control import ControlMaster
 from ..wire.links import Joined, Left, LinkEvent, MasterLink, Received
 from ..wire.messages import Declared, End, Message, Ready, Refused
+from ..worker.groups import has_groups
 
 __all__ = ["HostProcesses"]
 
@@ -36,7 +37,7 @@ class HostProcesses:
         dead_after_s: seconds without a sign of life after which a worker on another host has left.
 
     Raises:
-        ConfigError: the token file or the endpoint cannot be used.
+        ConfigError: the token file or the endpoint cannot be used, or a role is on several workers.
     """
 
     def __init__(
@@ -51,6 +52,11 @@ class HostProcesses:
             raise ConfigError(f"listen is {listen!r}; need tcp://HOST:PORT")
         if not start_timeout_s > 0:
             raise ConfigError(f"start_timeout_s must be above 0, have {start_timeout_s}")
+        if has_groups(declaration):
+            names = ", ".join(role.name for role in declaration.roles if len(role.on) > 1)
+            raise ConfigError(
+                f"roles on several workers: {names}; on several hosts each role has one worker at present"
+            )
         self._limits = ControlLimits(dead_after_s=dead_after_s)
         self._declaration = declaration
         self._listen = listen

@@ -27,6 +27,8 @@ class LocalBackend:
         declaration: of the flow.
     """
 
+    cuts_rows = False
+
     def __init__(self, declaration: Declaration) -> None:
         self._declaration = declaration
         self._functions = {one.name: one for one in declaration.calls}

@@ -20,11 +20,12 @@ from ..moves import DataManager, HostLinks
 from ..objects import Objects
 from ..order.steps import Abort, Order
 from ..values import Value
+from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
 from ..wire.messages import AbortStep, End, Fetched, Free, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
-from ..worker.part import Part, Shown, Unreadable, state_id
+from ..worker.part import Part, Unreadable, state_id
 from ..worker.work import Work
 from .backend import Done, Event, Lost
 from .sends import Sends
@@ -76,13 +77,13 @@ class _Sent:
         order: of the step.
         open: workers that have not reported.
         all: workers that got it.
-        shown_by: the worker that keeps weights for the others.
+        shown_by: workers that keep weights for others.
     """
 
     order: Order
     open: set[int] = field(default_factory=set)
     all: set[int] = field(default_factory=set)
-    shown_by: int | None = None
+    shown_by: set[int] = field(default_factory=set)
 
 
 class ProcessBackend:
@@ -96,6 +97,8 @@ class ProcessBackend:
     Raises:
         ConfigError: see `Declaration.check_processes`.
     """
+
+    cuts_rows = True
 
     def __init__(
         self, declaration: Declaration, processes: WorkerProcesses, nodes: Nodes | None = None
@@ -135,7 +138,7 @@ class ProcessBackend:
             raise
         following: dict[Placement, list[Placement]] = {}
         for role in self._declaration.roles:
-            if role.follows is not None and role.follows.on != role.on:
+            if role.follows is not None and (role.follows.on != role.on or len(role.on) > 1):
                 following.setdefault(role.follows, []).append(role)
         return [Publish(tuple(roles)) for roles in following.values()]
 
@@ -240,17 +243,27 @@ class ProcessBackend:
             if left_s <= 0:
                 break
             self._receive(left_s)
-        if any(_lost_a_peer(event) for event in self._events):
+        if any(self._may_have_lost_a_peer(event) for event in self._events):
             self._await_left()
         events, self._events = self._events, []
         return events
 
     def _await_left(self) -> None:
-        """A worker could not read from another one: that one's end says more, so it comes first if it is known soon."""
-        end_s, n_left = time.monotonic() + _LEFT_S, len(self._left)
-        while len(self._left) == n_left and time.monotonic() < end_s:
+        """A worker failed, perhaps because another one has ended: that says more, so it comes first if it is known soon."""
+        end_s = time.monotonic() + _LEFT_S
+        while not self._left and time.monotonic() < end_s:
             self._receive(0.1)
         self._events.sort(key=lambda event: not isinstance(event, Lost))
+
+    def _may_have_lost_a_peer(self, event: Event) -> bool:
+        """Return whether a worker could not read from another one, or perhaps failed in a collective call with it."""
+        if not isinstance(event, Done) or event.outcome.failure is None:
+            return False
+        text = event.outcome.failure.text
+        if text.startswith(Unreadable.__name__):
+            return True
+        # Errors of torch.distributed are RuntimeErrors, or derived from them with names that begin so.
+        return event.ticket in self._sent and text.startswith(("RuntimeError", "Dist"))
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook.
@@ -311,6 +324,8 @@ class ProcessBackend:
                 self._leave(event)
             elif not isinstance(event, Joined) and isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
+            elif not isinstance(event, Joined) and isinstance(event.message, State):
+                self._relay(event.worker, event.message)
             elif not isinstance(event, Joined) and isinstance(event.message, Fetched):
                 self._fetched(event.worker, event.message)
 
@@ -325,9 +340,11 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         work = sent.order.step.work
-        names = () if isinstance(work, Hook) else self._functions[str(work)].output_keys
+        names = (
+            self._functions[str(work)].output_keys if message.columns and not isinstance(work, Hook) else ()
+        )
         failure = Failure(*message.failure) if message.failure is not None else None
-        if failure is None and message.columns and len(message.columns) != len(names):
+        if failure is None and len(message.columns) != len(names):
             text = f"{len(message.columns)} columns arrived; need {', '.join(names)}"
             failure = Failure(text, text)
         columns = dict(zip(names, (list(one) for one in message.columns), strict=failure is None))
@@ -342,14 +359,14 @@ class ProcessBackend:
             message.digest,
             failure,
         )
-        if message.state is not None:
-            self._relay(sent, worker, message.state)
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
-    def _relay(self, sent: _Sent, worker: int, state: Shown) -> None:
-        """Tell the other participants of a hook where the weights of its source are."""
-        sent.shown_by = worker
-        message = State(sent.order.incarnation, sent.order.ticket, *state)
+    def _relay(self, worker: int, message: State) -> None:
+        """Tell the other participants of a hook what a worker shows of the weights of its source."""
+        sent = self._sent.get(message.ticket)
+        if sent is None or worker not in sent.open:
+            return
+        sent.shown_by.add(worker)
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
@@ -366,8 +383,8 @@ class ProcessBackend:
         sent.open.discard(worker)
         if not sent.open:
             del self._sent[ticket]
-            if sent.shown_by is not None:
-                self.free(sent.shown_by, [state_id(ticket)])
+            for shown_by in sent.shown_by:
+                self.free(shown_by, [state_id(ticket)])
         self._sends.ended(worker, ticket)
 
     def _leave(self, event: Left) -> None:
@@ -390,13 +407,5 @@ class ProcessBackend:
         self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
 
 
-def _lost_a_peer(event: Event) -> bool:
-    return (
-        isinstance(event, Done)
-        and event.outcome.failure is not None
-        and event.outcome.failure.text.startswith(Unreadable.__name__)
-    )
-
-
-def _no_state() -> Shown:
+def _no_state(role: int, known: int) -> list[Shown]:
     raise FlowError("a function without a role waits for weights")

@@ -10,7 +10,7 @@ from ..master import DRIVER
 from ..moves import Copies, Place
 from ..order.steps import Order
 from ..wire.messages import State
-from ..worker.part import WEIGHTS, state_id
+from ..worker.part import state_id, weights_column
 from ..worker.work import MainWork, Work
 
 __all__ = ["Sends"]
@@ -60,12 +60,13 @@ class Sends:
     def state(self, worker: int, state: State) -> None:
         """Tell a worker where weights are; one of each other node gets them from there, the rest of it from that one."""
         if self._copies is not None:
-            made = {WEIGHTS: (state.place,)}
-            chosen = self._copies.choose(worker, state.ticket, (state_id(state.ticket),), made)
+            made, column = state.shown.place, weights_column(state.shown.place)
+            chosen = self._copies.choose(worker, state.ticket, (state_id(state.ticket),), {column: (made,)})
             if chosen is None:
                 self._states.append((worker, state))
                 return
-            state = replace(state, place=chosen[WEIGHTS][0])
+            [near] = chosen[column]
+            state = replace(state, near=near if near != made else None)
         self.tell(worker, state)
 
     def abort(self, worker: int, ticket: int) -> bool:

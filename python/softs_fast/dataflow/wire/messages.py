@@ -8,8 +8,10 @@ from typing import Any
 import msgpack
 
 from ...errors import WireError
+from ..moves.places import MAX_BYTES as MOST_BYTES
 from ..moves.places import Place
 from ..rows.records import Tag
+from ..weights.shown import Shown, ShownRegion
 from .checks import (
     Check,
     boolean,
@@ -39,6 +41,7 @@ __all__ = [
     "Refused",
     "RunHook",
     "RunMain",
+    "SliceForm",
     "State",
     "StepEnded",
     "decode",
@@ -73,6 +76,17 @@ class HookForm:
 
 
 @dataclass(frozen=True)
+class SliceForm:
+    """What one worker of several has of the rows of a call; see `Slice`."""
+
+    n_real: int
+    n_rows: int
+    n_all: int
+    n_ranks: int
+    is_head: bool
+
+
+@dataclass(frozen=True)
 class RunMain:
     """To a worker: run a function on rows.
 
@@ -85,6 +99,7 @@ class RunMain:
         columns: for each input the places of its values, as many as ids.
         tags: of each row.
         step: as in `Rows`, like the rest.
+        part: what of the call it is, if the role has several workers.
     """
 
     incarnation: int
@@ -98,6 +113,7 @@ class RunMain:
     use: int
     ends_step: bool
     age: int
+    part: SliceForm | None = None
 
 
 @dataclass(frozen=True)
@@ -134,19 +150,20 @@ class AbortStep:
 
 @dataclass(frozen=True)
 class State:
-    """To a worker that is inside of a hook, or gets there: where the weights of the source are.
+    """To the master, from inside of a hook: what a worker shows of the weights of a source. It passes that on to the
+    workers that are inside of the hook, or get there.
 
     Attributes:
         incarnation: of the master.
         ticket: of the hook.
-        names: of the tensors.
-        place: of one value, the list of the tensors.
+        shown: regions of tensors, and where they are.
+        near: where they are that is nearer to the worker that gets this; None: nowhere.
     """
 
     incarnation: int
     ticket: int
-    names: tuple[str, ...]
-    place: Place
+    shown: Shown
+    near: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +188,6 @@ class StepEnded:
         columns: for each output the places of its values, as many as ids.
         n_bytes: of these values.
         failure: reason and text, if it failed.
-        state: names of tensors and the place of their list, for the targets of a hook.
     """
 
     incarnation: int
@@ -186,7 +202,6 @@ class StepEnded:
     tags: dict[int, dict[str, Tag]] = field(default_factory=dict)
     digest: str = ""
     failure: tuple[str, str] | None = None
-    state: tuple[tuple[str, ...], Place] | None = None
 
 
 @dataclass(frozen=True)
@@ -241,7 +256,7 @@ _ID = integer(0, _BIG)
 _IDS = listing(_ID, _MOST_ROWS)
 _TEXT = text(_MOST_TEXT)
 _NAME = text(1 << 10)
-_NAMES = listing(_NAME, 1 << 16)
+_SIZES = listing(integer(0, MOST_BYTES - 1), 64)
 _TAGS = table(_NAME, tag, 1 << 10)
 
 
@@ -257,6 +272,38 @@ def _form(name: str, value: Any) -> HookForm:
     )
 
 
+def _slice(name: str, value: Any) -> SliceForm:
+    if type(value) is not list or len(value) != 5:
+        raise WireError(f"{name} is {repr(value)[:60]}; need the slice of a call")
+    n_real, n_rows, n_all, n_ranks, is_head = value
+    for one in (n_rows, n_all, n_ranks):
+        integer(1, _MOST_ROWS)(name, one)
+    return SliceForm(integer(0, n_all)(name, n_real), n_rows, n_all, n_ranks, boolean(name, is_head))
+
+
+def _region(name: str, value: Any) -> ShownRegion:
+    if type(value) is not list or len(value) != 3:
+        raise WireError(f"{name} has {repr(value)[:60]}; need name, shape and start of a region")
+    return ShownRegion(_NAME(name, value[0]), _SIZES(name, value[1]), _SIZES(name, value[2]))
+
+
+def _shown(name: str, value: Any) -> Shown:
+    if type(value) is not list or len(value) != 3:
+        raise WireError(f"{name} is {repr(value)[:60]}; need role, regions and their place")
+    role, regions, place = value
+    found = places(name, place)
+    if [len(column) for column in found] != [1]:
+        raise WireError(f"{name} has places of {len(found)} values; need one")
+    return Shown(integer(0, 1 << 16)(name, role), listing(_region, 1 << 16)(name, regions), found[0][0])
+
+
+def _place(name: str, value: Any) -> Place:
+    columns = places(name, value)
+    if len(columns) != 1 or len(columns[0]) != 1:
+        raise WireError(f"{name} has {len(columns)} columns of places; need one place")
+    return columns[0][0]
+
+
 #: Of each message its number and the checks of its fields, in their order.
 _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     RunMain: (
@@ -265,6 +312,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             *(_ID, _ID, _ID, integer(0, 1 << 16)),
             *(_IDS, places, listing(_TAGS, _MOST_ROWS)),
             *(_ID, _ID, boolean, _ID),
+            optional(_slice),
         ),
     ),
     RunHook: (
@@ -275,7 +323,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
         ),
     ),
     AbortStep: (3, (_ID, _ID, _TEXT)),
-    State: (4, (_ID, _ID, _NAMES, lambda name, value: places(name, value)[0][0])),
+    State: (4, (_ID, _ID, _shown, optional(_place))),
     Free: (5, (_IDS,)),
     End: (6, ()),
     StepEnded: (
@@ -288,14 +336,13 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             table(_ID, _TAGS, _MOST_ROWS),
             text(64),
             optional(pair(_TEXT, _TEXT)),
-            optional(pair(_NAMES, lambda name, value: places(name, value)[0][0])),
         ),
     ),
     # Numbers from 20 on: between hosts.
     Declared: (20, (listing(text(1 << 14), 1 << 16),)),
     Ready: (21, (_NAME,)),
     Refused: (22, (_TEXT,)),
-    Fetched: (23, (_ID, _ID, _IDS, _NAMES, places)),
+    Fetched: (23, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
 }
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 
@@ -311,12 +358,15 @@ def encode(message: Message) -> bytes:
         value = getattr(message, one.name)
         if one.name == "columns":
             value = with_segments(value)
-        elif one.name == "place":
+        elif isinstance(value, Shown):
+            regions = [[one.name, one.shape, one.start] for one in value.regions]
+            value = [value.role, regions, with_segments(((value.place,),))]
+        elif isinstance(value, Place):
             value = with_segments(((value,),))
-        elif one.name == "state" and value is not None:
-            value = [value[0], with_segments(((value[1],),))]
         elif isinstance(value, HookForm):
             value = [value.kind, value.roles, value.eta, value.folder]
+        elif isinstance(value, SliceForm):
+            value = [value.n_real, value.n_rows, value.n_all, value.n_ranks, value.is_head]
         values.append(value)
     try:
         data: bytes = msgpack.packb(values, unicode_errors="surrogatepass")
@@ -344,15 +394,12 @@ def decode(data: bytes) -> Message:
     kind, checks = _KINDS[values[0]]
     if len(values) != len(checks) + 1:
         raise WireError(f"a {kind.__name__} has {len(values) - 1} fields; need {len(checks)}")
-    try:
-        made = kind(
-            *(
-                check(f"{kind.__name__}: {one.name}", value)
-                for check, one, value in zip(checks, fields(kind), values[1:], strict=True)
-            )
+    made = kind(
+        *(
+            check(f"{kind.__name__}: {one.name}", value)
+            for check, one, value in zip(checks, fields(kind), values[1:], strict=True)
         )
-    except IndexError:
-        raise WireError(f"a {kind.__name__} has no place") from None
+    )
     _check_counts(made)
     return made  # type: ignore[no-any-return]
 
@@ -367,5 +414,11 @@ def _check_counts(made: RunMain | StepEnded | Fetched | Any) -> None:
             )
     if isinstance(made, Fetched) and len(made.names) != len(made.columns):
         raise WireError(f"a Fetched has {len(made.names)} names and {len(made.columns)} columns")
+    if isinstance(made, RunMain) and made.part is not None:
+        part = made.part
+        if part.n_real not in (0, len(made.ids)) or part.n_rows < len(made.ids):
+            raise WireError(
+                f"a RunMain has {len(made.ids)} ids, of which {part.n_real} are data in {part.n_rows} rows"
+            )
     if isinstance(made, RunMain) and len(made.tags) != len(made.ids):
         raise WireError(f"a RunMain has {len(made.ids)} ids and tags of {len(made.tags)}")

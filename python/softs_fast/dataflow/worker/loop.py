@@ -11,9 +11,10 @@ import msgpack
 from ...errors import FlowError, PeerLost, WireError
 from ..declare.declaration import Declaration
 from ..moves import DataManager, Place
-from ..objects import Objects
+from ..objects import Objects, RoleGroups
 from ..order.executor import Executor
 from ..order.steps import Abort, Kind, Order, Step
+from ..weights.shown import Shown
 from ..wire.links import WorkerLink
 from ..wire.messages import (
     AbortStep,
@@ -31,7 +32,7 @@ from ..wire.messages import (
 )
 from .functions import Failure, Outcome
 from .orders import work_of
-from .part import Part, Shown
+from .part import Part
 from .work import HookWork
 
 __all__ = ["WorkerLoop"]
@@ -53,21 +54,24 @@ class WorkerLoop:
         declaration: of the flow.
         link: to the master.
         store: of this process.
+        groups: process groups of roles on several workers; None: there are none.
     """
 
     worker: int
     declaration: Declaration
     link: WorkerLink
     store: DataManager
+    groups: RoleGroups | None = None
     _executor: Executor = field(default_factory=Executor, init=False)
-    _states: dict[int, Shown] = field(default_factory=dict, init=False)
+    _states: dict[int, list[Shown]] = field(default_factory=dict, init=False)
     _aborted: str | None = field(default=None, init=False)
+    _last_ticket: int = field(default=0, init=False)
     _is_ending: bool = field(default=False, init=False)
     #: Of the master that has ordered the step of now.
     _incarnation: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._objects = Objects(self.declaration.roles, self.worker)
+        self._objects = Objects(self.declaration.roles, self.worker, self.groups)
         self._part = Part(self.declaration, self._objects, self.store, self._arrived)
 
     def setup(self) -> None:
@@ -107,17 +111,20 @@ class WorkerLoop:
             self._objects.close()
 
     def _run(self, order: Order) -> None:
-        shown: list[Shown] = []
         self._publish_inside(order)
         self._incarnation = order.incarnation
         try:
             assert isinstance(order.step.work, RunMain | RunHook)
             work = work_of(self.declaration, order.step.work)
             outcome, n_bytes = self._part.run(
-                work, order.ticket, lambda: self._await_state(order.ticket), shown.append
+                work,
+                order.ticket,
+                lambda role, known: self._await_state(order.ticket, role, known),
+                lambda shown: self.link.send(State(order.incarnation, order.ticket, shown)),
             )
         finally:
-            self._states.pop(order.ticket, None)
+            self._drop_states(order.ticket)
+            self._last_ticket = order.ticket
             self._aborted = None
             self._executor.leave()
         self._publish_inside(None)
@@ -135,7 +142,6 @@ class WorkerLoop:
             outcome.tags,
             outcome.digest,
             (failure.reason, failure.text) if failure is not None else None,
-            shown[0] if shown else None,
         )
         try:
             self.link.send(message)
@@ -146,18 +152,24 @@ class WorkerLoop:
         self.store.free(outcome.ids)
         self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
 
+    def _drop_states(self, ticket: int) -> None:
+        for shown in self._states.pop(ticket, ()):
+            self._part.near.pop(shown.place, None)
+
     def _arrived(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> None:
         incarnation = self._incarnation
         self.link.send(Fetched(incarnation, ticket, tuple(ids), (column,), (tuple(places),)))
 
-    def _await_state(self, ticket: int) -> Shown:
-        while ticket not in self._states:
+    def _await_state(self, ticket: int, role: int, known: int) -> list[Shown]:
+        while True:
+            found = [one for one in self._states.get(ticket, ()) if one.role == role]
+            if len(found) > known:
+                return found
             self._receive(_SLICE_S)
             if self._aborted is not None:
                 raise _Aborted(self._aborted)
             if self._is_ending:
                 raise _Aborted("the flow has ended")
-        return self._states[ticket]
 
     def _receive(self, timeout_s: float) -> None:
         for message in self.link.receive(timeout_s):
@@ -176,14 +188,18 @@ class WorkerLoop:
                     # A function goes on, and the master drops what it makes; only a hook that waits returns.
                     self._aborted = message.reason
                 elif found == "skipped":
-                    self._states.pop(message.ticket, None)
+                    self._drop_states(message.ticket)
                     self.link.send(
                         StepEnded(
                             message.incarnation, message.ticket, failure=(message.reason, message.reason)
                         )
                     )
             case State():
-                self._states[message.ticket] = (message.names, message.place)
+                # A step may end without what is shown last.
+                if message.ticket > self._last_ticket:
+                    self._states.setdefault(message.ticket, []).append(message.shown)
+                    if message.near is not None:
+                        self._part.near[message.shown.place] = message.near
             case Free():
                 self.store.free(message.ids)
             case End():

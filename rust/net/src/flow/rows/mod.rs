@@ -1,7 +1,7 @@
 //! Values of rows between hosts: [`RowServer`] serves those of one segment, [`RowReader`] reads them. What they decide is
 //! `softs_proto::flow::rows`.
 //!
-//! The server has one thread, so a process whose Python computes serves its rows all the same. A reader has none: it
+//! The server has one thread, so a process serves its rows also while its Python computes. A reader has none: it
 //! reads in the thread of its caller.
 
 mod reader;
