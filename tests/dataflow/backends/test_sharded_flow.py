@@ -1,4 +1,4 @@
-"""Flows in processes whose roles are sharded in different layouts: weights are those of one process, to the bit."""
+"""Flows in processes of which roles are sharded in different layouts: weights are those of one process, to the bit."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _apply(
 
 
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Copy tensors whose bytes are contiguous to others; one native call copies between addresses."""
+    """Copy tensors with contiguous bytes to others; one native call copies between addresses."""
     some = [(into.data_ptr(), value.data_ptr(), into.nbytes) for into, value in pairs if into.nbytes]
     if some:
         # Those of the sources are counted from the lowest.
