@@ -20,6 +20,8 @@ __all__ = [
     "GatherPipeline",
     "Lease",
     "RaggedLayout",
+    "RowReader",
+    "RowServer",
     "Segment",
     "Supplier",
     "TcpMediumServer",
