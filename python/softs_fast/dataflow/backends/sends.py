@@ -54,7 +54,11 @@ class Sends:
 
     def order(self, worker: int, order: Order, work: _WorkOf) -> None:
         """Send an order to a worker, at once or when its values are on its node."""
-        self._orders.setdefault(worker, deque()).append((order, work))
+        waiting = self._orders.setdefault(worker, deque())
+        waiting.append((order, work))
+        if len(waiting) > 1:
+            # Orders come by ticket, and so do claims, also of what waits behind another one.
+            self._claim(worker, order, work)
         self._let_go(worker)
 
     def state(self, worker: int, state: State) -> None:
@@ -90,7 +94,8 @@ class Sends:
     def ended(self, worker: int, ticket: int) -> None:
         """A worker's part in a step has ended."""
         if self._copies is not None:
-            self._copies.ended(self._number(worker), ticket)
+            if self._copies.ended(self._number(worker), ticket):
+                self._claim_all()
             self._let_all_go()
 
     def lose(self, worker: int) -> None:
@@ -99,6 +104,7 @@ class Sends:
         self._states = [one for one in self._states if one[0] != worker]
         if self._copies is not None:
             self._copies.lose(worker)
+            self._claim_all()
             self._let_all_go()
 
     def free(self, ids: Iterable[int]) -> dict[int, list[int]]:
@@ -107,6 +113,20 @@ class Sends:
         return {DRIVER if worker == self.driver else worker: some for worker, some in found.items()}
 
     # --- Inside ---
+
+    def _claim_all(self) -> None:
+        """What some have claimed does not come: the next steps that wait claim it, in the order in which they came.
+
+        Participants of one step come by their numbers: otherwise two of them could wait for each other.
+        """
+        waiting = [(worker, *one) for worker, orders in self._orders.items() for one in orders]
+        for worker, order, work in sorted(waiting, key=lambda one: (one[1].ticket, one[0])):
+            self._claim(worker, order, work)
+
+    def _claim(self, worker: int, order: Order, work: _WorkOf) -> None:
+        made = work()
+        if self._copies is not None and isinstance(made, MainWork):
+            self._copies.claim(self._number(worker), order.ticket, made.ids, made.columns)
 
     def _let_all_go(self) -> None:
         for worker in list(self._orders):

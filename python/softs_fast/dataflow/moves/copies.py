@@ -20,20 +20,22 @@ class _Copy:
         worker: of the node, that has it or gets it.
         ticket: of the step in which it gets it.
         place: where it is there; None while it is on its way.
+        asked: the place from which the worker reads it; None until it was told.
     """
 
     source: Place
     worker: int
     ticket: int
     place: Place | None = None
+    asked: Place | None = None
 
 
 class Copies:
     """Copies of values on other nodes than those that have made them.
 
     A worker that gets a place of another node reads the value from there, keeps it, and reports its place. Other workers
-    of its node get that place; one that needs it earlier waits. This cannot hang: a step waits only for values that a
-    step before it in the order gets, which waits for no later one.
+    of its node get that place; one that needs it earlier waits. This cannot hang if steps claim what their nodes lack in
+    the order of their tickets: then a step waits only for values that it, or a step before it in the order, gets.
 
     Args:
         nodes: the node of each worker.
@@ -50,36 +52,51 @@ class Copies:
         #: Bytes that workers were told to get from other nodes, in all.
         self.n_bytes = 0
 
-    def choose(
+    def claim(
         self, worker: int, ticket: int, ids: Sequence[int], columns: Mapping[str, Sequence[Place]]
-    ) -> dict[str, list[Place]] | None:
-        """Return the places that a worker reads in a step; those of other nodes are its to keep, and to report.
+    ) -> None:
+        """Have a worker get, in a step, what its node lacks and nothing else gets.
 
         Args:
             worker: that runs the step.
             ticket: of the step.
             ids: of the rows.
             columns: for each column where the values were made, as many as ids.
+        """
+        node = self._nodes[worker]
+        for column, places in columns.items():
+            for row_id, made in zip(ids, places, strict=True):
+                if self._nodes[made.worker] != node and self._copy(row_id, node, column, made) is None:
+                    self._rows.setdefault(row_id, {})[node, column] = _Copy(made, worker, ticket)
+                    self._coming.setdefault((worker, ticket), set()).add((row_id, node, column))
+
+    def choose(
+        self, worker: int, ticket: int, ids: Sequence[int], columns: Mapping[str, Sequence[Place]]
+    ) -> dict[str, list[Place]] | None:
+        """Claim, and return the places that a worker reads in a step; those of other nodes are its to keep and to report.
+
+        Args:
+            worker: as in `claim`, like the rest.
 
         Returns:
             None: some of the values are on their way to another worker of the node; ask again later.
         """
+        self.claim(worker, ticket, ids, columns)
         node = self._nodes[worker]
         chosen = {column: list(places) for column, places in columns.items()}
         missing: dict[str, list[int]] = {}
         for column, places in chosen.items():
             for i, (row_id, made) in enumerate(zip(ids, places, strict=True)):
-                if self._nodes[made.worker] == node:
-                    continue
                 copy = self._copy(row_id, node, column, made)
                 if copy is None:
-                    missing.setdefault(column, []).append(i)
-                elif copy.place is not None:
-                    places[i] = copy.place
-                elif copy.worker != worker or copy.ticket != ticket:
+                    continue  # its own node has made it
+                if copy.place is None and (copy.worker, copy.ticket) != (worker, ticket):
                     return None
-        if missing:
-            self._send_for(worker, ticket, ids, chosen, missing)
+                if copy.place is None and copy.asked is None:
+                    missing.setdefault(column, []).append(i)
+                else:
+                    places[i] = copy.place or copy.asked or made
+        self._ask(worker, ids, chosen, missing)
         return chosen
 
     def arrived(
@@ -93,10 +110,12 @@ class Copies:
                 copy.place = place
                 coming.discard((row_id, node, column))
 
-    def ended(self, worker: int, ticket: int) -> None:
-        """A worker's part in a step has ended: what has not arrived by now does not come."""
-        for row_id, node, column in self._coming.pop((worker, ticket), ()):
+    def ended(self, worker: int, ticket: int) -> bool:
+        """A worker's part in a step has ended; returns whether something has not arrived, and so does not come."""
+        lacking = self._coming.pop((worker, ticket), set())
+        for row_id, node, column in lacking:
             self._rows.get(row_id, {}).pop((node, column), None)
+        return bool(lacking)
 
     def lose(self, worker: int) -> None:
         """A worker has ended, and with it what it kept."""
@@ -122,33 +141,31 @@ class Copies:
             return None
         return copy
 
-    def _send_for(
+    def _ask(
         self,
         worker: int,
-        ticket: int,
         ids: Sequence[int],
         chosen: dict[str, list[Place]],
         missing: Mapping[str, Sequence[int]],
     ) -> None:
-        """Choose from which holders a worker gets what its node lacks: the busiest of them sends as little as can be."""
-        node, coming = self._nodes[worker], self._coming.setdefault((worker, ticket), set())
+        """Choose from which holders a worker gets values: the busiest of them sends as little as can be."""
+        node = self._nodes[worker]
         for column, rows in missing.items():
             places = chosen[column]
-            held = [self._holders(ids[i], column, places[i]) for i in rows]
-            n_bytes = [places[i].n_bytes for i in rows]
-            at = {ids[i]: (i, holders) for i, holders in zip(rows, held, strict=True)}
+            held = {ids[i]: (i, self._holders(ids[i], column, places[i])) for i in rows}
             plan = self._plans.plan(
                 RowsToMove.of(
-                    [ids[i] for i in rows], {column: n_bytes}, {column: [list(one) for one in held]}
+                    list(held),
+                    {column: [places[i].n_bytes for i in rows]},
+                    {column: [list(holders) for _, holders in held.values()]},
                 ),
                 [[worker]],
             )
             for transfer in plan.of(worker).receives:
                 for row_id in transfer.ids.tolist():
-                    i, holders = at[row_id]
-                    made, places[i] = places[i], holders[transfer.source]
-                    self._rows.setdefault(row_id, {})[node, column] = _Copy(made, worker, ticket)
-                    coming.add((row_id, node, column))
+                    i, holders = held[row_id]
+                    places[i] = holders[transfer.source]
+                    self._rows[row_id][node, column].asked = places[i]
             self.n_bytes += plan.n_bytes
 
     def _holders(self, row_id: int, column: str, made: Place) -> dict[int, Place]:
