@@ -170,3 +170,22 @@ def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next()
     assert sent == [(1, 1), (1, 3), (2, 4)]
     sends.close()
     assert sends.n_bytes == 0
+
+
+def test_a_step_behind_one_that_waits_does_not_wait_for_a_later_one() -> None:
+    sent: list[tuple[int, int]] = []
+    sends = Sends(
+        lambda worker, order, made: sent.append((worker, order.ticket)), lambda worker, state: None, DRIVER
+    )
+    sends.begin({0: "a", 1: "b", 2: "b", DRIVER: "a"})
+    rows = [place(0, 1, 8), place(0, 2, 8)]
+    for worker, ticket, row in ((2, 1, 0), (1, 2, 0), (1, 3, 1), (2, 5, 1)):
+        work = MainWork("f", (row,), {"x": [rows[row]]}, [], 0, 0, True, 0)
+        order = Order(1, ticket, ticket, Step(Kind.MAIN, frozenset({worker})))
+        sends.order(worker, order, lambda work=work: work)  # type: ignore[misc]
+    # If 5 were there, 3 would wait for it; and both workers may have to be in 4 before.
+    assert sent == [(2, 1)]
+    sends.arrived(2, 1, "x", [0], [place(2, 9, 8)])
+    assert sent == [(2, 1), (1, 2), (1, 3)]
+    sends.arrived(1, 3, "x", [1], [place(1, 9, 8)])
+    assert sent == [(2, 1), (1, 2), (1, 3), (2, 5)]

@@ -43,3 +43,29 @@ def make_flow(n_workers: int = 3) -> df.Flow:
     calls = [df.call(make, "x -> y, text", rows=ROWS)]
     calls += [df.call(role.read, "y, text", rows=ROWS, interface=inference) for role in roles]
     return df.Flow(calls, source=numbers(), digests=True)
+
+
+class Follower(df.Role):
+    """Has a model, and says what its weights are."""
+
+    def setup(self, mesh: df.Mesh) -> None:
+        torch.manual_seed(5)
+        self.net = torch.nn.Linear(3, 2)
+
+    def note(self, rows: df.Rows) -> dict[str, float]:
+        return {"weight": self.net.weight.sum().item(), "sum": float(rows["x"].sum())}
+
+    def train(self, rows: df.Rows) -> dict[str, float]:
+        with torch.no_grad():
+            self.net.weight.add_(1.0)
+        return {"loss": 0.0}
+
+
+def make_followers() -> df.Flow:
+    """Return a flow of which two roles follow one: it publishes to both."""
+    actor = df.place(Follower, name="actor")
+    followers = [df.place(Follower, on=[worker], follows=actor, name=f"f{worker}") for worker in (1, 2)]
+    inference = df.Interface.INFERENCE
+    calls = [df.call(role.note, "x", rows=ROWS, interface=inference) for role in followers]
+    calls.append(df.call(actor.train, "x", rows=ROWS, after=[df.publish(*followers)]))
+    return df.Flow(calls, source=numbers(), digests=True)

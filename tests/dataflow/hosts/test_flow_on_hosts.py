@@ -6,12 +6,14 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import host_flow
 import pytest
 from host_workers import HostWorkers
 from small_flow import make_flow, summary
 
+import softs_fast.dataflow as df
 from softs_fast.dataflow.backends import host_processes
 from softs_fast.dataflow.control import ControlServer, new_token
 from softs_fast.errors import ConfigError, FlowError
@@ -41,20 +43,38 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
                 pass
             assert backend._store.n_bytes == 0  # type: ignore[attr-defined]
             assert not backend._sends._copies._rows  # type: ignore[attr-defined]
-    assert [
-        (
-            step.number,
-            step.dropped,
-            sorted((one.function, one.ids, one.digest, one.numbers) for one in step.calls),
-        )
-        for step in steps
-    ] == expected
+    assert summary_of(steps) == expected
     # y has 12 bytes for each of its lengths, text one for each character; two hosts have no other way to them.
     rows = [i % 5 + 1 for i in range(n_steps * host_flow.ROWS)]
     least = 2 * (12 * sum(rows) + sum(i % host_flow.ROWS % 3 for i in range(len(rows))))
     assert told == least
     n_reads = 2 * 2 * n_steps
     assert least < sent < least + 200 * n_reads
+
+
+def test_each_host_gets_weights_once(tmp_path: Path) -> None:
+    n_steps, expected = 3, summary(host_flow.make_followers(), 3)
+    with HostWorkers(tmp_path, "host_flow:make_followers") as workers:
+        for worker, name in ((0, ""), (1, "far"), (2, "far")):
+            workers.start(worker, name)
+        flow = workers.flow()
+        with flow:
+            steps = list(flow.steps(n_steps))
+            told = flow._backend._sends.n_bytes  # type: ignore[attr-defined]
+    assert summary_of(steps) == expected
+    # x has 8 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
+    assert told == 8 * n_steps * host_flow.ROWS + 72 * (n_steps + 1)
+
+
+def summary_of(steps: list[df.FlowStep]) -> list[Any]:
+    return [
+        (
+            step.number,
+            step.dropped,
+            sorted((one.function, one.ids, one.digest, one.numbers) for one in step.calls),
+        )
+        for step in steps
+    ]
 
 
 def test_the_death_of_a_worker_ends_the_flow_by_name(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -31,6 +32,24 @@ def holds_a_large_value(say: Callable[[Any], None], rank: int, size: int, token:
     with store:
         say([place.as_wire() for place in store.put("x", [0, 1], [torch.ones(1 << 22), b"small"])])
         threading.Event().wait()
+
+
+def holds_the_interpreter(say: Callable[[Any], None], rank: int, size: int, token: str) -> None:
+    with mock.patch.object(segments, "boot_id", return_value="far"):
+        store = DataManager(4, max_bytes=1 << 20, links=HostLinks(token))
+    say([place.as_wire() for place in store.put("x", [0], [torch.arange(1000)])])
+    ctypes.PyDLL(None).sleep(600)  # with the GIL
+
+
+def test_a_process_that_holds_the_interpreter_serves_its_rows() -> None:
+    holders = ranks.start(holds_the_interpreter, 1, TOKEN)
+    try:
+        [[wire]] = holders.results()
+        with store_on("near", 1) as reader:
+            [value] = reader.get([Place.from_wire(wire)])
+            assert torch.equal(value, torch.arange(1000))  # type: ignore[arg-type]
+    finally:
+        holders.stop()
 
 
 def address(endpoint: str) -> tuple[str, int]:
