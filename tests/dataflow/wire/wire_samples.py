@@ -62,9 +62,10 @@ SAMPLES: list[messages.Message] = [
         {4: {"tries": 2}},
         "00ff00ff00ff00ff",
         ("it failed", "ValueError: it failed\nTraceback"),
+        True,
     ),
-    messages.Declared(("role actor", "function train")),
     messages.Ready("boot.4026531836"),
+    messages.Declared(("role actor", "function train")),
     messages.Refused("ConfigError: another flow"),
     messages.Fetched(1, 7, (4, 5), ("x",), ((place(0), place(1)),)),
 ]

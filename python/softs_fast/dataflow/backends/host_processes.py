@@ -97,6 +97,10 @@ class HostProcesses:
         """Nothing is known of a process of another host but the end of its connection."""
         return ""
 
+    def restarts(self, worker: int) -> bool:
+        """Workers are not started again: that is for what has started them."""
+        return False
+
     def close(self) -> None:
         """Workers end by themselves when the flow does."""
 

@@ -188,6 +188,7 @@ class StepEnded:
         columns: for each output the places of its values, as many as ids.
         n_bytes: of these values.
         failure: reason and text, if it failed.
+        unread: whether it failed because inputs could not be read, before the function was entered.
     """
 
     incarnation: int
@@ -202,6 +203,18 @@ class StepEnded:
     tags: dict[int, dict[str, Tag]] = field(default_factory=dict)
     digest: str = ""
     failure: tuple[str, str] | None = None
+    unread: bool = False
+
+
+@dataclass(frozen=True)
+class Ready:
+    """To the master: a worker has made the objects of its roles.
+
+    Attributes:
+        node: what workers have in common that can open each other's shared memory; empty if all of the flow can.
+    """
+
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -209,17 +222,6 @@ class Declared:
     """To a worker that was started by hand: the lines of the flow that the master has."""
 
     lines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Ready:
-    """To the master: the roles of a worker that was started by hand are made.
-
-    Attributes:
-        node: what workers have in common that can open each other's shared memory.
-    """
-
-    node: str
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ class Fetched:
 
 
 Message = (
-    RunMain | RunHook | AbortStep | State | Free | End | StepEnded | Declared | Ready | Refused | Fetched
+    RunMain | RunHook | AbortStep | State | Free | End | StepEnded | Ready | Declared | Refused | Fetched
 )
 
 _ID = integer(0, _BIG)
@@ -336,13 +338,14 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             table(_ID, _TAGS, _MOST_ROWS),
             text(64),
             optional(pair(_TEXT, _TEXT)),
+            boolean,
         ),
     ),
+    Ready: (8, (_NAME,)),
     # Numbers from 20 on: between hosts.
     Declared: (20, (listing(text(1 << 14), 1 << 16),)),
-    Ready: (21, (_NAME,)),
-    Refused: (22, (_TEXT,)),
-    Fetched: (23, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
+    Refused: (21, (_TEXT,)),
+    Fetched: (22, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
 }
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 

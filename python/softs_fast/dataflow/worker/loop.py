@@ -142,6 +142,7 @@ class WorkerLoop:
             outcome.tags,
             outcome.digest,
             (failure.reason, failure.text) if failure is not None else None,
+            outcome.unread,
         )
         try:
             self.link.send(message)

@@ -83,6 +83,8 @@ class Driver:
         self.file_trouble: str | None = None
         self.step_s = 0.0
         self.ended = asyncio.Event()
+        #: Why there can be no step.
+        self.failure: Exception | None = None
         self._trainer = trainer
         self._saved = saved
         self._options = options
@@ -91,6 +93,7 @@ class Driver:
         self._contents: dict[int, Contents] = {}
         self._n_contents = 0
         self._changed = asyncio.Event()
+        self._is_closing = False
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "softs-step")
         self._saved_version = run.version
@@ -99,6 +102,8 @@ class Driver:
 
     def start(self) -> None:
         """Begin to watch the time; a run that was over before writes its model again, which may be missing."""
+        # Workers join meanwhile, and push.
+        self._spawn(self._prepare())
         if self.run.is_over:
             self._spawn(self._end(is_failure=False))
         self.tell(events.Tick())
@@ -152,19 +157,26 @@ class Driver:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def release(self) -> None:
+        """Have all that wait for a change be answered now: the server ends."""
+        self._is_closing = True
+        self.notify()
+
     async def wait_for_change(self, until_s: float) -> bool:
-        """Wait for a change; return False if it is too late.
+        """Wait for a change; return False if it is too late, or the server ends.
 
         Args:
             until_s: on the clock of the loop.
         """
         changed = self._changed
+        if self._is_closing:
+            return False
         try:
             async with asyncio.timeout_at(until_s):
                 await changed.wait()
         except TimeoutError:
             return False
-        return True
+        return not self._is_closing
 
     def status(self) -> Status:
         """Return what the run does."""
@@ -188,6 +200,14 @@ class Driver:
 
     # --- What the machine wants ---
 
+    async def _prepare(self) -> None:
+        try:
+            await self._call(self._trainer.prepare)
+        except Exception as error:
+            self.failure = error
+            self.ended.set()
+            self.notify()
+
     async def _step(self, action: events.Apply, shares: list[tuple[events.Share, Contents]]) -> None:
         before = self.weights.now.contents
         began_s = self._loop.time()
@@ -196,6 +216,8 @@ class Driver:
                 lambda: self._trainer.step(shares, action.rate_factor, self._clip_norm, before, action.trim)
             )
         except Exception as error:
+            if self.failure is not None:
+                return
             _log.exception("the step after version %s failed", action.version)
             why = f"the step after version {action.version} failed: {type(error).__name__}: {error}"
             self.tell(events.Stop(why, is_failure=True))
@@ -224,6 +246,8 @@ class Driver:
             self.tell(events.Stop("the evaluation gets no better"))
 
     async def _save(self, snapshot: Snapshot) -> None:
+        if self.failure is not None:
+            return
         saved = self._saved
         best = self.evaluation.best
         try:
