@@ -107,11 +107,13 @@ class Targets:
         values: False where there is no tensor.
         copies: address, offset in the segment and bytes of each tensor.
         others: the numbers of values without tensors.
+        pieces: the memory of tensors of one dtype each, in which values lie one behind the other.
     """
 
     values: list[Value]
     copies: list[tuple[int, int, int]]
     others: list[int]
+    pieces: list[Tensor]
 
 
 def empty_values(places: Places) -> Targets:
@@ -120,7 +122,7 @@ def empty_values(places: Places) -> Targets:
     Raises:
         FlowError: this version of torch has no such dtype.
     """
-    found = Targets([False] * len(places), [], [])
+    found = Targets([False] * len(places), [], [], [])
     dtypes = [parts[0][0] if kind == "tensor" else "" for kind, parts in places.forms]
     for dtype in dict.fromkeys(dtypes):
         which = np.flatnonzero(np.array([one == dtype for one in dtypes])[places.form_of])
@@ -144,6 +146,7 @@ def _empty_tensors(found: Targets, places: Places, dtype: str, which: _Integers)
     n_bytes = places.n_bytes[which]
     counts = n_bytes // item
     whole = torch.empty(int(counts.sum()), dtype=torch_dtype(dtype))
+    found.pieces.append(whole)
     addresses = whole.data_ptr() + np.cumsum(n_bytes) - n_bytes
     found.copies += zip(addresses.tolist(), places.offsets[which].tolist(), n_bytes.tolist(), strict=True)
     shapes = [parts[0][1] if parts else () for _, parts in places.forms]
