@@ -84,6 +84,7 @@ class _Sent:
         all: workers that got it.
         shown_by: workers that keep weights for others.
         works: what each worker was told.
+        n_gone: how many workers had left by then.
     """
 
     order: Order
@@ -91,6 +92,7 @@ class _Sent:
     all: set[int] = field(default_factory=set)
     shown_by: set[int] = field(default_factory=set)
     works: dict[int, Work | None] = field(default_factory=dict)
+    n_gone: int = 0
 
 
 class ProcessBackend:
@@ -124,6 +126,8 @@ class ProcessBackend:
         # Of those that have left: workers that are started again. Of the others: those that another could not read from.
         self._away: set[int] = set()
         self._ending: dict[int, SegmentAddress] = {}
+        # How many have left, each time counted.
+        self._n_gone = 0
         self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
@@ -212,7 +216,7 @@ class ProcessBackend:
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Send an order."""
-        sent = self._sent.setdefault(order.ticket, _Sent(order))
+        sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._n_gone))
         sent.open.add(worker)
         sent.all.add(worker)
         self._sends.order(worker, order, work)
@@ -263,10 +267,10 @@ class ProcessBackend:
 
     def _await_left(self) -> None:
         """A worker failed, perhaps because another one has ended: that says more, so it comes first if it is known soon."""
-        end_s, n_left = time.monotonic() + _LEFT_S, len(self._left)
+        end_s, n_gone = time.monotonic() + _LEFT_S, self._n_gone
         while not self._ending and not self._left and time.monotonic() < end_s:
             self._receive(0.1)
-        while self._ending and len(self._left) == n_left and time.monotonic() < end_s + _JOIN_S:
+        while self._ending and self._n_gone == n_gone and time.monotonic() < end_s + _JOIN_S:
             self._receive(0.1)
             for worker, one in list(self._ending.items()):
                 # Of a process on another node only its connection tells.
@@ -403,12 +407,11 @@ class ProcessBackend:
         outcome.unread = message.unread
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
-    def _note_ending(self, work: MainWork) -> None:
+    def _note_ending(self, sent: _Sent, work: MainWork) -> None:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet."""
-        holders = {(place.worker, place.segment) for one in work.columns.values() for place in one}
-        here = {worker: segment for worker, segment in holders if worker in self._pids}
-        if all(worker not in self._left and self._pids[worker] == one.pid for worker, one in here.items()):
-            self._ending |= here
+        if sent.n_gone == self._n_gone:
+            holders = {place.worker: place.segment for one in work.columns.values() for place in one}
+            self._ending |= {worker: one for worker, one in holders.items() if worker in self._pids}
 
     def _relay(self, worker: int, message: State) -> None:
         """Tell the other participants of a hook what a worker shows of the weights of its source."""
@@ -427,7 +430,7 @@ class ProcessBackend:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
         work = self._sent[ticket].works.get(worker)
         if outcome.unread and isinstance(work, MainWork):
-            self._note_ending(work)
+            self._note_ending(self._sent[ticket], work)
         self._part_ended(worker, ticket)
 
     def _part_ended(self, worker: int, ticket: int) -> None:
@@ -444,6 +447,7 @@ class ProcessBackend:
             return
         self._left.add(event.worker)
         self._sends.lose(event.worker)
+        self._n_gone += 1
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)
         why = self._why(event)
