@@ -20,6 +20,8 @@ from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
 from softs_fast.dataflow.worker.process import FlowWorker
 
 WATCHDOG_S = 45.0
+#: So long a fleet waits for a worker that was told to end.
+END_S = 3.0
 
 
 def build(module: str, function: str, arguments: dict[str, Any]) -> Declaration:
@@ -37,23 +39,51 @@ def serve(worker: int, make: Callable[[], Declaration], lines: list[str], endpoi
 
 
 class ForkedWorkers:
-    """The processes of a flow."""
+    """The processes of a flow. One that has ended is started again at once.
 
-    def __init__(self, module: str, function: str, arguments: dict[str, Any]) -> None:
+    Args:
+        module: of the function that makes the flow.
+        function: its name.
+        arguments: what it is given.
+        max_restarts: of all workers together.
+    """
+
+    def __init__(self, module: str, function: str, arguments: dict[str, Any], max_restarts: int = 0) -> None:
+        self.left = max_restarts
+        self.again: set[int] = set()
         self._build = functools.partial(build, module, function, arguments)
         self._declaration = self._build()
         self.processes: dict[int, Any] = {}
+
+    #: What a process runs.
+    serve = staticmethod(serve)
 
     def start(self) -> ControlMaster:
         """Start all; each joins when it has begun."""
         token = new_token()
         link = ControlMaster(token)
-        context = multiprocessing.get_context("forkserver")
+        self._told: tuple[str, ...] = (link.endpoint, token)
         for worker in self._declaration.workers:
-            arguments = (worker, self._build, self._declaration.lines(), link.endpoint, token)
-            self.processes[worker] = context.Process(target=serve, args=arguments)
-            self.processes[worker].start()
+            self._start(worker)
         return link
+
+    def _start(self, worker: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        arguments = (worker, self._build, self._declaration.lines(), *self._told)
+        self.processes[worker] = context.Process(target=self.serve, args=arguments)
+        self.processes[worker].start()
+
+    def restarts(self, worker: int) -> bool:
+        """Start a worker again if its process has ended; returns whether there is one."""
+        if self.processes[worker].exitcode is None:
+            return True
+        if not self.left:
+            return False
+        self.left -= 1
+        self.again.add(worker)
+        self.processes[worker].close()
+        self._start(worker)
+        return True
 
     def why(self, worker: int) -> str:
         """Return how the process of a worker has ended."""
@@ -64,8 +94,11 @@ class ForkedWorkers:
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
     def close(self) -> None:
-        """Wait until all have ended."""
-        for process in self.processes.values():
+        """Wait until all have ended. One that has not joined is not told to end, so it is killed, as a fleet does."""
+        for worker, process in self.processes.items():
+            if worker not in self.again:
+                process.join(END_S)
+            process.kill()
             process.join(WATCHDOG_S)
             process.close()
         self.processes.clear()
@@ -88,9 +121,11 @@ def _stands_still(pid: int) -> bool:
     return set(states) == {"T"}
 
 
-def in_forks(module: str, function: str, **arguments: Any) -> tuple[df.Flow, ForkedWorkers]:
+def in_forks(
+    module: str, function: str, *, max_restarts: int = 0, **arguments: Any
+) -> tuple[df.Flow, ForkedWorkers]:
     """Return a flow of which each worker is a process."""
     flow: df.Flow = getattr(importlib.import_module(module), function)(**arguments)
-    workers = ForkedWorkers(module, function, arguments)
+    workers = ForkedWorkers(module, function, arguments, max_restarts)
     flow._use(ProcessBackend(flow.declaration, workers))
     return flow, workers

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +180,21 @@ def make_mortal(place: str, n_workers: int = 3) -> df.Flow:
     return df.Flow([df.call(actor.train, "x", rows=6)], source=numbers())
 
 
+class Unready(Light):
+    """Worker 1 ends its process in `setup`, when worker 0 waits for it there."""
+
+    def setup(self, mesh: df.Mesh) -> None:
+        if mesh.rank("dp") == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(torch.ones(1), group=mesh.device_mesh.get_group())
+
+
+def make_unready() -> df.Flow:
+    """Return a flow that cannot begin."""
+    role = df.place(Unready, "dp2", on=range(2), name="unready")
+    return df.Flow([df.call(role.use, "x", rows=6)], source=numbers())
+
+
 class Waiting(Light):
     """Adds over all ranks; the last worker ends its process in the second call, when the others are in theirs."""
 
@@ -211,3 +228,45 @@ def make_refused() -> df.Flow:
     hook = df.hook(note, on=[first, second])
     calls = [df.call(second.read, "x -> z", rows=2), df.call(first.use, "z", rows=2, after=[hook])]
     return df.Flow(calls, source=numbers())
+
+
+class Rowwise(df.Role):
+    """Functions that compute each row by itself."""
+
+    def setup(self, mesh: df.Mesh) -> None:
+        self.sum = 0.0
+
+    def double(self, rows: df.Rows) -> dict[str, Any]:
+        for place, row_id in enumerate(rows.ids):
+            rows.tags[place]["made"] = row_id
+        return {"y": [one * 2 + 1 for one in rows.values_of("x")], "n": 1.0}
+
+    def score(self, rows: df.Rows) -> dict[str, Any]:
+        values = rows.values_of("y")
+        rows.drop([i for i, one in enumerate(values) if len(one) % 5 == 2], "dull")
+        assert all(rows.tags[i]["made"] == row_id for i, row_id in enumerate(rows.ids))
+        return {"score": torch.stack([one.max() for one in values])}
+
+    def train(self, rows: df.Rows) -> dict[str, float]:
+        for one in rows.values_of("y"):
+            self.sum += one.sum().item()
+        return {"sum": self.sum, "score": rows["score"].sum().item(), "step": float(rows.ends_step)}
+
+
+def make_rowwise(layouts: str, group: int, n: int) -> df.Flow:
+    """Return a flow of two roles with layouts of their own, and one that trains on a single worker."""
+    first, second = layouts.split(",")
+    a = df.place(Rowwise, first, on=range(_n_workers(first)), name="a")
+    b = df.place(Rowwise, second, on=range(1, _n_workers(second) + 1), name="b")
+    one = df.place(Rowwise, on=[1], name="one")
+    inference = df.Interface.INFERENCE
+    calls = [
+        df.call(a.double, "x -> y", rows=2 * group, interface=df.Interface.GENERATE),
+        df.call(b.score, "y -> score", rows=4 * group, interface=inference),
+        df.call(one.train, "y, score", rows=8 * group),
+    ]
+    return df.Flow(calls, source=islice(lengths(), n), group=group, digests=True)
+
+
+def _n_workers(layout: str) -> int:
+    return prod(int(word[2:]) for word in layout.split())

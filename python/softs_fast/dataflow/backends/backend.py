@@ -13,7 +13,7 @@ from ..values import Value
 from ..worker.functions import Outcome
 from ..worker.work import Work
 
-__all__ = ["Backend", "Done", "Event", "Lost"]
+__all__ = ["Back", "Backend", "Done", "Event", "Lost"]
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,26 @@ class Lost:
     Attributes:
         worker: its number.
         reason: what is known of its end.
+        returns: whether it is started again; `Back` or another `Lost` follows.
     """
 
     worker: int
     reason: str
+    returns: bool = False
 
 
-Event = Done | Lost
+@dataclass(frozen=True)
+class Back:
+    """A worker that was lost has been started again, and has made the objects of its roles.
+
+    Attributes:
+        worker: its number.
+    """
+
+    worker: int
+
+
+Event = Done | Lost | Back
 
 
 class Backend(Protocol):
