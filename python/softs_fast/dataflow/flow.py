@@ -13,6 +13,7 @@ from ..fleet.factory import NamedFactory
 from .admission import Admission, Source, Sources
 from .backends.backend import Backend
 from .backends.fleet_processes import FleetProcesses
+from .backends.host_processes import HostProcesses
 from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
 from .checkpoints import last_checkpoint
@@ -31,6 +32,7 @@ from .order.steps import Kind, Step
 from .posted import PostedCall
 from .results import CallResult, FlowStep
 from .runner import Runner
+from .starts import begin, go_back, may_go_back
 from .values import Value
 from .worker.process import Argument, arguments_of
 
@@ -138,6 +140,41 @@ class Flow:
         flow._use(ProcessBackend(flow.declaration, processes))
         return flow
 
+    @classmethod
+    def on_hosts(
+        cls,
+        function: str,
+        arguments: Mapping[str, Argument] | None = None,
+        *,
+        listen: str,
+        token_file: str | Path,
+        start_timeout_s: float = 600.0,
+        dead_after_s: float = 30.0,
+    ) -> Flow:
+        """Return a flow of which a launcher starts each worker, as `softs-fast flow-worker`; this one is the master.
+
+        `with` waits for the workers. Inside a host rows and weights stay in shared memory; a host gets each value from
+        another one at most once.
+
+        Args:
+            function: "package.module:function", importable in all processes.
+            arguments: what it is given; workers are given the same.
+            listen: where workers connect to, such as `tcp://0.0.0.0:4711`.
+            token_file: with what workers prove that they belong to the flow; mode 0600, see `control.write_token`.
+            start_timeout_s: how long the workers may take until their roles are made.
+            dead_after_s: seconds without a sign of life after which a worker on another host has left.
+
+        Raises:
+            ConfigError: as `in_processes`; or the endpoint or the token file cannot be used.
+        """
+        given = arguments_of(arguments or {})
+        flow = NamedFactory(function).load()(**given)
+        if not isinstance(flow, cls):
+            raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
+        processes = HostProcesses(flow.declaration, listen, Path(token_file), start_timeout_s, dead_after_s)
+        flow._use(ProcessBackend(flow.declaration, processes, processes))
+        return flow
+
     def _use(self, backend: Backend) -> None:
         self._backend = backend
         self._runner = Runner(self.plan, self.declaration, backend)
@@ -159,39 +196,11 @@ class Flow:
                 if self._saves is not None:
                     self._use(self._backend)  # without what was there before a reset
                     self._saves.open()
-                self._begin()
+                begin(self)
             except BaseException:
                 self.reset()
                 raise
         return self
-
-    def _begin(self) -> None:
-        """Make the objects of all roles, and have them and the master go on from the last common save, if there is one."""
-        self._is_beginning = True
-        try:
-            first = self._backend.open()
-            self._is_open = True
-            self._do(*first)
-            if self._saves is not None:
-                self._load(self._saves)
-        finally:
-            self._is_beginning = False
-
-    def _load(self, saves: CommonSaves) -> None:
-        steps = saves.load_steps()
-        if steps:
-            number = self._runner.post_steps("load of a common save", steps)
-            PostedCall(self, number, "load of a common save").result()
-            self._do(*(Load((role,), folder=folder) for role, folder in self._loaded.items()))
-            self._do(*saves.publish_hooks())
-        saves.restore()
-        self._n_steps = saves.last.step if saves.last is not None else 0
-
-    def _do(self, *hooks: Hook) -> None:
-        calls = [self.post(one) for one in hooks]
-        self.flush(*calls)
-        for call in calls:
-            call.result()
 
     def reset(self) -> None:
         """Drop all rows and the objects of all roles; roles with a method `close` are closed. `with` calls it at its end."""
@@ -284,8 +293,8 @@ class Flow:
             acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
             raise FlowError(str(error)) from error
-        if runner.lost is not None and self._may_go_back():
-            self._go_back(runner.lost)
+        if runner.lost is not None and may_go_back(self):
+            go_back(self, runner.lost)
             return True
         self._error = runner.lost
         posted = set(runner.posted)
@@ -311,31 +320,6 @@ class Flow:
             except FlowError as error:
                 self._error = error
                 raise
-
-    def _may_go_back(self) -> bool:
-        return self._saves is not None and self._saves.may_go_back and not self._is_beginning
-
-    def _go_back(self, lost: FlowError) -> None:
-        """Start all workers again, and go on from the last common save.
-
-        Raises:
-            FlowError: workers were lost again and again.
-        """
-        assert self._saves is not None
-        while True:
-            self._saves.count_restart(lost, self._n_steps)
-            self._runner.held.clear()
-            self._backend.close()
-            self._saves.drop_begun()
-            self._use(self._backend)
-            self._error = None
-            try:
-                self._begin()
-                return
-            except FlowError as error:
-                self._error = lost = error
-                if not self._may_go_back():
-                    raise
 
     # --- The page's requests by hand ---
 
