@@ -95,3 +95,17 @@ def check_numbers(numbers: list[tuple[int, bool]]) -> int:
         assert number == 1 or number - 1 in seen
         seen.add(number)
     return sum(is_repeated for _, is_repeated in numbers)
+
+
+@pytest.mark.usefixtures("quick_files")
+def test_groups_that_wait_for_slots_are_in_the_next_save(tmp_path: Path) -> None:
+    rows = {"make": 1, "first": 2, "second": 2}
+    plan = Plan(0, 1, 2, 2, 1, rows, {"first": 1, "second": 1}, 1, 0)
+    found: list[list[int]] = []
+    # Six slots, then two: four groups of the save of step 2 wait, two of them still in that of step 3.
+    for n_steps, plan.ahead in ((2, 2), (3, 0), (None, 0)):
+        with make_flow(plan, tmp_path / "j") as flow:
+            for _ in flow.steps(n_steps):
+                pass
+            found = [counts(flow, name) for name in ("first", "second")]
+    assert found == [[1] * N_ITEMS] * 2
