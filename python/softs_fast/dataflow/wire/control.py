@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout
-from ..control import ControlClient, ControlServer, Ended
+from ..control import ControlClient, ControlLimits, ControlServer, Ended
 from ..control import Joined as ControlJoined
 from ..control import Received as ControlReceived
 from .frames import Assembler, cut
@@ -18,13 +18,17 @@ class ControlMaster:
 
     Args:
         token: that workers have to have.
+        listen: where, see `ControlServer`.
+        limits: sizes, and when a worker on another host counts as dead.
 
     Raises:
+        ConfigError: endpoint or token are malformed.
+        EndpointInUse: a process listens there already.
         PeerLost: the system has no more descriptors or threads.
     """
 
-    def __init__(self, token: str) -> None:
-        self._server = ControlServer(token=token)
+    def __init__(self, token: str, *, listen: str = "ipc://*", limits: ControlLimits | None = None) -> None:
+        self._server = ControlServer(listen=listen, token=token, limits=limits)
         self._assemblers: dict[int, Assembler] = {}
 
     @property
