@@ -12,6 +12,7 @@ from restart_flow import ROWS, Model, losses, make_restarting, numbers
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.declare.restartable import restartable
+from softs_fast.errors import ConfigError
 
 
 def kill_at(workers: ThreadWorkers, worker: int, n: int, n_times: int = 1) -> None:
@@ -100,6 +101,8 @@ def test_rows_that_training_has_used_stay_although_they_are_dropped_the_second_t
         call = flow.post(df.offload(flow.declaration.roles[1]))
         flow.flush(call)
         call.result(timeout_s=45)  # so its end is known before the next call
+        with pytest.raises(ConfigError, match=r"row 0 has no column 'score'; it has \['x'\]"):
+            flow.values(ids, "score")
         (step,) = flow.steps(1)
         assert step.dropped == {}
         assert {call.function for call in step.calls} >= {"second.late", "scorer.score"}
