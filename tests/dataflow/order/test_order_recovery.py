@@ -83,6 +83,10 @@ def test_histories_with_workers_that_join_again(first: int) -> None:
     assert check_histories(first, first + 100) > 100
 
 
+def test_rows_in_use_of_which_columns_become_void_are_made_again_for_their_next_use() -> None:
+    assert check_histories(13061, 13062) > 0
+
+
 @pytest.mark.parametrize("seed", [9, 40])
 def test_a_worker_that_joins_again_dies_at_every_event(seed: int) -> None:
     plan = random_plan(random.Random(seed))

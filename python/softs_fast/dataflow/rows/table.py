@@ -237,6 +237,7 @@ class RowTable:
         found = remaking(group, self._own[group.partition], self._needs, self._makes, given_back)
         if not found.columns:
             return
+        group.is_hit = True
         self.n_disturbed += 1
         self.n_made_again += len(group.rows) if found.again else 0
         group.stale |= found.stale
