@@ -63,10 +63,16 @@ class ForkedWorkers:
         assert status is not None
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
+    def kill(self, worker: int) -> None:
+        """End the process of a worker at once."""
+        self.processes[worker].kill()
+
     def close(self) -> None:
         """Wait until all have ended."""
         for process in self.processes.values():
-            process.join(WATCHDOG_S)
+            process.join(WATCHDOG_S / 10 if process.exitcode is None else 0)
+            process.kill()
+            process.join()
             process.close()
         self.processes.clear()
 

@@ -145,6 +145,10 @@ class ThreadWorkers:
         """Return why one has ended."""
         return self.reasons.get(worker, "")
 
+    def kill(self, worker: int) -> None:
+        """End the connection of a worker; a thread cannot be ended."""
+        self.hub.kill(worker)
+
     def close(self) -> None:
         """End all."""
         for worker in self.workers.values():

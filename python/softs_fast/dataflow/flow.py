@@ -78,6 +78,8 @@ class Flow:
         max_failed: groups that may fail (`Rows.fail`) before the flow fails.
         max_bytes: bytes of rows that may be in the flow; None is no limit.
         digests: whether each call gets a digest of its inputs.
+        deadline_s: how long a step may be with a worker process, which is ended then; None: any time. `df.call` has one, too.
+            In one process nothing can end a function.
 
     Raises:
         ConfigError: the functions, columns or numbers can never be a flow; nothing has run then.
@@ -98,9 +100,12 @@ class Flow:
         max_failed: int = 0,
         max_bytes: int | None = None,
         digests: bool = False,
+        deadline_s: float | None = None,
     ) -> None:
         if max_failed < 0 or (max_bytes is not None and max_bytes < 1):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
+        if deadline_s is not None and not deadline_s > 0:
+            raise ConfigError(f"deadline_s is {deadline_s:g}; it is above 0, or None")
         sources = Sources(source)
         order, read = graph_of(calls, sources.columns)
         if TRAIN not in read:
@@ -110,6 +115,7 @@ class Flow:
         self._sources = sources
         self._calls = {one.name: one for one in calls}
         self._max_failed, self._max_bytes = max_failed, max_bytes
+        self._deadline_s = deadline_s
         self._n_steps = 0
         self._is_open = False
         self._error: FlowError | None = None
@@ -150,7 +156,7 @@ class Flow:
 
     def _use(self, backend: Backend) -> None:
         self._backend = backend
-        self._runner = Runner(self.plan, self.declaration, backend)
+        self._runner = Runner(self.plan, self.declaration, backend, self._deadline_s)
         self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
 
     # --- Life ---

@@ -15,6 +15,8 @@ from .declare.plan import FlowPlan, FunctionPlan
 from .declare.roles import Placement
 from .held import HeldRows
 from .master import DRIVER, CallState, Master
+from .order.deadlines import Deadlines, culprits
+from .order.sequencer import Ticket
 from .order.steps import Answer, Kind, Order, Step
 from .results import CallResult
 from .rows.table import Taken
@@ -60,9 +62,12 @@ class Runner:
         plan: of the flow.
         declaration: of the flow.
         backend: runs the steps.
+        deadline_s: how long a step may be with a worker process, where its function says nothing else; None: any time.
     """
 
-    def __init__(self, plan: FlowPlan, declaration: Declaration, backend: Backend) -> None:
+    def __init__(
+        self, plan: FlowPlan, declaration: Declaration, backend: Backend, deadline_s: float | None = None
+    ) -> None:
         self.master = Master(plan, self._steps_of, declaration.workers)
         self.held = HeldRows(backend)
         self.results: list[CallResult] = []
@@ -83,6 +88,9 @@ class Runner:
         self._tickets: dict[int, _Ticket] = {}
         self._running: dict[int, _Running] = {}
         self._versions = Versions(declaration)
+        self._deadline_s = deadline_s
+        has_deadlines = deadline_s is not None or any(one.deadline_s is not None for one in declaration.calls)
+        self._deadlines = Deadlines(self._deadline_of) if has_deadlines else None
 
     # --- Rows ---
 
@@ -111,14 +119,43 @@ class Runner:
         """
         if self._listen(automatic=automatic):
             return True
-        events = self._backend.wait(timeout_s)
+        events = self._backend.wait(self._until_due(timeout_s))
         for event in events:
             if isinstance(event, Lost):
                 self._lose(event)
             else:
                 self._done(event)
         answered = self._listen(automatic=automatic)
+        self._end_late()
         return answered or bool(events or self._tickets)
+
+    def _until_due(self, timeout_s: float | None) -> float | None:
+        if self._deadlines is None:
+            return timeout_s
+        now_s = time.monotonic()
+        self._deadlines.observe(self.master.order.tickets, now_s)
+        due_s = self._deadlines.due_s()
+        times = [timeout_s, None if due_s is None else max(due_s - now_s, 0.0)]
+        return min((one for one in times if one is not None), default=None)
+
+    def _end_late(self) -> None:
+        """End the processes of workers that have kept a step beyond its deadline; the backend reports them as lost."""
+        if self._deadlines is None:
+            return
+        self._deadlines.observe(self.master.order.tickets, time.monotonic())
+        for late in self._deadlines.late(time.monotonic()):
+            seen, now_s = self._backend.look(late.ticket.number, late.workers), time.monotonic()
+            # One that has ended the step by now has sent what it did: the next turn takes it.
+            if set(seen) == late.workers:
+                for worker, reason in culprits(late, seen, now_s).items():
+                    self._backend.end(worker, reason)
+                self._deadlines.restart(late, now_s)
+
+    def _deadline_of(self, ticket: Ticket) -> float | None:
+        call = self._calls.get(ticket.call.name)
+        if DRIVER in ticket.step.workers:
+            return None  # it runs in this thread
+        return call.deadline_s if call is not None and call.deadline_s is not None else self._deadline_s
 
     def _listen(self, *, automatic: bool) -> bool:
         answered = False

@@ -114,6 +114,13 @@ class Supervisor:
             member = self._members.get(number)
             return member.error if member is not None and self._has_ended(number) else ""
 
+    def kill(self, number: int) -> None:
+        """End the process of a worker at once; nothing if it does not run."""
+        with self._changed:  # under which ended processes are reaped, so the number is that of the worker
+            member = self._members.get(number)
+            if member is not None:
+                member.kill()
+
     def _has_ended(self, number: int) -> bool:
         member = self._members.get(number)
         return member is None or member.process is None

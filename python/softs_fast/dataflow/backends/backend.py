@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
+from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value
 from ..worker.functions import Outcome
@@ -81,6 +82,12 @@ class Backend(Protocol):
 
     def wait(self, timeout_s: float | None) -> list[Event]:
         """Run or await what has been sent; returns what has ended, nothing if no order is open or the time is over."""
+
+    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
+        """Return what is seen of workers that have not ended a step; without those that have, or cannot be ended."""
+
+    def end(self, worker: int, reason: str) -> None:
+        """End the process of a worker at once; it is lost for this reason."""
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that a hook can be posted.

@@ -87,6 +87,11 @@ class FleetProcesses:
             return ""
         return self._workers.why(self._numbers.index(worker), _END_S)
 
+    def kill(self, worker: int) -> None:
+        """End the process of a worker at once."""
+        if self._workers is not None:
+            self._workers.kill(self._numbers.index(worker))
+
     def close(self) -> None:
         """End all."""
         workers, self._workers = self._workers, None

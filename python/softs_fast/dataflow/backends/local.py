@@ -11,6 +11,7 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..objects import Objects
+from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
 from ..worker.functions import Batch, Failure, Outcome, call_function
@@ -89,6 +90,13 @@ class LocalBackend:
                 for worker in workers[1:]
             ),
         ]
+
+    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
+        """There are no processes, and nothing here can end a function."""
+        return {}
+
+    def end(self, worker: int, reason: str) -> None:
+        """There are no processes."""
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """All hooks can run where all objects are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from ..declare.roles import Placement
 from ..master import DRIVER
 from ..moves import DataManager
 from ..objects import Objects
+from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value
 from ..wire.links import Joined, Left, MasterLink
@@ -26,6 +28,7 @@ from ..worker.orders import message_of
 from ..worker.part import Part, Shown, Unreadable, state_id
 from ..worker.work import Work
 from .backend import Done, Event, Lost
+from .sightings import look_at
 
 __all__ = ["ProcessBackend", "WorkerProcesses"]
 
@@ -51,6 +54,9 @@ class WorkerProcesses(Protocol):
 
     def why(self, worker: int) -> str:
         """Return how the process of a worker that has left has ended."""
+
+    def kill(self, worker: int) -> None:
+        """End the process of a worker at once, also one that is stopped. One that has ended is left alone."""
 
     def close(self) -> None:
         """End all; idempotent."""
@@ -93,6 +99,8 @@ class ProcessBackend:
         self._store: DataManager | None = None
         self._pids: dict[int, int] = {}
         self._left: set[int] = set()
+        #: Workers with processes on this host.
+        self._here: set[int] = set()
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
         self._events: list[Event] = []
@@ -124,6 +132,8 @@ class ProcessBackend:
             for event in link.receive(_SLICE_S):
                 if isinstance(event, Joined):
                     self._pids[event.worker] = event.pid
+                    if event.host == socket.gethostname():
+                        self._here.add(event.worker)
                 elif isinstance(event, Left):
                     raise FlowError(
                         f"worker {event.worker} has left before all had joined: {self._why(event)}"
@@ -146,7 +156,7 @@ class ProcessBackend:
                 link.close()
             if store is not None:
                 store.close()
-        self._pids, self._left = {}, set()
+        self._pids, self._left, self._here = {}, set(), set()
         self._own.clear()
         self._sent.clear()
         self._events.clear()
@@ -216,6 +226,23 @@ class ProcessBackend:
         while len(self._left) == n_left and time.monotonic() < end_s:
             self._receive(0.1)
         self._events.sort(key=lambda event: not isinstance(event, Lost))
+
+    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
+        """Ask workers that have not ended a step, and look at their processes."""
+        assert self._link is not None
+        found = {
+            worker: look_at(self._link, worker, self._pids[worker] if worker in self._here else None)
+            for worker in sorted(set(workers) & set(self._pids) - self._left)
+        }
+        self._receive(0.0)  # what they had sent before they answered
+        sent = self._sent.get(ticket)
+        return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
+
+    def end(self, worker: int, reason: str) -> None:
+        """End the process of a worker. It has left at once: a process may take long to end."""
+        if worker not in self._left:
+            self._processes.kill(worker)
+            self._leave(Left(worker, reason), is_known=True)
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook.
@@ -323,13 +350,14 @@ class ProcessBackend:
             if sent.shown_by is not None:
                 self.free(sent.shown_by, [state_id(ticket)])
 
-    def _leave(self, event: Left) -> None:
+    def _leave(self, event: Left, *, is_known: bool = False) -> None:
         if event.worker in self._left:
             return
         self._left.add(event.worker)
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)
-        self._events.append(Lost(event.worker, self._why(event)))
+        why = f"process {self._pids[event.worker]}: {event.reason}" if is_known else self._why(event)
+        self._events.append(Lost(event.worker, why))
 
     def _why(self, event: Left) -> str:
         return f"process {self._pids.get(event.worker, '?')}: {self._processes.why(event.worker) or event.reason}"

@@ -49,6 +49,8 @@ class WorkerLoop:
     _states: dict[int, Shown] = field(default_factory=dict, init=False)
     _aborted: str | None = field(default=None, init=False)
     _is_ending: bool = field(default=False, init=False)
+    _shown: Order | None = field(default=None, init=False)
+    _since_s: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
         self._objects = Objects(self.declaration.roles, self.worker)
@@ -130,12 +132,14 @@ class WorkerLoop:
         self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
 
     def _await_state(self, ticket: int) -> Shown:
+        self._publish_inside(self._executor.inside, waits="the weights of another worker")
         while ticket not in self._states:
             self._receive(_SLICE_S)
             if self._aborted is not None:
                 raise _Aborted(self._aborted)
             if self._is_ending:
                 raise _Aborted("the flow has ended")
+        self._publish_inside(self._executor.inside)
         return self._states[ticket]
 
     def _receive(self, timeout_s: float) -> None:
@@ -170,9 +174,11 @@ class WorkerLoop:
             case StepEnded():
                 raise WireError("a worker has got a StepEnded, which only masters get")
 
-    def _publish_inside(self, order: Order | None) -> None:
-        """Say what this worker is inside of; the link answers while Python is busy."""
-        inside: dict[str, object] = {"since_s": time.monotonic()}
+    def _publish_inside(self, order: Order | None, *, waits: str = "") -> None:
+        """Say what this worker is inside of, and for what it waits there; the link answers while Python is busy."""
+        if order is not self._shown:
+            self._shown, self._since_s = order, time.monotonic()
+        inside: dict[str, object] = {"since_s": self._since_s} | ({"waits": waits} if waits else {})
         if order is not None and isinstance(order.step.work, RunMain | RunHook):
             work = work_of(self.declaration, order.step.work)
             name = work.hook.name if isinstance(work, HookWork) else work.function
