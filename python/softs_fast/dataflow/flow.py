@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ from .order.steps import Kind, Step
 from .results import CallResult, FlowStep
 from .runner import Runner
 from .values import Value
+from .watch.options import OnStall, WatchOptions
+from .watch.watch import Watch
 from .worker.process import Argument, arguments_of
 
 __all__ = ["Flow", "PostedCall"]
@@ -80,6 +83,11 @@ class Flow:
         digests: whether each call gets a digest of its inputs.
         deadline_s: how long a step may be with a worker process, which is ended then; None: any time. `df.call` has one, too.
             In one process nothing can end a function.
+        watchdog_s: after how many seconds in which no call has ended a warning says what the flow waits for; again after
+            intervals that double. None: never.
+        on_stall: "warn", or "abort": then a FlowError with that text is raised, too, as soon as no function of this process
+            runs.
+        trace: a file for ui.perfetto.dev: what ran where and when.
 
     Raises:
         ConfigError: the functions, columns or numbers can never be a flow; nothing has run then.
@@ -101,11 +109,12 @@ class Flow:
         max_bytes: int | None = None,
         digests: bool = False,
         deadline_s: float | None = None,
+        watchdog_s: float | None = 60.0,
+        on_stall: OnStall = "warn",
+        trace: str | Path | None = None,
     ) -> None:
         if max_failed < 0 or (max_bytes is not None and max_bytes < 1):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
-        if deadline_s is not None and not deadline_s > 0:
-            raise ConfigError(f"deadline_s is {deadline_s:g}; it is above 0, or None")
         sources = Sources(source)
         order, read = graph_of(calls, sources.columns)
         if TRAIN not in read:
@@ -115,7 +124,9 @@ class Flow:
         self._sources = sources
         self._calls = {one.name: one for one in calls}
         self._max_failed, self._max_bytes = max_failed, max_bytes
-        self._deadline_s = deadline_s
+        self._options = WatchOptions(deadline_s, watchdog_s, on_stall, trace)
+        self._watch: Watch | None = None
+        self._name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
         self._n_steps = 0
         self._is_open = False
         self._error: FlowError | None = None
@@ -152,11 +163,12 @@ class Flow:
             raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
         processes = FleetProcesses(function, given, flow.declaration, start_timeout_s)
         flow._use(ProcessBackend(flow.declaration, processes))
+        flow._name = function
         return flow
 
     def _use(self, backend: Backend) -> None:
         self._backend = backend
-        self._runner = Runner(self.plan, self.declaration, backend, self._deadline_s)
+        self._runner = Runner(self.plan, self.declaration, backend, self._options.deadline_s)
         self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
 
     # --- Life ---
@@ -171,6 +183,7 @@ class Flow:
             first = self._backend.open()
             self._is_open = True
             try:
+                self._watch = Watch(self._name, self._options, self._runner, self._backend)
                 calls = [self.post(one) for one in first]
                 self.flush(*calls)
                 for call in calls:
@@ -184,6 +197,9 @@ class Flow:
         """Drop all rows and the objects of all roles; roles with a method `close` are closed. `with` calls it at its end."""
         if self._is_open:
             self._is_open = False
+            watch, self._watch = self._watch, None
+            if watch is not None:
+                watch.close()
             self._runner.held.clear()
             self._backend.close()
 
@@ -219,6 +235,10 @@ class Flow:
             yield step
 
     def _next_step(self) -> FlowStep | None:
+        with self._backend.doing.flow():
+            return self._run_step()
+
+    def _run_step(self) -> FlowStep | None:
         self._check_open()
         counts = self._runner.master.rows.counts[TRAIN]
         while counts.complete <= self._n_steps:
@@ -250,13 +270,20 @@ class Flow:
         """Do one thing; returns False if there is nothing to do."""
         if self._error is not None:
             raise self._error
-        runner = self._runner
-        admitted = automatic and self._admission.fill()
+        runner, doing = self._runner, self._backend.doing
+        with doing.what("reads the source of rows"):
+            admitted = automatic and self._admission.fill()
+        watch = self._watch
+        if watch is not None:
+            timeout_s = watch.limit(timeout_s)
         try:
-            acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
+            with doing.what("waits for workers"):
+                acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
             raise FlowError(str(error)) from error
         self._error = runner.lost
+        if self._error is None and watch is not None:
+            self._error = watch.error()
         posted = set(runner.posted)
         for number in [number for number in runner.errors if number not in posted]:
             failed, cause = runner.errors.pop(number)
@@ -330,6 +357,10 @@ class Flow:
             raise ConfigError(str(error)) from None
 
     def _result(self, call: PostedCall, timeout_s: float | None) -> CallResult:
+        with self._backend.doing.flow():
+            return self._await(call, timeout_s)
+
+    def _await(self, call: PostedCall, timeout_s: float | None) -> CallResult:
         runner = self._runner
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:

@@ -22,6 +22,7 @@ from .results import CallResult
 from .rows.table import Taken
 from .values import Value, n_bytes_of
 from .versions import Versions
+from .watch.trace import Trace
 from .worker.functions import Failure, Outcome
 from .worker.work import HookWork, MainWork, Work
 
@@ -76,11 +77,14 @@ class Runner:
         self.posted: dict[int, CallResult | None] = {}
         #: Of workers that were lost: why the flow cannot go on.
         self.lost: FlowError | None = None
+        #: When the last call was answered, and the age of the rows of the last one that trained.
+        self.answered_s, self.age = time.monotonic(), 0
         self.n_failed = 0
         self.last_failure = ""
         #: When the last training call ended, and by step when the first one began.
         self.trained_s: float | None = None
         self.waited_s: dict[int, float] = {}
+        self.trace: Trace | None = None
         self._plan = plan
         self._backend = backend
         self._calls = {one.name: one for one in declaration.calls}
@@ -106,7 +110,10 @@ class Runner:
 
     def free(self) -> None:
         """Drop the values of rows that the master has removed."""
-        self.held.free(self.master.rows.freed())
+        freed = self.master.rows.freed()
+        self.held.free(freed)
+        if self.trace is not None:
+            self.trace.drop(freed)
 
     # --- Tickets ---
 
@@ -233,8 +240,38 @@ class Runner:
         elif running is not None:
             name = work.name if isinstance(work, Hook) else "main"
             running.seconds[name] = max(running.seconds.get(name, 0.0), outcome.seconds)
+        if self.trace is not None:
+            self._note(self.trace, done, ticket.order, running)
         self._part_ended(ticket, done.worker)
         self.master.order.report(done.worker, done.incarnation, done.ticket, reason)
+
+    def _note(self, trace: Trace, done: Done, order: Order, running: _Running | None) -> None:
+        outcome, work = done.outcome, order.step.work
+        if not outcome.seconds:
+            return  # another worker has run it, or it was skipped
+        taken = running.state.taken if running is not None else None
+        args = {
+            "call": order.call,
+            "ticket": order.ticket,
+            "step": taken.step + 1 if taken is not None else 0,
+        }
+        if isinstance(work, Hook):
+            trace.step(
+                work.name, order.step.kind.name.lower(), done.worker, outcome.began_s, outcome.seconds, args
+            )
+            return
+        call, ids = self._calls[str(work)], outcome.ids
+        args["rows"] = len(ids)
+        trace.step(call.name, "main", done.worker, outcome.began_s, outcome.seconds, args)
+        trace.rows(
+            done.worker,
+            outcome.began_s,
+            outcome.seconds,
+            ids,
+            call.input_keys,
+            call.output_keys if outcome.failure is None else (),
+            len(self.master.rows),
+        )
 
     def _use(self, running: _Running, done: Done, work: object) -> None:
         """Take what a worker's part in a step has brought."""
@@ -266,7 +303,7 @@ class Runner:
             now = time.monotonic()
             if self.trained_s is not None:
                 self.waited_s.setdefault(taken.step, max(now - outcome.seconds - self.trained_s, 0.0))
-            self.trained_s = now
+            self.trained_s, self.age = now, taken.age
             if taken.ends_step:
                 self._versions.trained(call, taken.step)
 
@@ -302,6 +339,7 @@ class Runner:
         self.master.order.lose(lost.worker, f"worker {lost.worker} is lost: {lost.reason}")
 
     def _end(self, answer: Answer) -> None:
+        self.answered_s = time.monotonic()
         running = self._running.pop(answer.call, None)
         state = running.state if running is not None else None
         taken = state.taken if state is not None else None

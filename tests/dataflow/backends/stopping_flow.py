@@ -44,12 +44,13 @@ class Actor(df.Role):
         self.stops = self.place == "hook" and rows.step == 1
 
 
-def make_stopping(place: str = "", deadline_s: float | None = None) -> df.Flow:
+def make_stopping(place: str = "", deadline_s: float | None = None, **arguments: Any) -> df.Flow:
     """Return a flow; in its second step a process stops: in main, in a hook, or it hangs.
 
     Args:
         place: "main" and "hang": the generator, worker 1; "hook": the actor, worker 0, while worker 1 waits for weights.
         deadline_s: of the call in which that happens.
+        arguments: of the flow.
     """
     role = type("Actor", (Actor,), {"place": place})
     actor = df.place(role, name="actor")
@@ -64,4 +65,4 @@ def make_stopping(place: str = "", deadline_s: float | None = None) -> df.Flow:
             deadline_s=deadline_s if place == "hook" else None,
         ),
     ]
-    return df.Flow(calls, source=numbers())
+    return df.Flow(calls, source=numbers(), **arguments)

@@ -11,8 +11,10 @@ from ..declare.roles import Placement
 from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value
+from ..watch.doing import Doing
 from ..worker.functions import Outcome
 from ..worker.work import Work
+from .sightings import Sight
 
 __all__ = ["Backend", "Done", "Event", "Lost"]
 
@@ -53,7 +55,13 @@ Event = Done | Lost
 
 
 class Backend(Protocol):
-    """Runs orders, strictly by ticket on each worker. Only one thread uses it."""
+    """Runs orders, strictly by ticket on each worker. One thread uses it; any thread may read `doing` and `sights`.
+
+    Attributes:
+        doing: what that thread does.
+    """
+
+    doing: Doing
 
     def open(self) -> list[Hook]:
         """Make the objects of all roles; returns hooks that have to run before anything else.
@@ -85,6 +93,9 @@ class Backend(Protocol):
 
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """Return what is seen of workers that have not ended a step; without those that have, or cannot be ended."""
+
+    def sights(self, timeout_s: float) -> dict[int, Sight]:
+        """Return what each worker process is inside of, by its number; any thread may ask."""
 
     def end(self, worker: int, reason: str) -> None:
         """End the process of a worker at once; it is lost for this reason."""

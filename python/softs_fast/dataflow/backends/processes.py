@@ -21,6 +21,7 @@ from ..objects import Objects
 from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value
+from ..watch.doing import Doing
 from ..wire.links import Joined, Left, MasterLink
 from ..wire.messages import AbortStep, End, Free, State, StepEnded
 from ..worker.functions import Failure, Outcome
@@ -28,7 +29,7 @@ from ..worker.orders import message_of
 from ..worker.part import Part, Shown, Unreadable, state_id
 from ..worker.work import Work
 from .backend import Done, Event, Lost
-from .sightings import look_at
+from .sightings import Sight, look_at, sights_of
 
 __all__ = ["ProcessBackend", "WorkerProcesses"]
 
@@ -92,6 +93,7 @@ class ProcessBackend:
 
     def __init__(self, declaration: Declaration, processes: WorkerProcesses) -> None:
         declaration.check_processes()
+        self.doing = Doing()
         self._declaration = declaration
         self._processes = processes
         self._functions = {one.name: one for one in declaration.calls}
@@ -238,6 +240,12 @@ class ProcessBackend:
         sent = self._sent.get(ticket)
         return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
 
+    def sights(self, timeout_s: float) -> dict[int, Sight]:
+        """Return what each worker process is inside of; any thread may ask."""
+        link, left = self._link, set(self._left)
+        pids = {worker: pid for worker, pid in list(self._pids.items()) if worker not in left}
+        return {} if link is None else sights_of(link, pids, self._here, timeout_s)
+
     def end(self, worker: int, reason: str) -> None:
         """End the process of a worker. It has left at once: a process may take long to end."""
         if worker not in self._left:
@@ -325,6 +333,7 @@ class ProcessBackend:
             dict(message.tags),
             message.digest,
             failure,
+            message.began_s,
         )
         if message.state is not None:
             self._relay(sent, worker, message.state)
@@ -366,7 +375,8 @@ class ProcessBackend:
         """Run a function without a role."""
         outcome, n_bytes = Outcome(), 0
         if work is not None:
-            outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
+            with self.doing.what(f"runs {order.step.work}, a function without a role,"):
+                outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
         self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
 
 

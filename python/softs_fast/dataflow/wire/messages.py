@@ -168,6 +168,7 @@ class StepEnded:
         n_bytes: of these values.
         failure: reason and text, if it failed.
         state: names of tensors and the place of their list, for the targets of a hook.
+        began_s: when it began, by the clock of the worker.
     """
 
     incarnation: int
@@ -183,6 +184,7 @@ class StepEnded:
     digest: str = ""
     failure: tuple[str, str] | None = None
     state: tuple[tuple[str, ...], Place] | None = None
+    began_s: float = 0.0
 
 
 Message = RunMain | RunHook | AbortStep | State | Free | End | StepEnded
@@ -239,6 +241,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             text(64),
             optional(pair(_TEXT, _TEXT)),
             optional(pair(_NAMES, lambda name, value: places(name, value)[0][0])),
+            seconds,
         ),
     ),
 }

@@ -77,6 +77,7 @@ class Outcome:
         tags: of rows that have some, by id.
         digest: of ids and inputs; empty if none is taken.
         failure: why it failed; None if it is done.
+        began_s: when it began, by `time.monotonic` of its process; 0 if it did not.
     """
 
     seconds: float = 0.0
@@ -88,6 +89,7 @@ class Outcome:
     tags: dict[int, dict[str, Tag]] = field(default_factory=dict)
     digest: str = ""
     failure: Failure | None = None
+    began_s: float = 0.0
 
 
 def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:

@@ -121,6 +121,7 @@ class WorkerLoop:
             outcome.digest,
             (failure.reason, failure.text) if failure is not None else None,
             shown[0] if shown else None,
+            outcome.began_s,
         )
         try:
             self.link.send(message)

@@ -64,7 +64,7 @@ class Part:
             await_state: returns weights of a source that is elsewhere.
             show: takes the weights of a source that is here, for targets that are elsewhere.
         """
-        outcome, n_bytes, began = Outcome(), 0, time.perf_counter()
+        outcome, n_bytes, began = Outcome(), 0, time.monotonic()
         try:
             if isinstance(work, MainWork):
                 outcome = self._main(work)
@@ -77,7 +77,7 @@ class Part:
                 outcome.numbers = self._hook(work, ticket, await_state, show)
         except Exception as error:
             outcome, n_bytes = Outcome(failure=Failure.of(error)), 0
-        outcome.seconds = time.perf_counter() - began
+        outcome.began_s, outcome.seconds = began, time.monotonic() - began
         return outcome, n_bytes
 
     def _main(self, work: MainWork) -> Outcome:
