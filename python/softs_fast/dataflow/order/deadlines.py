@@ -101,8 +101,8 @@ class Deadlines:
 def culprits(late: Late, seen: Mapping[int, Seen], now_s: float) -> dict[int, str]:
     """Return the workers that are to blame for a late step, with the reason of each.
 
-    Those whose process is stopped; otherwise those that do not answer; otherwise those that compute, or have not begun;
-    otherwise all, who wait for each other.
+    Those with a process that is stopped; otherwise those that do not answer; otherwise those that compute, or have not begun;
+    otherwise all: they wait for each other.
 
     Args:
         late: the step.
