@@ -31,24 +31,24 @@ train, tune = calls[2:]
 
 def test_a_follower_has_the_version_that_was_shown_to_it() -> None:
     versions = Versions(Declaration(calls))
-    assert [versions.of(role) for role in (actor, gen, fixed)] == [0, 0, None]
-    versions.trained(train, 0)
-    assert versions.of(actor) == 0  # its other function has not run
-    versions.trained(tune, 0)
-    assert versions.of(actor) == 1
+    assert [versions.of(role, role.on[0]) for role in (actor, gen, fixed)] == [0, 0, None]
+    versions.trained(train, 0, 0)
+    assert versions.of(actor, 0) == 0  # its other function has not run
+    versions.trained(tune, 0, 0)
+    assert versions.of(actor, 0) == 1
     pairs = transfers(hook, actor)
     versions.moved(5, pairs, 0)
     # The source goes on before the target has copied.
-    versions.trained(train, 1)
-    versions.trained(tune, 1)
+    versions.trained(train, 1, 0)
+    versions.trained(tune, 1, 0)
     versions.moved(5, pairs, 1)
     versions.ended(5)
-    assert (versions.of(actor), versions.of(gen)) == (2, 1)
+    assert (versions.of(actor, 0), versions.of(gen, 1)) == (2, 1)
 
 
 def test_a_role_that_does_not_follow_gets_no_version() -> None:
     versions = Versions(Declaration(calls))
-    versions.trained(train, 3)
-    versions.trained(tune, 3)
+    versions.trained(train, 3, 0)
+    versions.trained(tune, 3, 0)
     versions.moved(1, [(actor, fixed)], 0)
-    assert versions.of(fixed) is None
+    assert versions.of(fixed, 0) is None

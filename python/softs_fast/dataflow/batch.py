@@ -20,7 +20,11 @@ class Rows(Mapping[str, Column]):
     Attributes:
         ids: of the rows; those of one group are neighbours.
         group: rows of one group.
-        is_padding: for each row whether it repeats another one and its outputs are dropped (`uneven="pad"`).
+        is_padding: for each row whether it repeats another one and its outputs are dropped (`uneven="pad"`, and all
+            rows of a data-parallel rank for which there is no group).
+        weight: rows of this rank that are no padding, times the number of ranks, divided by those of all ranks: 1 if
+            all have as many. Gradients of `loss * rows.weight`, where `loss` is the mean over these rows, have the
+            gradient over all rows as their mean over the ranks.
         step: of the flow to which the rows belong, from 0.
         use: which use of the rows it is, from 0 (`reuse`).
         ends_step: whether the function has done its part of the step with these rows. With `at_least`, gradients are
@@ -41,6 +45,7 @@ class Rows(Mapping[str, Column]):
         ends_step: bool,
         age: int,
         tags: Sequence[dict[str, Tag]],
+        weight: float = 1.0,
     ) -> None:
         self._values = columns
         self._joined: dict[str, Column] = {}
@@ -52,6 +57,7 @@ class Rows(Mapping[str, Column]):
         self.ends_step = ends_step
         self.age = age
         self.tags = tags
+        self.weight = weight
         #: Ids of rows that were dropped, and failed ones, with their reasons.
         self.dropped: dict[int, str] = {}
         self.failed: dict[int, str] = {}

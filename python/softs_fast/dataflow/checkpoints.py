@@ -38,13 +38,14 @@ def last_checkpoint(name: str, folder: Path) -> tuple[int, Path]:
     return found[-1]
 
 
-def load(name: str, role: Role, folder: Path) -> int:
+def load(name: str, role: Role, folder: Path, group: Any = None) -> int:
     """Load the last checkpoint of a role; returns the number of its step, from 1.
 
     Args:
         name: of the role.
         role: its object.
         folder: that the hook `save` was given.
+        group: process group of the workers of the role, all of which call this; None: there is one.
 
     Raises:
         ConfigError: there is none.
@@ -55,36 +56,45 @@ def load(name: str, role: Role, folder: Path) -> int:
     step, path = last_checkpoint(name, folder)
     state, model = _state(role), nn.ModuleDict(role.modules())
     with _single_process():
-        dcp.load(state, checkpoint_id=path, no_dist=True)
+        dcp.load(state, checkpoint_id=path, process_group=group, no_dist=group is None)
     model.load_state_dict(state["modules"])
     for optimizer_name, optimizer in role.optimizers().items():
         set_optimizer_state_dict(model, optimizer, state["optimizers"][optimizer_name])
     return step
 
 
-def save(name: str, role: Role, folder: Path, step: int) -> None:
-    """Save a role; its folder gets its name only when it is complete.
+def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> None:
+    """Save a role; its folder gets its name only when it is complete, and then has it when this returns.
 
     Args:
         name: of the role.
         role: its object.
         folder: gets the checkpoint in `NAME/step-STEP`.
         step: number of the step, from 1.
+        group: process group of the workers of the role, all of which call this; None: there is one.
 
     Raises:
         OSError: it cannot be written.
     """
+    import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 
     final = folder / name / f"step-{step}"
     partial = final.with_name(f".{final.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    is_first = group is None or dist.get_rank(group) == 0
+    if is_first:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    if group is not None:
+        dist.barrier(group)
     with _single_process():
-        dcp.save(_state(role), checkpoint_id=partial, no_dist=True)
-    if final.exists():
-        shutil.rmtree(final)
-    partial.rename(final)
+        dcp.save(_state(role), checkpoint_id=partial, process_group=group, no_dist=group is None)
+    if is_first:
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+    if group is not None:
+        dist.barrier(group)
 
 
 @contextlib.contextmanager

@@ -104,12 +104,29 @@ class Master:
         self.order.park(call)
         return call.number
 
-    def wrote(self, call: int, holder: int, *, n_bytes: int, version: int | None = None) -> bool:
-        """The main part of a call has made its columns; returns False if the call has its answer, so they are dropped."""
+    def wrote(
+        self,
+        call: int,
+        holder: int,
+        *,
+        n_bytes: int,
+        version: int | None = None,
+        ids: Iterable[int] | None = None,
+    ) -> bool:
+        """The main part of a call has made its columns; returns False if the call has its answer, so they are dropped.
+
+        Args:
+            call: number of the call.
+            holder: number of the worker.
+            n_bytes: of each row.
+            version: see `RowTable.wrote`.
+            ids: the rows that this worker has made; None: all.
+        """
         state = self._open.get(call)
         if state is None or state.function is None or state.taken is None:
             return False
-        self.rows.wrote(state.taken.ids, state.function.outputs, holder, n_bytes=n_bytes, version=version)
+        made = state.taken.ids if ids is None else ids
+        self.rows.wrote(made, state.function.outputs, holder, n_bytes=n_bytes, version=version)
         return True
 
     def advance(self, now_s: float, *, automatic: bool = True) -> list[Output]:

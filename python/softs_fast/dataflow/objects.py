@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,9 +12,20 @@ from torch import Tensor
 from ..errors import FlowError
 from . import checkpoints
 from .declare.hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook, transfers
+from .declare.ranks import heads_of
 from .declare.roles import Mesh, Placement, Role
 
-__all__ = ["Objects", "numbers_of", "tensors_of"]
+__all__ = ["Objects", "RoleGroups", "numbers_of", "tensors_of"]
+
+
+class RoleGroups(Protocol):
+    """Process groups of roles on several workers."""
+
+    def mesh(self, role: Placement) -> Any:
+        """Return the `DeviceMesh` of a role; None if it has one worker."""
+
+    def group(self, role: Placement) -> Any:
+        """Return the process group of all workers of a role; None if it has one worker."""
 
 
 class Objects:
@@ -23,9 +34,14 @@ class Objects:
     Args:
         roles: of the flow.
         worker: number of the worker that this process is; None: all roles are here.
+        groups: process groups of the roles; None: each role is one object.
     """
 
-    def __init__(self, roles: Sequence[Placement], worker: int | None = None) -> None:
+    def __init__(
+        self, roles: Sequence[Placement], worker: int | None = None, groups: RoleGroups | None = None
+    ) -> None:
+        self._worker = worker
+        self._groups = groups
         self._roles = {role.name: role for role in roles if worker is None or worker in role.on}
         self._objects: dict[str, Role] = {}
         self._homes: dict[str, dict[int, torch.device]] = {}
@@ -34,10 +50,26 @@ class Objects:
         """Make the objects; a role that follows one in this process begins with its weights."""
         for name, role in self._roles.items():
             self._objects[name] = one = role.role()
-            one.setup(Mesh(name, role.layout, dict.fromkeys((dim for dim, _ in role.layout.dims), 1)))
+            one.setup(self._mesh(role))
         for role in self._roles.values():
             if role.follows is not None and role.follows.name in self._objects:
                 self.copy(self.state(role.follows), role, role.follows)
+
+    def _mesh(self, role: Placement) -> Mesh:
+        dims = dict(role.layout.dims)
+        if self._worker is None:
+            return Mesh(role.name, role.layout, dict.fromkeys(dims, 1), dict.fromkeys(dims, 0))
+        mesh = self._groups.mesh(role) if self._groups is not None else None
+        ranks = role.layout.coordinates(role.on.index(self._worker))
+        return Mesh(role.name, role.layout, dims, ranks, mesh)
+
+    def is_head(self, role: Placement) -> bool:
+        """Return whether this process reports for its data-parallel rank of a role."""
+        return self._worker is None or self._worker in heads_of(role)
+
+    def shows(self, role: Placement) -> bool:
+        """Return whether this process gives the weights of a role to other workers: the first head does."""
+        return self._worker == heads_of(role)[0]
 
     def close(self) -> None:
         """Drop the objects; those with a method `close` are closed."""
@@ -132,10 +164,13 @@ class Objects:
         Raises:
             ConfigError: there is no checkpoint.
         """
-        return checkpoints.load(role.name, self[role], folder)
+        return checkpoints.load(role.name, self[role], folder, self._group(role))
 
     def _save(self, role: Placement, folder: Path, step: int) -> None:
-        checkpoints.save(role.name, self[role], folder, step)
+        checkpoints.save(role.name, self[role], folder, step, self._group(role))
+
+    def _group(self, role: Placement) -> Any:
+        return self._groups.group(role) if self._groups is not None else None
 
     def _offload(self, role: Placement) -> None:
         homes = {}

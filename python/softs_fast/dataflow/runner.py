@@ -15,13 +15,14 @@ from .declare.plan import FlowPlan, FunctionPlan
 from .declare.roles import Placement
 from .held import HeldRows
 from .master import DRIVER, CallState, Master
-from .order.deadlines import Deadlines, culprits
-from .order.sequencer import Ticket
 from .order.steps import Answer, Kind, Order, Step
+from .parallel.cutting import parts_of
+from .parallel.merging import Reports
 from .results import CallResult
 from .rows.table import Taken
 from .values import Value, n_bytes_of
 from .versions import Versions
+from .watch.late_steps import LateSteps
 from .watch.trace import Trace
 from .worker.functions import Failure, Outcome
 from .worker.work import HookWork, MainWork, Work
@@ -49,11 +50,15 @@ class _Ticket:
         order: of the step.
         missing: workers that have not reported its end.
         ids: rows that it reads.
+        parts: what each worker was sent, of a function on several workers.
+        reports: what workers have done.
     """
 
     order: Order
     missing: set[int]
     ids: tuple[int, ...] = ()
+    parts: dict[int, MainWork] | None = None
+    reports: Reports = field(default_factory=Reports)
 
 
 class Runner:
@@ -92,9 +97,7 @@ class Runner:
         self._tickets: dict[int, _Ticket] = {}
         self._running: dict[int, _Running] = {}
         self._versions = Versions(declaration)
-        self._deadline_s = deadline_s
-        has_deadlines = deadline_s is not None or any(one.deadline_s is not None for one in declaration.calls)
-        self._deadlines = Deadlines(self._deadline_of) if has_deadlines else None
+        self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
 
     # --- Rows ---
 
@@ -126,43 +129,15 @@ class Runner:
         """
         if self._listen(automatic=automatic):
             return True
-        events = self._backend.wait(self._until_due(timeout_s))
+        events = self._backend.wait(self._late.limit(timeout_s))
         for event in events:
             if isinstance(event, Lost):
                 self._lose(event)
             else:
                 self._done(event)
         answered = self._listen(automatic=automatic)
-        self._end_late()
+        self._late.end()
         return answered or bool(events or self._tickets)
-
-    def _until_due(self, timeout_s: float | None) -> float | None:
-        if self._deadlines is None:
-            return timeout_s
-        now_s = time.monotonic()
-        self._deadlines.observe(self.master.order.tickets, now_s)
-        due_s = self._deadlines.due_s()
-        times = [timeout_s, None if due_s is None else max(due_s - now_s, 0.0)]
-        return min((one for one in times if one is not None), default=None)
-
-    def _end_late(self) -> None:
-        """End the processes of workers that have kept a step beyond its deadline; the backend reports them as lost."""
-        if self._deadlines is None:
-            return
-        self._deadlines.observe(self.master.order.tickets, time.monotonic())
-        for late in self._deadlines.late(time.monotonic()):
-            seen, now_s = self._backend.look(late.ticket.number, late.workers), time.monotonic()
-            # One that has ended the step by now has sent what it did: the next turn takes it.
-            if set(seen) == late.workers:
-                for worker, reason in culprits(late, seen, now_s).items():
-                    self._backend.end(worker, reason)
-                self._deadlines.restart(late, now_s)
-
-    def _deadline_of(self, ticket: Ticket) -> float | None:
-        call = self._calls.get(ticket.call.name)
-        if DRIVER in ticket.step.workers:
-            return None  # it runs in this thread
-        return call.deadline_s if call is not None and call.deadline_s is not None else self._deadline_s
 
     def _listen(self, *, automatic: bool) -> bool:
         answered = False
@@ -187,7 +162,29 @@ class Runner:
             self._tickets[order.ticket] = _Ticket(order, set(), ids)
             self.held.keep(ids)
         self._tickets[order.ticket].missing.add(worker)
-        self._backend.send(worker, order, self._work_of(self._running[order.call].state, order))
+        describe = self._work_of(self._running[order.call].state, order)
+        function = state.function if state is not None and isinstance(order.step.work, str) else None
+        if self._backend.cuts_rows and function is not None and len(function.workers) > 1:
+            describe = self._cut(self._tickets[order.ticket], function.name, worker, describe)
+        self._backend.send(worker, order, describe)
+
+    def _cut(
+        self, ticket: _Ticket, function: str, worker: int, describe: Callable[[], Work | None]
+    ) -> Callable[[], Work | None]:
+        """Return what says what one of several workers has to do."""
+
+        def part() -> Work | None:
+            if ticket.parts is None:
+                # All have parts of the same rows, also if some are dropped before the last one asks.
+                work = describe()
+                ticket.parts = (
+                    parts_of(work, self._calls[function], self._plan.group)
+                    if isinstance(work, MainWork)
+                    else {}
+                )
+            return ticket.parts.get(worker)
+
+        return part
 
     def _work_of(self, state: CallState, order: Order) -> Callable[[], Work | None]:
         """Return what says what is to be done, when it is asked: rows may have been dropped by then."""
@@ -223,89 +220,93 @@ class Runner:
             return
         running = self._running.get(ticket.order.call)
         outcome, work = done.outcome, ticket.order.step.work
-        if running is None:
+        if running is None or running.error is not None:
             # The call has failed elsewhere: what this part has made is dropped.
-            self.held.note(done.worker, outcome.ids if outcome.columns else ())
+            self._drop_made(done.worker, outcome)
         elif outcome.failure is None:
+            ticket.reports.add(done, self._version_at(running.state, done))
             try:
-                self._use(running, done, work)
+                if ticket.missing == {done.worker}:
+                    self._use(running, ticket)
             except FlowError as error:
                 outcome = Outcome(failure=Failure.of(error))
         reason = None
         if outcome.failure is not None:
             reason = outcome.failure.reason
             if running is not None and running.error is None:
-                running.error = _failure(running.state, work, outcome.failure)
+                where = f" on worker {done.worker}" if len(ticket.order.step.workers) > 1 else ""
+                running.error = _failure(running.state, work, outcome.failure, where)
                 running.cause = outcome.failure.cause
+            for one in ticket.reports.clear():
+                self._drop_made(one.worker, one.outcome)
         elif running is not None:
             name = work.name if isinstance(work, Hook) else "main"
             running.seconds[name] = max(running.seconds.get(name, 0.0), outcome.seconds)
         if self.trace is not None:
-            self._note(self.trace, done, ticket.order, running)
+            taken = running.state.taken if running is not None else None
+            call = None if isinstance(work, Hook) else self._calls[str(work)]
+            self.trace.note(done, ticket.order, call, taken, len(self.master.rows))
         self._part_ended(ticket, done.worker)
         self.master.order.report(done.worker, done.incarnation, done.ticket, reason)
 
-    def _note(self, trace: Trace, done: Done, order: Order, running: _Running | None) -> None:
-        outcome, work = done.outcome, order.step.work
-        if not outcome.seconds:
-            return  # another worker has run it, or it was skipped
-        taken = running.state.taken if running is not None else None
-        args = {
-            "call": order.call,
-            "ticket": order.ticket,
-            "step": taken.step + 1 if taken is not None else 0,
-        }
-        if isinstance(work, Hook):
-            trace.step(
-                work.name, order.step.kind.name.lower(), done.worker, outcome.began_s, outcome.seconds, args
-            )
-            return
-        call, ids = self._calls[str(work)], outcome.ids
-        args["rows"] = len(ids)
-        trace.step(call.name, "main", done.worker, outcome.began_s, outcome.seconds, args)
-        trace.rows(
-            done.worker,
-            outcome.began_s,
-            outcome.seconds,
-            ids,
-            call.input_keys,
-            call.output_keys if outcome.failure is None else (),
-            len(self.master.rows),
-        )
+    def _drop_made(self, worker: int, outcome: Outcome) -> None:
+        self.held.note(worker, outcome.ids if outcome.columns else ())
 
-    def _use(self, running: _Running, done: Done, work: object) -> None:
-        """Take what a worker's part in a step has brought."""
-        running.numbers |= done.outcome.numbers
-        state = running.state
+    def _version_at(self, state: CallState, done: Done) -> int | None:
+        """Note what a worker's part in a step means for versions; returns that of the rows which it has made."""
+        work, call = self._tickets[done.ticket].order.step.work, None
+        if state.function is not None:
+            call = self._calls[state.function.name]
+        owner = call.model_name if call is not None else None
         if isinstance(work, Hook):
-            owner = self._calls[state.function.name].model_name if state.function is not None else None
             self._versions.moved(done.ticket, transfers(work, owner), done.worker)
-        elif state.function is not None and state.taken is not None:
-            self._use_main(self._calls[state.function.name], state, state.taken, running, done)
+        elif call is not None and state.taken is not None:
+            if call.trains and state.taken.ends_step:
+                self._versions.trained(call, state.taken.step, done.worker)
+            if call.interface_type is Interface.GENERATE and owner is not None:
+                return self._versions.of(owner, done.worker)
+        return None
 
-    def _use_main(self, call: MFCDef, state: CallState, taken: Taken, running: _Running, done: Done) -> None:
-        outcome, rows, ids = done.outcome, self.master.rows, done.outcome.ids
-        if not ids:
-            return  # another worker has run it, or no row was left
-        running.digest = outcome.digest
-        for column, places in outcome.columns.items():
-            self.held.write(column, ids, places, done.worker)
-        version = None
-        if call.interface_type is Interface.GENERATE and call.model_name is not None:
-            version = self._versions.of(call.model_name)
-        holder = self.held.holder(done.worker)
-        self.master.wrote(state.call.number, holder, n_bytes=done.n_bytes // len(ids), version=version)
-        for row_id, tags in outcome.tags.items():
-            if row_id in rows:
-                rows.tags(row_id).update(tags)
-        self._drop(outcome)
+    def _use(self, running: _Running, ticket: _Ticket) -> None:
+        """Take what all parts of a step have brought."""
+        state, work, reports = running.state, ticket.order.step.work, ticket.reports
+        call = self._calls[state.function.name] if state.function is not None else None
+        role = call.model_name if call is not None else None
+        if isinstance(work, Hook):
+            running.numbers |= reports.numbers(work.roles[0] if work.roles else role)
+        elif call is not None and state.taken is not None:
+            reports.check(ticket.parts)
+            self._use_main(call, state, state.taken, running, reports)
+
+    def _use_main(
+        self, call: MFCDef, state: CallState, taken: Taken, running: _Running, reports: Reports
+    ) -> None:
+        made, rows = reports.made(call.model_name), self.master.rows
+        if not made:
+            return  # no row was left
+        running.numbers |= reports.numbers(call.model_name)
+        running.digest = reports.digest(call.model_name)
+        for done in made:
+            outcome, ids = done.outcome, done.outcome.ids
+            for column, places in outcome.columns.items():
+                self.held.write(column, ids, places, done.worker)
+            self.master.wrote(
+                state.call.number,
+                self.held.holder(done.worker),
+                n_bytes=done.n_bytes // len(ids),
+                version=reports.version,
+                ids=ids,
+            )
+            for row_id, tags in outcome.tags.items():
+                if row_id in rows:
+                    rows.tags(row_id).update(tags)
+        for done in made:
+            self._drop(done.outcome)
         if call.trains:
             now = time.monotonic()
             if self.trained_s is not None:
-                self.waited_s.setdefault(taken.step, max(now - outcome.seconds - self.trained_s, 0.0))
+                self.waited_s.setdefault(taken.step, max(now - reports.seconds - self.trained_s, 0.0))
             self.trained_s, self.age = now, taken.age
-            if taken.ends_step:
-                self._versions.trained(call, taken.step)
 
     def _drop(self, outcome: Outcome) -> None:
         for dropped in (outcome.dropped, outcome.failed):
@@ -334,9 +335,16 @@ class Runner:
         self.lost = self.lost or FlowError(
             f"worker {lost.worker} is lost: {lost.reason}; {', '.join(names) or 'no call'} was open there"
         )
+        reason = f"worker {lost.worker} is lost: {lost.reason}"
+        for number in calls:
+            # What its peers say of the end of a connection comes later, and says less.
+            running, name = self._running[number], self._running[number].state.call.name
+            running.error = running.error or FlowError(f"call {number} of {name} failed: {reason}")
         for one in inside:
+            for done in one.reports.clear():
+                self._drop_made(done.worker, done.outcome)
             self._part_ended(one, lost.worker)
-        self.master.order.lose(lost.worker, f"worker {lost.worker} is lost: {lost.reason}")
+        self.master.order.lose(lost.worker, reason)
 
     def _end(self, answer: Answer) -> None:
         self.answered_s = time.monotonic()
@@ -391,8 +399,8 @@ class Runner:
         return frozenset(worker for role in roles for worker in role.on) or frozenset({DRIVER})
 
 
-def _failure(state: CallState, work: object, failure: Failure) -> FlowError:
+def _failure(state: CallState, work: object, failure: Failure, where: str) -> FlowError:
     what = f"hook {work.name} of {state.call.name}" if isinstance(work, Hook) else state.call.name
     ids = state.taken.ids if state.taken is not None else ()
     some = f" on {len(ids)} rows {list(ids[:8])}{' ...' if len(ids) > 8 else ''}" if ids else ""
-    return FlowError(f"{what} failed{some}: {failure.text}")
+    return FlowError(f"{what} failed{where}{some}: {failure.text}")

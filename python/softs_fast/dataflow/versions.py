@@ -12,10 +12,10 @@ __all__ = ["Versions"]
 
 
 class Versions:
-    """Steps of the weights of roles that train, and of those that follow them.
+    """Steps of the weights of roles that train, and of those that follow them, on each of their workers.
 
-    Reports of one worker arrive in the order of its steps, so what is counted here when a report arrives is what was
-    true when its step ended.
+    Reports of one worker arrive in the order of its steps, so what is counted here for a worker when its report arrives
+    is what was true there when its step ended. Workers of one role are not at the same step at one time.
 
     Args:
         declaration: of the flow.
@@ -24,23 +24,26 @@ class Versions:
     def __init__(self, declaration: Declaration) -> None:
         trained = [one.model_name for one in declaration.calls if one.trains]
         following = [role for role in declaration.roles if role.follows is not None]
-        self._steps = {role.name: 0 for role in (*trained, *following) if role is not None}
+        roles = [role for role in (*trained, *following) if role is not None]
+        self._steps = {(role.name, worker): 0 for role in roles for worker in role.on}
         self._calls = [one for one in declaration.calls if one.trains]
-        self._through = {one.name: 0 for one in self._calls}
+        self._through: dict[tuple[str, int], int] = {}
         # By ticket and source of a hook, the version that its targets get.
         self._shown: dict[int, dict[str, int]] = {}
 
-    def of(self, role: Placement) -> int | None:
-        """Return the version of a role; None if its weights are not those of a training function."""
-        return self._steps.get(role.name)
+    def of(self, role: Placement, worker: int) -> int | None:
+        """Return the version of a role at a worker; None if its weights are not those of a training function."""
+        return self._steps.get((role.name, worker))
 
-    def trained(self, call: MFCDef, step: int) -> None:
-        """A function has done its part of a step, from 0; a role is as far as the last of its functions."""
+    def trained(self, call: MFCDef, step: int, worker: int) -> None:
+        """A worker has done its part of a step, from 0; a role is as far as the last of its functions."""
         if call.model_name is None:
             return
-        self._through[call.name] = step + 1
-        same = [self._through[one.name] for one in self._calls if one.model_name is call.model_name]
-        self._steps[call.model_name.name] = min(same)
+        self._through[call.name, worker] = step + 1
+        same = [one for one in self._calls if one.model_name is call.model_name]
+        self._steps[call.model_name.name, worker] = min(
+            self._through.get((one.name, worker), 0) for one in same
+        )
 
     def moved(self, ticket: int, pairs: Iterable[tuple[Placement, Placement]], worker: int) -> None:
         """A worker has ended its part in a hook that brings weights from a source to a target.
@@ -53,9 +56,10 @@ class Versions:
         for source, target in pairs:
             shown = self._shown.setdefault(ticket, {})
             if worker in source.on:
-                shown.setdefault(source.name, self._steps.get(source.name, 0))
+                shown.setdefault(source.name, self._steps.get((source.name, worker), 0))
             if worker in target.on and target.follows is source:
-                self._steps[target.name] = shown.get(source.name, self._steps.get(source.name, 0))
+                least = min(self._steps.get((source.name, one), 0) for one in source.on)
+                self._steps[target.name, worker] = shown.get(source.name, least)
 
     def ended(self, ticket: int) -> None:
         """All parts of a step have ended."""

@@ -79,6 +79,24 @@ def test_columns_have_a_value_for_each_row() -> None:
         decode(encode(replace(run, tags=({},))))
 
 
+@pytest.mark.parametrize(
+    ("part", "complaint"),
+    [
+        ((1, 2, 6, 2, True), "a RunMain has 2 ids, of which 1 are data in 2 rows"),
+        ((2, 1, 6, 2, True), "a RunMain has 2 ids, of which 2 are data in 1 rows"),
+        ((7, 2, 6, 2, True), "part is 7; need an integer from 0 to 6"),
+        ((2, 1 << 40, 6, 2, True), "part is 1099511627776; need an integer from 1 to 1048576"),
+        ((0, 2, 0, 2, True), "part is 0; need an integer from 1"),
+        ((2, 2, 6, 2, 1), "part is 1; need True or False"),
+    ],
+)
+def test_a_slice_has_the_rows_of_its_message(part: Any, complaint: str) -> None:
+    run = SAMPLES[0]
+    assert isinstance(run, messages.RunMain)
+    with pytest.raises(WireError, match=complaint):
+        decode(encode(replace(run, part=messages.SliceForm(*part))))
+
+
 def test_what_messages_do_not_have_is_refused_when_it_is_sent() -> None:
     for wrong in ({"a": 1 << 80}, {"a": object()}):
         ended: Any = messages.StepEnded(1, 1, tags={1: wrong})  # type: ignore[dict-item]

@@ -28,6 +28,9 @@ SAMPLES: list[messages.Message] = [
         True,
         1,
     ),
+    messages.RunMain(
+        *(1, 7, 3, 2, (4,), ((place(0),),), ({},), 3, 0, True, 1), messages.SliceForm(0, 2, 6, 4, True)
+    ),
     messages.RunHook(1, 8, 3, 4, None, 0, 2),
     messages.RunHook(1, 9, 4, -1, messages.HookForm("Save", (1,), 1.0, "/some/folder"), -1, 0),
     messages.AbortStep(2, 8, "worker 1 is lost"),

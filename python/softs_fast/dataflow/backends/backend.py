@@ -58,9 +58,11 @@ class Backend(Protocol):
     """Runs orders, strictly by ticket on each worker. One thread uses it; any thread may read `doing` and `sights`.
 
     Attributes:
+        cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
         doing: what that thread does.
     """
 
+    cuts_rows: bool
     doing: Doing
 
     def open(self) -> list[Hook]:

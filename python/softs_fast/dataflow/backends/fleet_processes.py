@@ -14,6 +14,7 @@ from ..control import new_token
 from ..declare.declaration import Declaration
 from ..wire.control import ControlMaster, ControlWorker
 from ..wire.links import MasterLink
+from ..worker.groups import has_groups
 from ..worker.process import Argument, FlowWorker
 
 __all__ = ["FleetProcesses"]
@@ -47,6 +48,7 @@ class FleetProcesses:
         self._start_timeout_s = start_timeout_s
         self._numbers = declaration.workers
         self._workers: Workers | None = None
+        self._meeting: int | None = None
 
     def start(self) -> MasterLink:
         """Start all, and wait until each has made its objects.
@@ -57,6 +59,11 @@ class FleetProcesses:
         token = new_token()
         link = ControlMaster(token)
         try:
+            meeting = None
+            if has_groups(self._declaration):
+                # A file without a name: nothing is left of it, whatever process is killed.
+                self._meeting = os.memfd_create("softs-flow")
+                meeting = f"/proc/{os.getpid()}/fd/{self._meeting}"
             make = functools.partial(
                 _make_worker,
                 self._function,
@@ -64,6 +71,7 @@ class FleetProcesses:
                 tuple(self._declaration.lines()),
                 link.endpoint,
                 token,
+                meeting,
             )
             self._workers = Workers(
                 make,
@@ -97,10 +105,18 @@ class FleetProcesses:
         workers, self._workers = self._workers, None
         if workers is not None:
             workers.close()
+        meeting, self._meeting = self._meeting, None
+        if meeting is not None:
+            os.close(meeting)
 
 
 def _make_worker(
-    function: str, arguments: dict[str, Argument], lines: tuple[str, ...], endpoint: str, token: str
+    function: str,
+    arguments: dict[str, Argument],
+    lines: tuple[str, ...],
+    endpoint: str,
+    token: str,
+    meeting: str | None,
 ) -> FlowWorker:
     """Return the worker of this process."""
     worker = int(os.environ[_NUMBER])
@@ -109,6 +125,7 @@ def _make_worker(
         functools.partial(_build, function, arguments),
         lines,
         functools.partial(ControlWorker, endpoint, token),
+        meeting,
     )
 
 

@@ -30,6 +30,8 @@ class LocalBackend:
         declaration: of the flow.
     """
 
+    cuts_rows = False
+
     def __init__(self, declaration: Declaration) -> None:
         self.doing = Doing()
         self._declaration = declaration

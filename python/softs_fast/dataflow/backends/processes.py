@@ -91,6 +91,8 @@ class ProcessBackend:
         ConfigError: see `Declaration.check_processes`.
     """
 
+    cuts_rows = True
+
     def __init__(self, declaration: Declaration, processes: WorkerProcesses) -> None:
         declaration.check_processes()
         self.doing = Doing()
@@ -217,17 +219,27 @@ class ProcessBackend:
             if left_s <= 0:
                 break
             self._receive(left_s)
-        if any(_lost_a_peer(event) for event in self._events):
+        if any(self._may_have_lost_a_peer(event) for event in self._events):
             self._await_left()
         events, self._events = self._events, []
         return events
 
     def _await_left(self) -> None:
-        """A worker could not read from another one: that one's end says more, so it comes first if it is known soon."""
-        end_s, n_left = time.monotonic() + _LEFT_S, len(self._left)
-        while len(self._left) == n_left and time.monotonic() < end_s:
+        """A worker failed, perhaps because another one has ended: that says more, so it comes first if it is known soon."""
+        end_s = time.monotonic() + _LEFT_S
+        while not self._left and time.monotonic() < end_s:
             self._receive(0.1)
         self._events.sort(key=lambda event: not isinstance(event, Lost))
+
+    def _may_have_lost_a_peer(self, event: Event) -> bool:
+        """Return whether a worker could not read from another one, or perhaps failed in a collective call with it."""
+        if not isinstance(event, Done) or event.outcome.failure is None:
+            return False
+        text = event.outcome.failure.text
+        if text.startswith(Unreadable.__name__):
+            return True
+        # Errors of torch.distributed are RuntimeErrors, or derived from them with names that begin so.
+        return event.ticket in self._sent and text.startswith(("RuntimeError", "Dist"))
 
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """Ask workers that have not ended a step, and look at their processes."""
@@ -317,9 +329,11 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         work = sent.order.step.work
-        names = () if isinstance(work, Hook) else self._functions[str(work)].output_keys
+        names = (
+            self._functions[str(work)].output_keys if message.columns and not isinstance(work, Hook) else ()
+        )
         failure = Failure(*message.failure) if message.failure is not None else None
-        if failure is None and message.columns and len(message.columns) != len(names):
+        if failure is None and len(message.columns) != len(names):
             text = f"{len(message.columns)} columns arrived; need {', '.join(names)}"
             failure = Failure(text, text)
         columns = dict(zip(names, (list(one) for one in message.columns), strict=failure is None))
@@ -378,14 +392,6 @@ class ProcessBackend:
             with self.doing.what(f"runs {order.step.work}, a function without a role,"):
                 outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
         self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
-
-
-def _lost_a_peer(event: Event) -> bool:
-    return (
-        isinstance(event, Done)
-        and event.outcome.failure is not None
-        and event.outcome.failure.text.startswith(Unreadable.__name__)
-    )
 
 
 def _no_state() -> Shown:

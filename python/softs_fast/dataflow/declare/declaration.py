@@ -83,17 +83,10 @@ class Declaration:
         """Check that each worker can be a process of its own.
 
         Raises:
-            ConfigError: a role is on several workers, a hook needs the objects of roles of several workers, or there is
-                no role at all.
+            ConfigError: a hook needs the objects of roles that are on different workers, or there is no role at all.
         """
         if not self.roles:
             raise ConfigError("the flow has no roles, so there is nothing that worker processes could do")
-        for role in self.roles:
-            if len(role.on) > 1:
-                raise ConfigError(
-                    f"role {role.name!r} has layout {str(role.layout)!r} on workers {list(role.on)}: in several "
-                    "processes a role has one worker at present; use one worker, or run the flow in one process"
-                )
         for one in self.calls:
             for hook in (*one.pre_hooks, *one.post_hooks):
                 self.check_hook(hook, one.model_name)
@@ -103,14 +96,14 @@ class Declaration:
         """Check that a hook can run where each worker is a process.
 
         Raises:
-            ConfigError: it needs the objects of roles of several workers.
+            ConfigError: it needs the objects of roles that are on different workers.
         """
         roles = hook.roles or ((owner,) if owner is not None else ())
-        workers = sorted({worker for role in roles for worker in role.on})
-        if isinstance(hook, UserHook) and len(workers) > 1:
+        if isinstance(hook, UserHook) and len({frozenset(role.on) for role in roles}) > 1:
+            where = ", ".join(f"{role.name} on {list(role.on)}" for role in roles)
             raise ConfigError(
-                f"hook {hook.name} gets the objects of roles {', '.join(role.name for role in roles)}, which are on "
-                f"workers {workers}: in several processes a function gets objects of one worker; place them together"
+                f"hook {hook.name} gets the objects of roles on different workers: {where}; in several processes it is "
+                "called on each worker, with the objects there; place the roles together"
             )
 
 

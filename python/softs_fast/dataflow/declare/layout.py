@@ -56,5 +56,16 @@ class Layout:
         """Return the size of a dimension; 1 if the layout does not name it."""
         return dict(self.dims).get(dim, 1)
 
+    def coordinates(self, number: int) -> dict[str, int]:
+        """Return the place of a worker along each dimension; the last dimension changes first.
+
+        Args:
+            number: of the worker in the layout, from 0 to n_workers - 1.
+        """
+        found = {}
+        for name, size in reversed(self.dims):
+            number, found[name] = divmod(number, size)
+        return {name: found[name] for name, _ in self.dims}
+
     def __str__(self) -> str:
         return " ".join(f"{name}{size}" for name, size in self.dims)

@@ -19,13 +19,17 @@ class Mesh:
     Attributes:
         name: of the role.
         declared: the layout of the role.
-        sizes: how many objects there are along each dimension of the layout. Each role is one object, in the process of
-            the flow or of its worker, so all are 1.
+        sizes: how many objects there are along each dimension of the layout: all 1 in a flow in one process, where
+            each role is one object.
+        ranks: where this object is along each dimension.
+        device_mesh: a `torch.distributed.device_mesh.DeviceMesh` of the role's workers; None if there is one object.
     """
 
     name: str
     declared: Layout
     sizes: Mapping[str, int]
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    device_mesh: Any = None
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...]:
@@ -35,6 +39,14 @@ class Mesh:
     def size(self, dim: str) -> int:
         """Return how many objects there are along a dimension; 1 if the layout does not name it."""
         return self.sizes.get(dim, 1)
+
+    def rank(self, dim: str) -> int:
+        """Return where this object is along a dimension, from 0; 0 if the layout does not name it."""
+        return self.ranks.get(dim, 0)
+
+    def get_local_rank(self, dim: str) -> int:
+        """Return what `rank` does, by the name that DeviceMesh has for it."""
+        return self.rank(dim)
 
 
 class Role:
@@ -57,13 +69,17 @@ class Role:
     def modules(self) -> dict[str, Any]:
         """Return the `torch.nn.Module`s of the role by the names of their attributes.
 
-        Hooks copy, save and mix their tensors.
+        Hooks copy, save and mix their tensors. Of a `DistributedDataParallel` it is the module inside, once for both.
         """
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if hasattr(value, "state_dict") and hasattr(value, "parameters")
-        }
+        from torch.nn.parallel import DistributedDataParallel
+
+        found: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if hasattr(value, "state_dict") and hasattr(value, "parameters"):
+                module = value.module if isinstance(value, DistributedDataParallel) else value
+                if all(module is not other for other in found.values()):
+                    found[name] = module
+        return found
 
     def optimizers(self) -> dict[str, Any]:
         """Return the optimizers of the role by the names of their attributes; they are saved with the modules."""

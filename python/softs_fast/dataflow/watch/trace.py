@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ..backends.backend import Done
+from ..declare.calls import MFCDef
+from ..declare.hooks import Hook
 from ..master import DRIVER
+from ..order.steps import Order
+from ..rows.table import Taken
 
 __all__ = ["Trace"]
 
@@ -49,6 +54,33 @@ class Trace:
         self._made: OrderedDict[int, list[tuple[int, float, frozenset[str]]]] = OrderedDict()
         self._write(b"[\n")
         self._events([self._event("M", 0, 0.0, name="process_name", args={"name": "flow"})])
+
+    def note(self, done: Done, order: Order, call: MFCDef | None, taken: Taken | None, n_rows: int) -> None:
+        """Write what a worker's part in a step has done; nothing if another one has run it, or it was skipped.
+
+        Args:
+            done: the end of the part.
+            order: of the step.
+            call: the function; None: it is a hook.
+            taken: its rows; None: they are not known, or there are none.
+            n_rows: rows in the flow.
+        """
+        outcome, worker = done.outcome, done.worker
+        if not outcome.seconds:
+            return
+        args = {
+            "call": order.call,
+            "ticket": order.ticket,
+            "step": taken.step + 1 if taken is not None else 0,
+        }
+        times = (outcome.began_s, outcome.seconds)
+        if call is None:
+            name = order.step.work.name if isinstance(order.step.work, Hook) else ""
+            self.step(name, order.step.kind.name.lower(), worker, *times, args)
+            return
+        outputs = call.output_keys if outcome.failure is None else ()
+        self.step(call.name, "main", worker, *times, args | {"rows": len(outcome.ids)})
+        self.rows(worker, *times, outcome.ids, call.input_keys, outputs, n_rows)
 
     def step(
         self,

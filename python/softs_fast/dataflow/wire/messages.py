@@ -35,6 +35,7 @@ __all__ = [
     "Message",
     "RunHook",
     "RunMain",
+    "SliceForm",
     "State",
     "StepEnded",
     "decode",
@@ -69,6 +70,17 @@ class HookForm:
 
 
 @dataclass(frozen=True)
+class SliceForm:
+    """What one worker of several has of the rows of a call; see `Slice`."""
+
+    n_real: int
+    n_rows: int
+    n_all: int
+    n_ranks: int
+    is_head: bool
+
+
+@dataclass(frozen=True)
 class RunMain:
     """To a worker: run a function on rows.
 
@@ -81,6 +93,7 @@ class RunMain:
         columns: for each input the places of its values, as many as ids.
         tags: of each row.
         step: as in `Rows`, like the rest.
+        part: what of the call it is, if the role has several workers.
     """
 
     incarnation: int
@@ -94,6 +107,7 @@ class RunMain:
     use: int
     ends_step: bool
     age: int
+    part: SliceForm | None = None
 
 
 @dataclass(frozen=True)
@@ -209,6 +223,15 @@ def _form(name: str, value: Any) -> HookForm:
     )
 
 
+def _slice(name: str, value: Any) -> SliceForm:
+    if type(value) is not list or len(value) != 5:
+        raise WireError(f"{name} is {repr(value)[:60]}; need the slice of a call")
+    n_real, n_rows, n_all, n_ranks, is_head = value
+    for one in (n_rows, n_all, n_ranks):
+        integer(1, _MOST_ROWS)(name, one)
+    return SliceForm(integer(0, n_all)(name, n_real), n_rows, n_all, n_ranks, boolean(name, is_head))
+
+
 #: Of each message its number and the checks of its fields, in their order.
 _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     RunMain: (
@@ -217,6 +240,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             *(_ID, _ID, _ID, integer(0, 1 << 16)),
             *(_IDS, places, listing(_TAGS, _MOST_ROWS)),
             *(_ID, _ID, boolean, _ID),
+            optional(_slice),
         ),
     ),
     RunHook: (
@@ -265,6 +289,8 @@ def encode(message: Message) -> bytes:
             value = [value[0], with_segments(((value[1],),))]
         elif isinstance(value, HookForm):
             value = [value.kind, value.roles, value.eta, value.folder]
+        elif isinstance(value, SliceForm):
+            value = [value.n_real, value.n_rows, value.n_all, value.n_ranks, value.is_head]
         values.append(value)
     try:
         data: bytes = msgpack.packb(values, unicode_errors="surrogatepass")
@@ -312,6 +338,12 @@ def _check_counts(made: RunMain | StepEnded | Any) -> None:
         if wrong:
             raise WireError(
                 f"a {type(made).__name__} has {len(made.ids)} ids and a column of {wrong[0]} values"
+            )
+    if isinstance(made, RunMain) and made.part is not None:
+        part = made.part
+        if part.n_real not in (0, len(made.ids)) or part.n_rows < len(made.ids):
+            raise WireError(
+                f"a RunMain has {len(made.ids)} ids, of which {part.n_real} are data in {part.n_rows} rows"
             )
     if isinstance(made, RunMain) and len(made.tags) != len(made.ids):
         raise WireError(f"a RunMain has {len(made.ids)} ids and tags of {len(made.tags)}")

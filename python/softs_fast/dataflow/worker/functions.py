@@ -13,6 +13,7 @@ from ..declare.calls import MFCDef
 from ..objects import Objects, numbers_of
 from ..rows.records import Tag
 from ..values import Value, cut, digest_of
+from .work import Slice
 
 __all__ = ["Batch", "Failure", "Outcome", "call_function"]
 
@@ -28,6 +29,7 @@ class Batch:
         ids: of the rows.
         columns: for each input of the function its values, as many as ids.
         tags: of each row.
+        part: which of the rows are data here; None: all.
     """
 
     ids: tuple[int, ...]
@@ -37,6 +39,12 @@ class Batch:
     use: int
     ends_step: bool
     age: int
+    part: Slice | None = None
+
+    @property
+    def own_ids(self) -> tuple[int, ...]:
+        """Ids of the rows that are data here."""
+        return self.ids if self.part is None else self.ids[: self.part.n_real]
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ class Outcome:
 
 
 def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:
-    """Call a function on rows; returns what it did.
+    """Call a function on rows; returns what it did: nothing if another worker of the role reports it.
 
     Args:
         call: the function.
@@ -106,12 +114,13 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
         FlowError: it returned something that is no output.
         Exception: what the function raised.
     """
-    n_rows, outcome = len(batch.ids), Outcome(ids=batch.ids)
-    rows = _rows(call, batch, group)
-    if digests:
+    own_ids, rows = batch.own_ids, _rows(call, batch, group)
+    n_rows, outcome = len(own_ids), Outcome(ids=own_ids)
+    reports = batch.part is None or (batch.part.is_head and n_rows > 0)
+    if digests and reports:
         outcome.digest = digest_of(
             (f"{row_id} {key}", batch.columns[key][i])
-            for i, row_id in enumerate(batch.ids)
+            for i, row_id in enumerate(own_ids)
             for key in call.input_keys
         )
     if call.model_name is not None:
@@ -119,17 +128,22 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
     else:
         assert callable(call.interface_impl)
         result = call.interface_impl(rows)
+    if not reports:
+        return Outcome()
     _outputs(call, rows, n_rows, result, outcome)
     outcome.dropped, outcome.failed = rows.dropped, rows.failed
-    outcome.tags = {row_id: tags for row_id, tags in zip(batch.ids, batch.tags, strict=True) if tags}
+    outcome.tags = {row_id: tags for row_id, tags in zip(own_ids, batch.tags, strict=True) if tags}
     return outcome
 
 
 def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
-    n_rows, n_padding = len(batch.ids), 0
-    if call.uneven == "pad" and call.least == call.n_seqs:
-        n_padding = max(call.n_seqs - n_rows, 0)
-    places = [i % n_rows for i in range(n_rows + n_padding)]
+    n_rows, part = len(batch.ids), batch.part
+    n_padded = n_rows
+    if part is not None:
+        n_padded = max(part.n_rows, n_rows)
+    elif call.uneven == "pad" and call.least == call.n_seqs:
+        n_padded = max(call.n_seqs, n_rows)
+    places = [i % n_rows for i in range(n_padded)]
     return Rows(
         {
             call.input_key_remap.get(key, key): [batch.columns[key][i] for i in places]
@@ -137,12 +151,13 @@ def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
         },
         [batch.ids[i] for i in places],
         group=group,
-        n_padding=n_padding,
+        n_padding=n_padded - len(batch.own_ids),
         step=batch.step,
         use=batch.use,
         ends_step=batch.ends_step,
         age=batch.age,
         tags=[batch.tags[i] for i in places],
+        weight=1.0 if part is None else part.n_real * part.n_ranks / part.n_all,
     )
 
 

@@ -10,7 +10,7 @@ import msgpack
 from ...errors import FlowError, PeerLost, WireError
 from ..declare.declaration import Declaration
 from ..moves import DataManager
-from ..objects import Objects
+from ..objects import Objects, RoleGroups
 from ..order.executor import Executor
 from ..order.steps import Abort, Kind, Order, Step
 from ..wire.links import WorkerLink
@@ -39,12 +39,14 @@ class WorkerLoop:
         declaration: of the flow.
         link: to the master.
         store: of this process.
+        groups: process groups of roles on several workers; None: there are none.
     """
 
     worker: int
     declaration: Declaration
     link: WorkerLink
     store: DataManager
+    groups: RoleGroups | None = None
     _executor: Executor = field(default_factory=Executor, init=False)
     _states: dict[int, Shown] = field(default_factory=dict, init=False)
     _aborted: str | None = field(default=None, init=False)
@@ -53,7 +55,7 @@ class WorkerLoop:
     _since_s: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
-        self._objects = Objects(self.declaration.roles, self.worker)
+        self._objects = Objects(self.declaration.roles, self.worker, self.groups)
         self._part = Part(self.declaration, self._objects, self.store)
 
     def setup(self) -> None:

@@ -8,8 +8,8 @@ from ...errors import WireError
 from ..declare.declaration import Declaration
 from ..declare.hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save
 from ..order.steps import Order
-from ..wire.messages import HookForm, RunHook, RunMain
-from .work import HookWork, MainWork, Work
+from ..wire.messages import HookForm, RunHook, RunMain, SliceForm
+from .work import HookWork, MainWork, Slice, Work
 
 __all__ = ["form_of", "message_of", "work_of"]
 
@@ -39,6 +39,7 @@ def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | 
             work.use,
             work.ends_step,
             work.age,
+            SliceForm(**vars(work.part)) if work.part is not None else None,
         )
     number = declaration.hooks.index(work.hook) if work.hook in declaration.hooks else -1
     owner = declaration.roles.index(work.owner) if work.owner is not None else -1
@@ -69,6 +70,7 @@ def work_of(declaration: Declaration, message: RunMain | RunHook) -> Work:
             message.use,
             message.ends_step,
             message.age,
+            Slice(**vars(message.part)) if message.part is not None else None,
         )
     owner = None
     if message.owner >= 0:

@@ -86,7 +86,7 @@ class Part:
         columns: dict[str, list[Value]] = {}
         for number, key in enumerate(work.columns):
             columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
-        batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age)
+        batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age, work.part)
         declared = self._declaration
         call = self._functions[work.function]
         return call_function(call, self._objects, batch, group=declared.group, digests=declared.digests)
@@ -98,9 +98,12 @@ class Part:
         if not pairs:
             roles = work.hook.roles or ((work.owner,) if work.owner is not None else ())
             # Others take part only in that they wait.
-            return objects.run(work.hook, work.owner, work.step) if roles[0] in objects else {}
+            numbers = objects.run(work.hook, work.owner, work.step) if roles[0] in objects else {}
+            return numbers if objects.is_head(roles[0]) else {}
         for source in {
-            source: None for source, target in pairs if source in objects and target not in objects
+            source: None
+            for source, target in pairs
+            if objects.shows(source) and not set(target.on) <= set(source.on)
         }:
             state = objects.state(source)
             (place,) = self._store.put("weights", [state_id(ticket)], [list(state.values())])

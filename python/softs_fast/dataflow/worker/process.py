@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from ...errors import ConfigError
 from ..declare.declaration import Declaration
 from ..moves import DataManager
 from ..wire.links import WorkerLink
+from .groups import Groups, has_groups
 from .loop import WorkerLoop
 
 __all__ = ["Argument", "FlowWorker", "arguments_of", "check_same"]
@@ -47,12 +49,15 @@ class FlowWorker:
         build: returns the declaration of the flow.
         lines: those of the master's declaration.
         connect: returns the link to the master.
+        meeting: path of an empty file by which the workers of this host find each other, if a role is on several; None:
+            roles get no process groups.
     """
 
     worker: int
     build: Callable[[], Declaration]
     lines: Sequence[str]
     connect: Callable[[int], WorkerLink]
+    meeting: str | None = None
 
     def __post_init__(self) -> None:
         self._is_ready = threading.Event()
@@ -97,8 +102,12 @@ class FlowWorker:
             check_same(self.worker, self.lines, declaration.lines())
             link = self.connect(self.worker)
             try:
-                with DataManager(self.worker) as store:
-                    self._loop = WorkerLoop(self.worker, declaration, link, store)
+                with contextlib.ExitStack() as stack:
+                    store = stack.enter_context(DataManager(self.worker))
+                    groups = None
+                    if self.meeting is not None and has_groups(declaration):
+                        groups = stack.enter_context(Groups(declaration, self.worker, self.meeting))
+                    self._loop = WorkerLoop(self.worker, declaration, link, store, groups)
                     self._loop.setup()
                     self._is_ready.set()
                     self._loop.run()

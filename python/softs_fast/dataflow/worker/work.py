@@ -9,7 +9,27 @@ from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..rows.records import Tag
 
-__all__ = ["HookWork", "MainWork", "Work"]
+__all__ = ["HookWork", "MainWork", "Slice", "Work"]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one worker of several has of the rows of a call.
+
+    Attributes:
+        n_real: so many rows, the first of the order, are data here; the rest belongs to another rank, and is there
+            because each rank enters the function, also without data.
+        n_rows: rows that the function gets; those behind the rows of the order repeat them.
+        n_all: rows of the call that are data, on all ranks together.
+        n_ranks: data-parallel ranks.
+        is_head: whether this worker reports what the function returns.
+    """
+
+    n_real: int
+    n_rows: int
+    n_all: int
+    n_ranks: int
+    is_head: bool
 
 
 @dataclass(frozen=True)
@@ -22,6 +42,7 @@ class MainWork:
         columns: for each input the places of its values, as many as ids; what a place is, the backend decides.
         tags: of each row.
         step: as in `Rows`, like the rest.
+        part: what of it is for this worker; None: the rows are those of the whole call.
     """
 
     function: str
@@ -32,6 +53,7 @@ class MainWork:
     use: int
     ends_step: bool
     age: int
+    part: Slice | None = None
 
 
 @dataclass(frozen=True)

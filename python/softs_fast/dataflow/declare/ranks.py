@@ -1,0 +1,31 @@
+"""Which workers of a role work on the same rows, and which of them report: a data-parallel rank and its head."""
+
+from __future__ import annotations
+
+from .roles import Placement
+
+__all__ = ["heads_of", "rank_of", "ranks_of"]
+
+
+def ranks_of(role: Placement) -> tuple[tuple[int, ...], ...]:
+    """Return the workers of each dp rank; those of one rank (by pp, cp, tp and ep) get the same rows."""
+    ranks: list[list[int]] = [[] for _ in range(role.layout.size("dp"))]
+    for number, worker in enumerate(role.on):
+        ranks[role.layout.coordinates(number).get("dp", 0)].append(worker)
+    return tuple(map(tuple, ranks))
+
+
+def heads_of(role: Placement) -> tuple[int, ...]:
+    """Return of each dp rank the worker that reports: of the last pp rank, and rank 0 of cp, tp and ep."""
+    heads = {}
+    for number, worker in enumerate(role.on):
+        at = role.layout.coordinates(number)
+        is_head = all(at.get(dim, 0) == 0 for dim in ("cp", "tp", "ep"))
+        if is_head and at.get("pp", 0) == role.layout.size("pp") - 1:
+            heads[at.get("dp", 0)] = worker
+    return tuple(heads[rank] for rank in range(role.layout.size("dp")))
+
+
+def rank_of(role: Placement, worker: int) -> int:
+    """Return the dp rank of a worker of a role."""
+    return role.layout.coordinates(role.on.index(worker)).get("dp", 0)

@@ -1,0 +1,83 @@
+"""Process groups of torch.distributed for roles on several workers, and their meshes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from ..declare.declaration import Declaration
+from ..declare.roles import Placement
+
+__all__ = ["Groups", "has_groups"]
+
+
+def has_groups(declaration: Declaration) -> bool:
+    """Return whether a role of a flow is on several workers."""
+    return any(len(role.on) > 1 for role in declaration.roles)
+
+
+class Groups:
+    """The default process group of all workers of a flow, and a mesh for each role on several; one for each process.
+
+    All workers make it, in any order: it is complete when the last one does. gloo listens on loopback, unless
+    GLOO_SOCKET_IFNAME says otherwise.
+
+    Args:
+        declaration: of the flow.
+        worker: number of this worker.
+        meeting: path of a file, empty when the first worker opens it, that all workers can open.
+
+    Raises:
+        RuntimeError: a worker did not come, or another process group is there already.
+    """
+
+    def __init__(self, declaration: Declaration, worker: int, meeting: str) -> None:
+        # These imports take a second, which flows without such roles need not spend.
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        workers = declaration.workers
+        store = dist.FileStore(meeting, len(workers))
+        dist.init_process_group("gloo", store=store, rank=workers.index(worker), world_size=len(workers))
+        self._meshes: dict[str, Any] = {}
+        self._groups: dict[str, Any] = {}
+        try:
+            # Each group is made by all workers, those that are not in it, too.
+            for role in declaration.roles:
+                if len(role.on) > 1:
+                    numbers = [workers.index(one) for one in role.on]
+                    names = tuple(name for name, _ in role.layout.dims)
+                    sizes = [size for _, size in role.layout.dims]
+                    self._meshes[role.name] = DeviceMesh(
+                        "cpu", torch.tensor(numbers).reshape(sizes), mesh_dim_names=names
+                    )
+                    self._groups[role.name] = dist.new_group(numbers)
+        except BaseException:
+            self.close()
+            raise
+
+    def mesh(self, role: Placement) -> Any:
+        """Return the `DeviceMesh` of a role; None if it has one worker."""
+        return self._meshes.get(role.name)
+
+    def group(self, role: Placement) -> Any:
+        """Return the process group of all workers of a role, by their numbers; None if it has one worker."""
+        return self._groups.get(role.name)
+
+    def close(self) -> None:
+        """End all groups; idempotent. No other worker need do so."""
+        import torch.distributed as dist
+
+        self._meshes.clear()
+        self._groups.clear()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def __enter__(self) -> Groups:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()

@@ -1,0 +1,98 @@
+"""Worker processes with process groups: gradients over ranks, checkpoints, and deaths inside of collective calls."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import parallel_flow
+import pytest
+from parallel_processes import in_meeting
+
+import softs_fast.dataflow as df
+from softs_fast.errors import FlowError
+
+
+def role(flow: df.Flow, name: str) -> df.Placement:
+    return next(one for one in flow.declaration.roles if one.name == name)
+
+
+def losses(flow: df.Flow, n_steps: int | None) -> list[dict[str, float]]:
+    with flow:
+        return [step["actor.train"] for step in flow.steps(n_steps)]
+
+
+@pytest.mark.parametrize(("layout", "n_workers"), [("dp2", 2), ("dp3", 3)])
+def test_gradients_over_ranks_are_those_of_one_process(layout: str, n_workers: int) -> None:
+    """With dp3, ranks have 4, 2 and 2 rows; in the last step, one row less than ranks."""
+    arguments: dict[str, Any] = {"layout": layout, "n_workers": n_workers, "n": 14}
+    expected = losses(parallel_flow.make_ddp(**arguments), None)
+    flow, workers = in_meeting("parallel_flow", "make_ddp", **arguments)
+    found = losses(flow, None)
+    assert not workers.killed
+    assert len(found) == len(expected) == 4
+    for one, other in zip(found, expected, strict=True):
+        for name in ("loss", "sum", "weight"):
+            assert one[name] == pytest.approx(other[name], rel=1e-5, abs=1e-6)
+
+
+def test_meshes_are_those_of_torch() -> None:
+    flow, _ = in_meeting("parallel_flow", "make_ddp", layout="dp2 tp2", n_workers=4)
+    with flow:
+        # The mean over the heads of both ranks.
+        assert next(flow.steps(1))["actor.train"]["rank"] == 0.5
+        config = flow.ask("model_config", role=role(flow, "gen"))
+        assert config == {
+            "sizes": {"dp": 2, "tp": 2},
+            "ranks": {"dp": 0, "tp": 0},
+            "names": ["dp", "tp"],
+            "coordinate": [0, 0],
+            "has_group": True,
+        }
+
+
+def test_flows_without_such_roles_have_no_process_group() -> None:
+    flow, _ = in_meeting("parallel_flow", "make_ddp", layout="dp1", n_workers=1)
+    with flow:
+        next(flow.steps(1))
+        config = flow.ask("model_config", role=role(flow, "actor"))
+        assert (config["has_group"], config["names"], config["sizes"]) == (False, None, {"dp": 1})
+
+
+def test_checkpoints_of_all_ranks_go_to_one_folder_and_fit_one_process(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"folder": str(tmp_path), "n": 16}
+    flow, workers = in_meeting("parallel_flow", "make_ddp", **arguments)
+    with flow:
+        steps = [step["actor.train"]["weight"] for step in flow.steps(2)]
+        assert flow.load(role(flow, "actor"), tmp_path) == 2
+        steps += [step["actor.train"]["weight"] for step in flow.steps(1)]
+    assert not workers.killed
+    assert sorted(path.name for path in (tmp_path / "actor").iterdir()) == ["step-1", "step-2", "step-3"]
+    alone = parallel_flow.make_ddp(n=16)
+    with alone:
+        actor = role(alone, "actor")
+        assert alone.load(actor, tmp_path) == 3
+        assert alone.role(actor).evaluate()["weight"] == steps[2]
+    assert steps[1] != steps[2]
+
+
+@pytest.mark.parametrize("place", ["setup", "train"])
+def test_a_worker_that_is_killed_while_others_wait_for_it(place: str) -> None:
+    flow, workers = in_meeting("parallel_flow", "make_mortal", place=place)
+    with pytest.raises(FlowError) as caught, flow:
+        next(flow.steps(1))
+    assert re.search(r"worker 1 is lost: process \d+: signal SIGKILL", str(caught.value))
+    assert not workers.processes
+
+
+def test_an_exception_of_one_rank_is_raised_although_the_others_wait_for_it() -> None:
+    flow, workers = in_meeting("parallel_flow", "make_mortal", place="error")
+    with (
+        pytest.raises(
+            FlowError, match=r"actor.train failed on worker 1 .*ValueError: rank 1 has no such number"
+        ),
+        flow,
+    ):
+        next(flow.steps(1))
+    assert not workers.processes
