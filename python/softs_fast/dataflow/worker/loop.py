@@ -22,9 +22,6 @@ from .work import HookWork
 
 __all__ = ["WorkerLoop"]
 
-#: So long it waits for a message before it looks whether it is to end, seconds.
-_SLICE_S = 0.2
-
 
 class _Aborted(FlowError):
     """The hook that this worker waits in has failed elsewhere."""
@@ -74,8 +71,9 @@ class WorkerLoop:
         self._publish_inside(None)
 
     def end(self) -> None:
-        """Have `run` return when the step that runs has ended; any thread may call it."""
+        """Have `run` return when the step that runs has ended; any thread may call it. The link is closed at once."""
         self._is_ending = True
+        self.link.close()
 
     def run(self) -> None:
         """Run until the flow ends, or its master.
@@ -85,7 +83,7 @@ class WorkerLoop:
         """
         try:
             while not self._is_ending:
-                self._receive(0.0 if self._executor.waiting else _SLICE_S)
+                self._receive(0.0 if self._executor.waiting else None)
                 order = None if self._is_ending else self._executor.enter()
                 if order is not None:
                     self._run(order)
@@ -137,7 +135,7 @@ class WorkerLoop:
     def _await_state(self, ticket: int) -> Shown:
         self._publish_inside(self._executor.inside, waits="the weights of another worker")
         while ticket not in self._states:
-            self._receive(_SLICE_S)
+            self._receive(None)
             if self._aborted is not None:
                 raise _Aborted(self._aborted)
             if self._is_ending:
@@ -145,7 +143,7 @@ class WorkerLoop:
         self._publish_inside(self._executor.inside)
         return self._states[ticket]
 
-    def _receive(self, timeout_s: float) -> None:
+    def _receive(self, timeout_s: float | None) -> None:
         for message in self.link.receive(timeout_s):
             self._take(message)
 
