@@ -2,11 +2,13 @@
 
     python examples/ppo_tiny.py
     python examples/ppo_tiny.py --workers 2
+    python examples/ppo_tiny.py --workers 4
 
 A prompt is a number; the actor writes six numbers, and is rewarded for each that is the one before it plus one. The
 columns of the functions decide what runs when. In one process, rows that are a step old cost nothing and save nothing:
-the picture shows that both learn. With --workers, each worker is a process, and generation goes on beside training; the
-synchronous run then has the same bits as in one process.
+the picture shows that both learn. With --workers, each worker is a process, and generation goes on beside training; with
+up to three the synchronous run has the same bits as in one process. With four, actor and generator are on two workers
+each: rows are cut between them, and DistributedDataParallel averages the gradients of the actor.
 """
 
 import argparse
@@ -23,6 +25,7 @@ if __name__ == "__main__":
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import softs_fast.dataflow as df
 from digits_report import HARD, SOFT, STYLE
@@ -59,8 +62,12 @@ class Actor(df.Role):
     def setup(self, mesh: df.Mesh) -> None:
         torch.manual_seed(0)  # the reference and the generator begin with the same weights
         self.net = Net(NUMBERS)
+        self.trained: nn.Module = self.net
+        if mesh.device_mesh is not None:
+            group = mesh.device_mesh["dp"].get_group()
+            self.trained = DistributedDataParallel(self.net, process_group=group)
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=3e-3)
-        self.random = torch.Generator().manual_seed(1)
+        self.random = torch.Generator().manual_seed(1 + mesh.rank("dp"))
 
     @torch.no_grad()
     def generate(self, rows: df.Rows) -> dict[str, Tensor]:
@@ -79,11 +86,11 @@ class Actor(df.Role):
         advantage, _ = advantages(rows)
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
         for _ in range(4):
-            ratio = (log_shares(self.net(before(rows)), rows["seq"]) - rows["old_logp"]).exp()
+            ratio = (log_shares(self.trained(before(rows)), rows["seq"]) - rows["old_logp"]).exp()
             clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
             loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
             self.optimizer.zero_grad()
-            loss.backward()
+            (loss * rows.weight).backward()
             self.optimizer.step()
         return {"loss": loss.item(), "reward": rows["reward"].mean().item()}
 
@@ -148,8 +155,12 @@ def prompts(seed: int) -> Iterator[dict[str, Any]]:
 def make_flow(seed: int, max_age: int, n_workers: int = 2) -> df.Flow:
     """Declare the roles and their functions; each process of the flow calls this."""
     torch.set_num_threads(1)
-    actor = df.place(Actor)
-    gen = df.place(Actor, on=[1 % n_workers], follows=actor, name="gen")
+    if n_workers < 4:
+        actor = df.place(Actor)
+        gen = df.place(Actor, on=[1 % n_workers], follows=actor, name="gen")
+    else:
+        actor = df.place(Actor, "dp2", on=[0, 2])
+        gen = df.place(Actor, "dp2", on=[1, 3], follows=actor, name="gen")
     ref = df.place(Actor, frozen=True, name="ref")
     critic = df.place(Critic, on=[2 % n_workers])
     reward = df.place(Reward, on=[1 % n_workers])
@@ -212,14 +223,14 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=60, help="of each run, at least 1 (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (%(default)s)")
     parser.add_argument(
-        "--workers", type=int, default=0, help="processes, 1 to 3; 0: all in this one (%(default)s)"
+        "--workers", type=int, default=0, help="processes, 1 to 4; 0: all in this one (%(default)s)"
     )
     parser.add_argument("--output", type=Path, default=PICTURE, help="the picture (%(default)s)")
     options = parser.parse_args()
     if options.steps < 1:
         parser.error(f"--steps is {options.steps}; need at least 1")
-    if not 0 <= options.workers <= 3:
-        parser.error(f"--workers is {options.workers}; need 0 to 3")
+    if not 0 <= options.workers <= 4:
+        parser.error(f"--workers is {options.workers}; need 0 to 4")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         curves = {age: run(options.seed, age, options.steps, options.workers) for age in (0, 1)}

@@ -94,6 +94,17 @@ def make_ddp(
     return df.Flow(calls, source=numbers(n or None), group=2, digests=True)
 
 
+def make_shifted(folder: str) -> df.Flow:
+    """Return a flow that trains a role of workers 2 and 1, and generates on worker 0."""
+    actor = df.place(Model, "dp2", on=[2, 1], name="actor")
+    gen = df.place(Model, on=[0], follows=actor, name="gen")
+    calls = [
+        df.call(gen.generate, "x -> y", rows=8, after=[df.offload(actor)]),
+        df.call(actor.train, "x, y", rows=8, after=[df.publish(gen), df.evaluate(), df.save(Path(folder))]),
+    ]
+    return df.Flow(calls, source=numbers(), group=2, digests=True)
+
+
 class Light(df.Role):
     """Has no modules, and tells what it gets."""
 
@@ -165,3 +176,38 @@ def make_mortal(place: str, n_workers: int = 3) -> df.Flow:
     mortal = type("Mortal", (Mortal,), {"place": place})
     actor = df.place(mortal, f"dp{n_workers}", on=range(n_workers), name="actor")
     return df.Flow([df.call(actor.train, "x", rows=6)], source=numbers())
+
+
+class Waiting(Light):
+    """Adds over all ranks; the last worker ends its process in the second call, when the others are in theirs."""
+
+    n_calls = 0
+
+    def model_config(self) -> dict[str, Any]:
+        mesh = self.mesh.device_mesh
+        return {"names": list(mesh.mesh_dim_names), "has_group": dist.is_initialized()}
+
+    def read(self, rows: df.Rows) -> dict[str, Any]:
+        self.n_calls += 1
+        total = torch.ones(1)
+        group = self.mesh.device_mesh.get_group()
+        if self.n_calls == 2 and self.mesh.rank("dp") == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(total, group=group)
+        return {"sum": total[0]}
+
+
+def make_waiting() -> df.Flow:
+    """Return a flow of two workers that wait for each other."""
+    role = df.place(Waiting, "dp2", on=range(2), name="waiting")
+    inference = df.Interface.INFERENCE
+    return df.Flow([df.call(role.read, "x", rows=6, interface=inference)], source=numbers())
+
+
+def make_refused() -> df.Flow:
+    """Return a flow that several processes cannot have."""
+    first = df.place(Light, "dp2", on=[0, 1], name="first")
+    second = df.place(Light, "dp2", on=[1, 2], name="second", frozen=True)
+    hook = df.hook(note, on=[first, second])
+    calls = [df.call(second.read, "x -> z", rows=2), df.call(first.use, "z", rows=2, after=[hook])]
+    return df.Flow(calls, source=numbers())

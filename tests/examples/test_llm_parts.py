@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
-from llm_checkpoint import Checkpoint
+from distill_llm import open_state, save_state
+from llm_report import LayerResult, LoaderStats
 from llm_student import StudentLayer, relative_error
 from llm_teacher import Layout, find_model, make_teacher, read_layout
 from llm_text import Passages, load_passages
@@ -151,14 +153,26 @@ def test_relative_error_ignores_padding() -> None:
 
 
 def test_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.pt"
+    def settings(seed: int, resume: bool) -> Any:
+        return OmegaConf.create(
+            {
+                "output_dir": str(tmp_path),
+                "resume": resume,
+                "seed": seed,
+                "train": {"batches": 3},
+                "teacher": {"layers": 2},
+                "student": {"shrink": 2},
+            }
+        )
+
     with pytest.raises(FileNotFoundError, match="start without resume=true"):
-        Checkpoint(path, {"seed": 1}).load(path)
-    layer = torch.nn.Linear(2, 2)
-    Checkpoint(path, {"seed": 1, "shrink": 2}).finish_layer(layer)
-    Checkpoint(path, {"seed": 1, "shrink": 2}).load(path)
-    with pytest.raises(ValueError, match="other settings of seed"):
-        Checkpoint(path, {"seed": 2, "shrink": 2}).load(path)
+        open_state(settings(1, True), 1)
+    begun = open_state(settings(1, False), 1)
+    result = LayerResult(error_before=0.5, teacher_rate=9.0, stats=LoaderStats(1, 2, 3.0, 4.0), losses=[0.5])
+    save_state(settings(1, False), {**begun, "results": [result]})
+    assert open_state(settings(1, True), 1)["results"] == [result]
+    with pytest.raises(ValueError, match="other settings of seed, ranks"):
+        open_state(settings(2, True), 2)
 
 
 def hidden_states(

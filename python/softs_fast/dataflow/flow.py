@@ -154,8 +154,7 @@ class Flow:
             start_timeout_s: how long the workers may take until their roles are made.
 
         Raises:
-            ConfigError: there is no such function, it returns no flow, a role is on several workers, or a hook needs
-                objects of several workers.
+            ConfigError: there is no such function, it returns no flow, or a hook needs objects of different workers.
         """
         given = arguments_of(arguments or {})
         flow = NamedFactory(function).load()(**given)

@@ -14,6 +14,7 @@ from . import checkpoints
 from .declare.hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook, transfers
 from .declare.ranks import heads_of
 from .declare.roles import Mesh, Placement, Role
+from .weights.held import HeldTensor, held_tensors, reshard
 
 __all__ = ["Objects", "RoleGroups", "numbers_of", "tensors_of"]
 
@@ -52,8 +53,9 @@ class Objects:
             self._objects[name] = one = role.role()
             one.setup(self._mesh(role))
         for role in self._roles.values():
-            if role.follows is not None and role.follows.name in self._objects:
-                self.copy(self.state(role.follows), role, role.follows)
+            followed = role.follows
+            if followed is not None and followed in self and self._are_whole(role, followed):
+                self.copy(self.state(followed), role, followed)
 
     def _mesh(self, role: Placement) -> Mesh:
         dims = dict(role.layout.dims)
@@ -66,10 +68,6 @@ class Objects:
     def is_head(self, role: Placement) -> bool:
         """Return whether this process reports for its data-parallel rank of a role."""
         return self._worker is None or self._worker in heads_of(role)
-
-    def shows(self, role: Placement) -> bool:
-        """Return whether this process gives the weights of a role to other workers: the first head does."""
-        return self._worker == heads_of(role)[0]
 
     def close(self) -> None:
         """Drop the objects; those with a method `close` are closed."""
@@ -129,6 +127,17 @@ class Objects:
         """Return the parameters and buffers of a role by name; they are the role's own."""
         return tensors_of(self[role])
 
+    def held(self, role: Placement, *, buffers: bool = True) -> dict[str, HeldTensor]:
+        """Return what this worker holds of the parameters, and buffers, of a role by name.
+
+        Raises:
+            FlowError: a DTensor has a placement that weights cannot move to or from.
+        """
+        assert self._worker is not None
+        one = self[role]
+        reshard(one.modules().values())
+        return held_tensors(role, self._worker, tensors_of(one, buffers=buffers))
+
     def receive(self, hook: Hook, state: Mapping[str, Tensor], source: Placement, target: Placement) -> None:
         """Do the target's part of a hook that brings weights of another role.
 
@@ -165,6 +174,10 @@ class Objects:
             ConfigError: there is no checkpoint.
         """
         return checkpoints.load(role.name, self[role], folder, self._group(role))
+
+    def _are_whole(self, role: Placement, other: Placement) -> bool:
+        """Whether all of two roles is here; else a hook brings the first weights of one to the other."""
+        return self._worker is None or role.on == other.on == (self._worker,)
 
     def _save(self, role: Placement, folder: Path, step: int) -> None:
         checkpoints.save(role.name, self[role], folder, step, self._group(role))

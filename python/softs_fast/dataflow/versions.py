@@ -48,6 +48,9 @@ class Versions:
     def moved(self, ticket: int, pairs: Iterable[tuple[Placement, Placement]], worker: int) -> None:
         """A worker has ended its part in a hook that brings weights from a source to a target.
 
+        It is the version that the source had when the first of its workers had ended its part: none of them goes on to the
+        next step before its own part has ended. Rows of several workers have the oldest of their versions.
+
         Args:
             ticket: of the hook.
             pairs: sources and targets.
@@ -58,8 +61,9 @@ class Versions:
             if worker in source.on:
                 shown.setdefault(source.name, self._steps.get((source.name, worker), 0))
             if worker in target.on and target.follows is source:
-                least = min(self._steps.get((source.name, one), 0) for one in source.on)
-                self._steps[target.name, worker] = shown.get(source.name, least)
+                # Before a worker of the source has ended its part, none has gone on, and one that shows has trained.
+                newest = max(self._steps.get((source.name, one), 0) for one in source.on)
+                self._steps[target.name, worker] = shown.get(source.name, newest)
 
     def ended(self, ticket: int) -> None:
         """All parts of a step have ended."""

@@ -12,7 +12,7 @@ from flow_threads import in_threads, when
 from small_flow import make_flow
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.wire.messages import StepEnded
+from softs_fast.dataflow.wire.messages import State
 from softs_fast.errors import FlowError
 
 
@@ -71,12 +71,7 @@ def test_targets_return_when_the_source_of_weights_dies_or_fails() -> None:
     flow, workers = in_threads(make_flow)
     done = when(
         workers.hub,
-        lambda worker, message: (
-            worker == 0
-            and isinstance(message, StepEnded)
-            and message.state is not None
-            and message.ticket > 3
-        ),
+        lambda worker, message: worker == 0 and isinstance(message, State) and message.ticket > 3,
         functools.partial(workers.hub.kill, 0),
     )
     with pytest.raises(FlowError, match="worker 0 is lost"), flow:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import parallel_flow
+import parted_flow
 import pytest
+import torch
 from parallel_processes import in_meeting
 
 import softs_fast.dataflow as df
@@ -75,6 +77,56 @@ def test_checkpoints_of_all_ranks_go_to_one_folder_and_fit_one_process(tmp_path:
         assert alone.load(actor, tmp_path) == 3
         assert alone.role(actor).evaluate()["weight"] == steps[2]
     assert steps[1] != steps[2]
+
+
+def test_a_role_on_the_last_workers_trains_and_is_saved(tmp_path: Path) -> None:
+    expected = losses(parallel_flow.make_shifted(str(tmp_path / "alone")), 2)
+    flow, workers = in_meeting("parallel_flow", "make_shifted", folder=str(tmp_path / "shifted"))
+    with flow:
+        found = [step["actor.train"] for step in flow.steps(2)]
+        actor = role(flow, "actor")
+        assert flow.load(actor, tmp_path / "shifted") == 2
+        offload = flow.post(df.offload(actor))
+        flow.flush(offload)
+        assert offload.result(timeout_s=45).seconds["offload"] >= 0
+    assert not workers.killed
+    for one, other in zip(found, expected, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert one["weight"] == pytest.approx(other["weight"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layout", "n_workers"),
+    [
+        ("dp2", 2),
+        # Each process imports DTensor, which takes seconds.
+        pytest.param("tp2", 2, marks=pytest.mark.slow),
+        pytest.param("dp2 tp2", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_shards_of_a_model_train_as_one_and_are_saved_as_one(
+    tmp_path: Path, layout: str, n_workers: int
+) -> None:
+    """Three groups: with dp2 one rank has twice the rows of the other."""
+    alone = parted_flow.make_sharded(folder=str(tmp_path / "alone"))
+    with alone:
+        expected = [step["model.train"]["loss"] for step in alone.steps(4)]
+    arguments: dict[str, Any] = {"layout": layout, "n_workers": n_workers, "folder": str(tmp_path / "shards")}
+    flow, workers = in_meeting("parted_flow", "make_sharded", **arguments)
+    with flow:
+        found = [step["model.train"]["loss"] for step in flow.steps(2)]
+        assert flow.load(role(flow, "model"), tmp_path / "shards") == 2
+        found += [step["model.train"]["loss"] for step in flow.steps(2)]
+    assert not workers.killed
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    resumed = parted_flow.make_sharded(folder=str(tmp_path / "resumed"))
+    with resumed:
+        model = role(resumed, "model")
+        assert resumed.load(model, tmp_path / "shards") == 4
+        weights = {name: value.clone() for name, value in resumed.role(model).net.state_dict().items()}
+        resumed.load(model, tmp_path / "alone")
+        for name, value in resumed.role(model).net.state_dict().items():
+            torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("place", ["setup", "train"])

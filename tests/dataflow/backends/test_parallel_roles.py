@@ -8,6 +8,7 @@ from typing import Any
 
 import parallel_flow
 import pytest
+import torch
 from flow_threads import in_threads, when
 from parallel_flow import make_read
 
@@ -59,6 +60,19 @@ def test_the_same_slices_and_digests_again_and_rows_that_go_on() -> None:
     assert summaries[0] == summaries[1]
     assert {name for name, *_ in summaries[0]} == {"many.read", "one.use"}
     assert all(digest for _, _, digest, _ in summaries[0])
+
+
+def test_rows_that_are_computed_one_by_one_have_the_bits_of_one_process() -> None:
+    found = []
+    for make in (in_threads, lambda make: (make(), None)):
+        flow, _ = make(functools.partial(parallel_flow.make_ddp, "dp3", 3, rows=16))
+        with flow:
+            ids = flow.fetch(16)
+            call = flow.post("gen.generate", ids)
+            flow.flush(call)
+            call.result(timeout_s=45)
+            found.append(flow.values(ids, "y"))
+    assert torch.equal(torch.stack(found[0]), torch.stack(found[1]))
 
 
 def test_ranks_without_a_group_enter_with_padding_that_is_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +164,7 @@ def test_a_death_of_any_rank_is_named_and_answers_all(worker: int) -> None:
             return
 
 
-def test_weights_of_the_first_head_reach_each_worker_of_the_target_once() -> None:
+def test_replicas_show_each_tensor_once_and_it_reaches_each_worker_of_the_target() -> None:
     def shifted() -> df.Flow:
         # Without a process group, replicas are equal where they get the same rows.
         actor = df.place(parallel_flow.Model, "tp2", on=[0, 1], name="actor")
@@ -174,4 +188,11 @@ def test_weights_of_the_first_head_reach_each_worker_of_the_target_once() -> Non
                 assert loop is not None
                 found.append(loop._objects[role].net.weight.tolist())
             assert all(one == found[0] for one in found)
-        assert {one.place.worker for _, one in workers.hub.sent if isinstance(one, State)} == {0}
+        shown = {
+            (one.ticket, one.shown.worker, region.name)
+            for _, one in workers.hub.sent
+            if isinstance(one, State)
+            for region in one.shown.regions
+        }
+        assert {worker for _, worker, _ in shown} == {0, 1}
+        assert len(shown) == len({(ticket, name) for ticket, _, name in shown})

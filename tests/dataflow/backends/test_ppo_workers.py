@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from flow_threads import in_threads
+from parallel_processes import in_meeting
 from small_flow import summary
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -33,3 +34,13 @@ def test_rows_of_generation_beside_training_are_not_too_old(make_flow: Any) -> N
     flow, _ = in_threads(functools.partial(make_flow, 0, 1))
     with flow:
         assert [step.age_max <= flow.age_bound == 1 for step in flow.steps(5)] == [True] * 5
+
+
+@pytest.mark.parametrize("max_age", [0, 1])
+def test_actor_and_generator_on_two_workers_each_learn(make_flow: Any, max_age: int) -> None:
+    flow, workers = in_meeting("ppo_tiny", "make_flow", seed=0, max_age=max_age, n_workers=4)
+    with flow:
+        steps = list(flow.steps(8))
+    assert not workers.killed
+    assert steps[-1]["actor.train"]["reward"] > 2 * steps[0]["actor.train"]["reward"]
+    assert all(step.age_max <= flow.age_bound == max_age for step in steps)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from wire_samples import SAMPLES, place
+from wire_samples import SAMPLES, place, shown
 
 from softs_fast.dataflow.wire import messages
 from softs_fast.dataflow.wire.messages import Message, decode, encode
@@ -58,9 +58,11 @@ def test_all_kinds_have_a_sample() -> None:
         (msgpack.packb([3, 1, 1, b"bytes"]), "AbortStep: reason is b'bytes'; need text"),
         (msgpack.packb([3, 1, 1, "x" * (1 << 18)]), "need text of at most 131072"),
         (msgpack.packb([2, 1, 1, 1, -1, ["Save"], 0, 0]), "need the form of a hook"),
-        (msgpack.packb([4, 1, 1, ["w"], [[], []]]), "a State has no place"),
+        (msgpack.packb([4, 1, 1, [0, [], [[], []]]]), "State: shown has places of 0 values; need one"),
+        (msgpack.packb([4, 1, 1, [0, [], [[], [[]]]]]), "places of 1 values; need one"),
+        (msgpack.packb([4, 1, 1, ["w"]]), r"State: shown is \['w'\]; need role, regions and their place"),
         (
-            msgpack.packb([4, 1, 1, ["w"], [[], [[[1, 0, 0, 0, 0, "int", []]]]]]),
+            msgpack.packb([4, 1, 1, [0, [["w", [2], [0]]], [[], [[[1, 0, 0, 0, 0, "int", []]]]]]]),
             "need an integer from 0 to -1",
         ),
     ],
@@ -77,6 +79,38 @@ def test_columns_have_a_value_for_each_row() -> None:
         decode(encode(replace(run, columns=((place(1),),))))
     with pytest.raises(WireError, match="a RunMain has 2 ids and tags of 1"):
         decode(encode(replace(run, tags=({},))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (
+            {"regions": [["w", [8, 2], [6, 0]]]},
+            r"\[3, 2\] items at \[6, 0\] are not in a tensor of shape \[8, 2\]",
+        ),
+        (
+            {"regions": [["w", [8, 2], [0]]]},
+            r"shape \[8, 2\], start \[0\], size \[3, 2\] differ in dimensions",
+        ),
+        ({"regions": []}, "weights have 0 regions and are a 'tensors' of 1 tensors"),
+        ({"regions": [["w", [8, 2]]]}, "need name, shape and start of a region"),
+        ({"regions": [["w", [8, -2], [0, 0]]]}, "is -2; need an integer from 0"),
+        ({"regions": [["w", [1 << 50, 2], [0, 0]]]}, "need an integer from 0"),
+        ({"regions": [["w", [2] * 65, [0]]]}, "need a list of at most 64"),
+        ({"regions": [[5, [8, 2], [0, 0]]]}, "is 5; need text"),
+        ({"role": -1}, "is -1; need an integer from 0"),
+        ({"kind": "tensor"}, "are a 'tensor' of 1 tensors"),
+    ],
+)
+def test_regions_that_cannot_be_are_refused(changes: dict[str, Any], complaint: str) -> None:
+    state = msgpack.unpackb(encode(messages.State(1, 1, shown(0))))
+    role, regions, (segments, [[one]]) = state[3]
+    # Of the sample without its scalar.
+    one[3], one[5], one[6] = 24, changes.get("kind", "tensors"), one[6][:1]
+    role, regions = changes.get("role", role), changes.get("regions", regions[:1])
+    state[3] = [role, regions, [segments, [[one]]]]
+    with pytest.raises(WireError, match=complaint):
+        decode(msgpack.packb(state))
 
 
 @pytest.mark.parametrize(

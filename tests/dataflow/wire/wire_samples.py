@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from softs_fast.dataflow.moves import Place, SegmentAddress
+from softs_fast.dataflow.weights.shown import Shown, ShownRegion
 from softs_fast.dataflow.wire import messages
 
 SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(range(16)), 1 << 20)
@@ -12,6 +13,16 @@ OTHER = SegmentAddress(18, 12346, 4026531836, 5, bytes(16), 1 << 20)
 def place(number: int, segment: SegmentAddress = SEGMENT) -> Place:
     """A place of a float32 [3]."""
     return Place(2, segment, 64 * number, 12, 99 + number, "tensor", (("float32", (3,)),))
+
+
+def shown(role: int) -> Shown:
+    """Rows 4 to 6 of a float32 [8, 2], and a scalar."""
+    parts = (("float32", (3, 2)), ("int64", ()))
+    return Shown(
+        role,
+        (ShownRegion("net.weight", (8, 2), (4, 0)), ShownRegion("net.count", (), ())),
+        Place(2, SEGMENT, 128, 72, 99, "tensors", parts),
+    )
 
 
 SAMPLES: list[messages.Message] = [
@@ -34,7 +45,7 @@ SAMPLES: list[messages.Message] = [
     messages.RunHook(1, 8, 3, 4, None, 0, 2),
     messages.RunHook(1, 9, 4, -1, messages.HookForm("Save", (1,), 1.0, "/some/folder"), -1, 0),
     messages.AbortStep(2, 8, "worker 1 is lost"),
-    messages.State(2, 9, ("net.weight", "net.bias"), place(4)),
+    messages.State(2, 9, shown(3)),
     messages.Free((1, 2, 1 << 62)),
     messages.End(),
     messages.StepEnded(
@@ -50,6 +61,5 @@ SAMPLES: list[messages.Message] = [
         {4: {"tries": 2}},
         "00ff00ff00ff00ff",
         ("it failed", "ValueError: it failed\nTraceback"),
-        (("net.weight",), place(9)),
     ),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.moves import DataManager, Place
+from softs_fast.dataflow.weights.shown import Shown, ShownRegion
 from softs_fast.dataflow.wire.messages import (
     AbortStep,
     End,
@@ -48,6 +50,9 @@ declaration = Declaration(
         df.call(actor.train, "y", rows=2, after=[df.publish(gen)]),
     )
 )
+
+
+number = declaration.roles.index(actor)
 
 
 class Script:
@@ -144,7 +149,8 @@ def test_a_step_that_waits_is_skipped_and_its_end_is_said(store: DataManager) ->
 def test_weights_of_another_worker_are_awaited(store: DataManager, is_early: bool) -> None:
     tensors = [torch.full((1, 1), 3.0), torch.full((1,), 4.0)]
     (place,) = store.put("weights", [99], [tensors])
-    state = State(1, 1, ("net.weight", "net.bias"), place)
+    regions = (ShownRegion("net.weight", (1, 1), (0, 0)), ShownRegion("net.bias", (1,), (0,)))
+    state = State(1, 1, Shown(number, regions, replace(place, worker=1)))
     link = Script(*([state, hook(1)] if is_early else [hook(1), state]))
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
@@ -164,7 +170,9 @@ def test_a_hook_that_waits_returns_when_it_is_aborted_or_the_flow_ends(store: Da
 
 def test_weights_with_other_names_are_refused(store: DataManager) -> None:
     (place,) = store.put("weights", [99], [[torch.ones(1, 1)]])
-    (ended,), _ = run(store, hook(1), State(1, 1, ("net.weight",), place))
+    place = replace(place, worker=1)
+    shown = Shown(number, (ShownRegion("net.weight", (1, 1), (0, 0)),), place)
+    (ended,), _ = run(store, hook(1), State(1, 1, shown))
     assert ended.failure is not None
     assert "weights of role 'actor': it lacks net.bias" in ended.failure[0]
 

@@ -22,11 +22,12 @@ from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value
 from ..watch.doing import Doing
+from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
 from ..wire.messages import AbortStep, End, Free, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
-from ..worker.part import Part, Shown, Unreadable, state_id
+from ..worker.part import Part, Unreadable, state_id
 from ..worker.work import Work
 from .backend import Done, Event, Lost
 from .sightings import Sight, look_at, sights_of
@@ -71,13 +72,13 @@ class _Sent:
         order: of the step.
         open: workers that have not reported.
         all: workers that got it.
-        shown_by: the worker that keeps weights for the others.
+        shown_by: workers that keep weights for others.
     """
 
     order: Order
     open: set[int] = field(default_factory=set)
     all: set[int] = field(default_factory=set)
-    shown_by: int | None = None
+    shown_by: set[int] = field(default_factory=set)
 
 
 class ProcessBackend:
@@ -126,7 +127,7 @@ class ProcessBackend:
             raise
         following: dict[Placement, list[Placement]] = {}
         for role in self._declaration.roles:
-            if role.follows is not None and role.follows.on != role.on:
+            if role.follows is not None and (role.follows.on != role.on or len(role.on) > 1):
                 following.setdefault(role.follows, []).append(role)
         return [Publish(tuple(roles)) for roles in following.values()]
 
@@ -323,6 +324,8 @@ class ProcessBackend:
                 self._leave(event)
             elif not isinstance(event, Joined) and isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
+            elif not isinstance(event, Joined) and isinstance(event.message, State):
+                self._relay(event.worker, event.message)
 
     def _take(self, worker: int, message: StepEnded) -> None:
         sent = self._sent.get(message.ticket)
@@ -349,15 +352,15 @@ class ProcessBackend:
             failure,
             message.began_s,
         )
-        if message.state is not None:
-            self._relay(sent, worker, message.state)
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
-    def _relay(self, sent: _Sent, worker: int, state: Shown) -> None:
-        """Tell the other participants of a hook where the weights of its source are."""
+    def _relay(self, worker: int, message: State) -> None:
+        """Tell the other participants of a hook what a worker shows of the weights of its source."""
         assert self._link is not None
-        sent.shown_by = worker
-        message = State(sent.order.incarnation, sent.order.ticket, *state)
+        sent = self._sent.get(message.ticket)
+        if sent is None or worker not in sent.open:
+            return
+        sent.shown_by.add(worker)
         for other in sent.open - self._left - {worker, DRIVER}:
             self._link.send(other, message)
 
@@ -370,8 +373,8 @@ class ProcessBackend:
         sent.open.discard(worker)
         if not sent.open:
             del self._sent[ticket]
-            if sent.shown_by is not None:
-                self.free(sent.shown_by, [state_id(ticket)])
+            for shown_by in sent.shown_by:
+                self.free(shown_by, [state_id(ticket)])
 
     def _leave(self, event: Left, *, is_known: bool = False) -> None:
         if event.worker in self._left:
@@ -394,5 +397,5 @@ class ProcessBackend:
         self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
 
 
-def _no_state() -> Shown:
+def _no_state(role: int, known: int) -> list[Shown]:
     raise FlowError("a function without a role waits for weights")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,9 @@ from torch import Tensor
 from ...errors import FlowError
 from ..values import Value
 from .columns import Places
-from .places import ITEM_BYTES, Form, spread
+from .places import ITEM_BYTES, Form, Part, part_bytes, spread
 
-__all__ = ["EncodedColumn", "Targets", "decode", "empty_values", "encode"]
+__all__ = ["EncodedColumn", "Targets", "decode", "empty_values", "encode", "views"]
 
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -150,6 +151,27 @@ def _empty_tensors(found: Targets, places: Places, dtype: str, which: _Integers)
     for i, number, flat in zip(which.tolist(), numbers, whole.split_with_sizes(counts.tolist()), strict=True):
         shape = shapes[number]
         found.values[i] = flat if len(shape) == 1 else flat.view(shape)
+
+
+def views(address: int, parts: Sequence[Part]) -> list[Tensor]:
+    """Return the tensors of a value in the memory where it is. They are for reading alone, as the memory may be.
+
+    Args:
+        address: of the first byte of the value; the caller keeps the memory.
+        parts: dtypes and shapes.
+
+    Raises:
+        FlowError: this version of torch has no such dtype.
+    """
+    found = []
+    for (name, shape), at in zip(parts, spread(parts)[0], strict=True):
+        dtype, n_bytes = _torch_dtype(name), part_bytes((name, shape))
+        if n_bytes:
+            memory = (ctypes.c_ubyte * n_bytes).from_address(address + at)
+            found.append(torch.frombuffer(memory, dtype=dtype).view(shape))
+        else:
+            found.append(torch.empty(shape, dtype=dtype))
+    return found
 
 
 def decode(kind: str, data: bytes) -> Value:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ... import _kernels
 from ...errors import ConfigError, FlowError, ForkedError, SegmentError
 from ..values import Value
 from .columns import Places
-from .encoding import EncodedColumn, decode, empty_values, encode
+from .encoding import EncodedColumn, decode, empty_values, encode, views
 from .places import ALIGNMENT, MAX_BYTES, SEAL_BYTES, Place, SegmentAddress, seal_offset
 from .segments import OwnSegment, RemoteSegment, bytes_free
 from .space import Space
@@ -174,6 +176,26 @@ class DataManager:
             for i, value in zip(mine, self._read(Places.of([places[i] for i in mine])), strict=True):
                 values[i] = value
         return values
+
+    @contextmanager
+    def viewed(self, place: Place) -> Iterator[list[Tensor]]:
+        """Yield the tensors of a value in the memory of its holder, without a copy, for reading alone.
+
+        This is for values that are not freed meanwhile. If one is, the end of the block raises.
+
+        Args:
+            place: of a tensor or a list of them.
+
+        Raises:
+            PeerLost: the process that holds the value has ended before anything of it was read here.
+            FlowError: the value was freed; its memory is on another host, of another user, or not that of the place; or
+                the store is closed.
+            ForkedError: called in a fork of the process that made the store.
+        """
+        segment, places = self._segment(place.segment, place.worker), Places.of([place])
+        _check_serials(segment, places)
+        yield views(segment.base + place.offset, place.parts)
+        _check_serials(segment, places)
 
     def close(self) -> None:
         """Drop all rows; a second call does nothing. Others that have read from this store can still read it."""

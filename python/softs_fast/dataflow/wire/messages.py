@@ -8,8 +8,10 @@ from typing import Any
 import msgpack
 
 from ...errors import WireError
+from ..moves.places import MAX_BYTES as MOST_BYTES
 from ..moves.places import Place
 from ..rows.records import Tag
+from ..weights.shown import Shown, ShownRegion
 from .checks import (
     Check,
     boolean,
@@ -144,19 +146,18 @@ class AbortStep:
 
 @dataclass(frozen=True)
 class State:
-    """To a worker that is inside of a hook, or gets there: where the weights of the source are.
+    """To the master, from inside of a hook: what a worker shows of the weights of a source. It passes that on to the
+    workers that are inside of the hook, or get there.
 
     Attributes:
         incarnation: of the master.
         ticket: of the hook.
-        names: of the tensors.
-        place: of one value, the list of the tensors.
+        shown: regions of tensors, and where they are.
     """
 
     incarnation: int
     ticket: int
-    names: tuple[str, ...]
-    place: Place
+    shown: Shown
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,6 @@ class StepEnded:
         columns: for each output the places of its values, as many as ids.
         n_bytes: of these values.
         failure: reason and text, if it failed.
-        state: names of tensors and the place of their list, for the targets of a hook.
         began_s: when it began, by the clock of the worker.
     """
 
@@ -197,7 +197,6 @@ class StepEnded:
     tags: dict[int, dict[str, Tag]] = field(default_factory=dict)
     digest: str = ""
     failure: tuple[str, str] | None = None
-    state: tuple[tuple[str, ...], Place] | None = None
     began_s: float = 0.0
 
 
@@ -207,7 +206,7 @@ _ID = integer(0, _BIG)
 _IDS = listing(_ID, _MOST_ROWS)
 _TEXT = text(_MOST_TEXT)
 _NAME = text(1 << 10)
-_NAMES = listing(_NAME, 1 << 16)
+_SIZES = listing(integer(0, MOST_BYTES - 1), 64)
 _TAGS = table(_NAME, tag, 1 << 10)
 
 
@@ -232,6 +231,22 @@ def _slice(name: str, value: Any) -> SliceForm:
     return SliceForm(integer(0, n_all)(name, n_real), n_rows, n_all, n_ranks, boolean(name, is_head))
 
 
+def _region(name: str, value: Any) -> ShownRegion:
+    if type(value) is not list or len(value) != 3:
+        raise WireError(f"{name} has {repr(value)[:60]}; need name, shape and start of a region")
+    return ShownRegion(_NAME(name, value[0]), _SIZES(name, value[1]), _SIZES(name, value[2]))
+
+
+def _shown(name: str, value: Any) -> Shown:
+    if type(value) is not list or len(value) != 3:
+        raise WireError(f"{name} is {repr(value)[:60]}; need role, regions and their place")
+    role, regions, place = value
+    found = places(name, place)
+    if [len(column) for column in found] != [1]:
+        raise WireError(f"{name} has places of {len(found)} values; need one")
+    return Shown(integer(0, 1 << 16)(name, role), listing(_region, 1 << 16)(name, regions), found[0][0])
+
+
 #: Of each message its number and the checks of its fields, in their order.
 _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     RunMain: (
@@ -251,7 +266,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
         ),
     ),
     AbortStep: (3, (_ID, _ID, _TEXT)),
-    State: (4, (_ID, _ID, _NAMES, lambda name, value: places(name, value)[0][0])),
+    State: (4, (_ID, _ID, _shown)),
     Free: (5, (_IDS,)),
     End: (6, ()),
     StepEnded: (
@@ -264,7 +279,6 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             table(_ID, _TAGS, _MOST_ROWS),
             text(64),
             optional(pair(_TEXT, _TEXT)),
-            optional(pair(_NAMES, lambda name, value: places(name, value)[0][0])),
             seconds,
         ),
     ),
@@ -283,10 +297,9 @@ def encode(message: Message) -> bytes:
         value = getattr(message, one.name)
         if one.name == "columns":
             value = with_segments(value)
-        elif one.name == "place":
-            value = with_segments(((value,),))
-        elif one.name == "state" and value is not None:
-            value = [value[0], with_segments(((value[1],),))]
+        elif isinstance(value, Shown):
+            regions = [[one.name, one.shape, one.start] for one in value.regions]
+            value = [value.role, regions, with_segments(((value.place,),))]
         elif isinstance(value, HookForm):
             value = [value.kind, value.roles, value.eta, value.folder]
         elif isinstance(value, SliceForm):
@@ -318,15 +331,12 @@ def decode(data: bytes) -> Message:
     kind, checks = _KINDS[values[0]]
     if len(values) != len(checks) + 1:
         raise WireError(f"a {kind.__name__} has {len(values) - 1} fields; need {len(checks)}")
-    try:
-        made = kind(
-            *(
-                check(f"{kind.__name__}: {one.name}", value)
-                for check, one, value in zip(checks, fields(kind), values[1:], strict=True)
-            )
+    made = kind(
+        *(
+            check(f"{kind.__name__}: {one.name}", value)
+            for check, one, value in zip(checks, fields(kind), values[1:], strict=True)
         )
-    except IndexError:
-        raise WireError(f"a {kind.__name__} has no place") from None
+    )
     _check_counts(made)
     return made  # type: ignore[no-any-return]
 

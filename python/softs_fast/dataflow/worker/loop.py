@@ -13,11 +13,12 @@ from ..moves import DataManager
 from ..objects import Objects, RoleGroups
 from ..order.executor import Executor
 from ..order.steps import Abort, Kind, Order, Step
+from ..weights.shown import Shown
 from ..wire.links import WorkerLink
 from ..wire.messages import AbortStep, End, Free, Message, RunHook, RunMain, State, StepEnded
 from .functions import Failure, Outcome
 from .orders import work_of
-from .part import Part, Shown
+from .part import Part
 from .work import HookWork
 
 __all__ = ["WorkerLoop"]
@@ -45,8 +46,9 @@ class WorkerLoop:
     store: DataManager
     groups: RoleGroups | None = None
     _executor: Executor = field(default_factory=Executor, init=False)
-    _states: dict[int, Shown] = field(default_factory=dict, init=False)
+    _states: dict[int, list[Shown]] = field(default_factory=dict, init=False)
     _aborted: str | None = field(default=None, init=False)
+    _last_ticket: int = field(default=0, init=False)
     _is_ending: bool = field(default=False, init=False)
     _shown: Order | None = field(default=None, init=False)
     _since_s: float = field(default_factory=time.monotonic, init=False)
@@ -93,16 +95,19 @@ class WorkerLoop:
             self._objects.close()
 
     def _run(self, order: Order) -> None:
-        shown: list[Shown] = []
         self._publish_inside(order)
         try:
             assert isinstance(order.step.work, RunMain | RunHook)
             work = work_of(self.declaration, order.step.work)
             outcome, n_bytes = self._part.run(
-                work, order.ticket, lambda: self._await_state(order.ticket), shown.append
+                work,
+                order.ticket,
+                lambda role, known: self._await_state(order.ticket, role, known),
+                lambda shown: self.link.send(State(order.incarnation, order.ticket, shown)),
             )
         finally:
             self._states.pop(order.ticket, None)
+            self._last_ticket = order.ticket
             self._aborted = None
             self._executor.leave()
         self._publish_inside(None)
@@ -120,7 +125,6 @@ class WorkerLoop:
             outcome.tags,
             outcome.digest,
             (failure.reason, failure.text) if failure is not None else None,
-            shown[0] if shown else None,
             outcome.began_s,
         )
         try:
@@ -132,16 +136,23 @@ class WorkerLoop:
         self.store.free(outcome.ids)
         self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
 
-    def _await_state(self, ticket: int) -> Shown:
+    def _await_state(self, ticket: int, role: int, known: int) -> list[Shown]:
         self._publish_inside(self._executor.inside, waits="the weights of another worker")
-        while ticket not in self._states:
+        try:
+            return self._shown_of(ticket, role, known)
+        finally:
+            self._publish_inside(self._executor.inside)
+
+    def _shown_of(self, ticket: int, role: int, known: int) -> list[Shown]:
+        while True:
+            found = [one for one in self._states.get(ticket, ()) if one.role == role]
+            if len(found) > known:
+                return found
             self._receive(None)
             if self._aborted is not None:
                 raise _Aborted(self._aborted)
             if self._is_ending:
                 raise _Aborted("the flow has ended")
-        self._publish_inside(self._executor.inside)
-        return self._states[ticket]
 
     def _receive(self, timeout_s: float | None) -> None:
         for message in self.link.receive(timeout_s):
@@ -167,7 +178,9 @@ class WorkerLoop:
                         )
                     )
             case State():
-                self._states[message.ticket] = (message.names, message.place)
+                # A step may end without what is shown last.
+                if message.ticket > self._last_ticket:
+                    self._states.setdefault(message.ticket, []).append(message.shown)
             case Free():
                 self.store.free(message.ids)
             case End():

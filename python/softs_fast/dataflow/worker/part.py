@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from torch import Tensor
 
 from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
-from ..declare.hooks import transfers
+from ..declare.hooks import ParamRealloc, transfers
+from ..declare.roles import Placement
 from ..moves import DataManager, Place
 from ..objects import Objects
 from ..values import Value, n_bytes_of
+from ..weights.exchange import is_local, show, take
+from ..weights.held import HeldTensor
+from ..weights.shown import Shown
 from .functions import Batch, Failure, Outcome, call_function
 from .work import HookWork, MainWork, Work
 
-__all__ = ["AwaitState", "Part", "Shown", "Unreadable", "state_id"]
-
-#: Names of tensors and the place of their list.
-Shown = tuple[tuple[str, ...], Place]
+__all__ = ["AwaitState", "Part", "Unreadable", "state_id"]
 
 
 class Unreadable(FlowError):
@@ -28,9 +30,9 @@ class Unreadable(FlowError):
 
 
 class AwaitState(Protocol):
-    """Returns the weights that the source of a hook shows, when they are there."""
+    """Returns what workers show of a role of this number, when more is there than is known."""
 
-    def __call__(self) -> Shown: ...
+    def __call__(self, role: int, known: int) -> Sequence[Shown]: ...
 
 
 def state_id(ticket: int) -> int:
@@ -54,7 +56,7 @@ class Part:
         self._store = store
 
     def run(
-        self, work: Work, ticket: int, await_state: AwaitState, show: Callable[[Shown], None]
+        self, work: Work, ticket: int, await_state: AwaitState, show_to: Callable[[Shown], None]
     ) -> tuple[Outcome, int]:
         """Run this worker's part of a step; returns what it did, with places, and how many bytes of rows it made.
 
@@ -62,7 +64,7 @@ class Part:
             work: what is to be done.
             ticket: of the step.
             await_state: returns weights of a source that is elsewhere.
-            show: takes the weights of a source that is here, for targets that are elsewhere.
+            show_to: takes what is shown of a source that is here, for targets that are elsewhere; at once.
         """
         outcome, n_bytes, began = Outcome(), 0, time.monotonic()
         try:
@@ -74,7 +76,7 @@ class Part:
                     for column, values in outcome.columns.items()
                 }
             else:
-                outcome.numbers = self._hook(work, ticket, await_state, show)
+                outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
             outcome, n_bytes = Outcome(failure=Failure.of(error)), 0
         outcome.began_s, outcome.seconds = began, time.monotonic() - began
@@ -92,7 +94,7 @@ class Part:
         return call_function(call, self._objects, batch, group=declared.group, digests=declared.digests)
 
     def _hook(
-        self, work: HookWork, ticket: int, await_state: AwaitState, show: Callable[[Shown], None]
+        self, work: HookWork, ticket: int, await_state: AwaitState, show_to: Callable[[Shown], None]
     ) -> dict[str, float]:
         objects, pairs = self._objects, transfers(work.hook, work.owner)
         if not pairs:
@@ -100,30 +102,55 @@ class Part:
             # Others take part only in that they wait.
             numbers = objects.run(work.hook, work.owner, work.step) if roles[0] in objects else {}
             return numbers if objects.is_head(roles[0]) else {}
-        for source in {
-            source: None
-            for source, target in pairs
-            if objects.shows(source) and not set(target.on) <= set(source.on)
-        }:
-            state = objects.state(source)
-            (place,) = self._store.put("weights", [state_id(ticket)], [list(state.values())])
-            show((tuple(state), place))
+        held = {source: objects.held(source) for source, _ in pairs if source in objects}
+        for source, theirs in held.items():
+            targets = [target for one, target in pairs if one is source]
+            if not all(is_local(source, one, theirs, self._targeted(work, one)) for one in targets):
+                show_to(show(self._store, state_id(ticket), self._number(source), theirs))
         for source, target in pairs:
             if target in objects:
-                here = source in objects
-                theirs = objects.state(source) if here else self._fetched(await_state())
-                objects.receive(work.hook, theirs, source, target)
+                self._take(work, source, target, held.get(source, {}), await_state)
         return {}
+
+    def _targeted(self, work: HookWork, target: Placement) -> dict[str, HeldTensor]:
+        """Return the tensors of a target that a hook changes; buffers are not mixed."""
+        if target not in self._objects:
+            return {}
+        return self._objects.held(target, buffers=not isinstance(work.hook, ParamRealloc))
+
+    def _take(
+        self,
+        work: HookWork,
+        source: Placement,
+        target: Placement,
+        theirs: dict[str, HeldTensor],
+        await_state: AwaitState,
+    ) -> None:
+        number = self._number(source)
+        take(
+            self._viewed,
+            source,
+            target,
+            worker=self._store.worker,
+            theirs=theirs,
+            mine=self._targeted(work, target),
+            eta=work.hook.eta if isinstance(work.hook, ParamRealloc) else None,
+            await_shown=lambda known: await_state(number, known),
+        )
+
+    @contextmanager
+    def _viewed(self, place: Place) -> Iterator[list[Tensor]]:
+        try:
+            with self._store.viewed(place) as tensors:
+                yield tensors
+        except (FlowError, PeerLost, SegmentError) as error:
+            raise Unreadable(str(error)) from error
+
+    def _number(self, role: Placement) -> int:
+        return self._declaration.roles.index(role)
 
     def _read(self, places: list[Place]) -> list[Value]:
         try:
             return self._store.get(places)
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
-
-    def _fetched(self, shown: Shown) -> Mapping[str, Tensor]:
-        names, place = shown
-        (tensors,) = self._read([place])
-        if not isinstance(tensors, list) or len(tensors) != len(names):
-            raise FlowError(f"weights have {len(names)} names and are a {type(tensors).__name__}")
-        return dict(zip(names, tensors, strict=True))

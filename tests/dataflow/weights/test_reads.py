@@ -1,0 +1,151 @@
+"""Plans of moves of weights: what targets read is what they want, once, from near, and from balanced holders."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from random_layouts import Array, Sharding, random_shape, random_sharding
+
+from softs_fast.dataflow.weights.boxes import Box
+from softs_fast.dataflow.weights.reads import Read, Reads, first_lacking, plan_reads
+from softs_fast.errors import FlowError
+
+Boxes = dict[int, dict[str, list[Box]]]
+
+
+def random_move(chance: random.Random) -> tuple[dict[str, Array], dict[str, Sharding], dict[str, Sharding]]:
+    """Tensors, and how sources and targets shard them; in each role all are on the same workers."""
+    tensors, sources, targets = {}, {}, {}
+    for number in range(chance.randint(1, 3)):
+        shape = random_shape(chance)
+        tensors[f"w{number}"] = np.random.default_rng(chance.randrange(99)).integers(0, 1 << 40, shape)
+        for made in (sources, targets):
+            sharding = random_sharding(chance, shape)
+            first = next(iter(made.values()), sharding)
+            # The same mesh, but other dimensions of the tensor.
+            made[f"w{number}"] = replace(
+                first, dims=tuple(chance.choice([None, *range(len(shape))]) for _ in first.mesh)
+            )
+    return tensors, sources, targets
+
+
+def held_of(tensors: dict[str, Array], shardings: dict[str, Sharding]) -> Boxes:
+    held: Boxes = {}
+    for name, sharding in shardings.items():
+        for worker, box in sharding.boxes(tensors[name].shape).items():
+            held.setdefault(worker, {})[name] = [box]
+    return held
+
+
+def wanted_of(tensors: dict[str, Array], shardings: dict[str, Sharding]) -> dict[int, dict[str, Box]]:
+    held = held_of(tensors, shardings)
+    return {worker: {name: boxes[0] for name, boxes in mine.items()} for worker, mine in held.items()}
+
+
+def read_all(
+    plan: Reads, wanted: dict[int, dict[str, Box]], shards: dict[str, dict[int, Array]], boxes: Boxes
+) -> tuple[dict[tuple[int, str], Array], dict[tuple[int, str], Array]]:
+    """Apply a plan; returns values and how often each item was written, by target and name."""
+    values = {(target, name): np.zeros(box.size, np.int64) for target, mine in wanted.items() for name, box in mine.items()}  # fmt: skip
+    counts = {key: np.zeros_like(one) for key, one in values.items()}
+    for target, reads in plan.of.items():
+        for read in reads:
+            assert read.held in boxes[read.source][read.name]
+            into = read.box.within(wanted[target][read.name])
+            values[target, read.name][into] = shards[read.name][read.source][read.box.within(read.held)]
+            counts[target, read.name][into] += 1
+    return values, counts
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_random_targets_read_is_a_redistribution_of_the_full_tensor(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(400):
+        tensors, sources, targets = random_move(chance)
+        wanted, held = wanted_of(tensors, targets), held_of(tensors, sources)
+        nodes = {worker: chance.randrange(3) for worker in range(16)} if chance.random() < 0.5 else None
+        item_bytes = {name: chance.choice([1, 2, 4, 8]) for name in tensors}
+        plan = plan_reads(wanted, held, item_bytes=item_bytes, nodes=nodes)
+        shards = {name: one.shards(tensors[name]) for name, one in sources.items()}
+        values, counts = read_all(plan, wanted, shards, held)
+        for name, sharding in targets.items():
+            for worker, expected in sharding.shards(tensors[name]).items():
+                assert np.array_equal(values[worker, name], expected)
+                assert (counts[worker, name] == 1).all()
+        check_numbers(plan, held, item_bytes, nodes)
+
+
+def check_numbers(plan: Reads, held: Boxes, item_bytes: dict[str, int], nodes: dict[int, int] | None) -> None:
+    """Sources are the nearest, and the busiest of them is at most one region above an exact bound."""
+    loads: dict[int, int] = {}
+    sets: dict[tuple[int, ...], int] = {}
+    own = 0
+    for target, reads in plan.of.items():
+        for read in reads:
+            n_bytes = read.box.n_items * item_bytes[read.name]
+            holders = [worker for worker in held if read.held in held[worker].get(read.name, [])]
+            near = [worker for worker in holders if nodes is None or nodes[worker] == nodes[target]]
+            if target in holders:
+                assert read.source == target
+                own += n_bytes
+                continue
+            holders = near or holders
+            assert read.source in holders
+            loads[read.source] = loads.get(read.source, 0) + n_bytes
+            key = tuple(sorted(holders))
+            sets[key] = sets.get(key, 0) + n_bytes
+    assert (plan.n_bytes, plan.own_bytes) == (sum(loads.values()), own)
+    assert plan.busiest_bytes == max(loads.values(), default=0)
+    assert plan.busiest_bytes <= plan.bound + plan.largest
+    used = sorted({one for key in sets for one in key})
+    if len(used) <= 6:
+        bound = max(
+            (
+                Fraction(sum(n for key, n in sets.items() if set(key) <= set(group)), size)
+                for size in range(1, len(used) + 1)
+                for group in combinations(used, size)
+            ),
+            default=Fraction(0),
+        )
+        assert plan.bound == float(bound)
+
+
+def test_replicas_share_what_targets_read() -> None:
+    tensor = Sharding((4,), (None,), (0, 1, 2, 3))
+    shape, names = (6, 4), [f"w{i}" for i in range(12)]
+    held: Boxes = {worker: {key: [box] for key in names} for worker, box in tensor.boxes(shape).items()}
+    wanted = {worker: dict.fromkeys(names, Box((0, 0), shape)) for worker in (4, 5)}
+    plan = plan_reads(wanted, held, item_bytes=dict.fromkeys(names, 4))
+    assert plan.bound == plan.n_bytes / 4 == 2 * 12 * 24 * 4 / 4
+    assert plan.busiest_bytes == plan.bound
+    assert plan.own_bytes == 0
+
+
+def test_own_regions_come_first_then_those_of_the_node() -> None:
+    full = Box((0,), (8,))
+    held: dict[int, dict[str, Any]] = {
+        0: {"w": [Box((0,), (4,))]},
+        1: {"w": [Box((0,), (4,))]},
+        2: {"w": [full]},
+        3: {"w": [full]},
+    }
+    plan = plan_reads({0: {"w": full}}, held, item_bytes={"w": 1}, nodes={0: 7, 1: 7, 2: 8, 3: 7})
+    assert plan.of[0] == (
+        Read("w", Box((0,), (4,)), 0, Box((0,), (4,))),
+        Read("w", Box((4,), (4,)), 3, full),
+    )
+
+
+def test_a_region_without_a_holder_is_named() -> None:
+    wanted = {"v": Box((0,), (0,)), "w": Box((0, 2), (4, 2))}
+    held = {5: {"w": [Box((0, 0), (3, 4))]}}
+    assert first_lacking(wanted, held) == ("w", Box((3, 2), (1, 2)))
+    assert first_lacking(wanted, held | {6: {"w": [Box((3, 0), (1, 4))]}}) is None
+    with pytest.raises(FlowError, match=r"no worker has \[3:4, 2:4\] of tensor w, which worker 9 needs"):
+        plan_reads({9: wanted}, held, item_bytes={"v": 1, "w": 1})
