@@ -61,6 +61,21 @@ def measure_computeshare(setting: ways.Setting, rounds: int) -> dict[str, Any]:
         return {"theirs_s": _spread(seconds), "bytes_per_worker": travelled}
 
 
+def compare(setting: ways.Setting, options: argparse.Namespace) -> dict[str, Any]:
+    """Return rounds of ours, with the floor, and then of ComputeShare, at one size."""
+    ours = measure(setting, options.turns, options.rounds)
+    theirs = measure_computeshare(setting, options.computeshare_rounds)
+    return {
+        "parameters": setting.n,
+        "ours_s": ours["ours_s"],
+        "floor_s": ours["floor_s"],
+        **theirs,
+        "times_as_long": round(theirs["theirs_s"]["median"] / ours["ours_s"]["median"], 1),
+        "times_the_bytes": round(theirs["bytes_per_worker"] / ours["bytes_per_worker"], 2),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -74,6 +89,9 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=1 << 30, help="rounds between two state files")
     parser.add_argument("--computeshare", type=Path, help="folder with its code")
     parser.add_argument("--computeshare-rounds", type=int, default=2)
+    parser.add_argument(
+        "--computeshare-layers", type=int, nargs="*", help="sizes at which both are compared; else --layers"
+    )
     options = parser.parse_args()
     machine = describe_machine()
     with ways.files() as folder:
@@ -86,7 +104,10 @@ def main() -> None:
         result["rounds"] = measure(setting, options.turns, options.rounds)
         if options.computeshare is not None:
             os.environ["COMPUTESHARE"] = str(options.computeshare.resolve())
-            result["computeshare"] = measure_computeshare(setting, options.computeshare_rounds)
+            result["computeshare"] = [
+                compare(dataclasses.replace(setting, layers=layers), options)
+                for layers in options.computeshare_layers or [options.layers]
+            ]
         result["load_after"] = os.getloadavg()[0]
     print(json.dumps(result, indent=1))
 

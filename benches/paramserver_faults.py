@@ -11,6 +11,8 @@ import json
 import multiprocessing
 import os
 import socket
+import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -20,10 +22,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from . import paramserver_ways as ways
-from .proc import cpu_s
+from .proc import cpu_s, resident
 
 LAYERS = 21
 _JUNK_PER_S = 1000
+_JUNK_ROUNDS = 20
 _LEASE_S = 5.0
 
 
@@ -38,13 +41,13 @@ def stale() -> dict[str, Any]:
         halfway = Upload(frame, PartSizes(1 << 20))
         before = slow.traffic.sent
         for _ in range(2):
-            slow._session.attempt(halfway)
+            slow.session.attempt(halfway)
         quick.step()
         begun = slow.traffic.sent
-        slow._session.run(halfway)
+        slow.session.run(halfway)
         after_round = slow.traffic.sent - begun
         begun = slow.traffic.sent
-        slow._session.run(Upload(frame, PartSizes(1 << 20)))
+        slow.session.run(Upload(frame, PartSizes(1 << 20)))
         announced = slow.traffic.sent - begun
         for one in (slow, quick):
             one.close()
@@ -57,15 +60,24 @@ def stale() -> dict[str, Any]:
 
 
 def dead() -> dict[str, Any]:
-    """Seconds of rounds of 4 workers; one is killed after the third."""
+    """Seconds of rounds of 4 workers; one is killed after the sixth. A round of the others is what one is before that."""
     setting = ways.Setting(1, 4, "bf16", "bf16", False, 1 << 30, os.environ["BENCH_FOLDER"])
-    serve = _ShortLease()
-    with ways.Way(serve, ways.our_worker, setting) as ours:
-        seconds = [ours.rounds(1) for _ in range(3)]
+    with ways.Way(_ShortLease(), ways.our_worker, setting) as ours:
+        ours.rounds(2)
+        seconds = [ours.rounds(1) for _ in range(6)]
         process, _ = ours.workers.pop()
         process.kill()
-        seconds += [ours.rounds(1) for _ in range(10)]
-        return {"lease_s": _LEASE_S, "killed_after": 3, "round_s": [round(one, 2) for one in seconds]}
+        seconds += [ours.rounds(1) for _ in range(12)]
+        before, after = statistics.median(seconds[:6]), statistics.median(seconds[7:])
+        return {
+            "lease_s": _LEASE_S,
+            "killed_after": 6,
+            "round_s": [round(one, 2) for one in seconds],
+            "median_before_s": round(before, 3),
+            "with_the_dead_one_s": round(seconds[6], 2),
+            "median_after_s": round(after, 3),
+            "slowest_after_s": round(max(seconds[7:]), 2),
+        }
 
 
 def restart() -> dict[str, Any]:
@@ -82,45 +94,72 @@ def restart() -> dict[str, Any]:
     first = started(command, folder)
     invite = first.invite
     setting = ways.Setting(1, 1, "bf16", "bf16", True, 1, str(folder))
-    counted: list[float] = []
     worker = remote(setting, invite, 0)
     is_over = threading.Event()
 
     def work() -> None:
         while not is_over.is_set():
             worker.step()
-            counted.append(time.monotonic())
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    wait_for(lambda: len(counted) > 3)
-    first.kill()
-    begun = time.monotonic()
-    second = started(command, folder)
-    listening = time.monotonic()
-    wait_for(lambda: bool(counted) and counted[-1] > listening)
-    after = next(one for one in counted if one > listening)
+    found: list[dict[str, float]] = []
+    for _ in range(3):
+        n = worker.counts.counted
+        wait_for(lambda: worker.counts.counted > n + 3)  # noqa: B023
+        first.kill()
+        timeline = worker.version[0]
+        begun = time.monotonic()
+        first = started(command, folder)
+        listening = time.monotonic()
+        wait_for(lambda: worker.version[0] > timeline)  # noqa: B023
+        n, version = worker.counts.counted, worker.version
+        wait_for(lambda: worker.counts.counted > n)  # noqa: B023
+        counted = time.monotonic()
+        wait_for(lambda: worker.version > version)  # noqa: B023
+        found.append(
+            {
+                "start_to_invite_s": round(listening - begun, 2),
+                "start_to_counted_s": round(counted - begun, 2),
+                "start_to_step_s": round(time.monotonic() - begun, 2),
+                "server_cpu_s": round(cpu_s(first.pid), 2),
+                "load": round(os.getloadavg()[0], 1),
+            }
+        )
     is_over.set()
     thread.join()
-    second.kill()
-    return {
-        "start_to_invite_s": round(listening - begun, 2),
-        "invite_to_counted_s": round(after - listening, 2),
-    }
+    first.kill()
+    return {"restarts": found, "imports": _imports()}
+
+
+def _imports() -> dict[str, float]:
+    """CPU seconds of a new process until torch is there, and until it has made an optimizer."""
+    program = (
+        "import time; import torch; a = time.process_time(); p = torch.zeros(1, requires_grad=True); "
+        "torch.optim.SGD([p]); print(a, time.process_time())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second = (float(word) for word in done.stdout.split())
+    return {"torch_cpu_s": round(first, 2), "with_an_optimizer_cpu_s": round(second, 2)}
 
 
 def junk() -> dict[str, Any]:
     """Rounds with and without 1,000 requests per second that nothing has signed; the weights must be the same."""
     found: dict[str, Any] = {}
+    weights: list[Any] = []
+    context = multiprocessing.get_context("spawn")
     for name in ("quiet", "junk"):
-        with server(4, world=2, quorum=2) as (_, invite, setting):
+        with server(4, world=2, quorum=2) as (pid, invite, setting):
             workers = [remote(setting, invite, i) for i in range(2)]
-            stop = multiprocessing.get_context("spawn").Event()
-            process = multiprocessing.get_context("spawn").Process(target=_junk, args=(invite, stop))
+            stop, sent = context.Event(), context.Value("q", 0)
+            process = context.Process(target=_junk, args=(invite, stop, sent))
             if name == "junk":
                 process.start()
+                wait_for(lambda: sent.value > _JUNK_PER_S)  # noqa: B023
+            memory = resident(pid).own
+            used, begun_n, begun_s = cpu_s(pid), sent.value, time.perf_counter()
             seconds = []
-            for _ in range(8):
+            for _ in range(_JUNK_ROUNDS):
                 begun = time.perf_counter()
                 threads = [threading.Thread(target=one.step) for one in workers]
                 for thread in threads:
@@ -128,18 +167,24 @@ def junk() -> dict[str, Any]:
                 for thread in threads:
                     thread.join()
                 seconds.append(time.perf_counter() - begun)
+            whole_s = time.perf_counter() - begun_s
+            rate, share = (sent.value - begun_n) / whole_s, (cpu_s(pid) - used) / whole_s
             stop.set()
             if name == "junk":
                 process.join()
-            contents = workers[0]._weights.contents
-            version = (workers[0]._weights.timeline, workers[0]._weights.version)
-            assert contents is not None
-            found[name] = {"median_s": round(sorted(seconds)[4], 3), "version": version}
-            found.setdefault("weights", []).append(contents.parameters.clone())
+            found[name] = {
+                "median_s": round(statistics.median(seconds), 3),
+                "slowest_s": round(max(seconds), 3),
+                "junk_per_s": round(rate),
+                "server_share_of_a_core": round(share, 2),
+                "server_grew_mib": round((resident(pid).own - memory) / (1 << 20), 1),
+                "version": workers[0].version,
+            }
+            weights.append([one.detach().clone() for one in workers[0].module.parameters()])
             for one in workers:
                 one.close()
-    first, second = found.pop("weights")
-    return {**found, "same_weights": bool((first == second).all()), "requests_per_s": _JUNK_PER_S}
+    same = all(bool((first == second).all()) for first, second in zip(*weights, strict=True))
+    return {**found, "same_weights": same}
 
 
 def idle() -> dict[str, Any]:
@@ -179,8 +224,6 @@ class started:
     """A server by its command; it has printed its invite."""
 
     def __init__(self, command: list[str], folder: Path) -> None:
-        import subprocess
-
         paths = os.pathsep.join([str(folder), str(Path(__file__).parents[1])])
         self._process = subprocess.Popen(
             command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -196,6 +239,7 @@ class started:
                 break
         else:
             raise RuntimeError(said)
+        self.pid = self._process.pid
         threading.Thread(target=self._process.stdout.read, daemon=True).start()
 
     def kill(self) -> None:
@@ -236,14 +280,17 @@ def remote(setting: ways.Setting, invite: str, number: int) -> Any:
 
 def push_of(worker: Any, setting: ways.Setting) -> Any:
     """Return a push of the weights that a worker has."""
+    import torch
+
     from softs_fast.paramserver.wire.frame import encode_frame
     from softs_fast.paramserver.wire.header import Codec, Kind
     from softs_fast.paramserver.wire.tensors import Contents, buffers_of
 
-    contents = Contents(worker._gradient(), *buffers_of(worker.module, worker.manifest))
+    gradient = torch.cat([one.grad.reshape(-1) for one in worker.module.parameters()])
+    timeline, version = worker.version
     return encode_frame(
-        contents, kind=Kind.GRADIENT, codec=Codec.F32, job=worker._session.invite.job, manifest=worker.manifest,
-        timeline=worker._weights.timeline, version=worker._weights.version, samples=32,
+        Contents(gradient, *buffers_of(worker.module, worker.manifest)), kind=Kind.GRADIENT, codec=Codec.F32,
+        job=worker.session.invite.job, manifest=worker.manifest, timeline=timeline, version=version, samples=32,
     )  # fmt: skip
 
 
@@ -253,30 +300,39 @@ def wait_for(what: Callable[[], bool]) -> None:
     while not what():
         if time.monotonic() > until_s:
             raise TimeoutError("the bench waits for longer than 120 s")
-        time.sleep(0.005)
+        time.sleep(0.001)
 
 
-def _junk(invite: str, stop: Any) -> None:
-    """Send requests of four kinds without a signature, over connections that stay."""
-    import http.client
-
+def _junk(invite: str, stop: Any, sent: Any) -> None:
+    """Send requests of four kinds without a signature, several at a time on each connection, and read all answers."""
     from softs_fast.paramserver import Invite
 
     parts = urlsplit(Invite.parse(invite).url)
     kinds = [("POST", "/v1/push"), ("GET", "/v1/model"), ("POST", "/v1/join"), ("GET", "/nothing")]
-    assert parts.hostname is not None
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60.0)
-    begun, n = time.monotonic(), 0
+    batch = b"".join(
+        f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {2 * (method == 'POST')}\r\n\r\n".encode()
+        + b"{}" * (method == "POST")
+        for method, path in kinds * 5
+    )
+    peer = socket.create_connection((parts.hostname, parts.port), timeout=60.0)
+    begun = time.monotonic()
     while not stop.is_set():
-        method, path = kinds[n % 4]
+        n, answers = 0, b""
         try:
-            connection.request(method, path, b"{}" if method == "POST" else None)
-            connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
-            connection.close()
-        n += 1
-        time.sleep(max(0.0, begun + n / _JUNK_PER_S - time.monotonic()))
-    print(json.dumps({"junk_sent_per_s": round(n / (time.monotonic() - begun))}), flush=True)
+            peer.sendall(batch)
+            while n < 20 and (data := peer.recv(1 << 16)):
+                # The rest of the one before may hold the beginning of a head.
+                n += (answers[-8:] + data).count(b"HTTP/1.1 ")
+                answers = data
+        except OSError:
+            n = 0
+        if n < 20:
+            peer.close()
+            peer = socket.create_connection((parts.hostname, parts.port), timeout=60.0)
+        with sent.get_lock():
+            sent.value += n
+            done = sent.value
+        time.sleep(max(0.0, begun + done / _JUNK_PER_S - time.monotonic()))
 
 
 def main() -> None:

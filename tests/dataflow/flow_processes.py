@@ -37,23 +37,51 @@ def serve(worker: int, make: Callable[[], Declaration], lines: list[str], endpoi
 
 
 class ForkedWorkers:
-    """The processes of a flow."""
+    """The processes of a flow. One that has ended is started again at once.
 
-    def __init__(self, module: str, function: str, arguments: dict[str, Any]) -> None:
+    Args:
+        module: of the function that makes the flow.
+        function: its name.
+        arguments: what it is given.
+        max_restarts: of all workers together.
+    """
+
+    def __init__(self, module: str, function: str, arguments: dict[str, Any], max_restarts: int = 0) -> None:
+        self.left = max_restarts
+        self.again: set[int] = set()
         self._build = functools.partial(build, module, function, arguments)
         self._declaration = self._build()
         self.processes: dict[int, Any] = {}
+
+    #: What a process runs.
+    serve = staticmethod(serve)
 
     def start(self) -> ControlMaster:
         """Start all; each joins when it has begun."""
         token = new_token()
         link = ControlMaster(token)
-        context = multiprocessing.get_context("forkserver")
+        self._told: tuple[str, ...] = (link.endpoint, token)
         for worker in self._declaration.workers:
-            arguments = (worker, self._build, self._declaration.lines(), link.endpoint, token)
-            self.processes[worker] = context.Process(target=serve, args=arguments)
-            self.processes[worker].start()
+            self._start(worker)
         return link
+
+    def _start(self, worker: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        arguments = (worker, self._build, self._declaration.lines(), *self._told)
+        self.processes[worker] = context.Process(target=self.serve, args=arguments)
+        self.processes[worker].start()
+
+    def restarts(self, worker: int) -> bool:
+        """Start a worker again if its process has ended; returns whether there is one."""
+        if self.processes[worker].exitcode is None:
+            return True
+        if not self.left:
+            return False
+        self.left -= 1
+        self.again.add(worker)
+        self.processes[worker].close()
+        self._start(worker)
+        return True
 
     def why(self, worker: int) -> str:
         """Return how the process of a worker has ended."""
@@ -68,9 +96,11 @@ class ForkedWorkers:
         self.processes[worker].kill()
 
     def close(self) -> None:
-        """Wait until all have ended."""
-        for process in self.processes.values():
-            process.join(WATCHDOG_S / 10 if process.exitcode is None else 0)
+        """Wait until all have ended; one that was started again may not have joined, so it is not told to end."""
+        for worker, process in self.processes.items():
+            if worker in self.again:
+                process.kill()
+            process.join(WATCHDOG_S / 10)  # one that is stopped does not end
             process.kill()
             process.join()
             process.close()
@@ -94,9 +124,11 @@ def _stands_still(pid: int) -> bool:
     return set(states) == {"T"}
 
 
-def in_forks(module: str, function: str, **arguments: Any) -> tuple[df.Flow, ForkedWorkers]:
+def in_forks(
+    module: str, function: str, *, max_restarts: int = 0, **arguments: Any
+) -> tuple[df.Flow, ForkedWorkers]:
     """Return a flow of which each worker is a process."""
     flow: df.Flow = getattr(importlib.import_module(module), function)(**arguments)
-    workers = ForkedWorkers(module, function, arguments)
+    workers = ForkedWorkers(module, function, arguments, max_restarts)
     flow._use(ProcessBackend(flow.declaration, workers))
     return flow, workers

@@ -153,6 +153,10 @@ class ThreadWorkers:
         """End the connection of a worker; a thread cannot be ended."""
         self.hub.kill(worker)
 
+    def restarts(self, worker: int) -> bool:
+        """None is started again."""
+        return False
+
     def close(self) -> None:
         """End all."""
         for worker in self.workers.values():

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import multiprocessing
 import os
 from collections.abc import Callable
 from typing import Any
 
-from flow_processes import ForkedWorkers
+from flow_processes import WATCHDOG_S, ForkedWorkers
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.processes import ProcessBackend
@@ -18,8 +17,8 @@ from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
 from softs_fast.dataflow.worker.process import FlowWorker
 
-#: So long a fleet waits for a worker that was told to end.
-END_S = 3.0
+#: So long a fleet waits for a worker that was told to end; one that has nothing to wait for may take longer to exit.
+FLEET_END_S = 3.0
 
 
 def serve(
@@ -35,26 +34,27 @@ def serve(
 class MeetingWorkers(ForkedWorkers):
     """Processes that form groups."""
 
-    #: Workers that had to be killed at the end.
+    #: How long workers may take to end, and those that had to be killed then.
+    end_s = WATCHDOG_S
     killed: tuple[int, ...] = ()
+
+    #: What a process runs.
+    serve = staticmethod(serve)
 
     def start(self) -> ControlMaster:
         """Start all; each joins when it has begun."""
         token = new_token()
         link = ControlMaster(token)
-        context = multiprocessing.get_context("forkserver")
         self._file = os.memfd_create("meeting")
-        meeting = f"/proc/{os.getpid()}/fd/{self._file}"
+        self._told = (link.endpoint, token, f"/proc/{os.getpid()}/fd/{self._file}")
         for worker in self._declaration.workers:
-            arguments = (worker, self._build, self._declaration.lines(), link.endpoint, token, meeting)
-            self.processes[worker] = context.Process(target=serve, args=arguments)
-            self.processes[worker].start()
+            self._start(worker)
         return link
 
     def close(self) -> None:
         """Wait until all have ended, and end those that do not."""
         for worker, process in self.processes.items():
-            process.join(END_S)
+            process.join(self.end_s)
             if process.exitcode is None:
                 self.killed += (worker,)
                 process.kill()
@@ -63,9 +63,11 @@ class MeetingWorkers(ForkedWorkers):
         super().close()
 
 
-def in_meeting(module: str, function: str, **arguments: Any) -> tuple[df.Flow, MeetingWorkers]:
+def in_meeting(
+    module: str, function: str, *, max_restarts: int = 0, **arguments: Any
+) -> tuple[df.Flow, MeetingWorkers]:
     """Return a flow of which each worker is a process, with process groups."""
     flow: df.Flow = getattr(importlib.import_module(module), function)(**arguments)
-    workers = MeetingWorkers(module, function, arguments)
+    workers = MeetingWorkers(module, function, arguments, max_restarts)
     flow._use(ProcessBackend(flow.declaration, workers))
     return flow, workers

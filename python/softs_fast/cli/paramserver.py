@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,23 +33,29 @@ def run(arguments: argparse.Namespace) -> None:
         EndpointInUse: another process listens at the address.
         SoftsError: the run has failed.
     """
-    from ..paramserver.job import load_job
     from ..paramserver.requirements import import_uvicorn
+    from ..paramserver.server.listening import listen
 
     import_uvicorn()
     setup_logging(arguments.log_level)
     options = _server_options(arguments)
-    run_options = _run_options(arguments)
-    config = _config(arguments, run_options)
-    asyncio.run(_serve(load_job(arguments.job), run_options, config, options))
+    # Workers of a server before this one connect at once, and wait while torch is loaded.
+    with listen(options) as listener:
+        from ..paramserver.job import load_job
+
+        run_options = _run_options(arguments)
+        config = _config(arguments, run_options)
+        asyncio.run(_serve(load_job(arguments.job), run_options, config, options, listener))
 
 
-async def _serve(job: Job, run: RunOptions, config: RunConfig, options: ServerOptions) -> None:
+async def _serve(
+    job: Job, run: RunOptions, config: RunConfig, options: ServerOptions, listener: socket.socket
+) -> None:
     from ..paramserver.server.owner_file import OwnerAccess, write_owner
     from ..paramserver.server.service import Service
     from ..paramserver.server.sessions import owner_key
 
-    service = Service(job, run, config, options)
+    service = Service(job, run, config, options, listener)
     # Before any program is told that it serves.
     ended = _watch_signals(service)
     try:
@@ -61,10 +68,15 @@ async def _serve(job: Job, run: RunOptions, config: RunConfig, options: ServerOp
             f"invite {service.invite}\n"
             f"page {service.url}/#{access.key.hex()}"
         )
-        waits = [asyncio.ensure_future(service.wait()), asyncio.ensure_future(ended.wait())]
+        waits: list[asyncio.Future[object]] = [
+            asyncio.ensure_future(service.wait()),
+            asyncio.ensure_future(ended.wait()),
+        ]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for one in waits:
             one.cancel()
+        if waits[0].done():
+            waits[0].result()
     finally:
         await service.close()
     if not service.run.is_over:

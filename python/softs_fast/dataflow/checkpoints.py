@@ -8,16 +8,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from ..errors import ConfigError
+from ..errors import ConfigError, FlowError
 from .declare.roles import Role
 
 __all__ = ["last_checkpoint", "load", "save"]
+
+#: What a worker says of why it could not write, bytes.
+_MOST_TEXT = 512
 
 
 def last_checkpoint(name: str, folder: Path) -> tuple[int, Path]:
@@ -75,26 +79,50 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
 
     Raises:
         OSError: it cannot be written.
+        FlowError: another worker of the role could not write it.
     """
-    import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 
     final = folder / name / f"step-{step}"
     partial = final.with_name(f".{final.name}.partial")
-    is_first = group is None or dist.get_rank(group) == 0
-    if is_first:
+
+    def begin() -> None:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-    if group is not None:
-        dist.barrier(group)
-    with _single_process():
-        dcp.save(_state(role), checkpoint_id=partial, process_group=group, no_dist=group is None)
-    if is_first:
+
+    def end() -> None:
         if final.exists():
             shutil.rmtree(final)
         partial.rename(final)
-    if group is not None:
-        dist.barrier(group)
+
+    _by_first(group, begin, final)
+    with _single_process():
+        dcp.save(_state(role), checkpoint_id=partial, process_group=group, no_dist=group is None)
+    _by_first(group, end, final)
+
+
+def _by_first(group: Any, action: Callable[[], None], folder: Path) -> None:
+    """Have the first worker do something while the others wait; if it fails, all fail, and none waits on."""
+    if group is None:
+        action()
+        return
+    import torch.distributed as dist
+
+    error: OSError | None = None
+    said = torch.zeros(_MOST_TEXT, dtype=torch.uint8)
+    if dist.get_rank(group) == 0:
+        try:
+            action()
+        except OSError as caught:
+            error = caught
+            text = str(error).encode()[:_MOST_TEXT] or b"?"
+            said[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    dist.broadcast(said, src=dist.get_global_rank(group, 0), group=group)
+    if error is not None:
+        raise error
+    if said.any():
+        text = bytes(said.tolist()).rstrip(b"\0")
+        raise FlowError(f"{folder} is not written: {text.decode(errors='replace')}")
 
 
 @contextlib.contextmanager

@@ -54,7 +54,10 @@ def _function(master: Master, function: FunctionPlan, now_s: float) -> str:
         text += "; not made: " + ", ".join(f"{column} of {n} rows" for column, n in missing.items())
     for state in running:
         text += f"; call {state.call.number} since {now_s - state.since_s:.1f} s"
-    lost = set(function.workers) - master.order.alive
+    away = set(function.workers) & master.order.away
+    if away:
+        text += f"; workers {sorted(away)} are started again"
+    lost = set(function.workers) - master.order.alive - away
     if lost:
         text += f"; workers {sorted(lost)} are lost"
     return text

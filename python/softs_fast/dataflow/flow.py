@@ -142,6 +142,7 @@ class Flow:
         arguments: Mapping[str, Argument] | None = None,
         *,
         start_timeout_s: float = 120.0,
+        max_restarts: int = 5,
     ) -> Flow:
         """Return a flow of which each worker is a process of its own; this one is the master.
 
@@ -152,15 +153,20 @@ class Flow:
             function: "package.module:function", importable in all processes.
             arguments: what it is given in each.
             start_timeout_s: how long the workers may take until their roles are made.
+            max_restarts: failures in a row after which a worker is not started again, if nothing of its roles is lost
+                with its process; the pauses between double from 0.5 s on. See docs/dataflow.md, "Recovery".
 
         Raises:
-            ConfigError: there is no such function, it returns no flow, or a hook needs objects of different workers.
+            ConfigError: `max_restarts` is below 0, there is no such function, it returns no flow, or a hook needs objects
+                of different workers.
         """
+        if max_restarts < 0:
+            raise ConfigError(f"max_restarts is {max_restarts}; it counts failures in a row, from 0")
         given = arguments_of(arguments or {})
         flow = NamedFactory(function).load()(**given)
         if not isinstance(flow, cls):
             raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
-        processes = FleetProcesses(function, given, flow.declaration, start_timeout_s)
+        processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
         flow._use(ProcessBackend(flow.declaration, processes))
         flow._name = function
         return flow
@@ -257,13 +263,17 @@ class Flow:
         ]
         runner.results = [one for one in runner.results if one not in calls]
         trained = [one for one in calls if self._calls[one.function].partition == TRAIN]
-        n_rows = max(
-            (sum(len(one.ids) for one in trained if one.function == name) for name in self._calls), default=0
-        )
+        n_rows = max((self._n_rows(name, trained) for name in self._calls), default=0)
         dropped = dict(runner.master.rows.counts[TRAIN].dropped)
         return FlowStep(
             number + 1, tuple(calls), n_rows, is_complete, runner.waited_s.pop(number, 0.0), dropped
         )
+
+    def _n_rows(self, function: str, calls: Sequence[CallResult]) -> int:
+        """Return how many rows a function had; those that it has made again count once."""
+        own = [one.ids for one in calls if one.function == function]
+        is_used_again = self._calls[function].reuse > 1
+        return sum(len(ids) for ids in own) if is_used_again else len(set().union(*own))
 
     def _turn(self, *, automatic: bool, timeout_s: float | None = None) -> bool:
         """Do one thing; returns False if there is nothing to do."""
@@ -391,8 +401,8 @@ class Flow:
 
         Args:
             what: "spec" returns columns of the source, rows per step, and the bound of the age; "stats" rows, bytes,
-                steps and drops; "inside" what each worker process is inside of, also while it computes; "model_config"
-                what the role's `model_config` returns.
+                steps, drops, restarts of workers, and rows that were made again; "inside" what each worker process is
+                inside of, also while it computes; "model_config" what the role's `model_config` returns.
             role: for "model_config".
 
         Raises:
@@ -416,6 +426,8 @@ class Flow:
                     "bytes": rows.n_bytes,
                     "steps": self._n_steps,
                     "dropped": dict(rows.counts[TRAIN].dropped),
+                    "restarts": self._runner.recovery.n_restarts,
+                    "made_again": rows.n_made_again,
                 }
             case "inside":
                 self._check_open()

@@ -61,6 +61,13 @@ class HeldRows:
         if gone:
             self._backend.free(worker, gone)
 
+    def lose(self, worker: int) -> None:
+        """A worker is gone with all values that it had, also those that others may have mapped."""
+        for row_id, columns in self._places.items():
+            for column in [name for name, (_, holder) in columns.items() if holder == worker]:
+                del columns[column]
+            self._holders[row_id].discard(worker)
+
     def columns(self, row_id: int) -> list[str]:
         """Return the columns that a row has."""
         return list(self._places.get(row_id, {}))

@@ -68,6 +68,10 @@ class Master:
         self._open: dict[int, CallState] = {}
         self._n_open = dict.fromkeys(self._functions, 0)
         self._over: set[str] = set()
+        #: Calls that functions have made, of which the answer is no error: their rows are for another call.
+        self.repeated: set[int] = set()
+        self._unread: set[int] = set()
+        self._n_withdrawn_at = 0
         # Functions that make inputs of a function, directly or not.
         self._upstream: dict[str, set[str]] = {}
         for one in plan.functions:
@@ -97,9 +101,9 @@ class Master:
         self.order.park(state.call)
         return state.call.number
 
-    def post_steps(self, name: str, steps: tuple[Step, ...], now_s: float) -> int:
-        """Park steps without rows; returns the number of their call."""
-        call = Call(next(self._numbers), name, steps, oldest=-1)
+    def post_steps(self, name: str, steps: tuple[Step, ...], now_s: float, *, restores: bool = False) -> int:
+        """Park steps without rows; returns the number of their call. `restores`: see `Call`."""
+        call = Call(next(self._numbers), name, steps, oldest=-1, restores=restores)
         self._open[call.number] = CallState(call, None, None, True, now_s)
         self.order.park(call)
         return call.number
@@ -125,9 +129,35 @@ class Master:
         state = self._open.get(call)
         if state is None or state.function is None or state.taken is None:
             return False
-        made = state.taken.ids if ids is None else ids
+        own = None if ids is None else set(ids)
+        current = self.rows.current(state.function.name, state.taken)
+        made = [row_id for row_id in current if own is None or row_id in own]
         self.rows.wrote(made, state.function.outputs, holder, n_bytes=n_bytes, version=version)
         return True
+
+    def lose(self, worker: int, holder: int, reason: str) -> None:
+        """A worker is gone with the rows that it held, and will join again: calls that it had are made again.
+
+        Calls that a caller has posted are not: they have failed.
+
+        Args:
+            worker: its number.
+            holder: what it is counted by as a holder of rows.
+            reason: what is known of its end.
+        """
+        for state in self._open.values():
+            if worker in state.call.mains and not state.is_posted:
+                self.repeated.add(state.call.number)
+        self.rows.lose(holder)
+        self.order.lose(worker, reason, returns=True)
+
+    def unread(self, call: int) -> None:
+        """A call could not read its inputs, and has not entered its function: its rows are for another call."""
+        state = self._open.get(call)
+        if state is not None:
+            self._unread.add(call)
+            if not state.is_posted:
+                self.repeated.add(call)
 
     def advance(self, now_s: float, *, automatic: bool = True) -> list[Output]:
         """Make calls of what is ready, and give tickets; returns what is to be said.
@@ -144,6 +174,7 @@ class Master:
         while True:
             for function in self.plan.functions if automatic else ():
                 self._make_calls(function, now_s)
+            self._withdraw()
             said = self.order.advance(now_s)
             outputs += said
             answers = [one for one in said if isinstance(one, Answer)]
@@ -172,7 +203,7 @@ class Master:
     def _make_calls(self, function: FunctionPlan, now_s: float) -> None:
         if not set(function.workers) <= self.order.alive:
             return
-        while self._n_open[function.name] < self._depth:
+        while self._n_open[function.name] < self._depth and self._may_begin(function):
             is_last = False
             if not self.rows.next_size(function.name):
                 is_last = self._is_last(function)
@@ -192,8 +223,31 @@ class Master:
                 continue
             self.order.offer(self._state(function, taken, now_s, is_posted=False).call)
 
+    def _may_begin(self, function: FunctionPlan) -> bool:
+        """Return whether no earlier call of a training function might still run again because it cannot read its inputs.
+
+        So its calls run in the order in which their rows were taken, whatever is lost.
+        """
+        if not function.is_strict or not self._n_open[function.name]:
+            return True
+        own = [state for state in self._open.values() if state.function is function and not state.is_posted]
+        return all(self.order.has_run(state.call.number) for state in own)
+
+    def _withdraw(self) -> None:
+        """Take back calls without tickets that have lost their inputs since they were made."""
+        if self.rows.n_disturbed == self._n_withdrawn_at:
+            return
+        self._n_withdrawn_at = self.rows.n_disturbed
+        for call in (*self.order.ready, *self.order.parked):
+            state = self._open[call.number]
+            if state.function is None or state.taken is None:
+                continue
+            if not self.rows.has_inputs(state.function.name, state.taken):
+                self.unread(call.number)
+                self.order.cancel(call.number, "its rows have lost columns, which are made again")
+
     def _is_idle(self) -> bool:
-        return not self.order.tickets and not self.order.ready
+        return not self.order.tickets and not self.order.ready and not self.order.away
 
     def _make_short_call(self, now_s: float) -> bool:
         """Make a call of fewer rows than a function wants, if no more can come; returns whether there is one.
@@ -237,5 +291,7 @@ class Master:
         self._n_open[state.function.name] -= 1
         if answer.reason is None:
             self.rows.done(state.function.name, state.taken)
-        elif not state.function.is_strict:  # a training step may have happened in part: it is never repeated
+        elif not state.function.is_strict or answer.call in self._unread:
+            # Otherwise a training step may have happened in part: it is never repeated.
             self.rows.give_back(state.function.name, state.taken)
+        self._unread.discard(answer.call)

@@ -28,6 +28,9 @@ class RoleGroups(Protocol):
     def group(self, role: Placement) -> Any:
         """Return the process group of all workers of a role; None if it has one worker."""
 
+    def agree(self, role: Placement, is_well: bool) -> bool:
+        """Return whether all workers of a role say that it is well; each of them calls this."""
+
 
 class Objects:
     """One object for each role that is in this process.
@@ -56,6 +59,20 @@ class Objects:
             followed = role.follows
             if followed is not None and followed in self and self._are_whole(role, followed):
                 self.copy(self.state(followed), role, followed)
+
+    def agree(self, role: Placement | None, is_well: bool) -> bool:
+        """Return whether it is well on all workers of a role, before they enter a function together.
+
+        Args:
+            role: of the function; None for functions without one.
+            is_well: whether it is here.
+
+        Raises:
+            RuntimeError: a worker of the role has ended.
+        """
+        if role is None or self._groups is None or len(role.on) == 1:
+            return is_well
+        return self._groups.agree(role, is_well)
 
     def _mesh(self, role: Placement) -> Mesh:
         dims = dict(role.layout.dims)
@@ -183,7 +200,13 @@ class Objects:
         checkpoints.save(role.name, self[role], folder, step, self._group(role))
 
     def _group(self, role: Placement) -> Any:
-        return self._groups.group(role) if self._groups is not None else None
+        group = self._groups.group(role) if self._groups is not None else None
+        if group is None and self._worker is not None and len(role.on) > 1:
+            raise FlowError(
+                f"role {role.name!r} is on workers {list(role.on)}, which have no process group: all of them would write "
+                "one checkpoint; have them on one host"
+            )
+        return group
 
     def _offload(self, role: Placement) -> None:
         homes = {}

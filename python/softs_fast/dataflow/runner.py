@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import FlowError
-from .backends.backend import Backend, Done, Lost
+from .backends.backend import Back, Backend, Done, Lost
 from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
 from .declare.hooks import Hook, transfers
@@ -18,6 +18,7 @@ from .master import DRIVER, CallState, Master
 from .order.steps import Answer, Kind, Order, Step
 from .parallel.cutting import parts_of
 from .parallel.merging import Reports
+from .recovery import Recovery
 from .results import CallResult
 from .rows.table import Taken
 from .values import Value, n_bytes_of
@@ -52,6 +53,7 @@ class _Ticket:
         ids: rows that it reads.
         parts: what each worker was sent, of a function on several workers.
         reports: what workers have done.
+        n_disturbed: see `RowTable`; when it was sent.
     """
 
     order: Order
@@ -59,6 +61,7 @@ class _Ticket:
     ids: tuple[int, ...] = ()
     parts: dict[int, MainWork] | None = None
     reports: Reports = field(default_factory=Reports)
+    n_disturbed: int = 0
 
 
 class Runner:
@@ -93,11 +96,11 @@ class Runner:
         self._plan = plan
         self._backend = backend
         self._calls = {one.name: one for one in declaration.calls}
-        self._n_calls = dict.fromkeys(self._calls, 0)
         self._tickets: dict[int, _Ticket] = {}
         self._running: dict[int, _Running] = {}
         self._versions = Versions(declaration)
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
+        self.recovery = Recovery(declaration, self.master, self.held)
 
     # --- Rows ---
 
@@ -133,11 +136,13 @@ class Runner:
         for event in events:
             if isinstance(event, Lost):
                 self._lose(event)
+            elif isinstance(event, Back):
+                self.recovery.join(event.worker, time.monotonic())
             else:
                 self._done(event)
         answered = self._listen(automatic=automatic)
         self._late.end()
-        return answered or bool(events or self._tickets)
+        return answered or bool(events or self._tickets or self.master.order.away)
 
     def _listen(self, *, automatic: bool) -> bool:
         answered = False
@@ -159,7 +164,7 @@ class Runner:
         if order.ticket not in self._tickets:
             is_main = not isinstance(order.step.work, Hook) and state is not None and state.taken is not None
             ids = state.taken.ids if is_main and state is not None and state.taken is not None else ()
-            self._tickets[order.ticket] = _Ticket(order, set(), ids)
+            self._tickets[order.ticket] = _Ticket(order, set(), ids, n_disturbed=self.master.rows.n_disturbed)
             self.held.keep(ids)
         self._tickets[order.ticket].missing.add(worker)
         describe = self._work_of(self._running[order.call].state, order)
@@ -233,6 +238,8 @@ class Runner:
         reason = None
         if outcome.failure is not None:
             reason = outcome.failure.reason
+            if running is not None and outcome.unread and self._may_run_again(ticket, running.state):
+                self.master.unread(ticket.order.call)
             if running is not None and running.error is None:
                 where = f" on worker {done.worker}" if len(ticket.order.step.workers) > 1 else ""
                 running.error = _failure(running.state, work, outcome.failure, where)
@@ -286,10 +293,10 @@ class Runner:
             return  # no row was left
         running.numbers |= reports.numbers(call.model_name)
         running.digest = reports.digest(call.model_name)
+        current = set(rows.current(call.name, taken))
         for done in made:
             outcome, ids = done.outcome, done.outcome.ids
-            for column, places in outcome.columns.items():
-                self.held.write(column, ids, places, done.worker)
+            self._write(done, current)
             self.master.wrote(
                 state.call.number,
                 self.held.holder(done.worker),
@@ -298,23 +305,36 @@ class Runner:
                 ids=ids,
             )
             for row_id, tags in outcome.tags.items():
-                if row_id in rows:
+                if row_id in current:
                     rows.tags(row_id).update(tags)
         for done in made:
-            self._drop(done.outcome)
+            self._drop(done.outcome, current)
         if call.trains:
             now = time.monotonic()
             if self.trained_s is not None:
                 self.waited_s.setdefault(taken.step, max(now - reports.seconds - self.trained_s, 0.0))
             self.trained_s, self.age = now, taken.age
 
-    def _drop(self, outcome: Outcome) -> None:
+    def _write(self, done: Done, current: set[int]) -> None:
+        """Note where columns are of the rows that count: of others the inputs are made again, or they have gone."""
+        ids = done.outcome.ids
+        kept = [i for i, row_id in enumerate(ids) if row_id in current]
+        for column, places in done.outcome.columns.items():
+            self.held.write(column, [ids[i] for i in kept], [places[i] for i in kept], done.worker)
+        if done.outcome.columns:
+            self.held.note(done.worker, [row_id for row_id in ids if row_id not in current])
+
+    def _drop(self, outcome: Outcome, current: set[int]) -> None:
         for dropped in (outcome.dropped, outcome.failed):
             for row_id, reason in dropped.items():
+                if row_id not in current or row_id not in self.master.rows:
+                    continue
                 label = "failed" if dropped is outcome.failed else reason
                 try:
                     n = self.master.rows.drop([row_id], label)
                 except ValueError as error:
+                    if dropped is outcome.dropped and self.master.rows.is_hit(row_id):
+                        continue  # it was not dropped the first time, and has been trained with
                     raise FlowError(str(error)) from None
                 if dropped is outcome.failed and n:
                     self.n_failed += n
@@ -327,11 +347,28 @@ class Runner:
             self._versions.ended(ticket.order.ticket)
             self.held.release(ticket.ids)
 
+    def _may_run_again(self, ticket: _Ticket, state: CallState) -> bool:
+        """Return whether a call that could not read its rows may run again.
+
+        No worker of its role has entered the function. Rows have been lost since it was sent, so the next one reads
+        others. Hooks before a training call must have ended: they do not run again.
+        """
+        if ticket.n_disturbed == self.master.rows.n_disturbed or state.function is None:
+            return False
+        own = [one.order.step.kind for one in self._tickets.values() if one.order.call == ticket.order.call]
+        return not state.function.is_strict or Kind.PRE not in own
+
     def _lose(self, lost: Lost) -> None:
-        """A worker is gone: its calls are answered, and the flow cannot go on without its roles."""
+        """A worker is gone: its calls are answered. The flow goes on if it is started again."""
         inside = [one for one in self._tickets.values() if lost.worker in one.missing]
         calls = {one.order.call: one for one in inside if one.order.call in self._running}
         names = [f"call {number} of {self._running[number].state.call.name}" for number in sorted(calls)]
+        if lost.returns:
+            for one in inside:
+                self._part_ended(one, lost.worker)
+            self.recovery.lose(lost, names)
+            return
+        self.recovery.give_up(lost.worker)
         self.lost = self.lost or FlowError(
             f"worker {lost.worker} is lost: {lost.reason}; {', '.join(names) or 'no call'} was open there"
         )
@@ -351,6 +388,11 @@ class Runner:
         running = self._running.pop(answer.call, None)
         state = running.state if running is not None else None
         taken = state.taken if state is not None else None
+        if answer.call in self.master.repeated:
+            self.master.repeated.discard(answer.call)
+            return  # its rows are for another call
+        if self.recovery.is_own(answer) and self.recovery.ended(answer):
+            return
         if answer.reason is not None:
             error = running.error if running is not None else None
             cause = running.cause if running is not None else None
@@ -371,6 +413,7 @@ class Runner:
             running.digest,
         )
         if state.is_posted:
+            self.recovery.noted(one.work for one in state.call.steps if isinstance(one.work, Hook))
             self.posted[answer.call] = result
         else:
             self.results.append(result)
@@ -379,16 +422,16 @@ class Runner:
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
         call = self._calls[function.name]
-        self._n_calls[function.name] += 1
-        number = self._n_calls[function.name]
         own = frozenset(function.workers) or frozenset({DRIVER})
 
         def hooks(kind: Kind, declared: Sequence[Hook]) -> list[Step]:
-            due = [one for one in declared if number % one.every == 0]
+            due = [one for one in declared if taken.number % one.every == 0]
             return [Step(kind, self.participants(one, call.model_name), one, 0.1) for one in due]
 
         main = Step(Kind.MAIN, own, function.name)
-        return (*hooks(Kind.PRE, call.pre_hooks), main, *hooks(Kind.POST, call.post_hooks))
+        # Hooks before a training call that could not read its rows have ended, and may change weights.
+        before = () if call.trains and taken.is_repeat else call.pre_hooks
+        return (*hooks(Kind.PRE, before), main, *hooks(Kind.POST, call.post_hooks))
 
     @staticmethod
     def participants(hook: Hook, owner: Placement | None) -> frozenset[int]:

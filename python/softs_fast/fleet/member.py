@@ -46,8 +46,12 @@ class Member:
         self.state: State = "starting"
         #: How the last run failed.
         self.error = ""
+        #: How the one that failed last has; it is kept when the process is started again.
+        self.last_error = ""
         self.restarts = restarts
         self.has_served = False
+        #: Whether a signal has ended the last run.
+        self.was_killed = False
         #: Whether it was told to end.
         self.is_ending = False
         #: When it was started, when it began to serve, when it is to start again, or when it is to be killed:
@@ -132,6 +136,7 @@ class Member:
         self._close("pipe")
         self._close("output")
         status = process.exitcode or 0
+        self.was_killed = status < 0
         process.close()
         self.process = None
         if status == 0 and self.state == "serving":
@@ -140,6 +145,7 @@ class Member:
             why = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             where = "" if self._last_lines or self.state == "serving" else _SILENT
             self.error = "\n".join([f"its process ended: {why}{where}", *self._last_lines])
+        self.last_error = self.error
         return False
 
     def end(self) -> None:

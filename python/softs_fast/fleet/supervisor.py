@@ -82,9 +82,11 @@ class Supervisor:
                     raise FleetError("the fleet has ended")
                 present = [self._members.get(number) for number in range(n_workers)]
                 members = [member for member in present if member is not None]
-                failed = next((member for member in members if member.state == "given up"), None)
-                if failed is not None:
-                    raise FleetError(f"{failed.name} failed: {failed.error}")
+                failed = [member for member in members if member.state == "given up"]
+                if failed:
+                    # One that was killed may be why others failed that waited for it.
+                    first = next((member for member in failed if member.was_killed), failed[0])
+                    raise FleetError(f"{first.name} failed: {first.error}")
                 n_serving = sum(member.state in ("serving", "ended") for member in members)
                 if n_serving == n_workers and len(self._members) == n_workers:
                     return
@@ -112,7 +114,7 @@ class Supervisor:
         with self._changed:
             self._changed.wait_for(lambda: self._is_closing or self._has_ended(number), timeout_s)
             member = self._members.get(number)
-            return member.error if member is not None and self._has_ended(number) else ""
+            return member.last_error if member is not None and self._has_ended(number) else ""
 
     def kill(self, number: int) -> None:
         """End the process of a worker at once; nothing if it does not run."""
@@ -122,8 +124,11 @@ class Supervisor:
                 member.kill()
 
     def _has_ended(self, number: int) -> bool:
+        """Return whether the last run has ended; the next one may have begun, and does not serve yet."""
         member = self._members.get(number)
-        return member is None or member.process is None
+        return (
+            member is None or member.process is None or bool(member.last_error and member.state == "starting")
+        )
 
     def error(self) -> str | None:
         """Why a worker was given up; None: none was."""

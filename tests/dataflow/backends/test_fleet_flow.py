@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import small_flow
@@ -12,24 +14,31 @@ import softs_fast.dataflow as df
 from softs_fast.errors import ConfigError, FlowError
 
 
-def test_a_flow_in_processes_and_the_death_of_one(capfd: pytest.CaptureFixture[str]) -> None:
-    expected = small_flow.summary(small_flow.make_light(), 2)
-    flow = df.Flow.in_processes("small_flow:make_light")
-    with flow:
-        steps = [
-            (
-                step.number,
-                step.dropped,
-                sorted((one.function, one.ids, one.digest, one.numbers) for one in step.calls),
-            )
-            for step in flow.steps(2)
-        ]
-        inside = flow.ask("inside")
-        assert all(os.getpgid(one["pid"]) for one in inside.values())
-        os.kill(inside[1]["pid"], signal.SIGKILL)
+def calls_of(steps: Iterable[df.FlowStep]) -> list[Any]:
+    return [
+        (
+            step.number,
+            step.dropped,
+            sorted((one.function, one.ids, one.digest, one.numbers) for one in step.calls),
+        )
+        for step in steps
+    ]
+
+
+def test_a_flow_in_processes_of_which_one_dies_twice(capfd: pytest.CaptureFixture[str]) -> None:
+    expected = small_flow.summary(small_flow.make_light(), 3)
+    with df.Flow.in_processes("small_flow:make_light", max_restarts=1) as flow:
+        steps = calls_of(flow.steps(2))
+        pids = {flow.ask("inside")[1]["pid"]}
+        assert all(os.getpgid(pid) for pid in pids)
+        os.kill(*pids, signal.SIGKILL)
+        steps += calls_of(flow.steps(1))
+        assert flow.ask("stats")["restarts"] == 1
+        pid = flow.ask("inside")[1]["pid"]
+        assert pid not in pids
+        os.kill(pid, signal.SIGKILL)
         with pytest.raises(
-            FlowError,
-            match=f"worker 1 is lost: process {inside[1]['pid']}: its process ended: signal SIGKILL",
+            FlowError, match=f"worker 1 is lost: process {pid}: its process ended: signal SIGKILL"
         ):
             list(flow.steps(2))
     assert steps == expected
@@ -62,3 +71,5 @@ def test_what_is_no_function_of_a_flow_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=complaint):
             df.Flow.in_processes(name, arguments)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="max_restarts is -1; it counts failures in a row, from 0"):
+        df.Flow.in_processes("small_flow:make_light", max_restarts=-1)

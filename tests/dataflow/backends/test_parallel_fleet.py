@@ -30,6 +30,20 @@ def test_a_worker_that_dies_in_a_collective_call_ends_the_flow_by_name(
     capfd.readouterr()
 
 
+def test_a_worker_that_dies_in_setup_is_named_and_not_those_that_wait_for_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    flow = df.Flow.in_processes("parallel_flow:make_unready")
+    with (
+        pytest.raises(
+            FlowError, match=r"could not begin: worker 1 failed: its process ended: signal SIGKILL"
+        ),
+        flow,
+    ):
+        pass
+    capfd.readouterr()
+
+
 def test_hooks_of_roles_on_other_workers_are_refused_before_anything_runs() -> None:
     with pytest.raises(
         ConfigError, match=r"hook note .* different workers: first on \[0, 1\], second on \[1, 2\]"

@@ -10,9 +10,10 @@ import parallel_flow
 import parted_flow
 import pytest
 import torch
-from parallel_processes import in_meeting
+from parallel_processes import FLEET_END_S, in_meeting
 
 import softs_fast.dataflow as df
+from softs_fast.dataflow.declare.hooks import Save
 from softs_fast.errors import FlowError
 
 
@@ -79,6 +80,25 @@ def test_checkpoints_of_all_ranks_go_to_one_folder_and_fit_one_process(tmp_path:
     assert steps[1] != steps[2]
 
 
+def test_a_checkpoint_that_cannot_be_written_fails_and_no_rank_waits_on(tmp_path: Path) -> None:
+    flow, workers = in_meeting("parallel_flow", "make_ddp", n=16)
+    (tmp_path / "file").write_text("no folder")
+    with flow:
+        actor = role(flow, "actor")
+        for _ in range(2):
+            save = flow.post(Save((actor,), folder=tmp_path / "file"))
+            flow.flush(save)
+            with pytest.raises(
+                FlowError, match=r"hook save .*failed on worker \d: .*Not a directory: .*file/actor"
+            ):
+                save.result(timeout_s=45)
+        save = flow.post(Save((actor,), folder=tmp_path / "folder"))
+        flow.flush(save)
+        save.result(timeout_s=45)
+        assert flow.load(actor, tmp_path / "folder") == 0
+    assert not workers.killed
+
+
 def test_a_role_on_the_last_workers_trains_and_is_saved(tmp_path: Path) -> None:
     expected = losses(parallel_flow.make_shifted(str(tmp_path / "alone")), 2)
     flow, workers = in_meeting("parallel_flow", "make_shifted", folder=str(tmp_path / "shifted"))
@@ -132,6 +152,7 @@ def test_shards_of_a_model_train_as_one_and_are_saved_as_one(
 @pytest.mark.parametrize("place", ["setup", "train"])
 def test_a_worker_that_is_killed_while_others_wait_for_it(place: str) -> None:
     flow, workers = in_meeting("parallel_flow", "make_mortal", place=place)
+    workers.end_s = FLEET_END_S
     with pytest.raises(FlowError) as caught, flow:
         next(flow.steps(1))
     assert re.search(r"worker 1 is lost: process \d+: signal SIGKILL", str(caught.value))
@@ -140,6 +161,7 @@ def test_a_worker_that_is_killed_while_others_wait_for_it(place: str) -> None:
 
 def test_an_exception_of_one_rank_is_raised_although_the_others_wait_for_it() -> None:
     flow, workers = in_meeting("parallel_flow", "make_mortal", place="error")
+    workers.end_s = FLEET_END_S
     with (
         pytest.raises(
             FlowError, match=r"actor.train failed on worker 1 .*ValueError: rank 1 has no such number"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
+from pathlib import Path
 from typing import Any
 
 import parallel_flow
@@ -13,7 +15,8 @@ from flow_threads import in_threads, when
 from parallel_flow import make_read
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.wire.messages import RunMain, State
+from softs_fast.dataflow.wire.links import Received
+from softs_fast.dataflow.wire.messages import RunMain, State, StepEnded
 from softs_fast.errors import FlowError
 
 
@@ -140,6 +143,37 @@ def test_a_failure_of_one_rank_fails_the_call_and_names_the_worker(monkeypatch: 
             assert flow.ask("inside")
 
 
+def test_the_end_of_a_worker_says_more_than_what_its_peer_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer's failure arrives first."""
+    has_ended = threading.Event()
+
+    def read(self: parallel_flow.Light, rows: df.Rows) -> Any:
+        if self.mesh.rank("dp") == 0:
+            raise RuntimeError("connection closed by peer")
+        assert has_ended.wait(45)
+        return {}
+
+    monkeypatch.setattr(parallel_flow.Light, "read", read)
+    flow, workers = in_threads(functools.partial(make_read, "dp2", 2))
+    hub, receive, failures = workers.hub, workers.hub.receive, []
+
+    def receive_late(timeout_s: float) -> Any:
+        if failures:
+            hub.kill(1)
+            has_ended.set()
+        events = receive(timeout_s)
+        messages = [one.message for one in events if isinstance(one, Received)]
+        failures.extend(one for one in messages if isinstance(one, StepEnded) and one.failure)
+        return events
+
+    monkeypatch.setattr(hub, "receive", receive_late)
+    with flow:
+        call = flow.post("many.read", flow.fetch(8))
+        flow.flush(call)
+        with pytest.raises(FlowError, match=f"call {call.number} of many.read failed: worker 1 is lost"):
+            call.result(timeout_s=45)
+
+
 @pytest.mark.parametrize("worker", [0, 1, 2, 3])
 def test_a_death_of_any_rank_is_named_and_answers_all(worker: int) -> None:
     for n in itertools.count(0, 2):
@@ -162,6 +196,16 @@ def test_a_death_of_any_rank_is_named_and_answers_all(worker: int) -> None:
             assert not done.is_set()
             assert n > 2
             return
+
+
+def test_checkpoints_of_workers_without_a_process_group_are_refused(tmp_path: Path) -> None:
+    flow, _ = in_threads(functools.partial(parallel_flow.make_ddp, folder=str(tmp_path)))
+    with (
+        pytest.raises(FlowError, match=r"role 'actor' is on workers \[0, 1\], which have no process group"),
+        flow,
+    ):
+        next(flow.steps(1))
+    assert not list(tmp_path.iterdir())
 
 
 def test_replicas_show_each_tensor_once_and_it_reaches_each_worker_of_the_target() -> None:

@@ -1,4 +1,4 @@
-"""Flows in processes of which roles are sharded in different layouts: weights are those of one process, to the bit."""
+"""Flows in processes with roles that are sharded in different layouts: the weights of one process, to the bit."""
 
 from __future__ import annotations
 

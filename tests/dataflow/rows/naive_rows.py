@@ -18,6 +18,9 @@ class NaiveRow:
     columns: dict[str, set[int]] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
+    again: set[str] = field(default_factory=set)
+    stale: set[str] = field(default_factory=set)
+    is_hit: bool = False
 
 
 class NaiveRows:
@@ -88,40 +91,57 @@ class NaiveRows:
                 continue
             picked = self.picked[function.name] = [one for one in self.picked[function.name] if one in ready]
             for group in groups:
-                if len(picked) >= function.groups:
-                    break
                 row = self.rows[group[0]]
                 if function.name in row.taken | row.done or group[0] in picked:
                     continue
-                if group[0] not in ready:
+                # What is chosen does not overtake a group that is neither chosen nor taken.
+                picked[:] = [one for one in picked if one < group[0]]
+                if group[0] not in ready or len(picked) >= function.groups:
                     break
                 picked.append(group[0])
 
     def next(self, function: FunctionPlan) -> list[int]:
         picked = self.picked[function.name]
+        again = [one for one in picked if function.name in self.rows[one].again]
+        if again:
+            return [row_id for first in again[: function.groups] for row_id in self.members(first)]
         left = function.groups - self.taken[function.name] % function.groups
         n = left if len(picked) >= left else len(picked) if len(picked) >= function.least else 0
         return [row_id for first in picked[:n] for row_id in self.members(first)]
 
     def take(self, function: FunctionPlan, ids: list[int]) -> None:
+        if function.name not in self.rows[ids[0]].again:
+            self.taken[function.name] += len(ids) // self.plan.group
         for row_id in ids:
             self.rows[row_id].taken.add(function.name)
-        self.taken[function.name] += len(ids) // self.plan.group
         self.pick()
+
+    def current(self, function: FunctionPlan, ids: list[int]) -> list[int]:
+        return [i for i in ids if i in self.rows and function.name not in self.rows[i].stale]
 
     def done(self, function: FunctionPlan, ids: list[int]) -> None:
         names = {one.name for one in self.own(function.partition)}
-        through = set()
-        for row_id in ids:
-            if row_id in self.rows:
-                row = self.rows[row_id]
+        for first in self.firsts(ids):
+            if first not in self.rows:
+                continue
+            members = self.members(first)
+            is_stale = function.name in self.rows[first].stale
+            for member in members:
+                row = self.rows[member]
                 row.taken.discard(function.name)
-                row.done.add(function.name)
-                through.add(row.group)
-                if row.done == names:
-                    del self.rows[row_id]
-                    self.freed.append(row_id)
-        self.through[function.name] += len(through)
+                if is_stale:
+                    row.stale.discard(function.name)
+                    row.again.add(function.name)
+                else:
+                    row.again.discard(function.name)
+                    row.done.add(function.name)
+            self.through[function.name] += not is_stale
+            if self.rows[first].done == names:
+                for member in members:
+                    del self.rows[member]
+                    self.freed.append(member)
+            elif self.rows[first].is_hit:
+                self.make_again(first)
         plan = self.plan.partitions[function.partition]
         least = min(self.through[name] for name in names)
         self.complete[function.partition] = max(
@@ -129,10 +149,24 @@ class NaiveRows:
         )
         self.pick()
 
+    def firsts(self, ids: list[int]) -> list[int]:
+        return [row_id for row_id in ids if row_id % self.plan.group == 0]
+
     def give_back(self, function: FunctionPlan, ids: list[int]) -> None:
+        if function.is_strict:
+            self.taken[function.name] -= len(ids) // self.plan.group
         for row_id in ids:
             if row_id in self.rows:
-                self.rows[row_id].taken.discard(function.name)
+                row = self.rows[row_id]
+                row.taken.discard(function.name)
+                row.stale.discard(function.name)
+                if not function.is_strict:
+                    row.again.add(function.name)
+        for first in self.firsts(ids):
+            if first in self.rows:
+                if not function.is_strict:
+                    self.void([self.rows[member] for member in self.members(first)], function)
+                self.make_again(first)
         self.pick()
 
     def is_trained(self, row_id: int) -> bool:
@@ -160,13 +194,43 @@ class NaiveRows:
                     del row.columns[column]
             if lost:
                 lacking.append(row_id)
-                for function in self.own(row.partition):
-                    if function.name in row.done and set(function.outputs) & lost:
-                        for member in self.members(row_id):
-                            self.rows[member].done.discard(function.name)
-                        self.through[function.name] -= 1
+        for row_id in lacking:
+            for member in self.members(row_id):
+                self.rows[member].is_hit = True
+        for first in self.firsts(sorted(self.rows)):
+            if self.rows[first].is_hit:
+                self.make_again(first)
         self.pick()
         return lacking
+
+    def make_again(self, first: int) -> None:
+        """Have functions run again, one by one, as long as one that has yet to run lacks what they make."""
+        rows = [self.rows[member] for member in self.members(first)]
+        own = self.own(rows[0].partition)
+        while True:
+            settled = rows[0].done | rows[0].taken - rows[0].stale
+            wanted = {key for one in own if one.name not in settled for key in one.inputs}
+            lacking = {key for key in wanted if not all(row.columns.get(key) for row in rows)}
+            makers = [one for one in own if one.name in rows[0].done and set(one.outputs) & lacking]
+            makers = [one for one in makers if not one.is_strict]
+            if not makers:
+                return
+            for row in rows:
+                row.done.discard(makers[0].name)
+                row.again.add(makers[0].name)
+            self.through[makers[0].name] -= 1
+            self.void(rows, makers[0])
+
+    def void(self, rows: list[NaiveRow], function: FunctionPlan) -> None:
+        """What a function has made counts no more, nor does what was made from it."""
+        for row in rows:
+            for key in function.outputs:
+                row.columns.pop(key, None)
+            if function.name in row.taken:
+                row.stale.add(function.name)
+        for one in self.own(rows[0].partition):
+            if set(one.inputs) & set(function.outputs) and one.outputs and not one.is_strict:
+                self.void(rows, one)
 
     def take_freed(self) -> list[int]:
         freed, self.freed = self.freed, []

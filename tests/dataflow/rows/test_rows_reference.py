@@ -69,8 +69,10 @@ class Pair:
             self.naive.give_back(function, list(taken.ids))
             return
         holder = self.choice.randrange(3)
-        self.table.wrote(taken.ids, function.outputs, holder, n_bytes=7)
-        self.naive.wrote(list(taken.ids), function.outputs, holder)
+        current = self.table.current(function.name, taken)
+        assert list(current) == self.naive.current(function, list(taken.ids))
+        self.table.wrote(current, function.outputs, holder, n_bytes=7)
+        self.naive.wrote(list(current), function.outputs, holder)
         self.table.done(function.name, taken)
         self.naive.done(function, list(taken.ids))
 
@@ -105,8 +107,8 @@ class Pair:
         for name in self.plan.partitions:
             assert self.table.counts[name].complete == self.naive.complete[name]
         for row_id, row in self.naive.rows.items():
-            for column, holders in row.columns.items():
-                assert set(self.table.holders(row_id, column)) == holders
+            for column in self.plan.columns:
+                assert set(self.table.holders(row_id, column)) == row.columns.get(column, set())
 
 
 def check(first: int, last: int) -> None:

@@ -90,6 +90,8 @@ def test_a_plain_tensor_is_on_all_workers_of_a_stage() -> None:
     assert not one.local.requires_grad
     stages = df.place(Model, "pp2 dp2", on=[3, 2, 1, 0])
     assert held_tensors(stages, 1, {"bias": bias})["bias"].replicas == (0, 1)
+    experts = df.place(Model, "dp2 ep2", on=[0, 1, 2, 3])
+    assert held_tensors(experts, 1, {"bias": bias})["bias"].replicas == (1, 3)
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -116,6 +118,10 @@ def test_a_mesh_with_other_names_that_has_all_workers(rank: int) -> None:
     rows = 4 * (rank % 2)
     one = held(rank, mesh, (Shard(0), Replicate()), FULL[rows : rows + 4])
     assert (one.box, one.replicas) == (Box((rows, 0), (4, 4)), ((4, 6), (5, 7))[rank % 2])
+    # A name of the layout, but another order: what others hold follows from ranks.
+    turned = FakeMesh([[10, 30], [20, 40]], (10, 20, 30, 40)[rank], ("dp", "tp"))
+    same = held(rank, turned, (Shard(0), Replicate()), FULL[4 * (rank % 2) :][:4])
+    assert same.replicas == one.replicas
     # Some of the workers: it is not known that others hold the same.
     part = FakeMesh([[0, 1], [2, 3]][rank // 2], rank, ("fsdp",))
     alone = held(rank, part, (Shard(0),), FULL[rows : rows + 4])

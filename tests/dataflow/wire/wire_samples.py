@@ -61,5 +61,7 @@ SAMPLES: list[messages.Message] = [
         {4: {"tries": 2}},
         "00ff00ff00ff00ff",
         ("it failed", "ValueError: it failed\nTraceback"),
+        True,
     ),
+    messages.Ready(),
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import torch
 from raw_client import job_of, small_model
+from torch import nn, optim
 
 from softs_fast.errors import ConfigError, EndpointInUse
 from softs_fast.paramserver.rounds.events import Version
@@ -27,7 +30,7 @@ from softs_fast.paramserver.server.state_file import (
 from softs_fast.paramserver.server.tls import certificate_pin, server_context
 from softs_fast.paramserver.server.trainer import Trainer
 from softs_fast.paramserver.wire.invite import Invite
-from softs_fast.paramserver.wire.messages import RunConfig
+from softs_fast.paramserver.wire.messages import Counted, RunConfig
 
 SNAPSHOT = Snapshot(
     timeline=3,
@@ -55,9 +58,8 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (found.job, found.secret, found.owner) == (given.job, given.secret, given.owner)
     assert found.snapshot == SNAPSHOT
     assert found.best == (0.5, 2)
-    trainer = Trainer(job_of())
     assert found.trainer is not None
-    trainer.load(found.trainer)
+    assert Trainer(job_of(), found.trainer).state().keys() == found.trainer.keys()
     assert path.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in tmp_path.iterdir()] == ["s"]
 
@@ -129,6 +131,65 @@ def test_a_restart_keeps_the_invite(serve, enter) -> None:
     assert second.invite.secret == secret
     status = second.status()
     assert (status.timeline, status.version) == (2, 1)
+
+
+def test_a_restart_waits_for_no_optimizer(serve, enter) -> None:
+    """Torch imports for a second to make the first one: a push is counted before that, and its step follows."""
+    begun, go_on = threading.Event(), threading.Event()
+    is_second = False
+
+    def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        if is_second:
+            begun.set()
+            assert go_on.wait(45)
+        return optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+    job = job_of(optimizer=optimizer)
+    first = serve(job)
+    client = enter(first, job)
+    client.push(client.frame(1.0))
+    _, before = client.contents(client.pull("1.0", 20.0))
+    first.close()
+    is_second = True
+    second = serve(job)
+    client = enter(second, job)
+    assert begun.wait(45)
+    _, found = client.contents(client.pull())
+    assert torch.equal(found.parameters, before.parameters)
+    assert client.push(client.frame(0.0, (2, 1))).record(Counted).have == 1
+    assert second.status().version == 1
+    go_on.set()
+    _, after = client.contents(client.pull("2.1", 20.0))
+    # The gradient is 0, so this is the momentum of the first server: 0.1 * 0.9.
+    assert torch.allclose(after.parameters, before.parameters - 0.09)
+
+
+def test_a_restart_with_another_optimizer_ends_and_the_file_stays(serve, enter, tmp_path: Path) -> None:
+    first = serve(job_of(optimizer=lambda parameters: optim.SGD(parameters, lr=0.1, momentum=0.9)))
+    client = enter(first)
+    client.push(client.frame())
+    client.pull("1.0", 20.0)
+    first.close()
+
+    def two_groups(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        one, *others = parameters
+        return optim.SGD([{"params": [one]}, {"params": others}], lr=0.1)
+
+    second = Server(
+        job_of(optimizer=two_groups),
+        RunOptions(world=1, rounds=100),
+        RunConfig(target=1, batch_size=4),
+        ServerOptions(port=0, state=tmp_path / "s.state", output=tmp_path / "o.pth", linger_s=0),
+    )
+    with pytest.raises(ConfigError, match="another model or optimizer"):
+        second.wait(45)
+    found = load_state(tmp_path / "s.state")
+    assert found is not None
+    assert found.snapshot is not None
+    assert found.trainer is not None
+    assert (found.snapshot.timeline, found.snapshot.version) == (2, 1)
+    assert len(found.trainer["optimizer"]["param_groups"]) == 1
+    assert not (tmp_path / "o.pth").exists()
 
 
 def test_a_run_that_is_over_writes_its_model_again(serve, enter, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import Any
 
 import pytest
@@ -39,6 +40,23 @@ def test_pieces_have_the_bits_of_the_whole(n: int) -> None:
     for factor, vector in parts:
         whole += vector.double() * factor
     assert torch.equal(mean_of(parts), whole.float())
+
+
+@pytest.mark.parametrize("n", [1, (1 << 15) - 1, (1 << 15) + 1, 200_000])
+def test_equal_pushes_of_bfloat16_have_the_same_bits_with_and_without_native_modules(
+    monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    torch.manual_seed(n)
+    parts = [(1 / 3, torch.randn(n).to(torch.bfloat16)) for _ in range(3)]
+    native = mean_of(parts)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "softs_fast.kernels", None)
+        assert torch.equal(mean_of(parts), native)
+    exact = sum((one.double() for _, one in parts), torch.zeros(n, dtype=torch.float64)) / 3
+    assert (native - exact).abs().max() < 1e-6
+    weighted = [(factor, one) for factor, (_, one) in zip((0.5, 0.25, 0.25), parts, strict=True)]
+    exact = sum(one.double() * factor for factor, one in weighted)
+    assert torch.equal(mean_of(weighted), exact.float()), "other factors: float64"
 
 
 def test_a_step_is_one_of_the_optimizer() -> None:
@@ -147,7 +165,7 @@ def test_frozen_parameters_do_not_travel() -> None:
 def test_a_state_of_another_model_is_refused() -> None:
     state = Trainer(job_of()).state()
     with pytest.raises(ConfigError, match="another model or optimizer"):
-        Trainer(job_of(lambda: nn.Linear(2, 2))).load(state)
+        Trainer(job_of(lambda: nn.Linear(2, 2)), state)
 
 
 def test_evaluation_leaves_the_mode() -> None:

@@ -16,7 +16,7 @@ from ..worker.functions import Outcome
 from ..worker.work import Work
 from .sightings import Sight
 
-__all__ = ["Backend", "Done", "Event", "Lost"]
+__all__ = ["Back", "Backend", "Done", "Event", "Lost"]
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,26 @@ class Lost:
     Attributes:
         worker: its number.
         reason: what is known of its end.
+        returns: whether it is started again; `Back` or another `Lost` follows.
     """
 
     worker: int
     reason: str
+    returns: bool = False
 
 
-Event = Done | Lost
+@dataclass(frozen=True)
+class Back:
+    """A worker that was lost has been started again, and has made the objects of its roles.
+
+    Attributes:
+        worker: its number.
+    """
+
+    worker: int
+
+
+Event = Done | Lost | Back
 
 
 class Backend(Protocol):

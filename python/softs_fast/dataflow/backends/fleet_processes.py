@@ -23,16 +23,19 @@ __all__ = ["FleetProcesses"]
 _NUMBER = "SOFTS_FLOW_WORKER"
 #: How long a process may take to end after its connection has, seconds.
 _END_S = 3.0
+#: States of a worker that runs or will run.
+_AGAIN = ("pausing", "starting", "serving")
 
 
 class FleetProcesses:
-    """The processes of a flow. A worker that ends is not started again: its roles' weights have gone with it.
+    """The processes of a flow. The fleet starts a worker that has failed again; whether it is used, the backend decides.
 
     Args:
         function: that makes the flow, "package.module:function".
         arguments: what it is given.
         declaration: of the master's flow.
         start_timeout_s: how long the workers may take until their roles are made.
+        max_restarts: failures in a row after which a worker is not started again.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class FleetProcesses:
         arguments: Mapping[str, Argument],
         declaration: Declaration,
         start_timeout_s: float,
+        max_restarts: int = 0,
     ) -> None:
         self._function = function
         self._arguments = dict(arguments)
         self._declaration = declaration
         self._start_timeout_s = start_timeout_s
+        self._policy = RestartPolicy(max_restarts=max_restarts)
         self._numbers = declaration.workers
         self._workers: Workers | None = None
         self._meeting: int | None = None
@@ -76,7 +81,7 @@ class FleetProcesses:
             self._workers = Workers(
                 make,
                 {},
-                policy=RestartPolicy(max_restarts=0),
+                policy=self._policy,
                 start_timeout_s=self._start_timeout_s,
                 environment_of=lambda number: {_NUMBER: str(self._numbers[number])},
             )
@@ -99,6 +104,12 @@ class FleetProcesses:
         """End the process of a worker at once."""
         if self._workers is not None:
             self._workers.kill(self._numbers.index(worker))
+
+    def restarts(self, worker: int) -> bool:
+        """Return whether a worker that has left is started again, or has been."""
+        if self._workers is None:
+            return False
+        return self._workers.states()[f"worker {self._numbers.index(worker)}"] in _AGAIN
 
     def close(self) -> None:
         """End all."""

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 
 import msgpack
 
+from ... import _kernels
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, Publish, UserHook
+from ..declare.restartable import restartable
 from ..declare.roles import Placement
 from ..master import DRIVER
-from ..moves import DataManager
+from ..moves import DataManager, SegmentAddress
 from ..objects import Objects
 from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
@@ -24,12 +26,12 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
-from ..wire.messages import AbortStep, End, Free, State, StepEnded
+from ..wire.messages import AbortStep, End, Free, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part, Unreadable, state_id
-from ..worker.work import Work
-from .backend import Done, Event, Lost
+from ..worker.work import MainWork, Work
+from .backend import Back, Done, Event, Lost
 from .sightings import Sight, look_at, sights_of
 
 __all__ = ["ProcessBackend", "WorkerProcesses"]
@@ -60,6 +62,9 @@ class WorkerProcesses(Protocol):
     def kill(self, worker: int) -> None:
         """End the process of a worker at once, also one that is stopped. One that has ended is left alone."""
 
+    def restarts(self, worker: int) -> bool:
+        """Return whether a worker that has left is started again, or has been."""
+
     def close(self) -> None:
         """End all; idempotent."""
 
@@ -73,12 +78,14 @@ class _Sent:
         open: workers that have not reported.
         all: workers that got it.
         shown_by: workers that keep weights for others.
+        works: what each worker was told.
     """
 
     order: Order
     open: set[int] = field(default_factory=set)
     all: set[int] = field(default_factory=set)
     shown_by: set[int] = field(default_factory=set)
+    works: dict[int, Work | None] = field(default_factory=dict)
 
 
 class ProcessBackend:
@@ -106,6 +113,10 @@ class ProcessBackend:
         self._left: set[int] = set()
         #: Workers with processes on this host.
         self._here: set[int] = set()
+        # Of those that have left: workers that are started again. Of the others: those that another could not read from.
+        self._away: set[int] = set()
+        self._ending: dict[int, SegmentAddress] = {}
+        self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
         self._events: list[Event] = []
@@ -153,7 +164,7 @@ class ProcessBackend:
         store, self._store = self._store, None
         try:
             if link is not None:
-                for worker in set(self._pids) - self._left:
+                for worker in set(self._pids) - self._left | self._away:
                     link.send(worker, End())
             self._processes.close()
         finally:
@@ -161,7 +172,8 @@ class ProcessBackend:
                 link.close()
             if store is not None:
                 store.close()
-        self._pids, self._left, self._here = {}, set(), set()
+        self._pids, self._left, self._away, self._ending = {}, set(), set(), {}
+        self._here = set()
         self._own.clear()
         self._sent.clear()
         self._events.clear()
@@ -190,7 +202,7 @@ class ProcessBackend:
         sent = self._sent.setdefault(order.ticket, _Sent(order))
         sent.open.add(worker)
         sent.all.add(worker)
-        made = work()
+        sent.works[worker] = made = work()
         if worker == DRIVER:
             self._own.append((order, made))
         elif made is None:
@@ -215,26 +227,45 @@ class ProcessBackend:
         self._receive(0.0)
         if not self._events and self._own:
             self._run(*self._own.popleft())
-        while not self._events and self._sent:
+        while not self._events and (self._sent or self._away):
+            self._check_away()
             left_s = _SLICE_S if end_s is None else min(_SLICE_S, end_s - time.monotonic())
             if left_s <= 0:
                 break
             self._receive(left_s)
-        if any(self._may_have_lost_a_peer(event) for event in self._events):
+        if self._ending or any(self._may_have_lost_a_peer(event) for event in self._events):
             self._await_left()
         events, self._events = self._events, []
         return events
 
     def _await_left(self) -> None:
         """A worker failed, perhaps because another one has ended: that says more, so it comes first if it is known soon."""
-        end_s = time.monotonic() + _LEFT_S
-        while not self._left and time.monotonic() < end_s:
+        end_s, n_left = time.monotonic() + _LEFT_S, len(self._left)
+        while not self._ending and not self._left and time.monotonic() < end_s:
             self._receive(0.1)
-        self._events.sort(key=lambda event: not isinstance(event, Lost))
+        while self._ending and len(self._left) == n_left and time.monotonic() < end_s + _JOIN_S:
+            self._receive(0.1)
+            for worker, one in list(self._ending.items()):
+                if time.monotonic() > end_s and _kernels.is_alive(one.pid, one.started, one.pid_namespace):
+                    del self._ending[worker]
+        self._ending.clear()
+        first: list[Event] = []
+        others: list[Event] = []
+        for event in self._events:
+            # A worker that has joined again in between keeps its place.
+            is_first = isinstance(event, Lost) and Back(event.worker) not in others
+            (first if is_first else others).append(event)
+        self._events = first + others
+
+    def _check_away(self) -> None:
+        """Note which workers are not started again any more."""
+        for worker in [worker for worker in self._away if not self._processes.restarts(worker)]:
+            self._away.discard(worker)
+            self._events.append(Lost(worker, self._why(Left(worker, "it is not started again"))))
 
     def _may_have_lost_a_peer(self, event: Event) -> bool:
         """Return whether a worker could not read from another one, or perhaps failed in a collective call with it."""
-        if not isinstance(event, Done) or event.outcome.failure is None:
+        if not isinstance(event, Done) or event.outcome.failure is None or event.outcome.unread:
             return False
         text = event.outcome.failure.text
         if text.startswith(Unreadable.__name__):
@@ -322,10 +353,16 @@ class ProcessBackend:
         for event in self._link.receive(timeout_s):
             if isinstance(event, Left):
                 self._leave(event)
-            elif not isinstance(event, Joined) and isinstance(event.message, StepEnded):
+            elif isinstance(event, Joined):
+                self._pids[event.worker] = event.pid
+            elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
-            elif not isinstance(event, Joined) and isinstance(event.message, State):
+            elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
+            elif isinstance(event.message, Ready) and event.worker in self._away:
+                self._away.discard(event.worker)
+                self._left.discard(event.worker)
+                self._events.append(Back(event.worker))
 
     def _take(self, worker: int, message: StepEnded) -> None:
         sent = self._sent.get(message.ticket)
@@ -350,9 +387,17 @@ class ProcessBackend:
             dict(message.tags),
             message.digest,
             failure,
-            message.began_s,
+            began_s=message.began_s,
+            unread=message.unread,
         )
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
+
+    def _note_ending(self, work: MainWork) -> None:
+        """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet."""
+        holders = {(place.worker, place.segment) for one in work.columns.values() for place in one}
+        here = {worker: segment for worker, segment in holders if worker in self._pids}
+        if all(worker not in self._left and self._pids[worker] == one.pid for worker, one in here.items()):
+            self._ending |= here
 
     def _relay(self, worker: int, message: State) -> None:
         """Tell the other participants of a hook what a worker shows of the weights of its source."""
@@ -366,6 +411,9 @@ class ProcessBackend:
 
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
+        work = self._sent[ticket].works.get(worker)
+        if outcome.unread and isinstance(work, MainWork):
+            self._note_ending(work)
         self._part_ended(worker, ticket)
 
     def _part_ended(self, worker: int, ticket: int) -> None:
@@ -382,8 +430,13 @@ class ProcessBackend:
         self._left.add(event.worker)
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)
-        why = f"process {self._pids[event.worker]}: {event.reason}" if is_known else self._why(event)
-        self._events.append(Lost(event.worker, why))
+        why = self._why(event)  # when the process has ended
+        if is_known:
+            why = f"process {self._pids[event.worker]}: {event.reason}"
+        returns = event.worker in self._restartable and self._processes.restarts(event.worker)
+        if returns:
+            self._away.add(event.worker)
+        self._events.append(Lost(event.worker, why, returns))
 
     def _why(self, event: Left) -> str:
         return f"process {self._pids.get(event.worker, '?')}: {self._processes.why(event.worker) or event.reason}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .choosing import in_order
-from .steps import Abort, Answer, Call, Order, Output, Step
+from .steps import Abort, Answer, Call, Kind, Order, Output, Step
 
 __all__ = ["NeverFits", "Sequencer", "Ticket"]
 
@@ -48,7 +48,8 @@ class Sequencer:
 
     It cannot hang: let s be the lowest ticket that has not ended. All its participants have ended what is before s, or
     were not in it, so each is at s or gets there without waiting for another one; s ends, or is aborted when one of them
-    dies. By induction every ticket ends. docs/dataflow.md has the assumptions.
+    dies. By induction every ticket ends. A worker that joins again is a new one to the order: it has no part in tickets
+    that were given before. docs/dataflow.md has the assumptions.
 
     Args:
         workers: numbers of all workers.
@@ -67,6 +68,9 @@ class Sequencer:
     ) -> None:
         self.incarnation = incarnation
         self._alive = set(workers)
+        # Workers that will join again, and those of the living that have joined again and are not restored yet.
+        self._away: set[int] = set()
+        self._restoring: set[int] = set()
         self._depth = depth
         self._capacity = dict(capacity or {})
         self._next = 1
@@ -122,21 +126,43 @@ class Sequencer:
             self._fail(one.call, reason)
         self._end_if_complete(one)
 
-    def lose(self, worker: int, reason: str) -> None:
-        """A worker has died: its steps have failed, and what remains has live participants only."""
-        if worker not in self._alive:
+    def lose(self, worker: int, reason: str, *, returns: bool = False) -> None:
+        """A worker has died: its steps have failed, and what remains has live participants only.
+
+        Args:
+            worker: its number.
+            reason: what is known of its end.
+            returns: whether it will join again. Then calls for which it only takes part in hooks go on without it, and
+                calls that have no tickets wait for it.
+        """
+        if worker not in self._alive and worker not in self._away:
             return
-        self._alive.discard(worker)
+        for known in (self._alive, self._restoring, self._away):
+            known.discard(worker)
+        if returns:
+            self._away.add(worker)
         involved = [one for one in self._tickets.values() if worker in one.missing]
         for one in involved:
             one.missing.discard(worker)
         for one in involved:
-            self._fail(one.call, reason)
+            if not returns or worker in one.call.mains:
+                self._fail(one.call, reason)
             self._end_if_complete(one)
         for waiting in (self._ready, self._parked):
             for call in [call for call in waiting.values() if worker in call.workers]:
-                del waiting[call.number]
-                self._outputs.append(Answer(call.number, call.name, reason))
+                if not returns or worker in call.mains:
+                    del waiting[call.number]
+                    self._outputs.append(Answer(call.number, call.name, reason))
+
+    def join(self, worker: int) -> None:
+        """A worker that was lost has joined again: calls that restore it, and hooks, get tickets."""
+        self._away.discard(worker)
+        self._alive.add(worker)
+        self._restoring.add(worker)
+
+    def restored(self, worker: int) -> None:
+        """A worker that has joined again is as it should be: all calls get tickets."""
+        self._restoring.discard(worker)
 
     def cancel(self, number: int, reason: str) -> bool:
         """Answer a call that has no tickets yet; returns False if it has, or is unknown."""
@@ -153,8 +179,9 @@ class Sequencer:
         Raises:
             NeverFits: nothing runs, and the oldest call that is ready needs more bytes than a worker may have.
         """
-        for call in [call for call in self._ready.values() if not call.workers <= self._alive]:
-            self.cancel(call.number, f"workers {sorted(call.workers - self._alive)} are lost")
+        known = self._alive | self._away
+        for call in [call for call in self._ready.values() if not call.workers <= known]:
+            self.cancel(call.number, f"workers {sorted(call.workers - known)} are lost")
         epoch = self._epoch()
         busy_s = dict.fromkeys(self._alive, 0.0)
         for one in self._tickets.values():
@@ -173,8 +200,22 @@ class Sequencer:
 
     @property
     def alive(self) -> frozenset[int]:
-        """Workers that have not died."""
-        return frozenset(self._alive)
+        """Workers that have not died; of those that have joined again the ones that are restored."""
+        return frozenset(self._alive - self._restoring)
+
+    @property
+    def away(self) -> frozenset[int]:
+        """Workers that were lost and are not restored yet."""
+        return frozenset(self._away | self._restoring)
+
+    def has_run(self, number: int) -> bool:
+        """Return whether the main part of a call has ended well, and the call goes on."""
+        progress = self._running.get(number)
+        return (
+            progress is not None
+            and not progress.is_answered
+            and not any(self._tickets[one].step.kind is Kind.MAIN for one in progress.open)
+        )
 
     @property
     def tickets(self) -> list[Ticket]:
@@ -198,9 +239,12 @@ class Sequencer:
         epoch: list[Call] = []
         # A call that does not fit keeps its workers from younger ones, so it never starves.
         kept: set[int] = set()
+        restored = self.alive
         for call in self.ready:
+            if not call.mains <= (self._alive if call.restores else restored):
+                continue  # it waits for a worker that joins again
             if not call.workers & kept and self._fits(call):
-                epoch.append(call)
+                epoch.append(self._present(call))
                 del self._ready[call.number]
                 self._running[call.number] = _Progress(call)
                 for worker in call.mains:
@@ -212,6 +256,13 @@ class Sequencer:
             else:
                 kept |= call.workers
         return epoch
+
+    def _present(self, call: Call) -> Call:
+        """Return a call without the parts that workers would have in its hooks which will join again."""
+        if call.workers <= self._alive:
+            return call
+        present = [replace(step, workers=step.workers & self._alive) for step in call.steps]
+        return replace(call, steps=tuple(step for step in present if step.workers))
 
     def _fits(self, call: Call) -> bool:
         if any(self._mains[worker] >= self._depth for worker in call.mains):

@@ -45,6 +45,7 @@ class Call:
         steps: in their own order.
         oldest: its place among calls that are ready; lower is earlier.
         n_bytes: what its moves bring to each worker.
+        restores: whether it brings a worker that has joined again to where other calls may use it.
     """
 
     number: int
@@ -52,6 +53,7 @@ class Call:
     steps: tuple[Step, ...]
     oldest: int = 0
     n_bytes: Mapping[int, int] = field(default_factory=dict)
+    restores: bool = False
 
     @property
     def workers(self) -> frozenset[int]:

@@ -38,6 +38,12 @@ class ReadyQueue:
         # Indexes of groups; those without the mark `staged` are skipped when they get to the front.
         self._heap: list[int] = []
         self._n_staged = 0
+        # Groups that the function has begun before, and their number. They do not wait for a whole pass, and count in none.
+        self._again: list[int] = []
+        self._n_again = 0
+        # Numbers of calls, counted from 1, and those of calls that were given back.
+        self._n_calls = 0
+        self._numbers: list[int] = []
         # Of a strict function: groups that were chosen within the window, in that order; the values mean nothing.
         self._chosen: dict[int, None] = {}
         self._anchor = 0
@@ -46,25 +52,32 @@ class ReadyQueue:
         """Add a group, all rows of which have the inputs."""
         if not group.staged & self.bit:
             group.staged |= self.bit
+            if group.again & self.bit:
+                self._n_again += 1
+                heappush(self._again, group.index)
+                return
             self._n_staged += 1
-            # It may be older than those that were passed: it is used again, or was made again.
-            self._anchor = min(self._anchor, group.index)
             heappush(self._heap, group.index)
+            if group.index < self._anchor:
+                self._return_to(group)
             self.choose()
 
     def discard(self, group: Group) -> None:
-        """Remove a group that is dropped, or lacks an input again."""
+        """Remove a group that is dropped, is taken by its ids, lacks an input again, or was given back."""
         if group.staged & self.bit:
             group.staged &= ~self.bit
-            self._n_staged -= 1
+            if group.again & self.bit:
+                self._n_again -= 1
+            else:
+                self._n_staged -= 1
             self._chosen.pop(group.index, None)
-        self._anchor = min(self._anchor, group.index)
+        self._return_to(group)
         self.choose()
 
     @property
     def n_ready(self) -> int:
         """How many groups may be taken; of a strict function, up to those of one pass."""
-        return len(self._chosen) if self.plan.is_strict else self._n_staged
+        return len(self._chosen) if self.plan.is_strict else self._n_staged + self._n_again
 
     def next_size(self, *, is_last: bool = False) -> int:
         """Return of how many groups the next call would be; 0 if too few are ready.
@@ -72,6 +85,8 @@ class ReadyQueue:
         Args:
             is_last: whether no more groups will ever be ready than those that are.
         """
+        if self._n_again:
+            return min(self._n_again, self.plan.groups)
         left = self.plan.groups - self.n_taken % self.plan.groups
         n = self.n_ready
         if n >= left:
@@ -80,21 +95,44 @@ class ReadyQueue:
 
     def take(self, n: int, *, is_last: bool = False) -> list[Group]:
         """Remove the next `n` groups from the queue. With `is_last` the pass ends with them."""
+        is_again = self._n_again > 0
+        heap = self._again if is_again else self._heap
         taken: list[Group] = []
         while len(taken) < n:
-            index = next(iter(self._chosen)) if self.plan.is_strict else heappop(self._heap)
+            index = next(iter(self._chosen)) if self.plan.is_strict else heappop(heap)
             self._chosen.pop(index, None)
             group = self._groups.get(index)
-            if group is not None and group.staged & self.bit:
+            if group is not None and group.staged & self.bit and bool(group.again & self.bit) is is_again:
                 group.staged &= ~self.bit
                 group.taken |= self.bit
                 taken.append(group)
+        if is_again:
+            self._n_again -= n
+            return taken
         self._n_staged -= n
         self.n_taken += n
         if is_last:
             self.n_taken += -self.n_taken % self.plan.groups
         self.choose()
         return taken
+
+    def number_of_call(self, *, is_again: bool) -> tuple[int, bool]:
+        """Return the number of a call, from 1, and whether it is that of a call that was given back.
+
+        A call of groups that the function was through with is not counted: its number is -1.
+        """
+        if self._numbers and (is_again or self.plan.is_strict):
+            return heappop(self._numbers), True
+        if is_again:
+            return -1, False
+        self._n_calls += 1
+        return self._n_calls, False
+
+    def give_back(self, number: int, n_counted: int) -> None:
+        """A call was not made: its number, and its part of a pass, are for another one."""
+        if number > 0:
+            heappush(self._numbers, number)
+        self.n_taken -= n_counted
 
     def choose(self) -> None:
         """Choose groups for a strict function, as soon as they are ready and within the window."""
@@ -110,6 +148,19 @@ class ReadyQueue:
                 chosen[heappop(heap)] = None
             else:
                 return
+
+    def _return_to(self, group: Group) -> None:
+        """A group may be older than those that were passed: it is used again, was given back, or lacks an input again.
+
+        Then those that were chosen and would overtake it by more than the window are not chosen any more.
+        """
+        self._anchor = min(self._anchor, group.index)
+        if not self.plan.is_strict or self._groups.get(group.index) is not group or self._is_passed(group):
+            return
+        limit = self._oldest() + self._window
+        for index in [one for one in self._chosen if one >= limit]:
+            del self._chosen[index]
+            heappush(self._heap, index)
 
     def _oldest(self) -> int:
         """Return the index of the oldest group that the function has neither taken nor chosen."""

@@ -1,10 +1,11 @@
-"""What is known of a row and of a group of rows."""
+"""What is known of a row, of a group of rows, and of the rows of a call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-__all__ = ["Group", "Row", "Tag"]
+__all__ = ["Counts", "Group", "Row", "Tag", "Taken"]
 
 #: A small value that filters and samplers use without a tensor.
 Tag = int | float | str | bool
@@ -44,11 +45,31 @@ class Group:
         staged: bits of the functions that have it in their queue of ready groups.
         taken: bits of the functions that work on it.
         done: bits of the functions that are through with it.
+        again: bits of the functions that have been through it, or have begun, and run again.
+        stale: bits of the functions that work on inputs which are made again: their results do not count.
+        is_hit: whether a holder of its columns was lost.
+        places: for each function how many groups it had begun before this one; -1 if it has not begun it.
+        sizes: for each function the bytes that it has added to each row.
         uses: how often functions with reuse have used it, by function; None if none has.
         version: steps that were complete when its weights were.
     """
 
-    __slots__ = ("done", "index", "n_ready", "partition", "rows", "staged", "taken", "uses", "version")
+    __slots__ = (
+        "again",
+        "done",
+        "index",
+        "is_hit",
+        "n_ready",
+        "partition",
+        "places",
+        "rows",
+        "sizes",
+        "staged",
+        "stale",
+        "taken",
+        "uses",
+        "version",
+    )
 
     def __init__(self, index: int, partition: int, n_functions: int, version: int) -> None:
         self.index = index
@@ -58,9 +79,61 @@ class Group:
         self.staged = 0
         self.taken = 0
         self.done = 0
+        self.again = 0
+        self.stale = 0
+        self.is_hit = False
+        self.places = [-1] * n_functions
+        self.sizes = [0] * n_functions
         self.uses: dict[int, int] | None = None
         self.version = version
 
     def tags(self) -> list[Mapping[str, Tag]]:
         """Return the tags of each row."""
         return [row.tags or {} for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Rows that a call works on.
+
+    Attributes:
+        ids: of the rows, group by group.
+        groups: their groups.
+        step: of the flow, to which they belong: that of the last of them, from 0.
+        age: steps of the function since the oldest weights that made one of them; 0 if its age does not count.
+        use: which use of the rows it is, from 0.
+        ends_step: whether the function has done its part of the step with this call.
+        number: which call of the function it is, from 1; -1 if the function was through with the rows before.
+        is_repeat: whether it takes the place of a call that was given back.
+        n_counted: groups by which it has advanced the pass.
+    """
+
+    ids: tuple[int, ...]
+    groups: tuple[Group, ...] = field(repr=False)
+    step: int = 0
+    age: int = 0
+    use: int = 0
+    ends_step: bool = False
+    number: int = 0
+    is_repeat: bool = False
+    n_counted: int = 0
+
+
+@dataclass
+class Counts:
+    """Groups of a partition, since the flow began.
+
+    Attributes:
+        admitted: groups that were admitted.
+        dropped: groups that were dropped, by reason; the source refills their slots.
+        complete: steps that are complete.
+    """
+
+    admitted: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    complete: int = 0
+
+    @property
+    def live(self) -> int:
+        """Groups that were admitted and not dropped."""
+        return self.admitted - sum(self.dropped.values())

@@ -3,54 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ..declare.plan import FlowPlan, FunctionPlan
+from .lineage import remaking
 from .queue import ReadyQueue
-from .records import Group, Row, Tag
+from .records import Counts, Group, Row, Tag, Taken
 
 __all__ = ["Counts", "RowTable", "Taken"]
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Rows that a call works on.
-
-    Attributes:
-        ids: of the rows, group by group.
-        groups: their groups.
-        step: of the flow, to which they belong: that of the last of them, from 0.
-        age: steps of the function since the oldest weights that made one of them; 0 if its age does not count.
-        use: which use of the rows it is, from 0.
-        ends_step: whether the function has done its part of the step with this call.
-    """
-
-    ids: tuple[int, ...]
-    groups: tuple[Group, ...] = field(repr=False)
-    step: int = 0
-    age: int = 0
-    use: int = 0
-    ends_step: bool = False
-
-
-@dataclass
-class Counts:
-    """Groups of a partition, since the flow began.
-
-    Attributes:
-        admitted: groups that were admitted.
-        dropped: groups that were dropped, by reason; the source refills their slots.
-        complete: steps that are complete.
-    """
-
-    admitted: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    complete: int = 0
-
-    @property
-    def live(self) -> int:
-        """Groups that were admitted and not dropped."""
-        return self.admitted - sum(self.dropped.values())
 
 
 class RowTable:
@@ -75,27 +34,32 @@ class RowTable:
         self._by_name = {queue.plan.name: queue for queue in self._queues}
         self._needs = [self._mask(one.inputs) for one in plan.functions]
         self._makes = [self._mask(one.outputs) for one in plan.functions]
+        # By partition its functions, and the number of the one that makes a column.
+        self._own = [
+            [queue for queue in self._queues if queue.partition == partition]
+            for partition in range(len(self._partitions))
+        ]
+        self._makers = [
+            {self._columns[column]: queue.number for queue in own for column in queue.plan.outputs}
+            for own in self._own
+        ]
         # By partition and column, the functions that read the column.
         self._readers = [
             [
-                [
-                    queue
-                    for queue in self._queues
-                    if queue.partition == partition and self._needs[queue.number] >> column & 1
-                ]
+                [queue for queue in own if self._needs[queue.number] >> column & 1]
                 for column in range(len(self._columns))
             ]
-            for partition in range(len(self._partitions))
+            for own in self._own
         ]
-        self._all_done = [
-            sum(queue.bit for queue in self._queues if queue.partition == partition)
-            for partition in range(len(self._partitions))
-        ]
-        self._strict = sum(queue.bit for queue in self._queues if queue.plan.is_strict)
+        self._all_done = [sum(queue.bit for queue in own) for own in self._own]
         # By function, distinct groups that it has taken, and that it is through with; without those that were dropped.
         self._n_begun = [0] * len(self._queues)
         self._n_through = [0] * len(self._queues)
         self._freed: list[int] = []
+        #: Rows that functions make again which were through with them.
+        self.n_made_again = 0
+        #: How often columns were lost or made void.
+        self.n_disturbed = 0
 
     # --- Rows come and go ---
 
@@ -179,6 +143,9 @@ class RowTable:
                 continue
             row.n_bytes += n_bytes
             self._n_bytes += n_bytes
+            maker = self._makers[group.partition].get(numbers[0])
+            if maker is not None:
+                group.sizes[maker] = n_bytes
             before = row.have
             row.have = have = before | mask
             if group.partition not in readers:
@@ -200,11 +167,9 @@ class RowTable:
             ValueError: a training function has used one of them already.
         """
         groups = self._groups_of(ids)
-        used = [group for group in groups if (group.taken | group.done) & self._strict]
+        used = [group for group in groups if self._training(group)]
         if used:
-            names = [
-                q.plan.name for q in self._queues if q.bit & (used[0].taken | used[0].done) & self._strict
-            ]
+            names = [queue.plan.name for queue in self._training(used[0])]
             raise ValueError(
                 f"rows {[row.id for row in used[0].rows]} are dropped ({reason}), but {', '.join(names)} has used them; "
                 "have a column of what drops rows among its inputs"
@@ -214,7 +179,7 @@ class RowTable:
             counts.dropped[reason] = counts.dropped.get(reason, 0) + 1
             for queue in self._queues:
                 if queue.partition == group.partition:
-                    if (group.taken | group.done) & queue.bit:
+                    if group.places[queue.number] >= 0:
                         self._n_begun[queue.number] -= 1
                     if group.done & queue.bit:
                         self._n_through[queue.number] -= 1
@@ -223,13 +188,19 @@ class RowTable:
             queue.choose()  # what was dropped may have been the oldest, for which younger groups had to wait
         return len(groups)
 
-    def lose(self, holder: int) -> list[int]:
-        """A worker is gone with all that it held; returns rows that lack a column now, to be made again.
+    def _training(self, group: Group) -> list[ReadyQueue]:
+        """Return the training functions that use a group, or have."""
+        own = [queue for queue in self._own[group.partition] if queue.plan.is_strict]
+        return [q for q in own if (group.taken | group.done) & q.bit or (group.uses or {}).get(q.number)]
 
-        A column without a holder becomes not made, so readiness alone has the functions run again that make it. A row
-        that a function works on, or that lacks a column of the source, is among those returned, too.
+    def lose(self, holder: int) -> list[int]:
+        """A worker is gone with all that it held; returns rows that lack a column now.
+
+        A column without a holder becomes not made. The functions that make it run again if a function that has yet to
+        run needs it, and so do those between the two, see `remaking`.
         """
-        bit, lacking = 1 << holder, []
+        self.n_disturbed += 1
+        bit, lacking, hit = 1 << holder, [], {}
         for row in self._rows.values():
             lost = 0
             for number, holders in enumerate(row.holders):
@@ -239,26 +210,44 @@ class RowTable:
                         lost |= 1 << number
             if lost:
                 lacking.append(row.id)
+                hit[id(row.group)] = row.group
                 self._unmake(row, lost)
+        for group in hit.values():
+            group.is_hit = True
+            self._make_again(group)
         return lacking
 
     def _unmake(self, row: Row, lost: int) -> None:
         group, before = row.group, row.have
         row.have &= ~lost
-        for queue in self._queues:
-            if queue.partition != group.partition:
-                continue
-            need = self._needs[queue.number]
+        for number in range(len(row.holders)):
+            if lost >> number & 1:
+                row.holders[number] = 0
+        for queue in self._own[group.partition]:
+            need, made = self._needs[queue.number], self._makes[queue.number]
             if before & need == need and row.have & need != need:
                 group.n_ready[queue.number] -= 1
                 queue.discard(group)
-            if group.done & queue.bit and self._makes[queue.number] & lost:
-                # It has to make them again, as soon as its own inputs are there.
-                group.done &= ~queue.bit
-                self._n_through[queue.number] -= 1
-                self._n_begun[queue.number] -= 1
-                queue.discard(group)
-                self._offer(group, queue)
+            if before & made and not row.have & made:
+                row.n_bytes -= group.sizes[queue.number]
+                self._n_bytes -= group.sizes[queue.number]
+
+    def _make_again(self, group: Group, given_back: ReadyQueue | None = None) -> None:
+        """Have functions run again for which a function that has yet to run waits."""
+        found = remaking(group, self._own[group.partition], self._needs, self._makes, given_back)
+        if not found.columns:
+            return
+        self.n_disturbed += 1
+        self.n_made_again += len(group.rows) if found.again else 0
+        group.stale |= found.stale
+        for row in group.rows:
+            self._unmake(row, found.columns)
+        for queue in found.again:
+            group.done &= ~queue.bit
+            group.again |= queue.bit
+            self._n_through[queue.number] -= 1
+        for queue in found.again:
+            self._offer(group, queue)
 
     # --- Functions take rows ---
 
@@ -282,8 +271,9 @@ class RowTable:
             raise ValueError(
                 f"{function} has {self.n_ready(function)} ready rows of {queue.plan.least * self._plan.group}"
             )
+        before = queue.n_taken
         groups = queue.take(n, is_last=is_last)
-        return self._begun(queue, groups)
+        return self._begun(queue, groups, queue.n_taken - before)
 
     def take_ids(self, function: str, ids: Iterable[int]) -> Taken:
         """Take these rows, which a caller has chosen.
@@ -310,9 +300,9 @@ class RowTable:
                 )
                 raise ValueError(f"{function}: rows {[row.id for row in group.rows][:8]} {why}")
         for group in groups:
-            queue.discard(group)
             group.taken |= queue.bit
-        return self._begun(queue, groups)
+            queue.discard(group)
+        return self._begun(queue, groups, 0)
 
     def done(self, function: str, taken: Taken) -> None:
         """A function is through with a use of the rows of a call; groups that all are through with are removed."""
@@ -321,29 +311,69 @@ class RowTable:
             if group.index not in self._groups[group.partition]:
                 continue  # it was dropped
             group.taken &= ~queue.bit
-            if queue.plan.reuse > 1:
-                group.uses = group.uses or {}
-                group.uses[queue.number] = uses = group.uses.get(queue.number, 0) + 1
-                if uses < queue.plan.reuse:
-                    self._offer(group, queue)
-                    continue
-            group.done |= queue.bit
-            self._n_through[queue.number] += 1
+            self._use(group, queue)
             if group.done == self._all_done[group.partition]:
                 self._remove(group)
+            elif group.is_hit:
+                self._make_again(group)
         queue.choose()
         self._complete(queue.plan.partition)
 
-    def give_back(self, function: str, taken: Taken) -> None:
-        """A call was not made: its rows are as before."""
-        queue = self._by_name[function]
-        for group in taken.groups:
-            if group.index in self._groups[group.partition]:
-                group.taken &= ~queue.bit
-                if not group.uses:
-                    self._n_begun[queue.number] -= 1
-                queue.discard(group)
+    def _use(self, group: Group, queue: ReadyQueue) -> None:
+        if group.stale & queue.bit:
+            # What was made of the old inputs is void.
+            group.stale &= ~queue.bit
+            group.again |= queue.bit
+            self._offer(group, queue)
+            return
+        if queue.plan.reuse > 1:
+            group.uses = group.uses or {}
+            group.uses[queue.number] = uses = group.uses.get(queue.number, 0) + 1
+            if uses < queue.plan.reuse:
                 self._offer(group, queue)
+                return
+        group.again &= ~queue.bit
+        group.done |= queue.bit
+        self._n_through[queue.number] += 1
+
+    def give_back(self, function: str, taken: Taken) -> None:
+        """A call was not made: its rows are as before, but that they do not wait for a whole pass."""
+        queue = self._by_name[function]
+        queue.give_back(taken.number, taken.n_counted if queue.plan.is_strict else 0)
+        own = [group for group in taken.groups if group.index in self._groups[group.partition]]
+        # Training functions take groups in an order that does not depend on what was given back.
+        are_last = min((group.places[queue.number] for group in own), default=0) + len(own)
+        is_last = queue.plan.is_strict and are_last == self._n_begun[queue.number]
+        for group in own:
+            group.taken &= ~queue.bit
+            group.stale &= ~queue.bit
+            if taken.n_counted and not queue.plan.is_strict:
+                group.again |= queue.bit
+            elif is_last and not group.uses:
+                group.places[queue.number] = -1
+                self._n_begun[queue.number] -= 1
+            queue.discard(group)
+            self._offer(group, queue)
+            self._make_again(group, None if queue.plan.is_strict else queue)
+
+    def current(self, function: str, taken: Taken) -> tuple[int, ...]:
+        """Return the rows of a call of which the results count: the others have gone, or its inputs are made again."""
+        bit = self._by_name[function].bit
+        return tuple(
+            row.id
+            for group in taken.groups
+            if group.index in self._groups[group.partition] and not group.stale & bit
+            for row in group.rows
+        )
+
+    def has_inputs(self, function: str, taken: Taken) -> bool:
+        """Return whether all rows of a call that are there have its inputs, still."""
+        number = self._by_name[function].number
+        return all(
+            group.n_ready[number] == len(group.rows)
+            for group in taken.groups
+            if group.index in self._groups[group.partition]
+        )
 
     # --- What is known ---
 
@@ -378,6 +408,10 @@ class RowTable:
         if row.tags is None:
             row.tags = {}
         return row.tags
+
+    def is_hit(self, row_id: int) -> bool:
+        """Return whether a holder of a column of the row, or of its group, was lost."""
+        return self._rows[row_id].group.is_hit
 
     def version(self, row_id: int) -> int:
         """Return the version of the weights that made a row."""
@@ -423,19 +457,25 @@ class RowTable:
         rows = (self._rows.get(row_id) for row_id in ids)
         return list({id(row.group): row.group for row in rows if row is not None}.values())
 
-    def _begun(self, queue: ReadyQueue, groups: Sequence[Group]) -> Taken:
+    def _begun(self, queue: ReadyQueue, groups: Sequence[Group], n_counted: int) -> Taken:
         per_step = self._plan.partitions[queue.plan.partition].groups_per_step
-        begun, age, step = self._n_begun[queue.number], 0, 0
+        begun, age, step, place = self._n_begun[queue.number], 0, 0, 0
         for group in groups:
             # A group that is used again keeps the place of its first use.
-            step = (begun - 1 if group.uses else begun) // per_step
-            begun += not group.uses
+            place = group.places[queue.number]
+            if place < 0:
+                group.places[queue.number] = place = begun
+                begun += 1
+            step = place // per_step
             age = max(age, step - group.version)
         self._n_begun[queue.number] = begun
         ids = tuple(row.id for group in groups for row in group.rows)
         use = max((group.uses or {}).get(queue.number, 0) for group in groups)
-        ends_step = begun % per_step == 0 and use + 1 == queue.plan.reuse
-        return Taken(ids, tuple(groups), step, age if queue.plan.is_strict else 0, use, ends_step)
+        ends_step = (place + 1) % per_step == 0 and use + 1 == queue.plan.reuse
+        is_again = any(group.again & queue.bit for group in groups)
+        number, is_repeat = queue.number_of_call(is_again=is_again)
+        age = age if queue.plan.is_strict else 0
+        return Taken(ids, tuple(groups), step, age, use, ends_step, number, is_repeat, n_counted)
 
     def _offer(self, group: Group, queue: ReadyQueue) -> None:
         if group.n_ready[queue.number] == len(group.rows) and not (group.taken | group.done) & queue.bit:

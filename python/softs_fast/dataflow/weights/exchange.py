@@ -148,8 +148,9 @@ def _apply(
             if read.source == worker:
                 value = theirs[read.name].region(read.box)
             else:
-                whole = values[read.source][numbers[read.source][read.name, read.held]]
-                value = whole[read.box.within(read.held)] if read.box.size else whole
+                value = values[read.source][numbers[read.source][read.name, read.held]]
+                if read.box != read.held:
+                    value = value[read.box.within(read.held)]
             if eta is not None:
                 into.lerp_(value.to(into), eta)
             elif into.dtype is value.dtype and is_plain(into) and is_plain(value):
@@ -160,7 +161,7 @@ def _apply(
 
 
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Copy tensors with contiguous bytes to others; one native call copies between addresses."""
+    """Copy contiguous tensors to others of their dtype; one native call copies between addresses."""
     some = [(into.data_ptr(), value.data_ptr(), into.nbytes) for into, value in pairs if into.nbytes]
     if some:
         # Those of the sources are counted from the lowest.

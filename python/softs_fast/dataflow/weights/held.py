@@ -17,12 +17,15 @@ from ..declare.roles import Placement
 from .boxes import Box, box_of, whole
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
 __all__ = ["HeldTensor", "held_tensors", "reshard"]
 
 #: Below that a tensor is shown by one of its holders, bytes.
 _LEAST_CUT = 1 << 16
+#: Along these dimensions of a layout workers may have tensors of other names.
+_DIFFERENT = ("pp", "ep")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class HeldTensor:
 
     def region(self, box: Box) -> Tensor:
         """Return a view of a part of what is here."""
-        return self.local[box.within(self.box)] if box.size else self.local
+        return self.local if box == self.box else self.local[box.within(self.box)]
 
 
 def reshard(modules: Iterable[nn.Module]) -> None:
@@ -74,8 +77,8 @@ def reshard(modules: Iterable[nn.Module]) -> None:
 def held_tensors(role: Placement, worker: int, tensors: Mapping[str, Tensor]) -> dict[str, HeldTensor]:
     """Return what this worker holds of the tensors of a role, by name.
 
-    A tensor that is no DTensor is taken to be the same on all workers of the role, but for those of other `pp` stages.
-    A DTensor of a mesh of which this worker is no member is left out.
+    A tensor that is no DTensor is taken to be the same on all workers of the role that have the same rank of pp and ep;
+    others may have other tensors. A DTensor of a mesh of which this worker is no member is left out.
 
     Args:
         role: with its layout.
@@ -86,16 +89,17 @@ def held_tensors(role: Placement, worker: int, tensors: Mapping[str, Tensor]) ->
         FlowError: a DTensor has a placement that is no part of the tensor, or its local shape is not that of its part.
     """
     at = role.on.index(worker)
+    alike = _same(role, at, _DIFFERENT)
+    known: dict[tuple[int, frozenset[int]], tuple[tuple[int, ...], int]] = {}
     found = {}
     for name, tensor in tensors.items():
         if hasattr(tensor, "device_mesh"):
-            held = _of_dtensor(role, at, name, tensor)  # type: ignore[arg-type]
+            held = _of_dtensor(role, at, name, tensor, known)  # type: ignore[arg-type]
             if held is not None:
                 found[name] = held
         else:
             box = whole(tensor.shape)
-            same = _same(role, at, tuple(dim for dim, _ in role.layout.dims if dim == "pp"))
-            found[name] = HeldTensor(tensor.detach(), tuple(tensor.shape), box, *same)
+            found[name] = HeldTensor(tensor.detach(), tuple(tensor.shape), box, *alike)
     return found
 
 
@@ -104,7 +108,13 @@ def _number_of(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-def _of_dtensor(role: Placement, at: int, name: str, tensor: DTensor) -> HeldTensor | None:
+def _of_dtensor(
+    role: Placement,
+    at: int,
+    name: str,
+    tensor: DTensor,
+    known: dict[tuple[int, frozenset[int]], tuple[tuple[int, ...], int]],
+) -> HeldTensor | None:
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return None
@@ -118,7 +128,11 @@ def _of_dtensor(role: Placement, at: int, name: str, tensor: DTensor) -> HeldTen
             f"tensor {name} of role {role.name!r}, {list(shape)} with placements {tensor.placements}, has local shape "
             f"{list(local.shape)}; need {list(box.size)}"
         )
-    return HeldTensor(local, shape, box, *_replicas(role, at, tensor, {i for i, _ in sharded}))
+    # Many tensors have one mesh, and few ways to be sharded.
+    key = (id(mesh), frozenset(i for i, _ in sharded))
+    if key not in known:
+        known[key] = _replicas(role, at, mesh, key[1])
+    return HeldTensor(local, shape, box, *known[key])
 
 
 def _sharded(role: Placement, name: str, tensor: DTensor) -> list[tuple[int, int]]:
@@ -161,39 +175,39 @@ def _sharded(role: Placement, name: str, tensor: DTensor) -> list[tuple[int, int
     return sharded
 
 
-def _replicas(role: Placement, at: int, tensor: DTensor, sharded: set[int]) -> tuple[tuple[int, ...], int]:
+def _replicas(
+    role: Placement, at: int, mesh: DeviceMesh, sharded: frozenset[int]
+) -> tuple[tuple[int, ...], int]:
     """Return the workers that hold the same part, as far as mesh and layout say."""
-    mesh = tensor.device_mesh
-    names, layout = mesh.mesh_dim_names, dict(role.layout.dims)
-    if names is not None and all(layout.get(one) == mesh.size(i) for i, one in enumerate(names)):
-        fixed = tuple(one for i, one in enumerate(names) if i in sharded)
-        return _same(role, at, (*fixed, *(one for one in layout if one == "pp" and one not in names)))
-    ranks = mesh.mesh.flatten().tolist()
-    order = sorted(ranks)
-    rank = mesh.get_rank()
-    if len(ranks) == len(role.on) and order.index(rank) == at:
-        # The mesh has other names, but all workers; ranks are in the order of the workers.
-        coordinate = mesh.get_coordinate()
-        assert coordinate is not None
-        same = [
-            order.index(other)
-            for other, place in zip(ranks, product(*map(range, mesh.shape)), strict=True)
-            if all(place[i] == coordinate[i] for i in sharded)
-        ]
-        return _of_places(role, at, same)
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None
+    ranks, workers = mesh.mesh.flatten().tolist(), sorted(role.on)
+    if len(ranks) == len(workers):
+        # Ranks are numbered as workers are.
+        worker_of = dict(zip(sorted(ranks), workers, strict=True))
+        if worker_of[mesh.get_rank()] == role.on[at]:
+            places = zip(ranks, product(*map(range, mesh.shape)), strict=True)
+            same = sorted(
+                worker_of[rank] for rank, one in places if all(one[i] == coordinate[i] for i in sharded)
+            )
+            return tuple(same), same.index(role.on[at])
+    names, layout, place = mesh.mesh_dim_names or (), dict(role.layout.dims), role.layout.coordinates(at)
+    if names and all(
+        layout.get(one) == mesh.size(i) and place[one] == coordinate[i] for i, one in enumerate(names)
+    ):
+        fixed = [one for i, one in enumerate(names) if i in sharded]
+        return _same(role, at, [*fixed, *(one for one in _DIFFERENT if one not in names)])
     return (role.on[at],), 0
 
 
 def _same(role: Placement, at: int, fixed: Sequence[str]) -> tuple[tuple[int, ...], int]:
     """Return the workers that have the same coordinates as one along some dimensions of the layout."""
-    coordinates = list(product(*(range(size) for _, size in role.layout.dims)))
-    which = [i for i, (dim, _) in enumerate(role.layout.dims) if dim in fixed]
-    own = [coordinates[at][i] for i in which]
-    return _of_places(
-        role, at, [place for place, one in enumerate(coordinates) if [one[i] for i in which] == own]
-    )
-
-
-def _of_places(role: Placement, at: int, places: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    workers = sorted(role.on[place] for place in places)
+    own = role.layout.coordinates(at)
+    which = [dim for dim in fixed if dim in own]
+    found = []
+    for place in range(len(role.on)):
+        one = role.layout.coordinates(place)
+        if all(one[dim] == own[dim] for dim in which):
+            found.append(place)
+    workers = sorted(role.on[place] for place in found)
     return tuple(workers), workers.index(role.on[at])

@@ -35,6 +35,7 @@ __all__ = [
     "Free",
     "HookForm",
     "Message",
+    "Ready",
     "RunHook",
     "RunMain",
     "SliceForm",
@@ -182,6 +183,7 @@ class StepEnded:
         columns: for each output the places of its values, as many as ids.
         n_bytes: of these values.
         failure: reason and text, if it failed.
+        unread: whether it failed because inputs could not be read, before the function was entered.
         began_s: when it began, by the clock of the worker.
     """
 
@@ -197,10 +199,16 @@ class StepEnded:
     tags: dict[int, dict[str, Tag]] = field(default_factory=dict)
     digest: str = ""
     failure: tuple[str, str] | None = None
+    unread: bool = False
     began_s: float = 0.0
 
 
-Message = RunMain | RunHook | AbortStep | State | Free | End | StepEnded
+@dataclass(frozen=True)
+class Ready:
+    """To the master: a worker has made the objects of its roles."""
+
+
+Message = RunMain | RunHook | AbortStep | State | Free | End | StepEnded | Ready
 
 _ID = integer(0, _BIG)
 _IDS = listing(_ID, _MOST_ROWS)
@@ -279,9 +287,11 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             table(_ID, _TAGS, _MOST_ROWS),
             text(64),
             optional(pair(_TEXT, _TEXT)),
+            boolean,
             seconds,
         ),
     ),
+    Ready: (8, ()),
 }
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 

@@ -85,6 +85,7 @@ class Outcome:
         tags: of rows that have some, by id.
         digest: of ids and inputs; empty if none is taken.
         failure: why it failed; None if it is done.
+        unread: whether it failed because inputs could not be read, before the function was entered.
         began_s: when it began, by `time.monotonic` of its process; 0 if it did not.
     """
 
@@ -97,6 +98,7 @@ class Outcome:
     tags: dict[int, dict[str, Tag]] = field(default_factory=dict)
     digest: str = ""
     failure: Failure | None = None
+    unread: bool = False
     began_s: float = 0.0
 
 

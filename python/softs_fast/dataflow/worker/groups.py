@@ -41,9 +41,12 @@ class Groups:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         workers = declaration.workers
         store = dist.FileStore(meeting, len(workers))
-        dist.init_process_group("gloo", store=store, rank=workers.index(worker), world_size=len(workers))
         self._meshes: dict[str, Any] = {}
         self._groups: dict[str, Any] = {}
+        if store.add(f"processes of worker {worker}", 1) > 1:
+            # It has been started again: groups keep the processes that they were made of, and its roles need none.
+            return
+        dist.init_process_group("gloo", store=store, rank=workers.index(worker), world_size=len(workers))
         try:
             # Each group is made by all workers, those that are not in it, too.
             for role in declaration.roles:
@@ -66,6 +69,18 @@ class Groups:
     def group(self, role: Placement) -> Any:
         """Return the process group of all workers of a role, by their numbers; None if it has one worker."""
         return self._groups.get(role.name)
+
+    def agree(self, role: Placement, is_well: bool) -> bool:
+        """Return whether all workers of a role say that it is well; each of them calls this.
+
+        Raises:
+            RuntimeError: one of them has ended.
+        """
+        import torch.distributed as dist
+
+        said = torch.tensor([int(is_well)])
+        dist.all_reduce(said, dist.ReduceOp.MIN, group=self._groups[role.name])
+        return bool(said.item())
 
     def close(self) -> None:
         """End all groups; idempotent. No other worker need do so."""

@@ -15,7 +15,7 @@ from ..order.executor import Executor
 from ..order.steps import Abort, Kind, Order, Step
 from ..weights.shown import Shown
 from ..wire.links import WorkerLink
-from ..wire.messages import AbortStep, End, Free, Message, RunHook, RunMain, State, StepEnded
+from ..wire.messages import AbortStep, End, Free, Message, Ready, RunHook, RunMain, State, StepEnded
 from .functions import Failure, Outcome
 from .orders import work_of
 from .part import Part
@@ -125,6 +125,7 @@ class WorkerLoop:
             outcome.tags,
             outcome.digest,
             (failure.reason, failure.text) if failure is not None else None,
+            outcome.unread,
             outcome.began_s,
         )
         try:
@@ -185,8 +186,8 @@ class WorkerLoop:
                 self.store.free(message.ids)
             case End():
                 self._is_ending = True
-            case StepEnded():
-                raise WireError("a worker has got a StepEnded, which only masters get")
+            case StepEnded() | Ready():
+                raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
 
     def _publish_inside(self, order: Order | None, *, waits: str = "") -> None:
         """Say what this worker is inside of, and for what it waits there; the link answers while Python is busy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from ..moves import DataManager, Place
 from ..objects import Objects
 from ..values import Value, n_bytes_of
 from ..weights.exchange import is_local, show, take
-from ..weights.held import HeldTensor
 from ..weights.shown import Shown
 from .functions import Batch, Failure, Outcome, call_function
 from .work import HookWork, MainWork, Work
@@ -69,7 +69,10 @@ class Part:
         outcome, n_bytes, began = Outcome(), 0, time.monotonic()
         try:
             if isinstance(work, MainWork):
-                outcome = self._main(work)
+                inputs, unread = self._read_all(work)
+                if unread is not None:
+                    return Outcome(failure=unread, unread=True), 0
+                outcome = self._main(work, inputs)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
                 outcome.columns = {
                     column: list(self._store.put(column, outcome.ids, values))
@@ -82,12 +85,27 @@ class Part:
         outcome.began_s, outcome.seconds = began, time.monotonic() - began
         return outcome, n_bytes
 
-    def _main(self, work: MainWork) -> Outcome:
+    def _read_all(self, work: MainWork) -> tuple[dict[str, list[Value]], Failure | None]:
+        """Return the inputs of a function, or why they cannot be read; then no worker of its role enters it."""
+        inputs, unread = {}, None
+        try:
+            inputs = self._inputs(work)
+        except Unreadable as error:
+            unread = Failure.of(error)
+        if not self._objects.agree(self._functions[work.function].model_name, unread is None):
+            text = "another worker of the role could not read its rows"
+            unread = unread or Failure(text, f"{Unreadable.__name__}: {text}")
+        return inputs, unread
+
+    def _inputs(self, work: MainWork) -> dict[str, list[Value]]:
         # One call for all columns: values of one holder are copied together.
         values = self._read([place for places in work.columns.values() for place in places])
         columns: dict[str, list[Value]] = {}
         for number, key in enumerate(work.columns):
             columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
+        return columns
+
+    def _main(self, work: MainWork, columns: dict[str, list[Value]]) -> Outcome:
         batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age, work.part)
         declared = self._declaration
         call = self._functions[work.function]
@@ -103,40 +121,27 @@ class Part:
             numbers = objects.run(work.hook, work.owner, work.step) if roles[0] in objects else {}
             return numbers if objects.is_head(roles[0]) else {}
         held = {source: objects.held(source) for source, _ in pairs if source in objects}
+        # Buffers are copied, and not mixed.
+        eta = work.hook.eta if isinstance(work.hook, ParamRealloc) else None
+        mine = {target: objects.held(target, buffers=eta is None) for _, target in pairs if target in objects}
         for source, theirs in held.items():
             targets = [target for one, target in pairs if one is source]
-            if not all(is_local(source, one, theirs, self._targeted(work, one)) for one in targets):
+            # All that is shown is shown before this worker waits.
+            if not all(is_local(source, one, theirs, mine.get(one, {})) for one in targets):
                 show_to(show(self._store, state_id(ticket), self._number(source), theirs))
         for source, target in pairs:
-            if target in objects:
-                self._take(work, source, target, held.get(source, {}), await_state)
+            if target in mine:
+                take(
+                    self._viewed,
+                    source,
+                    target,
+                    worker=self._store.worker,
+                    theirs=held.get(source, {}),
+                    mine=mine[target],
+                    eta=eta,
+                    await_shown=functools.partial(await_state, self._number(source)),
+                )
         return {}
-
-    def _targeted(self, work: HookWork, target: Placement) -> dict[str, HeldTensor]:
-        """Return the tensors of a target that a hook changes; buffers are not mixed."""
-        if target not in self._objects:
-            return {}
-        return self._objects.held(target, buffers=not isinstance(work.hook, ParamRealloc))
-
-    def _take(
-        self,
-        work: HookWork,
-        source: Placement,
-        target: Placement,
-        theirs: dict[str, HeldTensor],
-        await_state: AwaitState,
-    ) -> None:
-        number = self._number(source)
-        take(
-            self._viewed,
-            source,
-            target,
-            worker=self._store.worker,
-            theirs=theirs,
-            mine=self._targeted(work, target),
-            eta=work.hook.eta if isinstance(work.hook, ParamRealloc) else None,
-            await_shown=lambda known: await_state(number, known),
-        )
 
     @contextmanager
     def _viewed(self, place: Place) -> Iterator[list[Tensor]]:

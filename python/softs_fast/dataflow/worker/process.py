@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from ...errors import ConfigError
+from ...errors import ConfigError, PeerLost
 from ..declare.declaration import Declaration
 from ..moves import DataManager
 from ..wire.links import WorkerLink
+from ..wire.messages import Ready
 from .groups import Groups, has_groups
 from .loop import WorkerLoop
 
@@ -110,6 +111,8 @@ class FlowWorker:
                     self._loop = WorkerLoop(self.worker, declaration, link, store, groups)
                     self._loop.setup()
                     self._is_ready.set()
+                    with contextlib.suppress(PeerLost):  # `run` returns then
+                        link.send(Ready())
                     self._loop.run()
             finally:
                 link.close()

@@ -83,6 +83,8 @@ class Driver:
         self.file_trouble: str | None = None
         self.step_s = 0.0
         self.ended = asyncio.Event()
+        #: Why there can be no step.
+        self.failure: Exception | None = None
         self._trainer = trainer
         self._saved = saved
         self._options = options
@@ -99,6 +101,8 @@ class Driver:
 
     def start(self) -> None:
         """Begin to watch the time; a run that was over before writes its model again, which may be missing."""
+        # Workers join meanwhile, and push.
+        self._spawn(self._prepare())
         if self.run.is_over:
             self._spawn(self._end(is_failure=False))
         self.tell(events.Tick())
@@ -188,6 +192,14 @@ class Driver:
 
     # --- What the machine wants ---
 
+    async def _prepare(self) -> None:
+        try:
+            await self._call(self._trainer.prepare)
+        except Exception as error:
+            self.failure = error
+            self.ended.set()
+            self.notify()
+
     async def _step(self, action: events.Apply, shares: list[tuple[events.Share, Contents]]) -> None:
         before = self.weights.now.contents
         began_s = self._loop.time()
@@ -196,6 +208,8 @@ class Driver:
                 lambda: self._trainer.step(shares, action.rate_factor, self._clip_norm, before, action.trim)
             )
         except Exception as error:
+            if self.failure is not None:
+                return
             _log.exception("the step after version %s failed", action.version)
             why = f"the step after version {action.version} failed: {type(error).__name__}: {error}"
             self.tell(events.Stop(why, is_failure=True))
@@ -224,6 +238,8 @@ class Driver:
             self.tell(events.Stop("the evaluation gets no better"))
 
     async def _save(self, snapshot: Snapshot) -> None:
+        if self.failure is not None:
+            return
         saved = self._saved
         best = self.evaluation.best
         try:

@@ -16,15 +16,13 @@ from ..wire.frame import Frame
 from ..wire.header import HEADER_BYTES
 from ..wire.messages import Failure
 from ..wire.records import encode
+from .direct import CONNECTION, DirectProtocol, Sink
 
 __all__ = ["Refusal", "Reply", "Request", "failure"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-#: Bytes of a frame that are given to the transport at once.
-_PIECE = 256 << 10
 
 
 class Refusal(Exception):
@@ -93,6 +91,7 @@ class Request:
     def __init__(self, scope: Message, receive: Receive) -> None:
         self._receive = receive
         self._is_read = False
+        self.connection: DirectProtocol = scope["state"][CONNECTION]
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         query = scope["query_string"].decode("latin-1")
@@ -154,6 +153,40 @@ class Request:
             Disconnected: the peer is gone.
         """
         return b"".join([piece async for piece in self.pieces(limit)])
+
+    def length(self, limit: int) -> int:
+        """Return the bytes of the body, as the head says.
+
+        Raises:
+            Refusal: there are more than the limit, or the head does not say it.
+        """
+        n = self.digits("Content-Length", 1 << 62)
+        if n is None or "transfer-encoding" in self.headers:
+            raise failure(
+                HTTPStatus.LENGTH_REQUIRED, Code.BAD_REQUEST, "the head does not say how long the body is"
+            )
+        if n > limit:
+            raise _too_long(limit)
+        return n
+
+    async def read_into(self, sink: Sink, limit: int) -> bool:
+        """Read the body into memory of the caller.
+
+        Args:
+            sink: where it goes.
+            limit: bytes that it may have.
+
+        Returns:
+            False if the sink does not take all of it.
+
+        Raises:
+            Refusal: it is longer than the limit, or its head does not say how long it is.
+            Disconnected: the peer is gone.
+        """
+        is_whole = await self.connection.read_into(sink, self.length(limit))
+        if self.connection.cycle.disconnected:
+            raise Disconnected
+        return is_whole
 
     def is_signed(self, key: bytes, digested: bytes = b"", upload_offset: int | None = None) -> bool:
         """Return whether the signature is one by this key, in constant time."""
@@ -220,11 +253,7 @@ async def send_reply(send: Send, reply: Reply, request: Request, key: bytes | No
         return
     if reply.begin < HEADER_BYTES:
         await send({"type": "http.response.body", "body": head[reply.begin :], "more_body": True})
-    payload = memoryview(reply.frame.payload)
-    for at in range(max(0, reply.begin - HEADER_BYTES), len(payload), _PIECE):
-        await send(
-            {"type": "http.response.body", "body": bytes(payload[at : at + _PIECE]), "more_body": True}
-        )
+    await request.connection.write_from(memoryview(reply.frame.payload)[max(0, reply.begin - HEADER_BYTES) :])
     await send({"type": "http.response.body", "body": b""})
 
 

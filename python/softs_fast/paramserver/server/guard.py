@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+from .direct import DirectProtocol
 
 __all__ = ["GuardedProtocol", "Limits"]
 
@@ -26,8 +27,8 @@ class Limits:
     answer_s = 120.0
 
 
-class GuardedProtocol(H11Protocol):
-    """HTTP/1.1 of uvicorn with deadlines. Lengths of heads are bounded by `h11_max_incomplete_event_size`."""
+class GuardedProtocol(DirectProtocol):
+    """HTTP/1.1 with deadlines. Lengths of heads are bounded by `h11_max_incomplete_event_size`."""
 
     limits: type[Limits] = Limits
 
@@ -65,6 +66,10 @@ class GuardedProtocol(H11Protocol):
             self._head_timer.cancel()
             self._head_timer = None
         self._watch_body(is_between)
+
+    def body_received(self) -> None:
+        """Take bytes of a body that are in memory already."""
+        self._watch_body(self.cycle.response_complete)
 
     def on_response_complete(self) -> None:
         """End the deadline of a body that is not wanted any more."""

@@ -94,8 +94,9 @@ class Pushes:
             await self._finish(upload)
             return await self.announce(worker, head, rest)
         if rest and upload.result is None:
-            writer = upload.begin_part()
-            upload.write(writer, rest[upload.offset :])
+            part = upload.begin_part(len(rest) - upload.offset)
+            part.room()[:] = rest[upload.offset :]
+            part.arrived(len(rest) - upload.offset)
         if upload.is_complete:
             return Reply.of(await self._finish(upload))
         state = UploadState(upload.offset, self._config.max_part_bytes)
@@ -113,16 +114,18 @@ class Pushes:
             if offset != upload.offset:
                 state = UploadState(upload.offset, self._config.max_part_bytes)
                 raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, state)
-            writer = upload.begin_part()
             try:
-                async for piece in request.pieces(MAX_PART_BYTES):
-                    self.n_bytes += len(piece)
-                    if not upload.write(writer, piece):
-                        state = UploadState(upload.offset, self._config.max_part_bytes)
-                        raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, state)
+                part = upload.begin_part(request.length(MAX_PART_BYTES))
             except WireError as error:
                 self.uploads.drop(upload.worker)
                 raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_DIGEST, str(error), "send it again") from None
+            try:
+                is_whole = await request.read_into(part, MAX_PART_BYTES)
+            finally:
+                self.n_bytes += part.n
+            if not is_whole:
+                state = UploadState(upload.offset, self._config.max_part_bytes)
+                raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, state)
         if upload.is_complete:
             return Reply.of(await self._finish(upload))
         # While the next part is on its way.

@@ -9,7 +9,7 @@ import socket
 from dataclasses import replace
 from typing import Any
 
-from ...errors import ConfigError, EndpointInUse
+from ...errors import ConfigError
 from ..job import Job
 from ..requirements import import_uvicorn
 from ..rounds import events
@@ -22,6 +22,7 @@ from ..wire.planes import import_zstd
 from .application import Application
 from .driver import Driver
 from .evaluation import Evaluation
+from .listening import BACKLOG, listen
 from .options import ServerOptions
 from .owner import Owner
 from .pushes import Pushes
@@ -41,7 +42,6 @@ _MAX_CONNECTIONS = 4096
 #: Of a connection without a request.
 _KEEP_ALIVE_S = 75
 _HANDSHAKE_S = 10.0
-_BACKLOG = 512
 #: Answers under way may end when the server does.
 _CLOSE_S = 5.0
 
@@ -54,13 +54,21 @@ class Service:
         run: how many workers, and when pushes are applied.
         config: what workers are told.
         options: of this process.
+        listener: as `listen` returns it; None: it is made here.
 
     Raises:
         ConfigError: uvicorn or zstd is not installed, or a file cannot be used.
         EndpointInUse: another process listens at the address.
     """
 
-    def __init__(self, job: Job, run: RunOptions, config: RunConfig, options: ServerOptions) -> None:
+    def __init__(
+        self,
+        job: Job,
+        run: RunOptions,
+        config: RunConfig,
+        options: ServerOptions,
+        listener: socket.socket | None = None,
+    ) -> None:
         import_uvicorn()
         if config.planes:
             import_zstd()
@@ -70,14 +78,12 @@ class Service:
         saved = load_state(options.state)
         self.is_restart = saved is not None
         self._saved = saved or new_state()
-        self._trainer = Trainer(job)
-        if self._saved.trainer is not None:
-            self._trainer.load(self._saved.trainer)
+        self._trainer = Trainer(job, self._saved.trainer)
         loop = asyncio.get_running_loop()
         self.run = Run(run, loop.time(), self._saved.snapshot)
         evaluation = Evaluation(options, self._saved.best)
         self._write_first()
-        self._socket = _listen(options)
+        self._socket = listener or listen(options)
         weights = Weights(
             self._saved.job,
             self._trainer.manifest,
@@ -175,13 +181,19 @@ class Service:
             sock=self._socket,
             ssl=self._context,
             ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,
-            backlog=_BACKLOG,
+            backlog=BACKLOG,
         )
         self.driver.start()
 
     async def wait(self) -> None:
-        """Wait until the run is over, and all workers have heard of it, or some time has passed."""
+        """Wait until the run is over, and all workers have heard of it, or some time has passed.
+
+        Raises:
+            ConfigError: the state is of another optimizer; the file keeps it.
+        """
         await self.driver.ended.wait()
+        if self.driver.failure is not None:
+            raise self.driver.failure
         until_s = asyncio.get_running_loop().time() + self.options.linger_s
         # The answers that tell it are no change, so this looks at times of its own.
         while not self.run.is_known_by_all and asyncio.get_running_loop().time() < until_s:
@@ -213,7 +225,8 @@ class Service:
 
     def _write_first(self) -> None:
         """The timeline of this server must be in the file before any worker sees it."""
-        saved = replace(self._saved, snapshot=self.run.snapshot(), trainer=self._trainer.state())
+        trainer = self._saved.trainer or self._trainer.state()
+        saved = replace(self._saved, snapshot=self.run.snapshot(), trainer=trainer)
         try:
             save_state(self.options.state, saved)
         except OSError as error:
@@ -221,31 +234,11 @@ class Service:
                 f"the state file {self.options.state} cannot be written: {error.strerror or error}; free some space, or "
                 "give another --state"
             ) from None
+        # It may be three times the model.
+        self._saved = replace(self._saved, trainer=None)
 
     def _release(self, n: int) -> None:
         self._uploads.reserved -= n
-
-
-def _listen(options: ServerOptions) -> socket.socket:
-    """Return a socket that is bound."""
-    try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except OSError as error:
-        raise ConfigError(f"the address {options.host!r} is not known: {error.strerror}") from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise EndpointInUse(
-            f"cannot listen at {options.host}:{options.port}: {error.strerror}; choose another --port"
-        ) from None
-    listener.setblocking(False)
-    return listener
 
 
 def fitting(config: RunConfig, run: RunOptions) -> RunConfig:

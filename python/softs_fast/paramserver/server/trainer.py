@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, optim
 
 from ...errors import ConfigError
 from ..job import Job
 from ..rounds.events import Share
 from ..wire.manifest import Manifest
 from ..wire.memory import Memory
-from ..wire.tensors import Contents, from_bytes, is_finite, load_into, of_module
+from ..wire.tensors import Contents, from_bytes, is_finite, load_buffers, load_into, of_module
 from .trimmed import trimmed_greatest, trimmed_mean_of
 
 __all__ = ["Trainer", "mean_of"]
@@ -35,12 +36,14 @@ class Trainer:
 
     Args:
         job: what is trained.
+        state: of a trainer before this one; None for none. Its weights are taken now, and the rest of it by `prepare`,
+            which must be called before a step: to make a process's first optimizer, torch imports modules for a second.
 
     Raises:
-        ConfigError: the model has nothing to train, or the optimizer has other parameters.
+        ConfigError: the model has nothing to train or is not that of the state, or the optimizer has other parameters.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, state: dict[str, Any] | None = None) -> None:
         self._job = job
         self._memory = Memory(_KEPT)
         self.module = job.model()
@@ -49,8 +52,30 @@ class Trainer:
         self._parameters = [named[entry.name] for entry in self.manifest.parameters]
         if any(not one.is_cpu for one in self._parameters):
             raise ConfigError("the model of the job is not on the CPU, where a parameter server has it")
-        self._optimizer = job.optimizer(self._parameters)
-        self._schedule = None if job.schedule is None else job.schedule(self._optimizer)
+        self._state = state
+        self._built: tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None] | None = None
+        if state is None:
+            self.prepare()
+        else:
+            with _other_model():
+                self.module.load_state_dict(state["module"])
+
+    def prepare(self) -> None:
+        """Make the optimizer and the schedule, unless they are there.
+
+        Raises:
+            ConfigError: they are not those of the state.
+        """
+        if self._built is not None:
+            return
+        optimizer = self._job.optimizer(self._parameters)
+        schedule = None if self._job.schedule is None else self._job.schedule(optimizer)
+        if self._state is not None:
+            with _other_model():
+                optimizer.load_state_dict(self._state["optimizer"])
+                if schedule is not None and self._state["schedule"] is not None:
+                    schedule.load_state_dict(self._state["schedule"])
+        self._built, self._state = (optimizer, schedule), None
 
     def contents(self) -> Contents:
         """Return copies of weights and buffers, as frames have them."""
@@ -94,17 +119,18 @@ class Trainer:
             piece = mean[begin : begin + parameter.numel()].view(parameter.shape)
             parameter.grad = piece.to(parameter.dtype)
             begin += parameter.numel()
-        rates = [group["lr"] for group in self._optimizer.param_groups]
-        for group in self._optimizer.param_groups:
+        optimizer, schedule = self._prepared()
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
             group["lr"] = group["lr"] * rate_factor
-        self._optimizer.step()
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+        optimizer.step()
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         for parameter in self._parameters:
             parameter.grad = None
         self._average_buffers(shares, trim)
-        if self._schedule is not None:
-            self._schedule.step()
+        if schedule is not None:
+            schedule.step()
         after = self.contents()
         if not is_finite(after.parameters):
             load_into(self.module, self.manifest, before)
@@ -124,32 +150,24 @@ class Trainer:
             self.module.train(was_training)
 
     def state(self) -> dict[str, Any]:
-        """Return what `load` needs."""
+        """Return what a later trainer needs."""
+        optimizer, schedule = self._prepared()
         return {
             "module": self.module.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "schedule": None if self._schedule is None else self._schedule.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "schedule": None if schedule is None else schedule.state_dict(),
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Take weights, optimizer and schedule of a server before this one.
-
-        Raises:
-            ConfigError: they are of another model or optimizer.
-        """
-        try:
-            self.module.load_state_dict(state["module"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            if self._schedule is not None and state["schedule"] is not None:
-                self._schedule.load_state_dict(state["schedule"])
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"the state file is of another model or optimizer: {error}") from None
+    def _prepared(self) -> tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None]:
+        self.prepare()
+        assert self._built is not None
+        return self._built
 
     @torch.no_grad()
     def _average_buffers(self, shares: Sequence[tuple[Share, Contents]], trim: int | None) -> None:
         """Floating buffers are averaged as the pushes are; of integers, such as counters, the greatest is taken."""
         sent = [(share, one) for share, one in shares if one.floats is not None and one.integers is not None]
-        if not sent:
+        if not sent or not self.manifest.buffers:
             return
         total = sum(share.samples for share, _ in sent)
         weighted = [(share.samples / total, one.floats) for share, one in sent if one.floats is not None]
@@ -163,12 +181,14 @@ class Trainer:
             integers = trimmed_greatest(counters, trim)
         if not is_finite(floats):
             return
-        own = self.contents()
-        load_into(self.module, self.manifest, Contents(own.parameters, floats, integers))
+        load_buffers(self.module, self.manifest, floats, integers)
 
 
 def mean_of(parts: Sequence[tuple[float, Tensor]], memory: Memory | None = None) -> Tensor:
-    """Return the sum of factor times vector, in float64 and in this order, cast once to float32.
+    """Return the sum of factor times vector, in this order, in float64 and cast once to float32.
+
+    Vectors of bfloat16 with equal factors are added in float32, and their sum is multiplied: what that leaves out is
+    2^-15 of what the vectors themselves have left out, and it is three times as fast.
 
     Args:
         parts: factors, and vectors float32 or bfloat16 [n].
@@ -176,17 +196,36 @@ def mean_of(parts: Sequence[tuple[float, Tensor]], memory: Memory | None = None)
     """
     n = parts[0][1].numel()
     mean = torch.empty(n) if memory is None else from_bytes(memory.take(4 * n), torch.float32)
+    is_plain = all(factor == parts[0][0] and one.dtype is torch.bfloat16 for factor, one in parts)
+    sum_into = _sum_plain_into if is_plain else _sum_into
     # A multiple of what is summed at once, so that the pieces are the same for any number of threads.
     share = max(1, -(-n // (_THREADS * _CHUNK))) * _CHUNK
     ranges = [(begin, min(n, begin + share)) for begin in range(0, n, share)]
     if len(ranges) < 2:
         for one in ranges:
-            _sum_into(mean, parts, *one)
+            sum_into(mean, parts, *one)
         return mean
     with ThreadPoolExecutor(_THREADS) as threads:
-        for done in [threads.submit(_sum_into, mean, parts, *one) for one in ranges]:
+        for done in [threads.submit(sum_into, mean, parts, *one) for one in ranges]:
             done.result()
     return mean
+
+
+@torch.no_grad()
+def _sum_plain_into(mean: Tensor, parts: Sequence[tuple[float, Tensor]], first: int, last: int) -> None:
+    """Write the sum of equal factors times vectors of bfloat16: the same bits with and without the native modules."""
+    vectors, total = [one[first:last] for _, one in parts], mean[first:last]
+    try:
+        from ...kernels import reduce
+    except ImportError:
+        for begin in range(0, last - first, _CHUNK):
+            pieces = [one[begin : begin + _CHUNK] for one in vectors]
+            piece = total[begin : begin + _CHUNK].copy_(pieces[0])
+            for one in pieces[1:]:
+                piece += one.float()
+            piece *= parts[0][0]
+    else:
+        reduce(vectors, total, scale=parts[0][0])
 
 
 @torch.no_grad()
@@ -200,6 +239,15 @@ def _sum_into(mean: Tensor, parts: Sequence[tuple[float, Tensor]], first: int, l
             # Not with `alpha`, which is a fused multiply-add on some machines and has other bits there.
             piece.add_(scaled.copy_(vector[begin:end]).mul_(factor))
         mean[begin:end] = piece
+
+
+@contextlib.contextmanager
+def _other_model() -> Iterator[None]:
+    """Say what is wrong with a state file."""
+    try:
+        yield
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"the state file is of another model or optimizer: {error}") from None
 
 
 def _clip(contents: Contents, clip_norm: float) -> float:

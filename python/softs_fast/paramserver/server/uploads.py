@@ -15,7 +15,7 @@ from ..wire.header import FrameHeader
 from ..wire.memory import Memory
 from .spill import room_on_disk
 
-__all__ = ["Upload", "Uploads"]
+__all__ = ["Part", "Upload", "Uploads"]
 
 #: Buffers of pushes that stay for the next round.
 _KEPT = 16
@@ -33,6 +33,7 @@ class Upload:
         offset: bytes that have arrived.
         result: of the push, once all bytes have arrived; an answer, or an exception.
         is_on_disk: whether the payload is in a file.
+        n_parts: requests that have begun to write; the last one may.
     """
 
     worker: str
@@ -42,10 +43,10 @@ class Upload:
     offset: int = 0
     result: asyncio.Future[Any] | None = None
     is_on_disk: bool = False
+    n_parts: int = 0
     _digest: Any = field(default_factory=hashlib.sha256)
     _hashed: int = 0
     _hashing: Lock = field(default_factory=Lock)
-    _writer: int = 0
 
     @property
     def base(self) -> Version:
@@ -75,24 +76,42 @@ class Upload:
             self._digest.update(self.payload[self._hashed : end])
             self._hashed = end
 
-    def begin_part(self) -> int:
-        """Return the number of a request that writes; one that began earlier may not write any more."""
-        self._writer += 1
-        return self._writer
-
-    def write(self, writer: int, data: bytes) -> bool:
-        """Append bytes; return False if a later request writes by now.
+    def begin_part(self, n: int) -> Part:
+        """Return what writes the next n bytes; one that began earlier may not write any more.
 
         Raises:
             WireError: there are more than the header has announced.
         """
-        if writer != self._writer:
-            return False
-        if self.offset + len(data) > len(self.payload):
+        if self.offset + n > len(self.payload):
             raise WireError(f"a push has more than the {len(self.payload)} bytes of its header")
-        self.payload[self.offset : self.offset + len(data)] = data
-        self.offset += len(data)
-        return True
+        self.n_parts += 1
+        return Part(self)
+
+
+class Part:
+    """A request that appends to an upload, as long as no later one does.
+
+    Args:
+        upload: of all parts.
+
+    Attributes:
+        n: bytes of this part so far.
+    """
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self._number = upload.n_parts
+        self.n = 0
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go; nothing if a later request writes by now."""
+        upload = self._upload
+        return upload.payload[upload.offset :] if upload.n_parts == self._number else memoryview(b"")
+
+    def arrived(self, n: int) -> None:
+        """Count bytes that were written to `room`."""
+        self.n += n
+        self._upload.offset += n
 
 
 class Uploads:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ...errors import ConfigError
 from .codecs import decode_vector, encode_vector
 from .header import Codec
-from .tensors import from_bytes, is_finite
+from .tensors import copy_pieces, from_bytes, is_finite
 
 __all__ = ["ErrorFeedback"]
 
@@ -51,13 +54,15 @@ class ErrorFeedback:
         if codec is not Codec.F32 and self._residual is None:
             self._residual = torch.zeros(self._n)
 
-    def encode(self, vector: Tensor, *, k: int = 0, room: memoryview | None = None) -> bytearray | memoryview:
+    def encode(
+        self, vector: Tensor | Sequence[Tensor], *, k: int = 0, room: memoryview | None = None
+    ) -> bytearray | memoryview:
         """Return the bytes of the vector and the residual together. `commit` or `abort` must follow.
 
         A vector that is not finite is sent without the residual, so that the server refuses it and nothing is lost.
 
         Args:
-            vector: float32 [n], of one push.
+            vector: float32 [n], of one push; or pieces of it, one after the other.
             k: elements that TOP_K keeps.
             room: as for `encode_vector`.
 
@@ -66,19 +71,24 @@ class ErrorFeedback:
         """
         if self._pending is not None:
             raise ConfigError("a push is under way; call commit or abort before the next one is encoded")
+        pieces = [vector] if isinstance(vector, Tensor) else vector
+        data: bytearray | memoryview
         if self._residual is None:
-            return encode_vector(vector, self.codec, room=room)
+            data = bytearray(4 * self._n) if room is None else room
+            copy_pieces(pieces, from_bytes(data, torch.float32))
+            return data
         left = torch.empty_like(self._residual) if self._spare is None else self._spare
         self._spare = left
-        data: bytearray | memoryview
         if self.codec is Codec.BF16:
-            data = bytearray(2 * vector.numel()) if room is None else room
-            _encode_bf16(vector, self._residual, left, from_bytes(data, torch.bfloat16))
+            data = bytearray(2 * self._n) if room is None else room
+            is_good = _encode_bf16(pieces, self._residual, left, from_bytes(data, torch.bfloat16))
         else:
-            torch.add(vector, self._residual, out=left)
+            copy_pieces(pieces, left)
+            left += self._residual
             data = encode_vector(left, self.codec, k=k)
-            left -= decode_vector(data, self.codec, vector.numel())
-        self._pending = left if is_finite(left) else self._residual
+            left -= decode_vector(data, self.codec, self._n)
+            is_good = is_finite(left)
+        self._pending = left if is_good else self._residual
         return data
 
     def commit(self) -> None:
@@ -94,10 +104,21 @@ class ErrorFeedback:
         self._pending = None
 
 
-def _encode_bf16(vector: Tensor, residual: Tensor, left: Tensor, sent: Tensor) -> None:
-    """Write the sum as bfloat16, and into `left` what that leaves out; each piece while it is in the cache."""
-    for begin in range(0, vector.numel(), _CHUNK):
-        part = slice(begin, begin + _CHUNK)
-        total, rounded = torch.add(vector[part], residual[part], out=left[part]), sent[part]
-        rounded.copy_(total)
-        total -= rounded
+def _encode_bf16(pieces: Sequence[Tensor], residual: Tensor, left: Tensor, sent: Tensor) -> bool:
+    """Write the sum as bfloat16, and into `left` what that leaves out; each part while it is in the cache.
+
+    Returns:
+        Whether all that is left out is finite.
+    """
+    squares, at = 0.0, 0
+    for piece in pieces:
+        for begin in range(0, piece.numel(), _CHUNK):
+            given = piece[begin : begin + _CHUNK]
+            part = slice(at, at + given.numel())
+            total, rounded = torch.add(given, residual[part], out=left[part]), sent[part]
+            rounded.copy_(total)
+            total -= rounded
+            squares += float(torch.dot(total, total))
+            at += given.numel()
+    # The squares of finite numbers may overflow.
+    return math.isfinite(squares) or is_finite(left)

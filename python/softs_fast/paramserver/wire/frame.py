@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +62,7 @@ def encode_frame(
     base: tuple[int, Tensor] | None = None,
     feedback: ErrorFeedback | None = None,
     memory: Memory | None = None,
+    pieces: Sequence[Tensor] | None = None,
 ) -> Frame:
     """Write a frame.
 
@@ -80,11 +82,12 @@ def encode_frame(
         base: version and parameters of the weights that XOR takes.
         feedback: writes the parameters with what earlier pushes left out; its `commit` or `abort` must follow.
         memory: for the payload; None for new one.
+        pieces: of the parameters, one after the other, instead of those of the contents; only with `feedback`.
 
     Raises:
         WireError: a field of the header is out of range, or the contents do not fit the manifest.
     """
-    n = contents.parameters.numel()
+    n = contents.parameters.numel() if pieces is None else sum(one.numel() for one in pieces)
     if n != manifest.n_parameters:
         raise WireError(f"contents have {n} elements; the manifest has {manifest.n_parameters}")
     has_buffers = contents.floats is not None and contents.integers is not None
@@ -92,7 +95,7 @@ def encode_frame(
     whole = (memory or Memory(0)).take(end + (_buffer_bytes(manifest) if has_buffers else 0))
     room = whole[:end]
     if feedback is not None:
-        written = feedback.encode(contents.parameters, k=k, room=room)
+        written = feedback.encode(contents.parameters if pieces is None else pieces, k=k, room=room)
     else:
         written = encode_vector(contents.parameters, codec, k=k, base=base[1] if base else None, room=room)
     if written is not room:

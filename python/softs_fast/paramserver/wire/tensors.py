@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError
-from .manifest import Manifest
+from .manifest import Entry, Manifest
 from .memory import Memory
 
 __all__ = [
     "Contents",
     "buffers_of",
+    "copy_pieces",
     "first_not_finite",
     "flattened",
     "from_bytes",
     "is_finite",
+    "load_buffers",
     "load_into",
     "of_module",
     "to_bytes",
@@ -93,28 +95,37 @@ def buffers_of(module: nn.Module, manifest: Manifest) -> tuple[Tensor, Tensor]:
     )
 
 
-@torch.no_grad()
 def load_into(module: nn.Module, manifest: Manifest, contents: Contents) -> None:
     """Write parameters, and buffers if there are any, into a module, each tensor in place.
 
     Raises:
         ConfigError: the contents have other lengths than the manifest.
     """
-    tensors = {**dict(module.named_buffers()), **dict(module.named_parameters())}
-    for entries, flat in (
-        (manifest.parameters, contents.parameters),
-        (manifest.float_buffers, contents.floats),
-        (manifest.integer_buffers, contents.integers),
-    ):
-        if flat is None:
-            continue
-        need = sum(one.n for one in entries)
-        if flat.numel() != need:
-            raise ConfigError(f"weights of {flat.numel()} elements do not fit the manifest; need {need}")
-        for one, piece in zip(entries, torch.split(flat, [one.n for one in entries]), strict=True):
-            target = tensors[one.name]
-            # Devices have not every dtype: what goes to one is converted before.
-            target.copy_((piece if target.is_cpu else piece.to(target.dtype)).view(one.shape))
+    _load(dict(module.named_parameters()), manifest.parameters, contents.parameters)
+    if contents.floats is not None and contents.integers is not None:
+        load_buffers(module, manifest, contents.floats, contents.integers)
+
+
+def load_buffers(module: nn.Module, manifest: Manifest, floats: Tensor, integers: Tensor) -> None:
+    """Write buffers into a module, each tensor in place.
+
+    Raises:
+        ConfigError: they have other lengths than the manifest.
+    """
+    buffers = dict(module.named_buffers())
+    _load(buffers, manifest.float_buffers, floats)
+    _load(buffers, manifest.integer_buffers, integers)
+
+
+@torch.no_grad()
+def _load(tensors: Mapping[str, Tensor], entries: Sequence[Entry], flat: Tensor) -> None:
+    need = sum(one.n for one in entries)
+    if flat.numel() != need:
+        raise ConfigError(f"weights of {flat.numel()} elements do not fit the manifest; need {need}")
+    for one, piece in zip(entries, torch.split(flat, [one.n for one in entries]), strict=True):
+        target = tensors[one.name]
+        # Devices have not every dtype: what goes to one is converted before.
+        target.copy_((piece if target.is_cpu else piece.to(target.dtype)).view(one.shape))
 
 
 def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, memory: Memory | None = None) -> Tensor:
@@ -128,6 +139,13 @@ def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, memory: Memory | No
         flat[begin : begin + one.numel()].copy_(one.detach().cpu().reshape(-1))
         begin += one.numel()
     return flat
+
+
+@torch.no_grad()
+def copy_pieces(pieces: Sequence[Tensor], flat: Tensor) -> None:
+    """Copy vectors, one after the other, into a vector that has as many elements as all of them."""
+    for piece, room in zip(pieces, torch.split(flat, [one.numel() for one in pieces]), strict=True):
+        room.copy_(piece)
 
 
 def first_not_finite(contents: Contents, manifest: Manifest) -> str | None:

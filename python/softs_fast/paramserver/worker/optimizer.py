@@ -18,7 +18,7 @@ from ..wire.header import Kind
 from ..wire.invite import Invite
 from ..wire.manifest import Manifest
 from ..wire.messages import JoinAnswer, RunConfig, Summary
-from ..wire.tensors import Contents, buffers_of, flattened, load_into
+from ..wire.tensors import buffers_of, flattened, load_into
 from .exchanges import Call
 from .heartbeats import Heartbeats
 from .session import Options, Session, Traffic
@@ -94,8 +94,6 @@ class RemoteOptimizer(optim.Optimizer):
         self._samples = 0
         self._loss_sum: float | Tensor = 0.0
         self._n_local = 0
-        #: Of the gradients of a push, again and again.
-        self._flat: Tensor | None = None
         self._reported: tuple[int, float] | None = None
         self._session = Session(parsed, manifest, options or Options())
         self._heartbeats: Heartbeats | None = None
@@ -293,16 +291,18 @@ class RemoteOptimizer(optim.Optimizer):
             end = flattened(self._parameters, torch.float32)
             # As a gradient has it: the server steps against it.
             difference = contents.parameters - end
-            self._push(difference, Kind.DIFFERENCE, self._samples, float(self._loss_sum) / self._samples)
+            self._push([difference], Kind.DIFFERENCE, self._samples, float(self._loss_sum) / self._samples)
         return loss
 
-    def _push(self, vector: Tensor, kind: Kind, samples: int, loss: float) -> PushResult:
+    def _push(self, pieces: list[Tensor], kind: Kind, samples: int, loss: float) -> PushResult:
         config = self.config
-        if config.clip_norm and (norm := float(vector.norm())) > config.clip_norm:
-            vector *= config.clip_norm / norm
+        if config.clip_norm:
+            norm = math.hypot(*(float(one.norm()) for one in pieces))
+            if norm > config.clip_norm:
+                pieces = [one * (config.clip_norm / norm) for one in pieces]
         loss = loss if math.isfinite(loss) else math.nan
-        buffers = buffers_of(self.module, self.manifest) if config.sync_buffers else ()
-        result = self._weights.push(Contents(vector, *buffers), kind, samples, loss)
+        buffers = buffers_of(self.module, self.manifest) if config.sync_buffers else None
+        result = self._weights.push(pieces, buffers, kind, samples, loss)
         self._samples, self._loss_sum, self._n_local = 0, 0.0, 0
         if result is PushResult.COUNTED:
             self.counts.counted += 1
@@ -344,19 +344,17 @@ class RemoteOptimizer(optim.Optimizer):
         reported, self._reported = self._reported, None
         return reported if reported is not None else (self.config.batch_size, math.nan)
 
-    def _gradient(self) -> Tensor:
-        """All gradients as one vector on the CPU, until the next call; absent ones are zeros."""
-        if self._flat is None:
-            self._flat = torch.empty(self.manifest.n_parameters)
+    def _gradient(self) -> list[Tensor]:
+        """All gradients, float32 [n] each, on the CPU, in the manifest's order; the tensors themselves where that can be."""
         factors = {id(one): float(group["lr"]) for group in self.param_groups for one in group["params"]}
-        pieces = torch.split(self._flat, [one.numel() for one in self._parameters])
-        for one, piece in zip(self._parameters, pieces, strict=True):
+        pieces = []
+        for one in self._parameters:
             if one.grad is None:
-                piece.zero_()
+                pieces.append(torch.zeros(one.numel()))
                 continue
             grad = one.grad.to_dense() if one.grad.is_sparse else one.grad
             # On the host first: devices have not every dtype.
-            piece.copy_(grad.detach().cpu().reshape(-1))
-            if (factor := factors[id(one)]) != 1.0:
-                piece *= factor
-        return self._flat
+            piece = grad.detach().cpu().reshape(-1).float()
+            factor = factors[id(one)]
+            pieces.append(piece if factor == 1.0 else piece * factor)
+        return pieces

@@ -13,6 +13,9 @@ from ...errors import ConfigError
 __all__ = ["AskUrl", "Decision", "GiveUp", "Retries", "Trouble", "Wait"]
 
 _SHORTEST_S, _LONGEST_S = 0.2, 20.0
+#: A server that starts again in two seconds is met at once, and one that was away for a minute soon: no pause is longer
+#: than this part of the time without an answer, or than this many seconds.
+_PART, _SHORT_S = 1 / 8, 0.4
 #: A server or a proxy may ask for a longer pause; this much is granted.
 _MOST_ASKED_S = 60.0
 #: Pages of another server, or no such name, for so long: the tunnel has moved.
@@ -104,7 +107,11 @@ class Retries:
                 f"the last: {trouble.value}{': ' if detail else ''}{detail}; "
                 "look whether the server runs and the URL is still its own, or give more --patience"
             )
-        most = min(_LONGEST_S, _SHORTEST_S * 2.0 ** min(self.n_failed, 30))
+        most = min(
+            _LONGEST_S,
+            _SHORTEST_S * 2.0 ** min(self.n_failed, 30),
+            max(_SHORT_S, (now - self._since) * _PART),
+        )
         self.n_failed += 1
         seconds = max(draw * most, min(asked_s, _MOST_ASKED_S))
         if trouble not in (Trouble.FOREIGN, Trouble.NO_NAME, Trouble.CERTIFICATE):

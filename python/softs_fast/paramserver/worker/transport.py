@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -76,9 +77,15 @@ class Response:
             TransportError: the connection was lost before the end of the body.
         """
         # At most a piece at once: what has arrived is kept, should the connection be lost.
-        data = self.read(min(len(room), _PIECE))
-        room[: len(data)] = data
-        return len(data)
+        room = room[:_PIECE]
+        # urllib3 would copy each byte three times: its `readinto` is one of a `read`.
+        answer: http.client.HTTPResponse = self._raw.connection.answer
+        try:
+            n = answer.readinto(room)
+        except self._errors as error:
+            raise TransportError(Trouble.CUT, _text(error)) from None
+        self._is_read = answer.isclosed()
+        return n
 
     def close(self) -> None:
         """Give the connection back to the pool; one with more to read is closed."""
@@ -104,7 +111,12 @@ class Transport:
     def __init__(self, invite: Invite, proxy: str | None = None) -> None:
         self._urllib3 = import_urllib3()
         exceptions = self._urllib3.exceptions
-        self._errors: tuple[type[Exception], ...] = (exceptions.HTTPError, OSError)
+        self._errors: tuple[type[Exception], ...] = (
+            exceptions.HTTPError,
+            http.client.HTTPException,
+            OSError,
+        )
+        self._pool_classes = _pool_classes(self._urllib3)
         self._proxy = proxy
         self._pools: Any = None
         self.move(invite)
@@ -132,6 +144,7 @@ class Transport:
             )
         except self._urllib3.exceptions.HTTPError as error:
             raise ConfigError(f"the proxy is {self._proxy!r}: {error}") from None
+        self._pools.pool_classes_by_scheme = self._pool_classes
         self._url = invite.url
         if before is not None:
             before.clear()
@@ -213,6 +226,22 @@ def asked_seconds(response: Response) -> float:
     """Return the seconds that Retry-After asks for; 0 without it, or if it is a date."""
     asked = response.headers.get("Retry-After", "")
     return float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 0.0
+
+
+def _pool_classes(urllib3: Any) -> dict[str, type[Any]]:
+    """Return pools by scheme of which the connections have the answer of `http.client`, as `answer`."""
+
+    def with_answer(connection: type[Any]) -> type[Any]:
+        def response_class(self: Any, *arguments: Any, **options: Any) -> http.client.HTTPResponse:
+            answer = self.answer = http.client.HTTPResponse(*arguments, **options)
+            return answer
+
+        return type(connection.__name__, (connection,), {"response_class": response_class})
+
+    return {
+        scheme: type(pool.__name__, (pool,), {"ConnectionCls": with_answer(pool.ConnectionCls)})
+        for scheme, pool in (("http", urllib3.HTTPConnectionPool), ("https", urllib3.HTTPSConnectionPool))
+    }
 
 
 def _in_pieces(body: Iterable[memoryview]) -> Iterator[memoryview]:

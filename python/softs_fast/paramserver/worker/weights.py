@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from ..wire import answers
 from ..wire.codecs import top_k_count
@@ -88,11 +91,19 @@ class RemoteWeights:
             self._on_progress("waiting for other workers")
         return False
 
-    def push(self, contents: Contents, kind: Kind, samples: int, loss: float) -> PushResult:
+    def push(
+        self,
+        pieces: Sequence[Tensor],
+        buffers: tuple[Tensor, Tensor] | None,
+        kind: Kind,
+        samples: int,
+        loss: float,
+    ) -> PushResult:
         """Send a gradient or a difference, computed from the weights that are here, until the server has decided.
 
         Args:
-            contents: the gradient or difference, float32 [n_parameters] on the CPU; buffers as they are, or None.
+            pieces: the gradient or difference, float32 vectors on the CPU, one after the other, n_parameters in all.
+            buffers: floating ones and others, as `buffers_of` returns them; or None.
             kind: GRADIENT or DIFFERENCE.
             samples: from which it was computed, 1 or more.
             loss: mean over them; NaN if it is not known.
@@ -109,9 +120,9 @@ class RemoteWeights:
         codec = self._feedback.codec = _CODECS[self.codec]
         k = top_k_count(manifest.n_parameters, options.top_k or config.top_k)
         frame = encode_frame(
-            contents, kind=kind, codec=codec, job=self._session.invite.job, manifest=manifest,
-            timeline=self.timeline, version=self.version, samples=samples, loss=loss, lease=self.lease, planes=config.planes,
-            k=k, feedback=self._feedback, memory=self._memory,
+            Contents(torch.empty(0), *(buffers or (None, None))), pieces=pieces, kind=kind, codec=codec,
+            job=self._session.invite.job, manifest=manifest, timeline=self.timeline, version=self.version, samples=samples,
+            loss=loss, lease=self.lease, planes=config.planes, k=k, feedback=self._feedback, memory=self._memory,
         )  # fmt: skip
         n = max(1, len(frame.payload))
         upload = Upload(frame, self._sizes, lambda done: self._on_progress(f"push {100 * done // n} %"))

@@ -1,0 +1,124 @@
+"""Workers that are started again: what is made again, and how they get the weights that they should have."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from .backends.backend import Lost
+from .declare.declaration import Declaration
+from .declare.hooks import Hook, Load, Publish
+from .declare.roles import Placement
+from .held import HeldRows
+from .master import Master
+from .order.steps import Answer, Kind, Step
+
+__all__ = ["Recovery"]
+
+logger = logging.getLogger(__name__)
+
+
+class Recovery:
+    """Brings a worker that has been started again to where functions of its roles may run there.
+
+    First it loads what the caller had loaded for its roles; then the roles that follow others get their weights; then
+    it is restored. Each of these hooks is posted when the one before it has ended.
+
+    Args:
+        declaration: of the flow.
+        master: of the flow.
+        held: places of values.
+    """
+
+    def __init__(self, declaration: Declaration, master: Master, held: HeldRows) -> None:
+        self.n_restarts = 0
+        self._declaration = declaration
+        self._master = master
+        self._held = held
+        self._loads: dict[Placement, Load] = {}
+        # By worker, hooks that have to run before it is restored; and by call, the worker that one runs for.
+        self._left: dict[int, deque[Hook]] = {}
+        self._calls: dict[int, int] = {}
+
+    def noted(self, hooks: Iterable[Hook]) -> None:
+        """Hooks of the caller's have ended well: what they have loaded is loaded again after a restart."""
+        for hook in hooks:
+            if isinstance(hook, Load):
+                self._loads[hook.roles[0]] = hook
+
+    def lose(self, lost: Lost, calls: Sequence[str]) -> None:
+        """A worker is gone that is started again.
+
+        Args:
+            lost: which one, and how it has ended.
+            calls: names of what was open there.
+        """
+        rows, before = self._master.rows, self._master.rows.n_made_again
+        self._left.pop(lost.worker, None)
+        self._held.lose(lost.worker)
+        self._master.lose(lost.worker, self._held.holder(lost.worker), reason_of(lost))
+        logger.warning(
+            "%s; %s was open there; %d rows are made again; it is started again",
+            reason_of(lost),
+            ", ".join(calls) or "no call",
+            rows.n_made_again - before,
+        )
+
+    def give_up(self, worker: int) -> None:
+        """A worker is not started again after all."""
+        self._left.pop(worker, None)
+
+    def join(self, worker: int, now_s: float) -> None:
+        """A worker has been started again, and has made the objects of its roles."""
+        self.n_restarts += 1
+        self._master.order.join(worker)
+        own = [role for role in self._declaration.roles if worker in role.on]
+        hooks: list[Hook] = [self._loads[role] for role in own if role in self._loads]
+        hooks += [Publish((role,)) for role in own if role.follows is not None]
+        self._left[worker] = deque(hooks)
+        self._go_on(now_s)
+
+    def is_own(self, answer: Answer) -> bool:
+        """Return whether a call is one of the hooks that restore a worker."""
+        return answer.call in self._calls
+
+    def ended(self, answer: Answer) -> bool:
+        """A hook that restores a worker has its answer; returns False if it is an error of the flow."""
+        worker = self._calls.pop(answer.call)
+        hooks = self._left.get(worker)
+        if hooks is None:
+            return True  # the worker has been lost again
+        if answer.reason is None:
+            hooks.popleft()
+        elif not self._master.order.away - {worker}:
+            return False
+        # Otherwise its source may have been lost, and is waited for.
+        self._go_on(time.monotonic())
+        return True
+
+    def _go_on(self, now_s: float) -> None:
+        order = self._master.order
+        for worker, hooks in list(self._left.items()):
+            if worker in self._calls.values():
+                continue
+            if not hooks:
+                del self._left[worker]
+                order.restored(worker)
+                logger.info("worker %d has been started again", worker)
+                self._go_on(now_s)  # another one may have waited for it
+                return
+            hook = hooks[0]
+            roles = {role for one in hook.roles for role in (one, one.follows) if role is not None}
+            workers = frozenset(number for role in roles for number in role.on)
+            if workers - {worker} <= order.alive:
+                step = Step(Kind.MAIN, workers, hook, 0.1)
+                call = self._master.post_steps(hook.name, (step,), now_s, restores=True)
+                self._calls[call] = worker
+                order.flush([call])
+
+
+def reason_of(lost: Lost) -> str:
+    """Return what is said of a worker that is gone."""
+    return f"worker {lost.worker} is lost: {lost.reason}"

@@ -1,0 +1,139 @@
+"""kill -9 of workers without training state in each phase: they are started again, and training has the same bits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from flow_processes import in_forks, stop
+from parallel_processes import in_meeting
+from restart_flow import ROWS, losses, make_restarting
+
+from softs_fast.errors import FlowError
+
+SHORT_S = 45.0
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[tuple[int, int, float]]:
+    with make_restarting() as flow:
+        return losses(flow, 4)
+
+
+def trained(marks: Path) -> list[list[int]]:
+    """Return the rows of each training call."""
+    lines = marks.with_suffix(".trained").read_text().splitlines()
+    return [[int(word) for word in line.split()] for line in lines]
+
+
+def in_order(n_steps: int) -> list[list[int]]:
+    return [list(range(step * ROWS, (step + 1) * ROWS)) for step in range(n_steps)]
+
+
+@pytest.mark.parametrize(
+    ("place", "n_restarts"), [("main", 1), ("hook", 1), ("main main", 2), ("main setup setup", 1)]
+)
+def test_a_generator_that_dies_is_started_again(
+    tmp_path: Path,
+    undisturbed: list[tuple[int, int, float]],
+    caplog: pytest.LogCaptureFixture,
+    place: str,
+    n_restarts: int,
+) -> None:
+    marks = tmp_path / "marks"
+    flow, _ = in_forks("restart_flow", "make_restarting", max_restarts=5, marks=str(marks), place=place)
+    with caplog.at_level(logging.WARNING, "softs_fast.dataflow"), flow:
+        assert losses(flow, 4) == undisturbed
+        stats = flow.ask("stats")
+    assert marks.read_text().split() == place.split()
+    assert trained(marks) == in_order(4)
+    assert stats["restarts"] == n_restarts
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == n_restarts
+    assert warnings[0].startswith("worker 1 is lost: process ")
+    assert "signal SIGKILL; " in warnings[0]
+    assert warnings[0].endswith("rows are made again; it is started again")
+
+
+@pytest.mark.parametrize("worker", [1, 2])
+@pytest.mark.parametrize("max_age", [0, 1])
+def test_a_worker_that_is_killed_between_steps(
+    tmp_path: Path, undisturbed: list[tuple[int, int, float]], worker: int, max_age: int
+) -> None:
+    marks = tmp_path / "marks"
+    flow, workers = in_forks(
+        "restart_flow", "make_restarting", max_restarts=5, marks=str(marks), max_age=max_age
+    )
+    found = []
+    with flow:
+        for _ in range(4):
+            found += losses(flow, 1)
+            # The one before may not be needed yet, and is killed again then.
+            workers.processes[worker].kill()
+            workers.processes[worker].join(SHORT_S)
+        stats = flow.ask("stats")
+    assert trained(marks)[:4] == in_order(4)
+    assert [rows for _, rows, _ in found] == [ROWS] * 4
+    assert 1 <= stats["restarts"] <= 3
+    if max_age == 0:
+        assert found == undisturbed
+
+
+def test_a_generator_of_a_role_on_several_workers_is_started_again(
+    tmp_path: Path, undisturbed: list[tuple[int, int, float]]
+) -> None:
+    arguments = {"layout": "dp2", "marks": str(tmp_path / "marks"), "place": "main hook"}
+    flow, workers = in_meeting("restart_flow", "make_restarting", max_restarts=3, **arguments)
+    with flow:
+        found = losses(flow, 3)
+        assert flow.ask("stats")["restarts"] == 2
+    assert workers.left == 1
+    assert [loss for _, _, loss in found] == pytest.approx([loss for _, _, loss in undisturbed[:3]], rel=1e-4)
+
+
+def test_a_posted_call_has_its_answer_and_is_not_repeated(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    flow, workers = in_forks("restart_flow", "make_restarting", max_restarts=1, marks=str(marks))
+    with flow:
+        pid = workers.processes[1].pid
+        stop(pid)
+        ids = flow.fetch(ROWS)
+        calls = [flow.post("gen.generate", ids[:4]), flow.post("gen.generate", ids[4:])]
+        flow.flush(*calls)
+        with pytest.raises(TimeoutError, match="inside: worker 1"):
+            calls[0].result(timeout_s=0.2)
+        os.kill(pid, signal.SIGKILL)
+        for call in calls:
+            with pytest.raises(
+                FlowError, match=f"call {call.number} of gen.generate failed: worker 1 is lost: process {pid}"
+            ):
+                call.result(timeout_s=SHORT_S)
+        again = flow.post("gen.generate", ids[:4])
+        flow.flush(again)
+        assert again.result(timeout_s=SHORT_S).ids == ids[:4]
+        assert losses(flow, 1)[0][1] == ROWS
+    assert trained(marks) == in_order(1)
+
+
+def test_a_worker_that_is_not_started_again_ends_the_flow(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    flow, _ = in_forks("restart_flow", "make_restarting", max_restarts=1, marks=str(marks), place="main main")
+    with (
+        flow,
+        pytest.raises(FlowError, match=r"worker 1 is lost: process \d+: signal SIGKILL; call \d+ of gen"),
+    ):
+        losses(flow, 4)
+    assert trained(marks) == in_order(1)
+
+
+def test_a_worker_that_trains_is_not_started_again(tmp_path: Path) -> None:
+    flow, workers = in_forks("restart_flow", "make_restarting", max_restarts=5, marks=str(tmp_path / "marks"))
+    with flow:
+        losses(flow, 1)
+        os.kill(workers.processes[0].pid, signal.SIGKILL)
+        with pytest.raises(FlowError, match="worker 0 is lost"):
+            losses(flow, 1)
+    assert workers.left == 5
