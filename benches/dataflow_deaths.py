@@ -39,7 +39,7 @@ class Sleeper(df.Role):
             time.sleep(LONG_S)
         return {"y" if self.is_first else "z": rows["x"] * 2}
 
-    def read(self, rows: df.Rows) -> None:
+    def train(self, rows: df.Rows) -> None:
         pass
 
 
@@ -63,7 +63,7 @@ def make_flow(place: str) -> df.Flow:
     calls = [
         df.call(second.double, "x -> z", rows=4, after=[df.hook(rest)]),
         df.call(first.double, "x, z -> y", rows=4),
-        df.call(first.read, "y", rows=4, interface=df.Interface.INFERENCE),
+        df.call(second.train, "y", rows=4),  # so worker 1 is not started again
     ]
     return df.Flow(calls, source=numbers(), watchdog_s=None)
 

@@ -20,6 +20,8 @@ from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
 from softs_fast.dataflow.worker.process import FlowWorker
 
 WATCHDOG_S = 45.0
+#: So long a fleet waits for a worker that was told to end.
+END_S = 3.0
 
 
 def build(module: str, function: str, arguments: dict[str, Any]) -> Declaration:
@@ -96,13 +98,12 @@ class ForkedWorkers:
         self.processes[worker].kill()
 
     def close(self) -> None:
-        """Wait until all have ended; one that was started again may not have joined, so it is not told to end."""
+        """Wait until all have ended. One that has not joined is not told to end, so it is killed, as a fleet does."""
         for worker, process in self.processes.items():
-            if worker in self.again:
-                process.kill()
-            process.join(WATCHDOG_S / 10)  # one that is stopped does not end
+            if worker not in self.again:
+                process.join(END_S)
             process.kill()
-            process.join()
+            process.join(WATCHDOG_S)
             process.close()
         self.processes.clear()
 

@@ -13,7 +13,7 @@ from softs_fast.dataflow.backends.processes import ProcessBackend
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.wire.frames import Assembler, cut
 from softs_fast.dataflow.wire.links import Joined, Left, LinkEvent, Received
-from softs_fast.dataflow.wire.messages import Message, decode, encode
+from softs_fast.dataflow.wire.messages import Message, Ready, decode, encode
 from softs_fast.dataflow.worker.process import FlowWorker
 from softs_fast.errors import FlowError, PeerLost
 
@@ -100,7 +100,8 @@ class MemoryLink:
 
     def send(self, message: Message) -> None:
         """Send a message to the master."""
-        self._hub.on_message(self._worker, message)
+        if not isinstance(message, Ready):  # deaths while workers begin are another matter
+            self._hub.on_message(self._worker, message)
         self._check()
         for frame in cut(encode(message)):
             self._hub.to_master.put((self._worker, frame))

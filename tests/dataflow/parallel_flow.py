@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +228,45 @@ def make_refused() -> df.Flow:
     hook = df.hook(note, on=[first, second])
     calls = [df.call(second.read, "x -> z", rows=2), df.call(first.use, "z", rows=2, after=[hook])]
     return df.Flow(calls, source=numbers())
+
+
+class Rowwise(df.Role):
+    """Functions that compute each row by itself."""
+
+    def setup(self, mesh: df.Mesh) -> None:
+        self.sum = 0.0
+
+    def double(self, rows: df.Rows) -> dict[str, Any]:
+        for place, row_id in enumerate(rows.ids):
+            rows.tags[place]["made"] = row_id
+        return {"y": [one * 2 + 1 for one in rows.values_of("x")], "n": 1.0}
+
+    def score(self, rows: df.Rows) -> dict[str, Any]:
+        values = rows.values_of("y")
+        rows.drop([i for i, one in enumerate(values) if len(one) % 5 == 2], "dull")
+        assert all(rows.tags[i]["made"] == row_id for i, row_id in enumerate(rows.ids))
+        return {"score": torch.stack([one.max() for one in values])}
+
+    def train(self, rows: df.Rows) -> dict[str, float]:
+        for one in rows.values_of("y"):
+            self.sum += one.sum().item()
+        return {"sum": self.sum, "score": rows["score"].sum().item(), "step": float(rows.ends_step)}
+
+
+def make_rowwise(layouts: str, group: int, n: int) -> df.Flow:
+    """Return a flow of two roles with layouts of their own, and one that trains on a single worker."""
+    first, second = layouts.split(",")
+    a = df.place(Rowwise, first, on=range(_n_workers(first)), name="a")
+    b = df.place(Rowwise, second, on=range(1, _n_workers(second) + 1), name="b")
+    one = df.place(Rowwise, on=[1], name="one")
+    inference = df.Interface.INFERENCE
+    calls = [
+        df.call(a.double, "x -> y", rows=2 * group, interface=df.Interface.GENERATE),
+        df.call(b.score, "y -> score", rows=4 * group, interface=inference),
+        df.call(one.train, "y, score", rows=8 * group),
+    ]
+    return df.Flow(calls, source=islice(lengths(), n), group=group, digests=True)
+
+
+def _n_workers(layout: str) -> int:
+    return prod(int(word[2:]) for word in layout.split())

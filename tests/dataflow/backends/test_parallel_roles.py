@@ -78,6 +78,38 @@ def test_rows_that_are_computed_one_by_one_have_the_bits_of_one_process() -> Non
     assert torch.equal(torch.stack(found[0]), torch.stack(found[1]))
 
 
+@pytest.mark.parametrize(
+    ("layouts", "group", "n"),
+    [
+        ("dp2,dp3", 1, 40),
+        ("dp3 tp2,pp2 dp2", 2, 21),
+        ("tp2,dp4", 3, 30),
+        ("dp5,dp2 cp2", 2, 33),
+        ("pp3 dp2,dp3 ep2", 1, 26),
+    ],
+)
+def test_what_is_computed_row_by_row_trains_a_role_of_one_worker_as_one_process_does(
+    layouts: str, group: int, n: int
+) -> None:
+    make = functools.partial(parallel_flow.make_rowwise, layouts, group, n)
+    found = []
+    for flow in (make(), in_threads(make)[0]):
+        with flow:
+            steps = [(step.n_rows, step.dropped, step.calls) for step in flow.steps()]
+        found.append(
+            [
+                (
+                    n_rows,
+                    dropped,
+                    [(one.ids, one.digest, one.numbers) for one in calls if "train" in one.function],
+                )
+                for n_rows, dropped, calls in steps
+            ]
+        )
+    assert found[0] == found[1]
+    assert found[0][-1][1]["dull"] > 0
+
+
 def test_ranks_without_a_group_enter_with_padding_that_is_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[Any] = []
 

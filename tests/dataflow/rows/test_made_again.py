@@ -164,7 +164,7 @@ def test_rows_that_are_made_again_do_not_wait_for_a_whole_pass() -> None:
     assert taken.ids == (0, 1)
 
 
-def test_a_call_whose_hooks_failed_makes_its_rows_again_and_what_was_made_from_them() -> None:
+def test_a_call_with_failed_hooks_makes_its_rows_again_and_what_was_made_from_them() -> None:
     rows = table(MAKE, SCORE, TRAIN)
     fill(rows, 2)
     making = rows.take("make")

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import torch
 from raw_client import RawClient, job_of, large_model
+from torch import nn
 
+from softs_fast.paramserver.server.exchange import Disconnected
+from softs_fast.paramserver.server.options import TlsFiles
 from softs_fast.paramserver.server.pushes import Pushes
 from softs_fast.paramserver.server.server import Server
 from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.frame import Frame
 from softs_fast.paramserver.wire.messages import Counted, UploadState
 from softs_fast.paramserver.wire.records import decode
+from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
+from softs_fast.paramserver.worker.session import Options
 
 JOB = job_of(large_model)
 
@@ -180,3 +188,57 @@ def test_a_request_that_arrives_while_a_push_is_looked_at_waits_for_its_answer(
         release.set()
         assert decode(Counted, peer.answer("PUT")[2]) == Counted(1, 1)
         assert peer.answer("HEAD")[0] == 404, "the upload has ended"
+
+
+def test_a_peer_that_is_gone_before_its_body_is_read_is_not_waited_for(
+    serve, enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    real = Pushes.part
+
+    async def late(self: Pushes, upload: Any, request: Any, offset: int) -> Any:
+        while not request.connection.cycle.disconnected:
+            await asyncio.sleep(0.001)
+        try:
+            return await real(self, upload, request, offset)
+        except Disconnected:
+            ended.set()
+            raise
+
+    server = serve(JOB)
+    client = enter(server, JOB)
+    frame = client.frame()
+    client.push(frame, whole=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pushes, "part", late)
+        head, body = part(client, frame, 0, 5000)
+        with Peer(server) as peer:
+            peer.socket.sendall(head + body[:100])
+        assert ended.wait(45)
+    offset = int(client.ask("HEAD", f"{answers.PUSH}/1.0").headers["upload-offset"])
+    assert client.part(frame, offset, 1 << 20).status == 200
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_steps_of_a_model_of_many_parts_are_exact(serve, tmp_path: Path, has_tls: bool) -> None:
+    """Of 8 MiB: more than a socket takes at once, and in several parts."""
+
+    def model() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Linear(2048, 1024)
+
+    tls = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True) if has_tls else None
+    server = serve(job_of(model), {"codec": "f32", "pull": "f32"}, {"tls": tls})
+    module = model()
+    expected = [one.detach().clone() for one in module.parameters()]
+    generator = torch.Generator().manual_seed(5)
+    with RemoteOptimizer(module, server.invite, Options("w", max_part_bytes=3_000_000)) as optimizer:
+        for _ in range(2):
+            for one, weights in zip(module.parameters(), expected, strict=True):
+                one.grad = torch.randn(one.shape, generator=generator)
+                weights -= 0.1 * one.grad
+            optimizer.step()
+            for one, weights in zip(module.parameters(), expected, strict=True):
+                assert torch.allclose(one, weights, atol=1e-6)
+        assert optimizer.traffic.failures == 0
+        assert optimizer.traffic.joins == 1

@@ -79,6 +79,23 @@ def test_a_long_poll_ends_with_the_round(serve, enter) -> None:
     assert got[0].status == 200
 
 
+def test_a_long_poll_ends_with_the_server(serve, enter, caplog: pytest.LogCaptureFixture) -> None:
+    server = serve(world=2, quorum=2)
+    client = enter(server)
+    client.push(client.frame())
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(client.pull("1.0", 40.0)))
+    seen = server.status().workers[0].seen_s
+    waiting.start()
+    while server.status().workers[0].seen_s >= seen:
+        seen = server.status().workers[0].seen_s
+    server.close()
+    waiting.join()
+    # Not an error, and not the end of the connection in the middle of the answer: the worker looks for the next server.
+    assert (got[0].status, got[0].is_signed) == (204, True)
+    assert "Exception" not in caplog.text
+
+
 def test_a_push_counts_once(serve, enter) -> None:
     server = serve(world=2, quorum=2)
     client = enter(server)

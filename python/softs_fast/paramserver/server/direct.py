@@ -83,6 +83,8 @@ class DirectProtocol(H11Protocol, asyncio.BufferedProtocol):
         sink.arrived(len(room))
         if len(room) < len(early) or len(early) == n:
             return len(room) == n
+        if self.cycle.disconnected:
+            return False
         if self.cycle.waiting_for_100_continue:
             self.cycle.waiting_for_100_continue = False
             go_on = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")

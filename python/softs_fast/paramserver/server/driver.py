@@ -93,6 +93,7 @@ class Driver:
         self._contents: dict[int, Contents] = {}
         self._n_contents = 0
         self._changed = asyncio.Event()
+        self._is_closing = False
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "softs-step")
         self._saved_version = run.version
@@ -156,19 +157,26 @@ class Driver:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def release(self) -> None:
+        """Have all that wait for a change be answered now: the server ends."""
+        self._is_closing = True
+        self.notify()
+
     async def wait_for_change(self, until_s: float) -> bool:
-        """Wait for a change; return False if it is too late.
+        """Wait for a change; return False if it is too late, or the server ends.
 
         Args:
             until_s: on the clock of the loop.
         """
         changed = self._changed
+        if self._is_closing:
+            return False
         try:
             async with asyncio.timeout_at(until_s):
                 await changed.wait()
         except TimeoutError:
             return False
-        return True
+        return not self._is_closing
 
     def status(self) -> Status:
         """Return what the run does."""

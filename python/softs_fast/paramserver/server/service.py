@@ -207,7 +207,7 @@ class Service:
         """Stop listening, end answers, write what is to be written."""
         if self._server is not None:
             self._server.close()
-        self.driver.notify()
+        self.driver.release()
         if self._state is not None:
             for connection in list(self._state.connections):
                 connection.shutdown()
