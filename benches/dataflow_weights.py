@@ -30,7 +30,11 @@ from softs_fast.dataflow.weights.held import held_tensors
 from softs_fast.dataflow.weights.shown import Shown, ShownRegion
 from softs_fast.snapshots import RemoteWindow, SnapshotLayout, Window, average
 
-MODELS = {"10 tensors": [(1024, 1024)] * 10, "160 tensors": [(256, 256)] * 160}
+MODELS = {
+    "10 tensors": [(1024, 1024)] * 10,
+    "160 tensors": [(256, 256)] * 160,
+    "5000 tensors": [(2048,)] * 5000,
+}
 
 
 class Model(df.Role):

@@ -312,7 +312,7 @@ def _junk(invite: str, stop: Any, sent: Any) -> None:
     batch = b"".join(
         f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {2 * (method == 'POST')}\r\n\r\n".encode()
         + b"{}" * (method == "POST")
-        for method, path in kinds * 5
+        for method, path in kinds * 10
     )
     peer = socket.create_connection((parts.hostname, parts.port), timeout=60.0)
     begun = time.monotonic()
@@ -320,13 +320,13 @@ def _junk(invite: str, stop: Any, sent: Any) -> None:
         n, answers = 0, b""
         try:
             peer.sendall(batch)
-            while n < 20 and (data := peer.recv(1 << 16)):
+            while n < 40 and (data := peer.recv(1 << 16)):
                 # The rest of the one before may hold the beginning of a head.
                 n += (answers[-8:] + data).count(b"HTTP/1.1 ")
                 answers = data
         except OSError:
             n = 0
-        if n < 20:
+        if n < 40:
             peer.close()
             peer = socket.create_connection((parts.hostname, parts.port), timeout=60.0)
         with sent.get_lock():

@@ -20,6 +20,8 @@ __all__ = [
     "GatherPipeline",
     "Lease",
     "RaggedLayout",
+    "RowReader",
+    "RowServer",
     "Segment",
     "Supplier",
     "TcpMediumServer",
@@ -521,6 +523,66 @@ class FlowClient:
 
     def close(self, timeout_s: float) -> None:
         """Write what was sent, `timeout_s` seconds at most, and leave. Idempotent."""
+
+@final
+class RowServer:
+    """Serves the values of one segment to processes that have a token: one native thread, until `close`.
+
+    `file`: descriptor of the segment, opened again for reading. `first`: byte of the file at which its data begins.
+    `segment`: its random number. `stall_s`: how long a reader may take nothing.
+
+    Raises:
+        ConfigError: endpoint or token are malformed.
+        EndpointInUse: a process listens there.
+        SegmentError: the descriptor cannot be opened again.
+        PeerLost: the system refused something.
+    """
+
+    def __new__(
+        cls,
+        endpoint: str,
+        token: str,
+        file: int,
+        first: int,
+        n_bytes: int,
+        segment: bytes,
+        connections: int,
+        stall_s: float,
+    ) -> RowServer: ...
+    @property
+    def endpoint(self) -> str:
+        """Where readers connect to, wildcards resolved."""
+
+    def counts(self) -> tuple[int, int]:
+        """Bytes that were written; connections that were refused, or ended because they took nothing."""
+
+    def close(self) -> None:
+        """End all connections. Idempotent; in a fork it does nothing."""
+
+@final
+class RowReader:
+    """A connection to a row server. Its calls take turns.
+
+    Raises:
+        HelloError: one end refused the other.
+        PeerLost: no process listens there, or it does not answer in time.
+        ConfigError: endpoint or token are malformed.
+    """
+
+    def __new__(cls, endpoint: str, token: str, timeout_s: float) -> RowReader: ...
+    def read(self, segment: bytes, values: bytes, out: object, stall_s: float) -> tuple[int, bool] | None:
+        """Read values of a segment into memory, without the GIL.
+
+        `values`: for each, four u64, little-endian: offset and bytes in the segment, serial number, offset in `out`.
+
+        Returns:
+            None when all are there. Otherwise the number of the first that is gone, and whether the process there has
+            another segment; the connection has ended then.
+
+        Raises:
+            PeerLost: the connection has ended, nothing came for `stall_s` seconds, or an earlier read has failed.
+            ConfigError: a value does not fit into `out`, or that is read-only.
+        """
 
 @final
 class FlowServer:

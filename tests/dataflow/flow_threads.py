@@ -134,8 +134,11 @@ class ThreadWorkers:
 
     def __init__(self, build: Callable[[], Declaration], lines: list[str], workers: tuple[int, ...]) -> None:
         self.hub = MemoryHub()
-        self.workers = {worker: FlowWorker(worker, build, lines, self.hub.connect) for worker in workers}
+        self._make = lambda worker: FlowWorker(worker, build, lines, self.hub.connect)
+        self.workers = {worker: self._make(worker) for worker in workers}
         self.reasons: dict[int, str] = {}
+        #: How many may be started again, all together.
+        self.left = 0
 
     def start(self) -> MemoryHub:
         """Start all."""
@@ -155,8 +158,13 @@ class ThreadWorkers:
         self.hub.kill(worker)
 
     def restarts(self, worker: int) -> bool:
-        """None is started again."""
-        return False
+        """Start a worker again that has left; returns whether there is one."""
+        if self.hub.links[worker].is_dead and self.left:
+            self.left -= 1
+            self.workers[worker].stop()
+            self.workers[worker] = self._make(worker)
+            self.workers[worker].start()
+        return not self.hub.links[worker].is_dead
 
     def close(self) -> None:
         """End all."""

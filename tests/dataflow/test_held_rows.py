@@ -49,6 +49,14 @@ def test_all_holders_free_a_row_that_has_gone(held: HeldRows, frees: Frees) -> N
     assert held.columns(1) == []
 
 
+def test_what_a_worker_held_is_gone_with_it(held: HeldRows, frees: Frees) -> None:
+    held.write("z", [2], ["f"], 3)
+    held.lose(0)
+    assert [held.columns(row) for row in (1, 2)] == [["x"], ["x", "z"]]
+    held.free([1, 2])
+    assert sorted(frees.log) == [(-1, [1, 2]), (3, [2])]
+
+
 def test_a_row_that_a_step_reads_keeps_its_memory(held: HeldRows, frees: Frees) -> None:
     held.keep([1, 2])
     held.keep([1])

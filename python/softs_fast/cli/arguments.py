@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import NATIVE_ERROR, __version__
 from ..errors import ConfigError
-from . import coordinator_arguments, paramserver_arguments, paramworker
+from . import coordinator_arguments, flow_worker, paramserver_arguments, paramworker
 
 __all__ = ["parse"]
 
@@ -50,6 +50,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_coordinator(add_parser)
     _add_paramserver(add_parser)
     _add_paramworker(add_parser)
+    _add_flow_worker(add_parser)
     _add_bench(add_parser)
     _add_gpu(add_parser)
     arguments = parser.parse_args(argv)
@@ -277,6 +278,14 @@ def _add_paramworker(add_parser: _AddParser) -> None:
     )
     paramworker.add_arguments(parser)
     parser.set_defaults(run=_loaded("paramworker"), is_endless=lambda arguments: False)
+
+
+def _add_flow_worker(add_parser: _AddParser) -> None:
+    parser = _command(
+        add_parser, "flow-worker", "run one worker of a flow on several hosts", flow_worker.EPILOG
+    )
+    flow_worker.add_arguments(parser)
+    parser.set_defaults(run=_loaded("flow_worker"), is_endless=lambda arguments: False)
 
 
 def _add_bench(add_parser: _AddParser) -> None:

@@ -14,6 +14,7 @@ from ..fleet.factory import NamedFactory
 from .admission import Admission, Source, Sources
 from .backends.backend import Backend
 from .backends.fleet_processes import FleetProcesses
+from .backends.host_processes import HostProcesses
 from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
 from .checkpoints import last_checkpoint
@@ -27,6 +28,7 @@ from .declare.roles import Placement, RoleFunction
 from .explain import explain
 from .master import TooOld
 from .order.steps import Kind, Step
+from .posted import PostedCall
 from .results import CallResult, FlowStep
 from .runner import Runner
 from .values import Value
@@ -35,35 +37,6 @@ from .watch.watch import Watch
 from .worker.process import Argument, arguments_of
 
 __all__ = ["Flow", "PostedCall"]
-
-
-class PostedCall:
-    """A call that was posted by hand.
-
-    Attributes:
-        number: of the call.
-        name: of its function or hook.
-    """
-
-    def __init__(self, flow: Flow, number: int, name: str) -> None:
-        self._flow = flow
-        self._done: CallResult | None = None
-        self.number = number
-        self.name = name
-
-    def result(self, timeout_s: float | None = None) -> CallResult:
-        """Run what has tickets until this call is answered; returns what it has done.
-
-        Args:
-            timeout_s: how long to wait for worker processes; None: as long as it takes.
-
-        Raises:
-            FlowError: it failed, or no flush has named it.
-            TimeoutError: it has no answer yet; it goes on, and may be asked again.
-        """
-        if self._done is None:
-            self._done = self._flow._result(self, timeout_s)
-        return self._done
 
 
 class Flow:
@@ -169,6 +142,41 @@ class Flow:
         processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
         flow._use(ProcessBackend(flow.declaration, processes))
         flow._name = function
+        return flow
+
+    @classmethod
+    def on_hosts(
+        cls,
+        function: str,
+        arguments: Mapping[str, Argument] | None = None,
+        *,
+        listen: str,
+        token_file: str | Path,
+        start_timeout_s: float = 600.0,
+        dead_after_s: float = 30.0,
+    ) -> Flow:
+        """Return a flow of which a launcher starts each worker, as `softs-fast flow-worker`; this one is the master.
+
+        `with` waits for the workers. Inside a host rows and weights stay in shared memory; a host gets each value from
+        another one at most once.
+
+        Args:
+            function: "package.module:function", importable in all processes.
+            arguments: what it is given; workers are given the same.
+            listen: where workers connect to, such as `tcp://0.0.0.0:4711`.
+            token_file: with what workers prove that they belong to the flow; mode 0600, see `control.write_token`.
+            start_timeout_s: how long the workers may take until their roles are made.
+            dead_after_s: seconds without a sign of life after which a worker on another host has left.
+
+        Raises:
+            ConfigError: as `in_processes`; or the endpoint or the token file cannot be used.
+        """
+        given = arguments_of(arguments or {})
+        flow = NamedFactory(function).load()(**given)
+        if not isinstance(flow, cls):
+            raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
+        processes = HostProcesses(flow.declaration, listen, Path(token_file), start_timeout_s, dead_after_s)
+        flow._use(ProcessBackend(flow.declaration, processes, processes))
         return flow
 
     def _use(self, backend: Backend) -> None:

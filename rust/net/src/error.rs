@@ -100,6 +100,14 @@ pub enum NetError {
         /// The text of the end that refused.
         why: String,
     },
+    /// A process that holds rows and one that reads them refused each other.
+    #[error("rows at {endpoint} cannot be read: {why}")]
+    NotServed {
+        /// Where.
+        endpoint: String,
+        /// The text of the end that refused.
+        why: String,
+    },
     /// The operating system refused something else.
     #[error("endpoint {endpoint}: {what}: {why}")]
     Os {

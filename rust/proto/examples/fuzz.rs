@@ -5,6 +5,8 @@
 mod flow;
 #[path = "../tests/fuzz/harness.rs"]
 mod harness;
+#[path = "../tests/fuzz/rows.rs"]
+mod rows;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,6 +18,7 @@ fn main() -> ExitCode {
         (Some("--seed"), Some(seed)) => {
             harness::run(seed..seed + 1);
             flow::run(seed..seed + 1);
+            rows::run(seed..seed + 1);
         }
         (Some("--seconds"), Some(seconds)) => run_for(Duration::from_secs(seconds)),
         _ => {
@@ -37,6 +40,7 @@ fn run_for(duration: Duration) {
     while began.elapsed() < duration {
         harness::run(seed..seed + ROUND);
         flow::run(seed..seed + ROUND);
+        rows::run(seed..seed + ROUND);
         seed += ROUND;
         if told.elapsed() >= Duration::from_secs(1) {
             told = Instant::now();

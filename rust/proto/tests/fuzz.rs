@@ -4,6 +4,8 @@
 mod flow;
 #[path = "fuzz/harness.rs"]
 mod harness;
+#[path = "fuzz/rows.rs"]
+mod rows;
 
 #[test]
 fn broken_input_is_refused_or_understood() {
@@ -13,4 +15,9 @@ fn broken_input_is_refused_or_understood() {
 #[test]
 fn broken_frames_of_a_flow_are_refused_or_understood() {
     flow::run(0..100_000);
+}
+
+#[test]
+fn broken_frames_of_rows_are_refused_or_understood() {
+    rows::run(0..100_000);
 }

@@ -40,7 +40,7 @@ pub(crate) fn net_error(py: Python<'_>, error: &NetError) -> PyErr {
         | NetError::Lost { .. }
         | NetError::Os { .. } => "PeerLost",
         NetError::Protocol { .. } => "WireError",
-        NetError::NotJoined { .. } => "HelloError",
+        NetError::NotJoined { .. } | NetError::NotServed { .. } => "HelloError",
     };
     raise(py, class, error.to_string())
 }

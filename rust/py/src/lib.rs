@@ -24,7 +24,7 @@ mod _core {
     #[pymodule_export]
     use crate::control::{ControlServer, ControlStudent, ControlSubscriber};
     #[pymodule_export]
-    use crate::flow::{FlowClient, FlowServer};
+    use crate::flow::{FlowClient, FlowServer, RowReader, RowServer};
     #[pymodule_export]
     use crate::mediums::lane_stats::lane_stats;
     #[pymodule_export]

@@ -65,6 +65,15 @@ class Model(df.Role):
         self.optimizer.step()
         return {"loss": loss}
 
+    def read(self, rows: df.Rows) -> dict[str, float]:
+        return {"sum": rows["score"].sum().item()}
+
+    def late(self, rows: df.Rows) -> None: ...
+
+    @torch.no_grad()
+    def weigh(self, rows: df.Rows) -> dict[str, Any]:
+        return {"y": rows["x"], "sum": self.net.weight.sum()}
+
 
 class Generator(Model):
     """Ends its process within the hook that brings weights, or one after it."""

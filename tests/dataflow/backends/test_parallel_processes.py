@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import parallel_flow
 import parted_flow
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from parallel_processes import FLEET_END_S, in_meeting
 
 import softs_fast.dataflow as df
@@ -100,6 +102,8 @@ def test_a_checkpoint_that_cannot_be_written_fails_and_no_rank_waits_on(tmp_path
 
 
 def test_a_role_on_the_last_workers_trains_and_is_saved(tmp_path: Path) -> None:
+    if "global_coordinator_rank" not in inspect.getsource(dcp.utils):
+        pytest.skip("this torch saves only groups that have the first rank of all")
     expected = losses(parallel_flow.make_shifted(str(tmp_path / "alone")), 2)
     flow, workers = in_meeting("parallel_flow", "make_shifted", folder=str(tmp_path / "shifted"))
     with flow:

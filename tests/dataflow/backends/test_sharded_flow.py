@@ -12,7 +12,7 @@ from flow_threads import in_threads, when
 from parallel_processes import in_meeting
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.wire.messages import State
+from softs_fast.dataflow.wire.messages import Ready, State
 from softs_fast.errors import FlowError
 
 
@@ -30,18 +30,20 @@ def test_sharded_roles_have_the_weights_of_one_process() -> None:
     assert len({str(step) for step in expected}) == 3
 
 
+def make_replicas() -> df.Flow:
+    """Return a flow of which the weights of two workers go to three others, one of them a source, too."""
+    actor = df.place(parallel_flow.Model, "tp2", on=[0, 1], name="actor")
+    gen = df.place(parallel_flow.Model, "dp3", on=[1, 2, 3], follows=actor, name="gen")
+    calls = [
+        df.call(gen.generate, "x -> y", rows=6),
+        df.call(actor.train, "x, y", rows=6, after=[df.publish(gen)]),
+    ]
+    return df.Flow(calls, source=parallel_flow.numbers())
+
+
 @pytest.mark.parametrize("worker", [0, 1])
 def test_targets_return_when_one_of_several_sources_dies(worker: int) -> None:
-    def replicas() -> df.Flow:
-        actor = df.place(parallel_flow.Model, "tp2", on=[0, 1], name="actor")
-        gen = df.place(parallel_flow.Model, "dp2", on=[2, 3], follows=actor, name="gen")
-        calls = [
-            df.call(gen.generate, "x -> y", rows=4),
-            df.call(actor.train, "x, y", rows=4, after=[df.publish(gen)]),
-        ]
-        return df.Flow(calls, source=parallel_flow.numbers())
-
-    flow, workers = in_threads(replicas)
+    flow, workers = in_threads(make_replicas)
     done = when(
         workers.hub,
         lambda sender, message: sender == worker and isinstance(message, State) and message.ticket > 2,
@@ -50,3 +52,27 @@ def test_targets_return_when_one_of_several_sources_dies(worker: int) -> None:
     with pytest.raises(FlowError, match=f"worker {worker} is lost"), flow:
         list(flow.steps(2))
     assert done.is_set()
+
+
+@pytest.mark.parametrize("worker", range(4))
+def test_a_death_before_any_message_of_a_source_or_target_is_named(worker: int) -> None:
+    for n in range(100):
+        flow, workers = in_threads(make_replicas)
+        left = [n]
+
+        def dies(sender: int, message: Any, left: list[int] = left) -> bool:
+            left[0] -= sender == worker and not isinstance(message, Ready)
+            return left[0] < 0
+
+        done = when(workers.hub, dies, functools.partial(workers.hub.kill, worker))
+        try:
+            with flow:
+                list(flow.steps(2))
+        except FlowError as error:
+            text = str(error)
+            assert f"worker {worker} is lost" in text
+        else:
+            assert not done.is_set()
+            assert n >= 5
+            return
+    pytest.fail("the flow did not end")

@@ -76,7 +76,7 @@ class RecoveringWorld(World):
         self.workers[number] = Worker(number)
         self.master.order.join(number)
         for ticket in late:
-            self.master.order.report(number, 1, ticket)
+            self.master.order.report(number, 1, ticket, "late")
         self.restore(number)
         self.act()
 

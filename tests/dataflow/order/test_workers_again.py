@@ -83,6 +83,18 @@ def test_what_the_process_before_says_of_its_tickets_is_dropped() -> None:
     assert [(one.number, one.missing) for one in order.tickets] == [(1, {0}), (2, {1})]
 
 
+def test_a_late_failure_of_the_process_before_does_not_fail_a_call_that_goes_on() -> None:
+    order = Sequencer([0, 1])
+    order.offer(train_and_publish(1))
+    order.advance(0.0)
+    order.lose(1, "worker 1 died", returns=True)
+    order.join(1)
+    order.report(1, 1, 2, "its connection has ended")
+    for ticket in (1, 2):
+        order.report(0, 1, ticket)
+    assert order.advance(0.0) == [Answer(1, "train")]
+
+
 def test_a_worker_that_is_not_started_again_after_all_fails_what_waits_for_it() -> None:
     order = Sequencer([0, 1])
     order.lose(1, "worker 1 died", returns=True)

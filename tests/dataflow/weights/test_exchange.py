@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,11 @@ def held_by(
         for worker, box in boxes.items():
             same = tuple(sorted(other for other in boxes if boxes[other] == box)) if is_known else (worker,)
             local = tensor[box.within(whole(tensor.shape))].clone() if tensor.ndim else tensor.clone()
-            found[worker][name] = HeldTensor(local, tuple(tensor.shape), box, same, same.index(worker))
+            cuts = [(i, dim) for i, dim in enumerate(dims) if dim is not None]
+            layout = (sharding.mesh, sharding.workers, *cuts)
+            found[worker][name] = HeldTensor(
+                local, tuple(tensor.shape), box, same, same.index(worker), layout
+            )
     return found
 
 
@@ -211,6 +216,29 @@ def test_what_is_freed_while_it_is_read_is_noticed(stores: list[DataManager]) ->
         stores[0].free([5])
     with pytest.raises(FlowError, match="are gone"), stores[3].viewed(place):
         pass
+
+
+def test_all_workers_agree_whether_something_is_shown() -> None:
+    chance = random.Random(3)
+    n_local = n_coincident = 0
+    for _ in range(1500):
+        full = {f"w{i}": torch.zeros(random_shape(chance)) for i in range(chance.randint(1, 2))}
+        one = random_sharding(chance, (1, 1), 4)
+        other = replace(one, dims=tuple(chance.choice([dim, None, 0, 1]) for dim in one.dims))
+        theirs, mine = held_by(one, full), held_by(other, full)
+        answers = {
+            is_local(role("a", one), role("b", other), theirs[worker], mine[worker]) for worker in one.workers
+        }
+        assert len(answers) == 1
+        equal = [
+            all(theirs[worker][name].box == mine[worker][name].box for name in full) for worker in one.workers
+        ]
+        if answers == {True}:
+            assert all(equal)
+            n_local += 1
+        n_coincident += any(equal) and not all(equal)
+    assert n_local > 300
+    assert n_coincident > 30
 
 
 def test_roles_in_the_same_layout_on_the_same_workers_show_nothing() -> None:

@@ -58,11 +58,14 @@ def test_all_kinds_have_a_sample() -> None:
         (msgpack.packb([3, 1, 1, b"bytes"]), "AbortStep: reason is b'bytes'; need text"),
         (msgpack.packb([3, 1, 1, "x" * (1 << 18)]), "need text of at most 131072"),
         (msgpack.packb([2, 1, 1, 1, -1, ["Save"], 0, 0]), "need the form of a hook"),
-        (msgpack.packb([4, 1, 1, [0, [], [[], []]]]), "State: shown has places of 0 values; need one"),
-        (msgpack.packb([4, 1, 1, [0, [], [[], [[]]]]]), "places of 1 values; need one"),
-        (msgpack.packb([4, 1, 1, ["w"]]), r"State: shown is \['w'\]; need role, regions and their place"),
+        (msgpack.packb([4, 1, 1, [0, [], [[], []]], None]), "State: shown has places of 0 values; need one"),
+        (msgpack.packb([4, 1, 1, [0, [], [[], [[]]]], None]), "places of 1 values; need one"),
         (
-            msgpack.packb([4, 1, 1, [0, [["w", [2], [0]]], [[], [[[1, 0, 0, 0, 0, "int", []]]]]]]),
+            msgpack.packb([4, 1, 1, ["w"], None]),
+            r"State: shown is \['w'\]; need role, regions and their place",
+        ),
+        (
+            msgpack.packb([4, 1, 1, [0, [["w", [2], [0]]], [[], [[[1, 0, 0, 0, 0, "int", []]]]]], None]),
             "need an integer from 0 to -1",
         ),
     ],

@@ -7,7 +7,7 @@ from softs_fast.dataflow.weights.shown import Shown, ShownRegion
 from softs_fast.dataflow.wire import messages
 
 SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(range(16)), 1 << 20)
-OTHER = SegmentAddress(18, 12346, 4026531836, 5, bytes(16), 1 << 20)
+OTHER = SegmentAddress(18, 12346, 4026531836, 5, bytes(16), 1 << 20, "boot", "tcp://*:4711")
 
 
 def place(number: int, segment: SegmentAddress = SEGMENT) -> Place:
@@ -46,6 +46,7 @@ SAMPLES: list[messages.Message] = [
     messages.RunHook(1, 9, 4, -1, messages.HookForm("Save", (1,), 1.0, "/some/folder"), -1, 0),
     messages.AbortStep(2, 8, "worker 1 is lost"),
     messages.State(2, 9, shown(3)),
+    messages.State(2, 9, shown(3), place(5, OTHER)),
     messages.Free((1, 2, 1 << 62)),
     messages.End(),
     messages.StepEnded(
@@ -63,5 +64,8 @@ SAMPLES: list[messages.Message] = [
         ("it failed", "ValueError: it failed\nTraceback"),
         True,
     ),
-    messages.Ready(),
+    messages.Ready("boot.4026531836"),
+    messages.Declared(("role actor", "function train")),
+    messages.Refused("ConfigError: another flow"),
+    messages.Fetched(1, 7, (4, 5), ("x",), ((place(0), place(1)),)),
 ]

@@ -34,9 +34,9 @@ class Model(df.Role):
     def train(self, rows: df.Rows) -> None: ...
 
 
-def declare(source: list[int], target: list[int], layout: str) -> Declaration:
+def declare(source: list[int], target: list[int], layout: str, model: type[df.Role] = Model) -> Declaration:
     actor = df.place(Model, f"dp{len(source)}", on=source, name="actor")
-    gen = df.place(Model, layout, on=target, follows=actor, name="gen")
+    gen = df.place(model, layout, on=target, follows=actor, name="gen")
     return Declaration(
         (
             df.call(gen.read, "x", rows=2),
@@ -149,7 +149,20 @@ def test_a_worker_shows_its_part_before_it_waits(stores: list[DataManager]) -> N
 def test_roles_in_one_layout_on_the_same_workers_show_nothing(stores: list[DataManager]) -> None:
     declared = declare([0, 1], [0, 1], "dp2")
     sent, net, _ = run(stores, declared, hook(declared, 1))
-    assert [type(one) for one in sent] == [StepEnded]
-    assert sent[0].failure is None
-    assert stores[0].n_bytes == 0
+    assert [type(one) for one in sent] == [State, StepEnded]
+    assert sent[0].shown.regions == ()
+    assert sent[1].failure is None
     assert net.weight.item() == 1.0
+
+
+def test_a_worker_that_has_another_tensor_is_told_that_none_shows_it(stores: list[DataManager]) -> None:
+    class Larger(Model):
+        def setup(self, mesh: df.Mesh) -> None:
+            super().setup(mesh)
+            self.second = nn.Linear(1, 1)
+
+    declared = declare([0, 1], [0, 1], "dp2", Larger)
+    # The other worker has one tensor less, and so shows nothing.
+    other = State(1, 1, show(stores[1], state_id(1), declared.roles.index(role_of(declared, "actor")), {}))
+    sent, _, _ = run(stores, declared, hook(declared, 1), other)
+    assert "weights of role 'actor': it lacks second.bias, second.weight" in sent[1].failure[0]

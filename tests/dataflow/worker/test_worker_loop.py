@@ -122,6 +122,24 @@ def test_rows_that_are_freed_go_and_reading_them_fails_by_name(store: DataManage
     assert store.n_bytes == 0
     assert ended.failure is not None
     assert "2 of 2 values of worker 5 are gone" in ended.failure[0]
+    assert ended.unread
+
+
+def test_a_failure_of_the_function_is_none_of_reading(
+    store: DataManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unreadable(Exception):
+        """As the one of the package is named."""
+
+    def read(self: Model, rows: df.Rows) -> None:
+        raise Unreadable("a file")
+
+    monkeypatch.setattr(Model, "read", read)
+    places = store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)])
+    (ended,), _ = run(store, main(1, places))
+    assert ended.failure is not None
+    assert ended.failure[1].startswith("Unreadable: a file")
+    assert not ended.unread
 
 
 def test_a_step_that_waits_is_skipped_and_its_end_is_said(store: DataManager) -> None:

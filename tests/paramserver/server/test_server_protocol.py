@@ -85,10 +85,11 @@ def test_a_long_poll_ends_with_the_server(serve, enter, caplog: pytest.LogCaptur
     client.push(client.frame())
     got = []
     waiting = threading.Thread(target=lambda: got.append(client.pull("1.0", 40.0)))
-    seen = server.status().workers[0].seen_s
+    silent_s = [server.status().workers[0].seen_s]
     waiting.start()
-    while server.status().workers[0].seen_s >= seen:
-        seen = server.status().workers[0].seen_s
+    # Until the request has arrived: that is a sign of life.
+    while silent_s[-1] >= silent_s[0]:
+        silent_s.append(server.status().workers[0].seen_s)
     server.close()
     waiting.join()
     # Not an error, and not the end of the connection in the middle of the answer: the worker looks for the next server.

@@ -17,7 +17,7 @@ from ..wire.links import MasterLink
 from ..worker.groups import has_groups
 from ..worker.process import Argument, FlowWorker
 
-__all__ = ["FleetProcesses"]
+__all__ = ["FleetProcesses", "declaration_of"]
 
 #: Variable by which a process knows the number of its worker.
 _NUMBER = "SOFTS_FLOW_WORKER"
@@ -133,14 +133,20 @@ def _make_worker(
     worker = int(os.environ[_NUMBER])
     return FlowWorker(
         worker,
-        functools.partial(_build, function, arguments),
+        functools.partial(declaration_of, function, arguments),
         lines,
         functools.partial(ControlWorker, endpoint, token),
         meeting,
     )
 
 
-def _build(function: str, arguments: dict[str, Argument]) -> Declaration:
+def declaration_of(function: str, arguments: dict[str, Argument]) -> Declaration:
+    """Return the declaration of the flow that a function makes.
+
+    Raises:
+        ConfigError: there is no such function.
+        TypeError: it returns no flow.
+    """
     from ..flow import Flow
 
     flow = NamedFactory(function).load()(**arguments)

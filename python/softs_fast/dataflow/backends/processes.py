@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
@@ -26,15 +27,17 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
-from ..wire.messages import AbortStep, End, Free, Ready, State, StepEnded
+from ..wire.messages import AbortStep, End, Fetched, Free, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part, Unreadable, state_id
 from ..worker.work import MainWork, Work
 from .backend import Back, Done, Event, Lost
+from .sends import Sends
 from .sightings import Sight, look_at, sights_of
+from .worker_processes import Nodes, WorkerProcesses
 
-__all__ = ["ProcessBackend", "WorkerProcesses"]
+__all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
 
 #: How long a worker may take to answer what its native thread answers, seconds.
 _ASK_S = 10.0
@@ -44,29 +47,6 @@ _JOIN_S = 60.0
 _LEFT_S = 1.0
 #: One wait for messages; it only bounds how late an end by Ctrl-C is.
 _SLICE_S = 0.5
-
-
-class WorkerProcesses(Protocol):
-    """The processes of the workers, and the connections to them."""
-
-    def start(self) -> MasterLink:
-        """Start all, and wait until each has made its objects.
-
-        Raises:
-            FlowError: one of them failed, with its traceback.
-        """
-
-    def why(self, worker: int) -> str:
-        """Return how the process of a worker that has left has ended."""
-
-    def kill(self, worker: int) -> None:
-        """End the process of a worker at once, also one that is stopped. One that has ended is left alone."""
-
-    def restarts(self, worker: int) -> bool:
-        """Return whether a worker that has left is started again, or has been."""
-
-    def close(self) -> None:
-        """End all; idempotent."""
 
 
 @dataclass
@@ -79,6 +59,7 @@ class _Sent:
         all: workers that got it.
         shown_by: workers that keep weights for others.
         works: what each worker was told.
+        n_gone: how many workers had left by then.
     """
 
     order: Order
@@ -86,6 +67,7 @@ class _Sent:
     all: set[int] = field(default_factory=set)
     shown_by: set[int] = field(default_factory=set)
     works: dict[int, Work | None] = field(default_factory=dict)
+    n_gone: int = 0
 
 
 class ProcessBackend:
@@ -94,6 +76,7 @@ class ProcessBackend:
     Args:
         declaration: of the flow; it is checked that each worker can be a process.
         processes: not started yet.
+        nodes: of the workers; None: all are on this host.
 
     Raises:
         ConfigError: see `Declaration.check_processes`.
@@ -101,9 +84,14 @@ class ProcessBackend:
 
     cuts_rows = True
 
-    def __init__(self, declaration: Declaration, processes: WorkerProcesses) -> None:
+    def __init__(
+        self, declaration: Declaration, processes: WorkerProcesses, nodes: Nodes | None = None
+    ) -> None:
         declaration.check_processes()
         self.doing = Doing()
+        self._nodes = nodes
+        # This process comes after all workers: by this number places name it.
+        self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1)
         self._declaration = declaration
         self._processes = processes
         self._functions = {one.name: one for one in declaration.calls}
@@ -116,6 +104,8 @@ class ProcessBackend:
         # Of those that have left: workers that are started again. Of the others: those that another could not read from.
         self._away: set[int] = set()
         self._ending: dict[int, SegmentAddress] = {}
+        # How many have left, each time counted.
+        self._n_gone = 0
         self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
@@ -127,12 +117,15 @@ class ProcessBackend:
         Raises:
             FlowError: a worker failed before it had made its objects.
         """
-        # Numbers of stores are for errors; this process comes after all workers.
-        self._store = DataManager(max(self._declaration.workers) + 1)
-        self._part = Part(self._declaration, Objects((), DRIVER), self._store)
+        links = self._nodes.links() if self._nodes is not None else None
+        self._store = DataManager(self._sends.driver, links=links)
+        arrived = functools.partial(self._sends.arrived, DRIVER)
+        self._part = Part(self._declaration, Objects((), DRIVER), self._store, arrived)
         try:
             self._link = self._processes.start()
             self._join(self._link)
+            if self._nodes is not None:
+                self._sends.begin({**self._nodes.nodes(), self._sends.driver: self._store.node})
         except BaseException:
             self.close()
             raise
@@ -152,7 +145,7 @@ class ProcessBackend:
                         self._here.add(event.worker)
                 elif isinstance(event, Left):
                     raise FlowError(
-                        f"worker {event.worker} has left before all had joined: {self._why(event)}"
+                        f"worker {event.worker} is lost: {self._why(event)}; not all workers had joined"
                     )
             if time.monotonic() > end_s:
                 missing = sorted(set(self._declaration.workers) - set(self._pids))
@@ -176,6 +169,7 @@ class ProcessBackend:
         self._here = set()
         self._own.clear()
         self._sent.clear()
+        self._sends.close()
         self._events.clear()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
@@ -189,7 +183,12 @@ class ProcessBackend:
         return self._store.get(places)
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
-        """Have a worker drop rows."""
+        """Have a worker drop rows, and others their copies of them."""
+        ids = list(ids)
+        for holder, some in [(worker, ids), *self._sends.free(ids).items()]:
+            self._free(holder, some)
+
+    def _free(self, worker: int, ids: list[int]) -> None:
         if worker == DRIVER:
             if self._store is not None:
                 self._store.free(ids)
@@ -198,11 +197,14 @@ class ProcessBackend:
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Send an order."""
-        assert self._link is not None
-        sent = self._sent.setdefault(order.ticket, _Sent(order))
+        sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._n_gone))
         sent.open.add(worker)
         sent.all.add(worker)
-        sent.works[worker] = made = work()
+        self._sends.order(worker, order, work)
+
+    def _deliver(self, worker: int, order: Order, made: Work | None) -> None:
+        assert self._link is not None
+        self._sent[order.ticket].works[worker] = made
         if worker == DRIVER:
             self._own.append((order, made))
         elif made is None:
@@ -212,7 +214,10 @@ class ProcessBackend:
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Have a worker skip a step."""
-        if worker == DRIVER:
+        if self._sends.abort(worker, abort.ticket):
+            failure = Failure(abort.reason, abort.reason)
+            self._end(worker, abort.incarnation, abort.ticket, Outcome(failure=failure), 0)
+        elif worker == DRIVER:
             waiting = [one for one in self._own if one[0].ticket == abort.ticket]
             if waiting:
                 self._own.remove(waiting[0])
@@ -228,6 +233,9 @@ class ProcessBackend:
         if not self._events and self._own:
             self._run(*self._own.popleft())
         while not self._events and (self._sent or self._away):
+            if self._own:  # its values have arrived
+                self._run(*self._own.popleft())
+                continue
             self._check_away()
             left_s = _SLICE_S if end_s is None else min(_SLICE_S, end_s - time.monotonic())
             if left_s <= 0:
@@ -240,13 +248,17 @@ class ProcessBackend:
 
     def _await_left(self) -> None:
         """A worker failed, perhaps because another one has ended: that says more, so it comes first if it is known soon."""
-        end_s, n_left = time.monotonic() + _LEFT_S, len(self._left)
+        end_s, n_gone = time.monotonic() + _LEFT_S, self._n_gone
         while not self._ending and not self._left and time.monotonic() < end_s:
             self._receive(0.1)
-        while self._ending and len(self._left) == n_left and time.monotonic() < end_s + _JOIN_S:
+        while self._ending and self._n_gone == n_gone and time.monotonic() < end_s + _JOIN_S:
             self._receive(0.1)
             for worker, one in list(self._ending.items()):
-                if time.monotonic() > end_s and _kernels.is_alive(one.pid, one.started, one.pid_namespace):
+                # Of a process on another node only its connection tells.
+                is_far = self._store is None or one.node != self._store.node
+                if time.monotonic() > end_s and (
+                    is_far or _kernels.is_alive(one.pid, one.started, one.pid_namespace)
+                ):
                     del self._ending[worker]
         self._ending.clear()
         first: list[Event] = []
@@ -359,10 +371,18 @@ class ProcessBackend:
                 self._take(event.worker, event.message)
             elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
+            elif isinstance(event.message, Fetched):
+                self._fetched(event.worker, event.message)
             elif isinstance(event.message, Ready) and event.worker in self._away:
                 self._away.discard(event.worker)
                 self._left.discard(event.worker)
                 self._events.append(Back(event.worker))
+
+    def _fetched(self, worker: int, message: Fetched) -> None:
+        sent = self._sent.get(message.ticket)
+        if sent is not None and worker in sent.open:
+            for column, places in zip(message.names, message.columns, strict=True):
+                self._sends.arrived(worker, message.ticket, column, message.ids, places)
 
     def _take(self, worker: int, message: StepEnded) -> None:
         sent = self._sent.get(message.ticket)
@@ -392,28 +412,30 @@ class ProcessBackend:
         )
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
-    def _note_ending(self, work: MainWork) -> None:
+    def _note_ending(self, sent: _Sent, work: MainWork) -> None:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet."""
-        holders = {(place.worker, place.segment) for one in work.columns.values() for place in one}
-        here = {worker: segment for worker, segment in holders if worker in self._pids}
-        if all(worker not in self._left and self._pids[worker] == one.pid for worker, one in here.items()):
-            self._ending |= here
+        if sent.n_gone == self._n_gone:
+            holders = {place.worker: place.segment for one in work.columns.values() for place in one}
+            self._ending |= {worker: one for worker, one in holders.items() if worker in self._pids}
 
     def _relay(self, worker: int, message: State) -> None:
         """Tell the other participants of a hook what a worker shows of the weights of its source."""
-        assert self._link is not None
         sent = self._sent.get(message.ticket)
         if sent is None or worker not in sent.open:
             return
         sent.shown_by.add(worker)
-        for other in sent.open - self._left - {worker, DRIVER}:
-            self._link.send(other, message)
+        for other in sorted(sent.open - self._left - {worker, DRIVER}):
+            self._sends.state(other, message)
+
+    def _tell(self, worker: int, state: State) -> None:
+        if self._link is not None and worker not in self._left:
+            self._link.send(worker, state)
 
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
         work = self._sent[ticket].works.get(worker)
         if outcome.unread and isinstance(work, MainWork):
-            self._note_ending(work)
+            self._note_ending(self._sent[ticket], work)
         self._part_ended(worker, ticket)
 
     def _part_ended(self, worker: int, ticket: int) -> None:
@@ -423,11 +445,14 @@ class ProcessBackend:
             del self._sent[ticket]
             for shown_by in sent.shown_by:
                 self.free(shown_by, [state_id(ticket)])
+        self._sends.ended(worker, ticket)
 
     def _leave(self, event: Left, *, is_known: bool = False) -> None:
         if event.worker in self._left:
             return
         self._left.add(event.worker)
+        self._sends.lose(event.worker)
+        self._n_gone += 1
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)
         why = self._why(event)  # when the process has ended

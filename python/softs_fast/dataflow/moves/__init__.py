@@ -1,13 +1,17 @@
 """Where values of rows are kept between processes, and how they travel ([docs/dataflow.md])."""
 
 from .columns import Places
+from .copies import Copies
+from .hosts import HostLinks
 from .places import Place, SegmentAddress
 from .redistribution import Rates, Redistributor, RowsToMove
 from .store import DataManager
 from .transfers import RedistributionPlan, Transfer, WorkerMoves
 
 __all__ = [
+    "Copies",
     "DataManager",
+    "HostLinks",
     "Place",
     "Places",
     "Rates",

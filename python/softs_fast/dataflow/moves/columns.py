@@ -110,6 +110,10 @@ class Places(Sequence[Place]):
             form_of,
         )
 
+    def moved(self, worker: int, segment: SegmentAddress, offsets: _Integers, serials: _Words) -> Places:
+        """Return the places of the same values elsewhere."""
+        return Places(worker, segment, offsets, self.n_bytes, serials, self.forms, self.form_of)
+
     @property
     def seals(self) -> _Integers:
         """Where the serial numbers are, in words of 8 bytes, int64 [rows]."""

@@ -17,7 +17,7 @@ from ..values import Value
 from .columns import Places
 from .places import ITEM_BYTES, Form, Part, part_bytes, spread
 
-__all__ = ["EncodedColumn", "Targets", "decode", "empty_values", "encode", "views"]
+__all__ = ["EncodedColumn", "Targets", "decode", "empty_values", "encode", "torch_dtype", "views"]
 
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -107,11 +107,13 @@ class Targets:
         values: False where there is no tensor.
         copies: address, offset in the segment and bytes of each tensor.
         others: the numbers of values without tensors.
+        pieces: the memory of tensors of one dtype each, in which values lie one behind the other.
     """
 
     values: list[Value]
     copies: list[tuple[int, int, int]]
     others: list[int]
+    pieces: list[Tensor]
 
 
 def empty_values(places: Places) -> Targets:
@@ -120,7 +122,7 @@ def empty_values(places: Places) -> Targets:
     Raises:
         FlowError: this version of torch has no such dtype.
     """
-    found = Targets([False] * len(places), [], [])
+    found = Targets([False] * len(places), [], [], [])
     dtypes = [parts[0][0] if kind == "tensor" else "" for kind, parts in places.forms]
     for dtype in dict.fromkeys(dtypes):
         which = np.flatnonzero(np.array([one == dtype for one in dtypes])[places.form_of])
@@ -132,7 +134,7 @@ def empty_values(places: Places) -> Targets:
             if kind != "tensors":
                 found.others.append(i)
                 continue
-            mine = [torch.empty(shape, dtype=_torch_dtype(one)) for one, shape in parts]
+            mine = [torch.empty(shape, dtype=torch_dtype(one)) for one, shape in parts]
             found.values[i] = mine
             for tensor, at in zip(mine, spread(parts)[0], strict=True):
                 found.copies.append((tensor.data_ptr(), int(places.offsets[i]) + at, tensor.nbytes))
@@ -143,7 +145,8 @@ def _empty_tensors(found: Targets, places: Places, dtype: str, which: _Integers)
     item = ITEM_BYTES[dtype]
     n_bytes = places.n_bytes[which]
     counts = n_bytes // item
-    whole = torch.empty(int(counts.sum()), dtype=_torch_dtype(dtype))
+    whole = torch.empty(int(counts.sum()), dtype=torch_dtype(dtype))
+    found.pieces.append(whole)
     addresses = whole.data_ptr() + np.cumsum(n_bytes) - n_bytes
     found.copies += zip(addresses.tolist(), places.offsets[which].tolist(), n_bytes.tolist(), strict=True)
     shapes = [parts[0][1] if parts else () for _, parts in places.forms]
@@ -165,7 +168,7 @@ def views(address: int, parts: Sequence[Part]) -> list[Tensor]:
     """
     found = []
     for (name, shape), at in zip(parts, spread(parts)[0], strict=True):
-        dtype, n_bytes = _torch_dtype(name), part_bytes((name, shape))
+        dtype, n_bytes = torch_dtype(name), part_bytes((name, shape))
         if n_bytes:
             memory = (ctypes.c_ubyte * n_bytes).from_address(address + at)
             found.append(torch.frombuffer(memory, dtype=dtype).view(shape))
@@ -194,7 +197,12 @@ def decode(kind: str, data: bytes) -> Value:
         raise FlowError(f"{len(data)} bytes of a row are no {kind}: {error}") from None
 
 
-def _torch_dtype(name: str) -> torch.dtype:
+def torch_dtype(name: str) -> torch.dtype:
+    """Return a dtype by the name that messages have.
+
+    Raises:
+        FlowError: this version of torch has no such dtype.
+    """
     dtype = _DTYPES.get(name)
     if dtype is None:
         raise FlowError(f"torch {torch.__version__} has no dtype {name}; use the version of the other worker")

@@ -31,6 +31,7 @@ KINDS = ("tensor", "tensors", "bytes", "str", "bool", "int", "float")
 
 _MOST_DIMS = 64
 _MOST_TENSORS = 1 << 16
+_MOST_TEXT = 300
 _FIXED_BYTES = {"bool": 1, "float": 8}
 
 #: Dtype and shape of a tensor.
@@ -41,7 +42,7 @@ Form = tuple[str, tuple[Part, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
-    """By which other processes of this host open the segment of a store.
+    """By which other processes open the segment of a store.
 
     Attributes:
         pid: number of the process.
@@ -50,6 +51,8 @@ class SegmentAddress:
         fd: descriptor of the segment there.
         nonce: random, 16 bytes; the segment has them, too.
         n_bytes: of the segment, a multiple of 4096.
+        host: the boot id of its kernel; empty if that is not known.
+        endpoint: where other hosts read its values; empty if they cannot.
     """
 
     pid: int
@@ -58,10 +61,20 @@ class SegmentAddress:
     fd: int
     nonce: bytes
     n_bytes: int
+    host: str = ""
+    endpoint: str = ""
 
-    def as_wire(self) -> list[int | bytes]:
+    @property
+    def node(self) -> str:
+        """What processes have in common that can open each other's segments."""
+        return f"{self.host}.{self.pid_namespace}"
+
+    def as_wire(self) -> list[int | bytes | str]:
         """Return it as plain types."""
-        return [self.pid, self.started, self.pid_namespace, self.fd, self.nonce, self.n_bytes]
+        return [
+            *(self.pid, self.started, self.pid_namespace, self.fd),
+            *(self.nonce, self.n_bytes, self.host, self.endpoint),
+        ]
 
     @classmethod
     def from_wire(cls, wire: object) -> SegmentAddress:
@@ -70,8 +83,8 @@ class SegmentAddress:
         Raises:
             WireError: a field is missing, or is none that a segment can have.
         """
-        fields = _fields(wire, "address of a segment", 6)
-        pid, started, namespace, fd, nonce, n_bytes = fields
+        fields = _fields(wire, "address of a segment", 8)
+        pid, started, namespace, fd, nonce, n_bytes, host, endpoint = fields
         for name, number, limit in (
             ("pid", pid, 1 << 31),
             ("started", started, 1 << 63),
@@ -82,6 +95,11 @@ class SegmentAddress:
             _number(f"address of a segment: {name}", number, limit)
         if type(nonce) is not bytes or len(nonce) != 16:
             raise WireError(f"address of a segment: nonce is {_shown(nonce)}; need 16 bytes")
+        for name, text in (("host", host), ("endpoint", endpoint)):
+            if type(text) is not str or len(text) > _MOST_TEXT or not (text.isprintable() and text.isascii()):
+                raise WireError(
+                    f"address of a segment: {name} is {_shown(text)}; need at most {_MOST_TEXT} ASCII characters"
+                )
         return cls(*fields)
 
 

@@ -17,13 +17,15 @@ import numpy as np
 
 from ... import _kernels
 from ...errors import FlowError, PeerLost, SegmentError
+from .hosts import boot_id
 from .places import SegmentAddress
 
-__all__ = ["OwnSegment", "RemoteSegment", "bytes_free"]
+__all__ = ["HEADER_BYTES", "OwnSegment", "RemoteSegment", "bytes_free"]
 
 _FOLDER = "/dev/shm"
 _MAGIC = b"scoll_02"
-_HEADER_BYTES = 4096
+#: Of the file, before the data.
+HEADER_BYTES = 4096
 # Memory is allocated in steps of this size.
 _STEP_BYTES = 4 << 20
 
@@ -50,11 +52,11 @@ class OwnSegment:
                 f"cannot create shared memory in {_FOLDER} (a tmpfs is needed there): {error}"
             ) from error
         try:
-            os.ftruncate(fd, n_bytes + _HEADER_BYTES)
+            os.ftruncate(fd, n_bytes + HEADER_BYTES)
             self._allocated = 0
             self._fd = fd
             self.allocate(0)
-            memory = mmap.mmap(fd, n_bytes + _HEADER_BYTES)
+            memory = mmap.mmap(fd, n_bytes + HEADER_BYTES)
         except (OSError, ValueError) as error:
             os.close(fd)
             if isinstance(error, SegmentError):
@@ -64,8 +66,8 @@ class OwnSegment:
         nonce = secrets.token_bytes(16)
         memory[:24] = _MAGIC + nonce
         pid, started, namespace = _kernels.this_process()
-        self.address = SegmentAddress(pid, started, namespace, fd, nonce, n_bytes)
-        self.data: _Bytes = np.frombuffer(memory, np.uint8)[_HEADER_BYTES:]
+        self.address = SegmentAddress(pid, started, namespace, fd, nonce, n_bytes, boot_id())
+        self.data: _Bytes = np.frombuffer(memory, np.uint8)[HEADER_BYTES:]
         self.words: _Words = self.data.view(np.uint64)
         #: Of the first byte of the data.
         self.base: int = self.data.ctypes.data
@@ -76,7 +78,7 @@ class OwnSegment:
         Raises:
             SegmentError: /dev/shm is full; nothing has changed.
         """
-        needed = n_bytes + _HEADER_BYTES
+        needed = n_bytes + HEADER_BYTES
         if needed <= self._allocated:
             return
         whole = os.fstat(self._fd).st_size
@@ -126,12 +128,12 @@ class RemoteSegment:
             raise FlowError(f"{what}: {error}") from error
         try:
             found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or found.st_size != address.n_bytes + _HEADER_BYTES:
+            if not stat.S_ISREG(found.st_mode) or found.st_size != address.n_bytes + HEADER_BYTES:
                 self._raise_if_ended(address, what)
                 raise FlowError(f"{what}: descriptor {address.fd} is another file by now")
             if found.st_uid != os.geteuid():
                 raise FlowError(f"{what}: it is of user {found.st_uid}; this process is of {os.geteuid()}")
-            memory = mmap.mmap(fd, address.n_bytes + _HEADER_BYTES, prot=mmap.PROT_READ)
+            memory = mmap.mmap(fd, address.n_bytes + HEADER_BYTES, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             if isinstance(error, PeerLost):
                 raise
@@ -142,7 +144,7 @@ class RemoteSegment:
             self._raise_if_ended(address, what)
             raise FlowError(f"{what}: descriptor {address.fd} is another segment by now")
         _advise(memory)
-        self.data: _Bytes = np.frombuffer(memory, np.uint8)[_HEADER_BYTES:]
+        self.data: _Bytes = np.frombuffer(memory, np.uint8)[HEADER_BYTES:]
         self.words: _Words = self.data.view(np.uint64)
         self.base: int = self.data.ctypes.data
 

@@ -7,20 +7,23 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ... import _kernels
 from ...errors import ConfigError, FlowError, ForkedError, SegmentError
 from ..values import Value
 from .columns import Places
-from .encoding import EncodedColumn, decode, empty_values, encode, views
+from .encoding import EncodedColumn, Targets, decode, empty_values, encode, views
+from .hosts import HostLinks
 from .places import ALIGNMENT, MAX_BYTES, SEAL_BYTES, Place, SegmentAddress, seal_offset
-from .segments import OwnSegment, RemoteSegment, bytes_free
+from .segments import HEADER_BYTES, OwnSegment, RemoteSegment, bytes_free
 from .space import Space
 
 __all__ = ["DataManager"]
@@ -32,6 +35,7 @@ _SERIAL_STEP = 2 * 0x9E3779B97F4A7C15 % _WORD
 
 _Integers = np.ndarray[Any, np.dtype[np.int64]]
 _Words = np.ndarray[Any, np.dtype[np.uint64]]
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class DataManager:
@@ -45,10 +49,12 @@ class DataManager:
         worker: the number of this worker.
         max_bytes: bytes that values may take, as `n_bytes` counts them; None: what /dev/shm has free now. Holes between
             values may take as much again.
+        links: serve the values to other hosts, and read theirs; the store closes them.
 
     Raises:
         ConfigError: a number is out of range.
         SegmentError: /dev/shm is missing or no tmpfs.
+        SoftsError: the values cannot be served, see `HostLinks.serve`.
 
     Example:
         >>> with DataManager(0) as store:
@@ -57,7 +63,7 @@ class DataManager:
         [tensor([1, 2]), 'text']
     """
 
-    def __init__(self, worker: int, *, max_bytes: int | None = None) -> None:
+    def __init__(self, worker: int, *, max_bytes: int | None = None, links: HostLinks | None = None) -> None:
         if not 0 <= worker < 1 << 31:
             raise ConfigError(f"worker is {worker}; need 0 to 2^31 - 1")
         if max_bytes is None:
@@ -70,6 +76,16 @@ class DataManager:
         self._space = Space(-(-2 * max_bytes // _PAGE) * _PAGE)
         self._own: OwnSegment | None = OwnSegment(self._space.n_bytes)
         self._address = self._own.address
+        self._links = links
+        #: Bytes of values that came from other hosts.
+        self.fetched_bytes = 0
+        if links is not None:
+            try:
+                endpoint = links.serve(self._address.fd, HEADER_BYTES, self._address)
+            except BaseException:
+                self._own.close()
+                raise
+            self._address = replace(self._address, endpoint=endpoint)
         self._remote: dict[SegmentAddress, RemoteSegment] = {}
         #: By column and row, offset and bytes of the value.
         self._columns: dict[str, dict[int, tuple[int, int]]] = {}
@@ -117,10 +133,7 @@ class DataManager:
             _write(own, encoded, offsets)
             # The numbers are the last that is written: a place is valid from here on.
             own.words[places.seals] = places.serials
-            rows = self._columns.setdefault(column, {})
-            replaced = [rows[row_id] for row_id in ids if row_id in rows]
-            rows.update(zip(ids, zip(offsets.tolist(), encoded.n_bytes, strict=True), strict=True))
-            self._release(own, replaced)
+            self._register(own, column, ids, offsets.tolist(), encoded.n_bytes)
         return places
 
     def free(self, ids: Iterable[int]) -> None:
@@ -139,6 +152,11 @@ class DataManager:
             self._release(own, gone)
 
     @property
+    def node(self) -> str:
+        """What this process has in common with those that can open its segment."""
+        return self._address.node
+
+    @property
     def n_bytes(self) -> int:
         """Bytes that values take: each with its serial number, rounded up to 64."""
         return self._n_bytes
@@ -151,7 +169,7 @@ class DataManager:
     # --- Of any process ---
 
     def get(self, places: Sequence[Place]) -> list[Value]:
-        """Return copies of values, of any process on this host; the same bits, dtypes and shapes.
+        """Return copies of values, of any process on this host or linked ones; the same bits, dtypes and shapes.
 
         They are copies because the memory of a row is used again once it is freed. Tensors of one dtype and holder share
         one piece of new memory. The segments of others stay mapped, so that the values of a process that has ended can
@@ -161,18 +179,16 @@ class DataManager:
             places: that `put` has returned, here or elsewhere; `Places` as they are, or any of several holders.
 
         Raises:
-            PeerLost: the process that holds a value has ended before anything of it was read here.
-            FlowError: a row was freed; its memory is on another host, of another user, or not that of the place; or the
-                store is closed.
+            PeerLost: the process that holds a value has ended before anything of it was read here; or it is on another
+                host and does not answer.
+            FlowError: a row was freed; its memory is on another host without links, of another user, or not that of the
+                place; or the store is closed.
             ForkedError: called in a fork of the process that made the store.
         """
         if isinstance(places, Places):
             return self._read(places)
-        by_segment: dict[SegmentAddress, list[int]] = {}
-        for i, place in enumerate(places):
-            by_segment.setdefault(place.segment, []).append(i)
         values: list[Value] = [False] * len(places)
-        for mine in by_segment.values():
+        for mine in _by_segment(places):
             for i, value in zip(mine, self._read(Places.of([places[i] for i in mine])), strict=True):
                 values[i] = value
         return values
@@ -197,8 +213,45 @@ class DataManager:
         yield views(segment.base + place.offset, place.parts)
         _check_serials(segment, places)
 
+    def is_elsewhere(self, place: Place) -> bool:
+        """Return whether a value is on another host, so that reading it takes the network."""
+        return place.segment.node != self._address.node
+
+    def fetch(self, column: str, ids: Sequence[int], places: Sequence[Place]) -> Sequence[Place]:
+        """Copy values of other hosts into this store, where they are held like those of `put`. All or nothing.
+
+        Args:
+            column: their column.
+            ids: of the rows, each once.
+            places: of the values; may be of several holders.
+
+        Returns:
+            Their places here.
+
+        Raises:
+            PeerLost: a process that holds a value has ended, or sends nothing.
+            FlowError: see `put` and `get`.
+            ForkedError: called in a fork of the process that made the store.
+        """
+        if isinstance(places, Places):
+            return self._fetch(column, list(ids), places)
+        found: list[Place | None] = [None] * len(places)
+        try:
+            for mine in _by_segment(places):
+                here = self._fetch(column, [ids[i] for i in mine], Places.of([places[i] for i in mine]))
+                for i, place in zip(mine, here, strict=True):
+                    found[i] = place
+        except BaseException:
+            self._drop(
+                column, [row_id for row_id, place in zip(ids, found, strict=True) if place is not None]
+            )
+            raise
+        return [place for place in found if place is not None]
+
     def close(self) -> None:
-        """Drop all rows; a second call does nothing. Others that have read from this store can still read it."""
+        """Drop all rows; a second call does nothing. Others of this host that have read from this store can still read it."""
+        if self._links is not None and os.getpid() == self._pid:
+            self._links.close()
         with self._lock:
             own, self._own = self._own, None
             self._remote.clear()
@@ -220,17 +273,73 @@ class DataManager:
     # --- Inside ---
 
     def _read(self, places: Places) -> list[Value]:
+        if self._links is not None and places.segment.node != self._address.node:
+            return self._read_elsewhere(self._links, places)
         segment = self._segment(places.segment, places.worker)
         _check_serials(segment, places)
         found = empty_values(places)
-        for i in found.others:
-            start = int(places.offsets[i])
-            data = segment.data[start : start + int(places.n_bytes[i])].tobytes()
-            found.values[i] = decode(places.forms[places.form_of[i]][0], data)
-        _kernels.snapshot_scatter(segment.base, found.copies)
+        _fill(found, places, segment.data)
         # The holder changes the number before it uses the memory again, so all that was read is of the rows.
         _check_serials(segment, places)
         return found.values
+
+    def _read_elsewhere(self, links: HostLinks, places: Places) -> list[Value]:
+        with self._lock:
+            self._opened()
+        self.fetched_bytes += int(places.n_bytes.sum())
+        found = empty_values(places)
+        if len(found.pieces) == 1 and len(found.copies) == len(places):
+            # All values are tensors of one dtype: they are received where they stay.
+            memory = found.pieces[0].view(torch.uint8).numpy()
+            at = np.array([address for address, _, _ in found.copies], np.int64) - memory.ctypes.data
+            links.read(places, memory, at)
+            return found.values
+        sizes = -(-places.n_bytes // ALIGNMENT) * ALIGNMENT
+        at = np.cumsum(sizes) - sizes
+        memory = np.empty(int(sizes.sum()), np.uint8)
+        links.read(places, memory, at)
+        here = places.moved(places.worker, places.segment, at, places.serials)
+        found = empty_values(here)
+        _fill(found, here, memory)
+        return found.values
+
+    def _fetch(self, column: str, ids: list[int], places: Places) -> Places:
+        if self._links is None:
+            raise FlowError(
+                f"rows of worker {places.worker} cannot be read: this store has no links to other hosts"
+            )
+        with self._lock:
+            own = self._opened()
+            sizes = _sizes(places.n_bytes)
+            offsets = self._take(own, column, sizes)
+        try:
+            # Nothing refers to this memory yet, so nothing reads it meanwhile.
+            self._links.read(places, own.data, offsets)
+        except BaseException:
+            with self._lock:
+                self._space.give(offsets, sizes)
+                self._n_bytes -= int(sizes.sum())
+            raise
+        with self._lock:
+            here = places.moved(self.worker, self._address, offsets, self._serials(len(ids)))
+            own.words[here.seals] = here.serials
+            self._register(own, column, ids, offsets.tolist(), places.n_bytes.tolist())
+            self.fetched_bytes += int(places.n_bytes.sum())
+        return here
+
+    def _drop(self, column: str, ids: list[int]) -> None:
+        with self._lock:
+            rows = self._columns.get(column, {})
+            self._release(self._opened(), [rows.pop(row_id) for row_id in ids])
+
+    def _register(
+        self, own: OwnSegment, column: str, ids: Sequence[int], offsets: list[int], n_bytes: list[int]
+    ) -> None:
+        """Values are there; those that they replace are freed."""
+        rows = self._columns.setdefault(column, {})
+        replaced = [rows[row_id] for row_id in ids if row_id in rows]
+        rows.update(zip(ids, zip(offsets, n_bytes, strict=True), strict=True))
+        self._release(own, replaced)
 
     def _opened(self) -> OwnSegment:
         if os.getpid() != self._pid:
@@ -296,6 +405,23 @@ def _sizes(n_bytes: _Integers) -> _Integers:
     """Return how many bytes values take."""
     found: _Integers = -(-(seal_offset(0, n_bytes) + SEAL_BYTES) // ALIGNMENT) * ALIGNMENT
     return found
+
+
+def _by_segment(places: Sequence[Place]) -> list[list[int]]:
+    """Return the numbers of the places of each segment."""
+    found: dict[SegmentAddress, list[int]] = {}
+    for i, place in enumerate(places):
+        found.setdefault(place.segment, []).append(i)
+    return list(found.values())
+
+
+def _fill(found: Targets, places: Places, data: _Bytes) -> None:
+    """Copy values from where their places say in `data`."""
+    for i in found.others:
+        start = int(places.offsets[i])
+        value = data[start : start + int(places.n_bytes[i])].tobytes()
+        found.values[i] = decode(places.forms[places.form_of[i]][0], value)
+    _kernels.snapshot_scatter(data.ctypes.data, found.copies)
 
 
 def _write(own: OwnSegment, encoded: EncodedColumn, offsets: _Integers) -> None:

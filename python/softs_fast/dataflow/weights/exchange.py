@@ -13,6 +13,7 @@ from ...errors import FlowError
 from ...snapshots.window import is_plain
 from ..declare.roles import Placement
 from ..moves import DataManager
+from ..moves.encoding import torch_dtype
 from ..moves.places import ITEM_BYTES, Place
 from .boxes import Box
 from .held import HeldTensor
@@ -31,9 +32,9 @@ Held = Mapping[str, HeldTensor]
 
 
 def is_local(source: Placement, target: Placement, theirs: Held, mine: Held) -> bool:
-    """Return whether each worker of a target has all that it needs in its own process, so that nothing is shown.
+    """Return whether each worker of a target has all that it needs in its own process, so that no tensor is shown.
 
-    All workers of the source come to the same answer, if each of them has tensors of the same names and layouts.
+    All workers come to the same answer, if they have the same tensors; parts that are equal here alone do not count.
 
     Args:
         source: a role with an object here.
@@ -45,7 +46,10 @@ def is_local(source: Placement, target: Placement, theirs: Held, mine: Held) -> 
         return False
     if len(source.on) == 1:
         return True
-    return bool(mine) and all(name in theirs and theirs[name].box == one.box for name, one in mine.items())
+    return bool(mine) and all(
+        name in theirs and (theirs[name].shape, theirs[name].layout) == (one.shape, one.layout)
+        for name, one in mine.items()
+    )
 
 
 def show(store: DataManager, row_id: int, role: int, held: Held) -> Shown:
@@ -116,7 +120,7 @@ def take(
         shown = await_shown(known)
         for one in shown[known:]:
             for region, (dtype, _) in zip(one.regions, one.place.parts, strict=True):
-                _check(source, target, region.name, region.shape, getattr(torch, dtype), mine)
+                _check(source, target, region.name, region.shape, torch_dtype(dtype), mine)
             missing.discard(one.worker)
             if one.worker not in held:
                 held[one.worker] = one.boxes()

@@ -28,6 +28,10 @@ _LEAST_CUT = 1 << 16
 _DIFFERENT = ("pp", "ep")
 
 
+#: Of a mesh its sizes and ranks; and dimensions of the mesh with those of the tensor that they cut.
+Layout = tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True)
 class HeldTensor:
     """What this worker holds of a tensor.
@@ -38,6 +42,8 @@ class HeldTensor:
         box: the part of it that is here.
         replicas: workers that hold the same part, this one included, as all of them know.
         index: which of them this worker is.
+        layout: how all workers of the mesh hold it; equal layouts of one shape have equal parts everywhere. Empty: it is
+            no DTensor.
     """
 
     local: Tensor
@@ -45,6 +51,7 @@ class HeldTensor:
     box: Box
     replicas: tuple[int, ...]
     index: int
+    layout: Layout
 
     def share(self, name: str) -> Box | None:
         """Return the part that this worker shows to others; the parts of all replicas are the box. None: nothing.
@@ -99,7 +106,7 @@ def held_tensors(role: Placement, worker: int, tensors: Mapping[str, Tensor]) ->
                 found[name] = held
         else:
             box = whole(tensor.shape)
-            found[name] = HeldTensor(tensor.detach(), tuple(tensor.shape), box, *alike)
+            found[name] = HeldTensor(tensor.detach(), tuple(tensor.shape), box, *alike, ())
     return found
 
 
@@ -132,7 +139,8 @@ def _of_dtensor(
     key = (id(mesh), frozenset(i for i, _ in sharded))
     if key not in known:
         known[key] = _replicas(role, at, mesh, key[1])
-    return HeldTensor(local, shape, box, *known[key])
+    ranks, sizes = tuple(mesh.mesh.flatten().tolist()), tuple(mesh.shape)
+    return HeldTensor(local, shape, box, *known[key], (sizes, ranks, *sharded))
 
 
 def _sharded(role: Placement, name: str, tensor: DTensor) -> list[tuple[int, int]]:

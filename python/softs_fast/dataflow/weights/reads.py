@@ -76,6 +76,8 @@ def first_lacking(wanted: Mapping[str, Box], held: Mapping[int, Held]) -> tuple[
         held: by worker, what it holds.
     """
     for name, box in wanted.items():
+        if any(box in mine.get(name, ()) for mine in held.values()):
+            continue
         boxes = dict.fromkeys(one for mine in held.values() for one in mine.get(name, ()))
         left = _uncovered(box, boxes)
         if left:
@@ -163,10 +165,13 @@ def _items(
         near = tuple(one for one in workers if nodes is None or nodes[one] == nodes[target])
         return (1, near) if near else (2, tuple(workers))
 
-    ranked = sorted(
-        ((*nearest(workers), one) for one, workers in holders.items()),
-        key=lambda entry: (entry[0], -entry[2].overlap(box).n_items, entry[2].start, entry[2].size),
-    )
+    ranked = [(*nearest(workers), one) for one, workers in holders.items()]
+    if len(ranked) > 1:
+        ranked.sort(
+            key=lambda entry: (entry[0], -entry[2].overlap(box).n_items, entry[2].start, entry[2].size)
+        )
+    elif ranked and ranked[0][2] == box and box.n_items:
+        return [_Item(target, name, box, box, ranked[0][1])]
     found, left = [], [box] if box.n_items else []
     for _, workers, one in ranked:
         if not left:

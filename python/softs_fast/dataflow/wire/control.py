@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout, WireError
-from ..control import ControlClient, ControlServer, Ended
+from ..control import ControlClient, ControlLimits, ControlServer, Ended
 from ..control import Joined as ControlJoined
 from ..control import Left as ControlLeft
 from ..control import Received as ControlReceived
@@ -21,13 +21,17 @@ class ControlMaster:
 
     Args:
         token: that workers have to have.
+        listen: where, see `ControlServer`.
+        limits: sizes, and when a worker on another host counts as dead.
 
     Raises:
+        ConfigError: endpoint or token are malformed.
+        EndpointInUse: a process listens there already.
         PeerLost: the system has no more descriptors or threads.
     """
 
-    def __init__(self, token: str) -> None:
-        self._server: ControlServer | None = ControlServer(token=token)
+    def __init__(self, token: str, *, listen: str = "ipc://*", limits: ControlLimits | None = None) -> None:
+        self._server: ControlServer | None = ControlServer(listen=listen, token=token, limits=limits)
         self._endpoint = self._server.endpoint
         self._assemblers: dict[int, Assembler] = {}
         #: What has arrived and was not returned yet, and the error that comes before it.

@@ -31,11 +31,14 @@ from .checks import (
 __all__ = [
     "MAX_BYTES",
     "AbortStep",
+    "Declared",
     "End",
+    "Fetched",
     "Free",
     "HookForm",
     "Message",
     "Ready",
+    "Refused",
     "RunHook",
     "RunMain",
     "SliceForm",
@@ -154,11 +157,13 @@ class State:
         incarnation: of the master.
         ticket: of the hook.
         shown: regions of tensors, and where they are.
+        near: where they are that is nearer to the worker that gets this; None: nowhere.
     """
 
     incarnation: int
     ticket: int
     shown: Shown
+    near: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -205,10 +210,51 @@ class StepEnded:
 
 @dataclass(frozen=True)
 class Ready:
-    """To the master: a worker has made the objects of its roles."""
+    """To the master: a worker has made the objects of its roles.
+
+    Attributes:
+        node: what workers have in common that can open each other's shared memory; empty if all of the flow can.
+    """
+
+    node: str = ""
 
 
-Message = RunMain | RunHook | AbortStep | State | Free | End | StepEnded | Ready
+@dataclass(frozen=True)
+class Declared:
+    """To a worker that was started by hand: the lines of the flow that the master has."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """To the master: a worker that was started by hand cannot take part."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """To the master: a worker has got values from another node, and keeps them.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: of the step that reads them.
+        ids: of the rows.
+        names: of the columns.
+        columns: for each of them the places here, as many as ids.
+    """
+
+    incarnation: int
+    ticket: int
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
+    columns: Columns
+
+
+Message = (
+    RunMain | RunHook | AbortStep | State | Free | End | StepEnded | Ready | Declared | Refused | Fetched
+)
 
 _ID = integer(0, _BIG)
 _IDS = listing(_ID, _MOST_ROWS)
@@ -255,6 +301,13 @@ def _shown(name: str, value: Any) -> Shown:
     return Shown(integer(0, 1 << 16)(name, role), listing(_region, 1 << 16)(name, regions), found[0][0])
 
 
+def _place(name: str, value: Any) -> Place:
+    columns = places(name, value)
+    if len(columns) != 1 or len(columns[0]) != 1:
+        raise WireError(f"{name} has {len(columns)} columns of places; need one place")
+    return columns[0][0]
+
+
 #: Of each message its number and the checks of its fields, in their order.
 _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     RunMain: (
@@ -274,7 +327,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
         ),
     ),
     AbortStep: (3, (_ID, _ID, _TEXT)),
-    State: (4, (_ID, _ID, _shown)),
+    State: (4, (_ID, _ID, _shown, optional(_place))),
     Free: (5, (_IDS,)),
     End: (6, ()),
     StepEnded: (
@@ -291,7 +344,11 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             seconds,
         ),
     ),
-    Ready: (8, ()),
+    Ready: (8, (_NAME,)),
+    # Numbers from 20 on: between hosts.
+    Declared: (20, (listing(text(1 << 14), 1 << 16),)),
+    Refused: (21, (_TEXT,)),
+    Fetched: (22, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
 }
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 
@@ -310,6 +367,8 @@ def encode(message: Message) -> bytes:
         elif isinstance(value, Shown):
             regions = [[one.name, one.shape, one.start] for one in value.regions]
             value = [value.role, regions, with_segments(((value.place,),))]
+        elif isinstance(value, Place):
+            value = with_segments(((value,),))
         elif isinstance(value, HookForm):
             value = [value.kind, value.roles, value.eta, value.folder]
         elif isinstance(value, SliceForm):
@@ -351,14 +410,16 @@ def decode(data: bytes) -> Message:
     return made  # type: ignore[no-any-return]
 
 
-def _check_counts(made: RunMain | StepEnded | Any) -> None:
+def _check_counts(made: RunMain | StepEnded | Fetched | Any) -> None:
     """Columns have as many values as there are ids."""
-    if isinstance(made, RunMain | StepEnded):
+    if isinstance(made, RunMain | StepEnded | Fetched):
         wrong = [len(column) for column in made.columns if len(column) != len(made.ids)]
         if wrong:
             raise WireError(
                 f"a {type(made).__name__} has {len(made.ids)} ids and a column of {wrong[0]} values"
             )
+    if isinstance(made, Fetched) and len(made.names) != len(made.columns):
+        raise WireError(f"a Fetched has {len(made.names)} names and {len(made.columns)} columns")
     if isinstance(made, RunMain) and made.part is not None:
         part = made.part
         if part.n_real not in (0, len(made.ids)) or part.n_rows < len(made.ids):

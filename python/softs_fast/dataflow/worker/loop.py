@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgpack
 
 from ...errors import FlowError, PeerLost, WireError
 from ..declare.declaration import Declaration
-from ..moves import DataManager
+from ..moves import DataManager, Place
 from ..objects import Objects, RoleGroups
 from ..order.executor import Executor
 from ..order.steps import Abort, Kind, Order, Step
 from ..weights.shown import Shown
 from ..wire.links import WorkerLink
-from ..wire.messages import AbortStep, End, Free, Message, Ready, RunHook, RunMain, State, StepEnded
+from ..wire.messages import (
+    AbortStep,
+    Declared,
+    End,
+    Fetched,
+    Free,
+    Message,
+    Ready,
+    Refused,
+    RunHook,
+    RunMain,
+    State,
+    StepEnded,
+)
 from .functions import Failure, Outcome
 from .orders import work_of
 from .part import Part
@@ -52,10 +66,12 @@ class WorkerLoop:
     _is_ending: bool = field(default=False, init=False)
     _shown: Order | None = field(default=None, init=False)
     _since_s: float = field(default_factory=time.monotonic, init=False)
+    #: Of the master that has ordered the step of now.
+    _incarnation: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._objects = Objects(self.declaration.roles, self.worker, self.groups)
-        self._part = Part(self.declaration, self._objects, self.store)
+        self._part = Part(self.declaration, self._objects, self.store, self._arrived)
 
     def setup(self) -> None:
         """Make the objects of the roles, and publish what `model_config` says of each.
@@ -96,6 +112,7 @@ class WorkerLoop:
 
     def _run(self, order: Order) -> None:
         self._publish_inside(order)
+        self._incarnation = order.incarnation
         try:
             assert isinstance(order.step.work, RunMain | RunHook)
             work = work_of(self.declaration, order.step.work)
@@ -106,7 +123,7 @@ class WorkerLoop:
                 lambda shown: self.link.send(State(order.incarnation, order.ticket, shown)),
             )
         finally:
-            self._states.pop(order.ticket, None)
+            self._drop_states(order.ticket)
             self._last_ticket = order.ticket
             self._aborted = None
             self._executor.leave()
@@ -136,6 +153,14 @@ class WorkerLoop:
     def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
         self.store.free(outcome.ids)
         self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
+
+    def _drop_states(self, ticket: int) -> None:
+        for shown in self._states.pop(ticket, ()):
+            self._part.near.pop(shown.place, None)
+
+    def _arrived(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> None:
+        incarnation = self._incarnation
+        self.link.send(Fetched(incarnation, ticket, tuple(ids), (column,), (tuple(places),)))
 
     def _await_state(self, ticket: int, role: int, known: int) -> list[Shown]:
         self._publish_inside(self._executor.inside, waits="the weights of another worker")
@@ -172,7 +197,7 @@ class WorkerLoop:
                     # A function goes on, and the master drops what it makes; only a hook that waits returns.
                     self._aborted = message.reason
                 elif found == "skipped":
-                    self._states.pop(message.ticket, None)
+                    self._drop_states(message.ticket)
                     self.link.send(
                         StepEnded(
                             message.incarnation, message.ticket, failure=(message.reason, message.reason)
@@ -182,11 +207,15 @@ class WorkerLoop:
                 # A step may end without what is shown last.
                 if message.ticket > self._last_ticket:
                     self._states.setdefault(message.ticket, []).append(message.shown)
+                    if message.near is not None:
+                        self._part.near[message.shown.place] = message.near
             case Free():
                 self.store.free(message.ids)
             case End():
                 self._is_ending = True
-            case StepEnded() | Ready():
+            case Declared():
+                pass  # it was read when this worker joined
+            case StepEnded() | Ready() | Refused() | Fetched():
                 raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
 
     def _publish_inside(self, order: Order | None, *, waits: str = "") -> None:

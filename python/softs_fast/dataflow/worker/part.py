@@ -22,7 +22,7 @@ from ..weights.shown import Shown
 from .functions import Batch, Failure, Outcome, call_function
 from .work import HookWork, MainWork, Work
 
-__all__ = ["AwaitState", "Part", "Unreadable", "state_id"]
+__all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "state_id", "weights_column"]
 
 
 class Unreadable(FlowError):
@@ -35,9 +35,20 @@ class AwaitState(Protocol):
     def __call__(self, role: int, known: int) -> Sequence[Shown]: ...
 
 
+class Arrived(Protocol):
+    """Takes the ticket, a column, ids of rows, and places of their values in the store of this process."""
+
+    def __call__(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place], /) -> None: ...
+
+
 def state_id(ticket: int) -> int:
     """Return the id by which weights of a hook are kept; no row has it."""
     return (1 << 62) + ticket
+
+
+def weights_column(place: Place) -> str:
+    """Return the column by which copies of weights on other nodes are known; the place is that of the source."""
+    return f"weights {place.worker} {place.offset}"
 
 
 class Part:
@@ -47,9 +58,19 @@ class Part:
         declaration: of the flow.
         objects: of the roles that are in this process.
         store: of this process.
+        arrived: takes places of values that this worker has got from another node, and keeps.
     """
 
-    def __init__(self, declaration: Declaration, objects: Objects, store: DataManager) -> None:
+    def __init__(
+        self,
+        declaration: Declaration,
+        objects: Objects,
+        store: DataManager,
+        arrived: Arrived = lambda ticket, column, ids, places: None,
+    ) -> None:
+        self._arrived = arrived
+        #: Of weights that a worker shows: where they are nearer, by where they are.
+        self.near: dict[Place, Place] = {}
         self._declaration = declaration
         self._functions = {one.name: one for one in declaration.calls}
         self._objects = objects
@@ -69,7 +90,7 @@ class Part:
         outcome, n_bytes, began = Outcome(), 0, time.monotonic()
         try:
             if isinstance(work, MainWork):
-                inputs, unread = self._read_all(work)
+                inputs, unread = self._read_all(work, ticket)
                 if unread is not None:
                     return Outcome(failure=unread, unread=True), 0
                 outcome = self._main(work, inputs)
@@ -85,11 +106,11 @@ class Part:
         outcome.began_s, outcome.seconds = began, time.monotonic() - began
         return outcome, n_bytes
 
-    def _read_all(self, work: MainWork) -> tuple[dict[str, list[Value]], Failure | None]:
+    def _read_all(self, work: MainWork, ticket: int) -> tuple[dict[str, list[Value]], Failure | None]:
         """Return the inputs of a function, or why they cannot be read; then no worker of its role enters it."""
         inputs, unread = {}, None
         try:
-            inputs = self._inputs(work)
+            inputs = self._inputs(work, ticket)
         except Unreadable as error:
             unread = Failure.of(error)
         if not self._objects.agree(self._functions[work.function].model_name, unread is None):
@@ -97,9 +118,12 @@ class Part:
             unread = unread or Failure(text, f"{Unreadable.__name__}: {text}")
         return inputs, unread
 
-    def _inputs(self, work: MainWork) -> dict[str, list[Value]]:
+    def _inputs(self, work: MainWork, ticket: int) -> dict[str, list[Value]]:
+        here = {
+            column: self._brought(ticket, column, work.ids, places) for column, places in work.columns.items()
+        }
         # One call for all columns: values of one holder are copied together.
-        values = self._read([place for places in work.columns.values() for place in places])
+        values = self._read([place for places in here.values() for place in places])
         columns: dict[str, list[Value]] = {}
         for number, key in enumerate(work.columns):
             columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
@@ -126,13 +150,16 @@ class Part:
         mine = {target: objects.held(target, buffers=eta is None) for _, target in pairs if target in objects}
         for source, theirs in held.items():
             targets = [target for one, target in pairs if one is source]
-            # All that is shown is shown before this worker waits.
-            if not all(is_local(source, one, theirs, mine.get(one, {})) for one in targets):
-                show_to(show(self._store, state_id(ticket), self._number(source), theirs))
+            # All that is shown is shown before this worker waits. If others need nothing, they are told so: should one
+            # have other tensors, it does not wait in vain.
+            is_needed = not all(is_local(source, one, theirs, mine.get(one, {})) for one in targets)
+            if is_needed or len(source.on) > 1:
+                shown = theirs if is_needed else {}
+                show_to(show(self._store, state_id(ticket), self._number(source), shown))
         for source, target in pairs:
             if target in mine:
                 take(
-                    self._viewed,
+                    functools.partial(self._viewed, ticket),
                     source,
                     target,
                     worker=self._store.worker,
@@ -144,7 +171,9 @@ class Part:
         return {}
 
     @contextmanager
-    def _viewed(self, place: Place) -> Iterator[list[Tensor]]:
+    def _viewed(self, ticket: int, place: Place) -> Iterator[list[Tensor]]:
+        column, near = weights_column(place), self.near.get(place, place)
+        (place,) = self._brought(ticket, column, [state_id(ticket)], [near])
         try:
             with self._store.viewed(place) as tensors:
                 yield tensors
@@ -159,3 +188,18 @@ class Part:
             return self._store.get(places)
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
+
+    def _brought(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> list[Place]:
+        """Get values of other nodes into the store of this process; returns where all values are on this node."""
+        found = list(places)
+        far = [i for i, place in enumerate(found) if self._store.is_elsewhere(place)]
+        if far:
+            some = [ids[i] for i in far]
+            try:
+                here = self._store.fetch(column, some, [found[i] for i in far])
+            except (FlowError, PeerLost, SegmentError) as error:
+                raise Unreadable(str(error)) from error
+            for i, place in zip(far, here, strict=True):
+                found[i] = place
+            self._arrived(ticket, column, some, here)
+        return found

@@ -163,7 +163,7 @@ class Driver:
         self.notify()
 
     async def wait_for_change(self, until_s: float) -> bool:
-        """Wait for a change; return False if it is too late, or the server ends.
+        """Wait for a change; return False if it is too late, or the server ends and has said so before.
 
         Args:
             until_s: on the clock of the loop.
@@ -176,7 +176,7 @@ class Driver:
                 await changed.wait()
         except TimeoutError:
             return False
-        return not self._is_closing
+        return True
 
     def status(self) -> Status:
         """Return what the run does."""

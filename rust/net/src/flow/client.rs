@@ -155,7 +155,7 @@ impl Drop for FlowClient {
 }
 
 /// Connects within `timeout`; `None` when the caller was interrupted.
-fn connect(
+pub(super) fn connect(
     endpoint: &Endpoint,
     hosts: Hosts,
     timeout: Duration,

@@ -4,12 +4,14 @@
 //! * [`ToMaster`] and [`ToWorker`]: the messages.
 //! * [`Master`] and [`Worker`]: the two state machines. A worker answers ASK from what it has published, so whatever
 //!   runs the machine can answer while the rest of the process is busy.
+//! * [`rows`]: values of rows from one host to another.
 
 mod frame;
 mod limits;
 mod master;
 mod message;
 mod outbox;
+pub mod rows;
 mod seats;
 mod send_error;
 mod token;

@@ -3,10 +3,18 @@
 use super::frame::{HEADER_BYTES, KEPT_BYTES};
 
 /// Frames as bytes, the oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outbox {
     buffer: Vec<u8>,
     start: usize,
+    /// Capacity that it keeps while it is empty.
+    kept: usize,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self { buffer: Vec::new(), start: 0, kept: KEPT_BYTES }
+    }
 }
 
 impl Outbox {
@@ -25,6 +33,26 @@ impl Outbox {
         }
     }
 
+    /// Appends a frame of `len` bytes that `fill` writes; what it returns.
+    pub fn push_filled(&mut self, kind: u8, len: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> bool {
+        self.push(kind, &[]);
+        let first = self.buffer.len();
+        self.buffer[first - HEADER_BYTES..first - 1].copy_from_slice(&(len as u32).to_le_bytes());
+        self.buffer.resize(first + len, 0);
+        fill(&mut self.buffer[first..])
+    }
+
+    /// Keeps a capacity of so many bytes while it is empty; from the next time on.
+    pub fn keep(&mut self, bytes: usize) {
+        self.kept = bytes.max(KEPT_BYTES);
+    }
+
+    /// Drops all that waits.
+    pub fn clear(&mut self) {
+        self.buffer.clear();
+        self.start = 0;
+    }
+
     /// What is to be written next.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -36,7 +64,7 @@ impl Outbox {
         self.start = (self.start + n).min(self.buffer.len());
         if self.start == self.buffer.len() {
             self.buffer.clear();
-            self.buffer.shrink_to(KEPT_BYTES);
+            self.buffer.shrink_to(self.kept);
             self.start = 0;
         }
     }

@@ -21,6 +21,9 @@ const MAX_TOKEN: usize = 512;
 pub(super) enum Prover {
     Master,
     Worker,
+    /// The process that holds rows, to one that reads them.
+    RowHolder,
+    RowReader,
 }
 
 /// A text that is no token.
@@ -60,6 +63,8 @@ impl Token {
         let label: &[u8] = match prover {
             Prover::Master => b"softs-fast flow master 1",
             Prover::Worker => b"softs-fast flow worker 1",
+            Prover::RowHolder => b"softs-fast flow row holder 1",
+            Prover::RowReader => b"softs-fast flow row reader 1",
         };
         // HMAC takes keys of any length.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length");

@@ -7,3 +7,4 @@ mod handshake;
 mod messages;
 mod pair;
 mod random;
+mod rows;

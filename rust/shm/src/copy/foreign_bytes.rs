@@ -1,6 +1,7 @@
 //! [`ForeignBytes`]: memory that this crate does not own, such as a buffer of Python.
 
 use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -87,6 +88,25 @@ impl<'a> ForeignBytes<'a> {
         let len = source.len().min(self.len());
         // SAFETY: M6: valid for reads and writes of their lengths; both may be written to concurrently, and may overlap.
         unsafe { copy(source.as_ptr(), self.as_ptr(), len, policy.for_sample(len)) };
+    }
+
+    /// Overwrites the first bytes with what a socket has; `Ok(None)` where it has nothing yet, `Ok(Some(0))` at its end.
+    ///
+    /// # Errors
+    /// As `recv` has.
+    pub fn receive(self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
+        loop {
+            // SAFETY: M6: valid for writes of its length; the kernel writes no more, and no Rust reference to it exists.
+            let n = unsafe { libc::recv(socket.as_raw_fd(), self.as_ptr().cast(), self.len(), 0) };
+            if let Ok(n) = usize::try_from(n) {
+                return Ok(Some(n));
+            }
+            match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL) {
+                Errno::AGAIN => return Ok(None),
+                Errno::INTR => {}
+                other => return Err(other),
+            }
+        }
     }
 
     /// Waits while the first four bytes are `word`, until [`Self::wake`] is called on the same memory in any process,

@@ -1,0 +1,104 @@
+"""``softs-fast flow-worker``: runs one worker of a flow on several hosts."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+
+from ..errors import ConfigError
+
+__all__ = ["EPILOG", "add_arguments", "argument", "run"]
+
+EPILOG = """\
+examples:
+  softs-fast flow-worker tcp://10.0.0.1:4711 --token-file F --worker 0 ppo:make_flow
+  srun softs-fast flow-worker tcp://10.0.0.1:4711 --token-file F ppo:make_flow --argument seed=1
+  mpirun -n 8 softs-fast flow-worker tcp://10.0.0.1:4711 --token-file F ppo:make_flow
+
+The master is a process with softs_fast.dataflow.Flow.on_hosts. The function and the arguments must be those of the
+master. The token file has mode 0600; softs_fast.dataflow.control.write_token makes one."""
+
+#: What a value of an argument may be, if it is written in JSON.
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("endpoint", metavar="ENDPOINT", help="of the master, such as tcp://10.0.0.1:4711")
+    parser.add_argument("function", metavar="MODULE:FUNCTION", help="makes the flow")
+    parser.add_argument(
+        "--token-file", type=Path, required=True, metavar="FILE", help="with the token of the master"
+    )
+    parser.add_argument(
+        "--worker", type=int, metavar="N",
+        help="number of this worker (default: RANK, SLURM_PROCID, or what another launcher has set)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--argument", type=argument, action="append", default=[], metavar="NAME=VALUE",
+        help="given to the function; numbers, true, false and null as in JSON, anything else is text",
+    )  # fmt: skip
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="SECONDS",
+        help="how long the master may take until it listens (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stall", type=float, default=30.0, metavar="SECONDS",
+        help="after which a host that sends nothing counts as lost (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info",
+        help="what to log (default: %(default)s)",
+    )  # fmt: skip
+
+
+def argument(text: str) -> tuple[str, str | int | float | bool | None]:
+    """Return name and value of an argument of a function.
+
+    Raises:
+        ArgumentTypeError: it is not NAME=VALUE.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r}: need NAME=VALUE")
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return name, value
+    return name, found if isinstance(found, _PLAIN) else value
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Be a worker until the flow ends, or a signal arrives.
+
+    Raises:
+        ConfigError: there is no number of this worker, the function makes another flow than that of the master, or the
+            endpoint or the token file cannot be used.
+        HelloError: the master refused this worker.
+        PeerLost: no master listens there, or it has ended.
+        Exception: what the function, or `setup` of a role, raised.
+    """
+    from .. import setup_logging
+    from ..coordination.launcher import launched_seat
+    from ..dataflow.backends.fleet_processes import declaration_of
+    from ..dataflow.worker.by_hand import run_worker
+
+    setup_logging(arguments.log_level)
+    worker = arguments.worker if arguments.worker is not None else launched_seat()
+    if worker is None:
+        raise ConfigError(
+            "this worker has no number; give --worker N, or have a launcher set RANK or SLURM_PROCID"
+        )
+    sys.path.insert(0, os.getcwd())
+    build = functools.partial(declaration_of, arguments.function, dict(arguments.argument))
+    run_worker(
+        arguments.endpoint,
+        worker,
+        build,
+        arguments.token_file,
+        wait_s=arguments.timeout,
+        stall_s=arguments.stall,
+    )

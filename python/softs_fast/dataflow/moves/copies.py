@@ -1,0 +1,177 @@
+"""Which worker of a node gets a value from another node, so that each node gets it once. Pure: no clock, socket, torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .places import Place
+from .redistribution import Redistributor, RowsToMove
+
+__all__ = ["Copies"]
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A value that a node has, or will have, from another one.
+
+    Attributes:
+        source: where the value was made; a value that is made again is another one.
+        worker: of the node, that has it or gets it.
+        ticket: of the step in which it gets it.
+        place: where it is there; None while it is on its way.
+        asked: the place from which the worker reads it; None until it was told.
+    """
+
+    source: Place
+    worker: int
+    ticket: int
+    place: Place | None = None
+    asked: Place | None = None
+
+
+class Copies:
+    """Copies of values on other nodes than those that have made them.
+
+    A worker that gets a place of another node reads the value from there, keeps it, and reports its place. Other workers
+    of its node get that place; one that needs it earlier waits. This cannot hang if steps claim what their nodes lack in
+    the order of their tickets: then a step waits only for values that it, or a step before it in the order, gets.
+
+    Args:
+        nodes: the node of each worker.
+    """
+
+    def __init__(self, nodes: Mapping[int, str]) -> None:
+        numbers = {node: i for i, node in enumerate(sorted(set(nodes.values())))}
+        self._nodes = {worker: numbers[node] for worker, node in nodes.items()}
+        self._plans = Redistributor(self._nodes)
+        #: By row, then by node and column.
+        self._rows: dict[int, dict[tuple[int, str], _Copy]] = {}
+        #: What is on its way, by the worker and the ticket of its step.
+        self._coming: dict[tuple[int, int], set[tuple[int, int, str]]] = {}
+        #: Bytes that workers were told to get from other nodes, in all.
+        self.n_bytes = 0
+
+    def claim(
+        self, worker: int, ticket: int, ids: Sequence[int], columns: Mapping[str, Sequence[Place]]
+    ) -> None:
+        """Have a worker get, in a step, what its node lacks and nothing else gets.
+
+        Args:
+            worker: that runs the step.
+            ticket: of the step.
+            ids: of the rows.
+            columns: for each column where the values were made, as many as ids.
+        """
+        node = self._nodes[worker]
+        for column, places in columns.items():
+            for row_id, made in zip(ids, places, strict=True):
+                if self._nodes[made.worker] != node and self._copy(row_id, node, column, made) is None:
+                    self._rows.setdefault(row_id, {})[node, column] = _Copy(made, worker, ticket)
+                    self._coming.setdefault((worker, ticket), set()).add((row_id, node, column))
+
+    def choose(
+        self, worker: int, ticket: int, ids: Sequence[int], columns: Mapping[str, Sequence[Place]]
+    ) -> dict[str, list[Place]] | None:
+        """Claim, and return the places that a worker reads in a step; those of other nodes are its to keep and to report.
+
+        Args:
+            worker: as in `claim`, like the rest.
+
+        Returns:
+            None: some of the values are on their way to another worker of the node; ask again later.
+        """
+        self.claim(worker, ticket, ids, columns)
+        node = self._nodes[worker]
+        chosen = {column: list(places) for column, places in columns.items()}
+        missing: dict[str, list[int]] = {}
+        for column, places in chosen.items():
+            for i, (row_id, made) in enumerate(zip(ids, places, strict=True)):
+                copy = self._copy(row_id, node, column, made)
+                if copy is None:
+                    continue  # its own node has made it
+                if copy.place is None and (copy.worker, copy.ticket) != (worker, ticket):
+                    return None
+                if copy.place is None and copy.asked is None:
+                    missing.setdefault(column, []).append(i)
+                else:
+                    places[i] = copy.place or copy.asked or made
+        self._ask(worker, ids, chosen, missing)
+        return chosen
+
+    def arrived(
+        self, worker: int, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]
+    ) -> None:
+        """A worker has got values of a column, and keeps them."""
+        node, coming = self._nodes[worker], self._coming.get((worker, ticket), set())
+        for row_id, place in zip(ids, places, strict=True):
+            copy = self._rows.get(row_id, {}).get((node, column))
+            if copy is not None and (copy.worker, copy.ticket) == (worker, ticket):
+                copy.place = place
+                coming.discard((row_id, node, column))
+
+    def ended(self, worker: int, ticket: int) -> bool:
+        """A worker's part in a step has ended; returns whether something has not arrived, and so does not come."""
+        lacking = self._coming.pop((worker, ticket), set())
+        for row_id, node, column in lacking:
+            self._rows.get(row_id, {}).pop((node, column), None)
+        return bool(lacking)
+
+    def lose(self, worker: int) -> None:
+        """A worker has ended, and with it what it kept."""
+        for step in [step for step in self._coming if step[0] == worker]:
+            del self._coming[step]
+        for row_id, copies in list(self._rows.items()):
+            for key in [key for key, copy in copies.items() if copy.worker == worker]:
+                del copies[key]
+            if not copies:
+                del self._rows[row_id]
+
+    def free(self, ids: Iterable[int]) -> dict[int, list[int]]:
+        """Rows have gone; returns which workers have copies of which of them."""
+        by_worker: dict[int, list[int]] = {}
+        for row_id in ids:
+            for worker in {copy.worker for copy in self._rows.pop(row_id, {}).values()}:
+                by_worker.setdefault(worker, []).append(row_id)
+        return by_worker
+
+    def _copy(self, row_id: int, node: int, column: str, made: Place) -> _Copy | None:
+        copy = self._rows.get(row_id, {}).get((node, column))
+        if copy is None or (copy.source.segment, copy.source.serial) != (made.segment, made.serial):
+            return None
+        return copy
+
+    def _ask(
+        self,
+        worker: int,
+        ids: Sequence[int],
+        chosen: dict[str, list[Place]],
+        missing: Mapping[str, Sequence[int]],
+    ) -> None:
+        """Choose from which holders a worker gets values: the busiest of them sends as little as can be."""
+        node = self._nodes[worker]
+        for column, rows in missing.items():
+            places = chosen[column]
+            held = {ids[i]: (i, self._holders(ids[i], column, places[i])) for i in rows}
+            plan = self._plans.plan(
+                RowsToMove.of(
+                    list(held),
+                    {column: [places[i].n_bytes for i in rows]},
+                    {column: [list(holders) for _, holders in held.values()]},
+                ),
+                [[worker]],
+            )
+            for transfer in plan.of(worker).receives:
+                for row_id in transfer.ids.tolist():
+                    i, holders = held[row_id]
+                    places[i] = holders[transfer.source]
+                    self._rows[row_id][node, column].asked = places[i]
+            self.n_bytes += plan.n_bytes
+
+    def _holders(self, row_id: int, column: str, made: Place) -> dict[int, Place]:
+        """Return the workers that have a value, with its places."""
+        found = {made.worker: made}
+        for (node, name), copy in self._rows.get(row_id, {}).items():
+            if name == column and copy.place is not None and self._copy(row_id, node, column, made):
+                found[copy.worker] = copy.place
+        return found

@@ -1,0 +1,168 @@
+"""Values of rows between hosts: a server of the own segment, and connections to those of other processes."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import _core
+from ...errors import ConfigError, FlowError, HelloError, PeerLost
+from .columns import Places
+from .places import SegmentAddress
+
+__all__ = ["HostLinks", "boot_id"]
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: Host of an endpoint that only the host of the master is known by.
+_AT_MASTER = "*"
+#: Readers that may be connected at the same time.
+_MOST_READERS = 4096
+#: How long a connection may take to be made, seconds.
+_CONNECT_S = 10.0
+
+_Integers = np.ndarray[Any, np.dtype[np.int64]]
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@cache
+def boot_id() -> str:
+    """Return what no two running kernels have in common; empty if the kernel does not tell."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+class HostLinks:
+    """What one process needs to serve its values to other hosts, and to read theirs.
+
+    Any thread may call. There is one connection to each process of which values are read, and it stays.
+
+    Args:
+        token: that all processes of the flow have.
+        listen: where the own values are served, such as `tcp://0.0.0.0:0`.
+        reachable: the host by which other hosts reach this process; `*`: that of the master.
+        master: the host by which this process reaches the master.
+        stall_s: seconds after which a process that sends no bytes, or takes none, counts as lost.
+
+    Raises:
+        ConfigError: the token is none.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        *,
+        listen: str = "tcp://127.0.0.1:0",
+        reachable: str = _AT_MASTER,
+        master: str = "127.0.0.1",
+        stall_s: float = 30.0,
+    ) -> None:
+        if not stall_s > 0:
+            raise ConfigError(f"stall_s must be above 0, have {stall_s}")
+        self._token = token
+        self._listen = listen
+        self._reachable = reachable
+        self._master = master
+        self._stall_s = stall_s
+        self._server: _core.RowServer | None = None
+        self._readers: dict[str, _core.RowReader] = {}
+        self._busy: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def serve(self, file: int, first: int, segment: SegmentAddress) -> str:
+        """Serve the values of a segment from now on, in a native thread; returns where.
+
+        Args:
+            file: descriptor of the segment.
+            first: byte of the file at which its data begins.
+            segment: of which values are served.
+
+        Raises:
+            EndpointInUse: a process listens there.
+            ConfigError: the endpoint or the token is malformed.
+            PeerLost: the system has no more descriptors or threads.
+        """
+        self._server = _core.RowServer(
+            self._listen,
+            self._token,
+            file,
+            first,
+            segment.n_bytes,
+            segment.nonce,
+            _MOST_READERS,
+            self._stall_s,
+        )
+        port = self._server.endpoint.rpartition(":")[2]
+        return f"tcp://{_bracketed(self._reachable)}:{port}"
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that were written to readers, with headers."""
+        return self._server.counts()[0] if self._server is not None else 0
+
+    def read(self, places: Places, out: _Bytes, at: _Integers) -> None:
+        """Read values of another process, without the GIL.
+
+        Args:
+            places: of the values.
+            out: what they are written to.
+            at: int64 [rows], where each begins in `out`.
+
+        Raises:
+            PeerLost: the process has ended, or sends nothing.
+            FlowError: rows were freed, the process there is another one, or it has another token.
+        """
+        endpoint = places.segment.endpoint.replace("//*:", f"//{_bracketed(self._master)}:")
+        what = f"rows of worker {places.worker} (process {places.segment.pid} at {endpoint})"
+        columns = (places.offsets, places.n_bytes, places.serials.astype("<u8").view("<i8"), at)
+        fields = np.stack([one.astype("<i8") for one in columns], axis=1).tobytes()
+        with self._lock:
+            busy = self._busy.setdefault(endpoint, threading.Lock())
+        try:
+            with busy:
+                gone = self._read(endpoint, places.segment.nonce, fields, out)
+        except PeerLost as error:
+            raise PeerLost(f"{what} cannot be read: {error}") from error
+        except HelloError as error:
+            raise FlowError(f"{what} cannot be read: {error}") from error
+        if gone is not None and gone[1]:
+            raise PeerLost(f"{what} cannot be read: it has ended, and another process is there")
+        if gone is not None:
+            raise FlowError(
+                f"value {gone[0]} of {len(places)} of worker {places.worker} is gone: its row was freed; ask the master "
+                "for the rows that are there"
+            )
+
+    def close(self) -> None:
+        """End the server and all connections; idempotent."""
+        server, self._server = self._server, None
+        with self._lock:
+            self._readers.clear()
+        if server is not None:
+            server.close()
+
+    def _read(self, endpoint: str, nonce: bytes, fields: bytes, out: _Bytes) -> tuple[int, bool] | None:
+        known = self._readers.pop(endpoint, None)
+        if known is not None:
+            try:
+                return self._keep(endpoint, known, known.read(nonce, fields, out, self._stall_s))
+            except PeerLost:
+                pass  # it may have ended long ago, with a process of that address
+        made = _core.RowReader(endpoint, self._token, _CONNECT_S)
+        return self._keep(endpoint, made, made.read(nonce, fields, out, self._stall_s))
+
+    def _keep(
+        self, endpoint: str, reader: _core.RowReader, gone: tuple[int, bool] | None
+    ) -> tuple[int, bool] | None:
+        if gone is None:
+            self._readers[endpoint] = reader
+        return gone
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

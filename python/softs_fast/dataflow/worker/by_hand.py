@@ -1,0 +1,110 @@
+"""A worker of a flow that a launcher has started, on any host: it connects to the master, and serves until the end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ...coordination.addresses import own_address, parse_address
+from ...errors import ConfigError, FlowError, PeerLost
+from ..control import read_token
+from ..declare.declaration import Declaration
+from ..moves import DataManager, HostLinks
+from ..wire.control import ControlWorker
+from ..wire.messages import Declared, End, Ready, Refused
+from .functions import Failure
+from .loop import WorkerLoop
+from .process import check_same
+
+__all__ = ["run_worker"]
+
+logger = logging.getLogger(__name__)
+
+#: Pauses between two attempts to connect: the first, and the longest.
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
+_SLICE_S = 0.5
+
+
+def run_worker(
+    endpoint: str,
+    worker: int,
+    build: Callable[[], Declaration],
+    token_file: Path,
+    *,
+    wait_s: float = 300.0,
+    stall_s: float = 30.0,
+) -> None:
+    """Be a worker of a flow until the flow ends.
+
+    Args:
+        endpoint: of the master, `tcp://HOST:PORT`.
+        worker: number of this worker.
+        build: returns the declaration of the flow.
+        token_file: that of the master, mode 0600.
+        wait_s: how long the master may take until it listens.
+        stall_s: seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
+
+    Raises:
+        ConfigError: this process has built another flow than the master, has no role in it, or the endpoint or the token
+            file cannot be used.
+        HelloError: the master refused this worker.
+        PeerLost: no master listens there, or it has ended before the roles were made.
+        Exception: what the function of the flow, or `setup` of a role, raised.
+    """
+    if not endpoint.startswith("tcp://"):
+        raise ConfigError(f"the endpoint of the master is {endpoint!r}; need tcp://HOST:PORT")
+    there = parse_address(endpoint.removeprefix("tcp://"), "master")
+    token = read_token(token_file)
+    declaration = build()
+    link = _connected(endpoint, token, worker, wait_s)
+    try:
+        own = own_address(there)
+        # On the host of the master others know this process by the master's name, whatever interface it uses itself.
+        links = HostLinks(
+            token,
+            listen=f"tcp://{'[::]' if ':' in own else '0.0.0.0'}:0",
+            reachable="*" if there.is_loopback else own,
+            master=there.host,
+            stall_s=stall_s,
+        )
+        with DataManager(worker, links=links) as store:
+            loop = WorkerLoop(worker, declaration, link, store)
+            try:
+                if worker not in declaration.workers:
+                    numbers = ", ".join(map(str, declaration.workers))
+                    raise ConfigError(f"worker {worker} has no role in this flow; there are {numbers}")
+                check_same(worker, _declared(link), declaration.lines())
+                loop.setup()
+            except Exception as error:
+                link.send(Refused(Failure.of(error).text))
+                raise
+            link.send(Ready(store.node))
+            logger.info("worker %d has begun", worker)
+            loop.run()
+    finally:
+        link.close()
+
+
+def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> ControlWorker:
+    """Connect as soon as the master listens: a launcher may start it after its workers."""
+    end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
+    while True:
+        try:
+            return ControlWorker(endpoint, token, worker)
+        except PeerLost as error:
+            if time.monotonic() + pause_s > end_s:
+                raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+
+
+def _declared(link: ControlWorker) -> tuple[str, ...]:
+    """Wait for the flow of the master; it is sent as soon as a worker has joined."""
+    while True:
+        for message in link.receive(_SLICE_S):
+            if isinstance(message, Declared):
+                return message.lines
+            if isinstance(message, End):
+                raise FlowError("the flow has ended before this worker had begun")

@@ -1,0 +1,243 @@
+//! Rows between hosts: a reader gets the bytes of the values that it asks for, or learns that they are gone.
+
+use softs_proto::flow::rows::{
+    Answers, Joining, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, Served, Serving, ToHolder, ToReader,
+    Value, Wanted, Why,
+};
+use softs_proto::flow::{HEADER_BYTES, Outbox, Token};
+
+use crate::pair::TOKEN;
+
+const SEGMENT: [u8; 16] = [7; 16];
+
+/// A segment in which values can be freed.
+struct Segment(Vec<u8>);
+
+impl Memory for Segment {
+    fn copy(&mut self, at: u64, out: &mut [u8]) -> bool {
+        let bytes = self.0.get(at as usize..).and_then(|rest| rest.get(..out.len()));
+        bytes.map(|bytes| out.copy_from_slice(bytes)).is_some()
+    }
+}
+
+impl Segment {
+    /// Values of these sizes, one behind the other.
+    fn of(sizes: &[usize]) -> (Self, Vec<Value>) {
+        let (mut bytes, mut values) = (Vec::new(), Vec::new());
+        for (i, &size) in sizes.iter().enumerate() {
+            let (offset, serial) = (bytes.len() as u64, 2 * i as u64 + 1);
+            bytes.extend((0..size).map(|k| (k * 7 + i + k / 251) as u8));
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            bytes.extend_from_slice(&serial.to_ne_bytes());
+            bytes.resize(bytes.len().next_multiple_of(64), 0);
+            values.push(Value { offset, bytes: size as u64, serial });
+        }
+        (Self(bytes), values)
+    }
+
+    fn bytes_of(&self, values: &[Value]) -> Vec<u8> {
+        let of = |value: &Value| &self.0[value.offset as usize..][..value.bytes as usize];
+        values.iter().flat_map(of).copied().collect()
+    }
+
+    fn free(&mut self, value: &Value) {
+        let seal = (value.offset + value.bytes.next_multiple_of(8)) as usize;
+        self.0[seal..seal + 8].fill(0);
+    }
+
+    fn serving(&self) -> Serving {
+        Serving::new(Served { segment: SEGMENT, bytes: self.0.len() as u64 }, token(TOKEN), [9; 32])
+    }
+}
+
+fn token(text: &str) -> Token {
+    Token::new(text).unwrap()
+}
+
+/// Takes at most `most` bytes out.
+fn taken(outbox: &mut Outbox, most: usize) -> Vec<u8> {
+    let bytes = outbox.bytes()[..outbox.len().min(most)].to_vec();
+    outbox.advance(bytes.len());
+    bytes
+}
+
+/// Runs the handshake; the text of the end that refused.
+fn join(serving: &mut Serving, text: &str, step: usize) -> Result<(), String> {
+    let mut joining = Joining::new(token(text), [5; 32]);
+    loop {
+        serving.receive(&taken(joining.outbox(), step));
+        if joining.receive(&taken(serving.outbox(), step))? {
+            return Ok(());
+        }
+    }
+}
+
+fn open(segment: &Segment) -> Serving {
+    let mut serving = segment.serving();
+    join(&mut serving, TOKEN, usize::MAX).unwrap();
+    assert!(serving.is_open());
+    serving
+}
+
+fn ask(serving: &mut Serving, answers: &mut Answers, values: &[Value]) {
+    let mut out = Outbox::default();
+    ToHolder::Read(Wanted { segment: SEGMENT, values: values.to_vec() }).encode(&mut out);
+    answers.expect(values.iter().map(|value| value.bytes).sum());
+    serving.receive(out.bytes());
+}
+
+fn end_of(serving: &mut Serving) -> String {
+    let bytes = serving.outbox().bytes().to_vec();
+    match ToReader::decode(bytes[HEADER_BYTES - 1], &bytes[HEADER_BYTES..]) {
+        Ok(ToReader::End(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn both_ends_prove_the_token_however_the_bytes_arrive() {
+    let (segment, _) = Segment::of(&[8]);
+    for step in [1, 7, usize::MAX] {
+        join(&mut segment.serving(), TOKEN, step).unwrap();
+    }
+    let other = "another-token-of-22-characters";
+    let refused = join(&mut segment.serving(), other, usize::MAX).unwrap_err();
+    assert!(refused.contains("the token of the holder is not that of this flow"), "{refused}");
+    // A reader that does not check is not let in either.
+    let mut serving = segment.serving();
+    let mut out = Outbox::default();
+    ToHolder::Hello([5; 32]).encode(&mut out);
+    ToHolder::Proof([0; 32]).encode(&mut out);
+    serving.receive(out.bytes());
+    serving.outbox().advance(HEADER_BYTES + 64);
+    assert!(end_of(&mut serving).contains("the token of the reader is not that of this flow"));
+    assert!(serving.is_ending() && !serving.is_open());
+}
+
+#[test]
+fn a_request_before_the_proof_ends_the_connection() {
+    let (segment, values) = Segment::of(&[8]);
+    let mut serving = segment.serving();
+    ask(&mut serving, &mut Answers::default(), &values);
+    assert!(end_of(&mut serving).contains("out of turn"));
+}
+
+#[test]
+fn values_of_all_sizes_arrive_in_pieces_of_any_size() {
+    let sizes = [0, 1, 63, 64, 65, 0, PIECE_BYTES - 9, PIECE_BYTES, 2 * PIECE_BYTES + 17, 3, 0];
+    let (mut segment, values) = Segment::of(&sizes);
+    let expected = segment.bytes_of(&values);
+    for step in [1009, 100_000, usize::MAX] {
+        let (mut serving, mut answers, mut found) = (open(&segment), Answers::default(), Vec::new());
+        ask(&mut serving, &mut answers, &values);
+        let mut turns = 0;
+        while answers.n_open() > 0 {
+            serving.fill(&mut segment);
+            assert!(serving.outbox().len() <= PIECE_BYTES + 2 * HEADER_BYTES);
+            let bytes = taken(serving.outbox(), step);
+            answers.receive(&bytes, &mut |some| found.extend_from_slice(some)).unwrap();
+            turns += 1;
+            assert!(turns < 100_000);
+        }
+        assert!(found == expected, "in steps of {step}");
+        assert!(!serving.has_output());
+    }
+}
+
+#[test]
+fn a_row_that_is_freed_at_any_moment_is_never_taken_for_the_row() {
+    for moment in 0..6 {
+        let (mut segment, values) = Segment::of(&[100, 3 * PIECE_BYTES, 200]);
+        let (mut serving, mut answers, mut found) = (open(&segment), Answers::default(), 0);
+        ask(&mut serving, &mut answers, &values);
+        for turn in 0..6 {
+            if turn == moment {
+                segment.free(&values[1]);
+            }
+            serving.fill(&mut segment);
+            let bytes = taken(serving.outbox(), usize::MAX);
+            answers.receive(&bytes, &mut |some| found += some.len()).unwrap();
+        }
+        // Four pieces have the value in them.
+        match answers.gone() {
+            Some(gone) => assert!(moment < 4 && gone.why == Why::Freed && gone.index == 1, "{gone:?}"),
+            None => assert!(moment >= 4 && answers.n_open() == 0, "moment {moment}"),
+        }
+    }
+}
+
+#[test]
+fn another_segment_and_values_outside_of_this_one_are_refused() {
+    let (mut segment, values) = Segment::of(&[100, 8]);
+    let (mut serving, mut answers) = (open(&segment), Answers::default());
+    let mut out = Outbox::default();
+    ToHolder::Read(Wanted { segment: [8; 16], values: values.clone() }).encode(&mut out);
+    serving.receive(out.bytes());
+    answers.expect(108);
+    serving.fill(&mut segment);
+    answers.receive(&taken(serving.outbox(), usize::MAX), &mut |_| panic!("bytes")).unwrap();
+    assert_eq!(answers.gone().map(|gone| gone.why), Some(Why::OtherSegment));
+    let size = segment.0.len() as u64;
+    for (offset, bytes) in
+        [(8, 8), (size, 0), (0, size), (64, u64::MAX), (u64::MAX - 63, 64), (0, size - 7), (0, u64::MAX - 3)]
+    {
+        let mut serving = open(&segment);
+        ask_unchecked(&mut serving, Value { offset, bytes, serial: 1 });
+        let why = end_of(&mut serving);
+        assert!(why.contains("is not in a segment of"), "{offset} {bytes}: {why}");
+        assert!(!serving.wants_bytes());
+    }
+}
+
+fn ask_unchecked(serving: &mut Serving, value: Value) {
+    let mut out = Outbox::default();
+    ToHolder::Read(Wanted { segment: SEGMENT, values: vec![value] }).encode(&mut out);
+    serving.receive(out.bytes());
+}
+
+#[test]
+fn a_reader_that_asks_and_does_not_read_holds_a_bounded_amount() {
+    let (mut segment, values) = Segment::of(&[100; 3]);
+    let (mut serving, mut answers) = (open(&segment), Answers::default());
+    let many: Vec<_> = values.iter().copied().cycle().take(MAX_VALUES).collect();
+    for _ in 0..MAX_REQUESTS {
+        assert!(serving.wants_bytes());
+        ask(&mut serving, &mut answers, &many);
+        serving.fill(&mut segment);
+    }
+    assert!(!serving.wants_bytes(), "its connection is not read");
+    // What had been read already waits as bytes, and is handled later.
+    ask(&mut serving, &mut answers, &values);
+    let bound = 2 * (MAX_REQUESTS + 1) * (MAX_VALUES * 24 + 1024) + 2 * PIECE_BYTES;
+    assert!(serving.held() < bound, "{} of {bound}", serving.held());
+    let mut bytes = 0;
+    while answers.n_open() > 1 {
+        serving.fill(&mut segment);
+        answers.receive(&taken(serving.outbox(), usize::MAX), &mut |some| bytes += some.len()).unwrap();
+    }
+    assert_eq!(bytes, MAX_REQUESTS * MAX_VALUES * 100);
+    assert!(serving.wants_bytes() && serving.has_output());
+}
+
+#[test]
+fn what_was_not_asked_for_ends_the_connection_of_a_reader() {
+    let frame = |message: ToReader<'_>| {
+        let mut out = Outbox::default();
+        message.encode(&mut out);
+        out.bytes().to_vec()
+    };
+    for (bytes, why) in [
+        (frame(ToReader::Bytes(&[1; 9])), "not asked for"),
+        (frame(ToReader::Done), "out of turn"),
+        (frame(ToReader::Welcome), "out of turn"),
+        (frame(ToReader::End("it is over".to_owned())), "it is over"),
+        (vec![0xff, 0xff, 0xff, 0x7f, 6], "may come here"),
+        (vec![0, 0, 0, 0, 77], "kind 77"),
+        (vec![0, 0, 0, 0, 6], "not asked for"),
+    ] {
+        let mut answers = Answers::default();
+        answers.expect(8);
+        let error = answers.receive(&bytes, &mut |_| panic!("{why}")).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+}

@@ -1,0 +1,56 @@
+"""`softs-fast flow-worker`: its arguments, and the errors before it has joined. tests/dataflow/hosts runs it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from softs_fast.cli import main
+from softs_fast.cli.flow_worker import argument
+from softs_fast.dataflow.control import new_token, write_token
+
+
+def test_arguments_of_the_function_are_numbers_words_of_json_or_text() -> None:
+    for text, value in (
+        ("n=3", 3),
+        ("n=0.5", 0.5),
+        ("n=true", True),
+        ("n=null", None),
+        ("n=ppo", "ppo"),
+        ("n=a=b", "a=b"),
+        ("n=[1]", "[1]"),
+        ('n="3"', "3"),
+        ("n=", ""),
+    ):
+        found = argument(text)
+        assert found == ("n", value)
+        assert type(found[1]) is type(value)
+    for text in ("n", "=3", "a b=3"):
+        with pytest.raises(argparse.ArgumentTypeError, match="need NAME=VALUE"):
+            argument(text)
+
+
+def test_errors_before_it_has_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    token = tmp_path / "token"
+    write_token(token, new_token())
+    rest = ["--token-file", str(token), "--timeout", "0", "host_flow:make_flow"]
+    nowhere = "tcp://127.0.0.1:9"
+    assert main(["flow-worker", nowhere, *rest]) == 1
+    assert "this worker has no number; give --worker N" in capsys.readouterr().err
+    assert main(["flow-worker", "ipc://*", *rest, "--worker", "0"]) == 1
+    assert "need tcp://HOST:PORT" in capsys.readouterr().err
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    assert main(["flow-worker", nowhere, *rest]) == 1
+    assert "worker 2 has waited 0 s for the master: no master at tcp://127.0.0.1:9" in capsys.readouterr().err
+    token.chmod(0o640)
+    assert main(["flow-worker", nowhere, *rest]) == 1
+    assert "has mode 0640, so other users may read it" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["flow-worker", nowhere])
+    assert "--token-file" in capsys.readouterr().err

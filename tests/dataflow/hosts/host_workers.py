@@ -1,0 +1,112 @@
+"""Workers of a flow on several hosts: forks, of which each believes itself on the host that it is told, or is there."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from network import Host, move_to
+
+import softs_fast.dataflow as df
+from softs_fast.cli import main
+from softs_fast.dataflow.control import new_token, write_token
+from softs_fast.dataflow.moves import segments
+
+WATCHDOG_S = 45.0
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(name: str, pid: int | None, command: list[str], log: str) -> None:
+    """Be a worker on a host: by its name alone, or in the namespaces of a process."""
+    with open(log, "wb") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    if pid is None:
+        if name:
+            segments.boot_id = lambda: name
+        sys.exit(main(command))
+    move_to(pid)
+    # What is forked has the processes of that host.
+    child = os.fork()
+    if child:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+    # If the process that waits is killed, this one ends, too.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        os._exit(main(command))
+    finally:
+        os._exit(99)
+
+
+class HostWorkers:
+    """The processes of the workers of one flow; a context manager.
+
+    Args:
+        folder: for the token.
+        function: that makes the flow.
+        arguments: what it is given.
+        listen: where the master listens; None: a free port of loopback.
+    """
+
+    def __init__(
+        self, folder: Path, function: str, arguments: dict[str, Any] | None = None, listen: str | None = None
+    ) -> None:
+        self.token = folder / "token"
+        write_token(self.token, new_token())
+        self.function, self.arguments = function, arguments or {}
+        self.endpoint = listen or f"tcp://127.0.0.1:{free_port()}"
+        self.processes: dict[int, Any] = {}
+
+    def flow(self, **options: Any) -> df.Flow:
+        """Return the flow, with this process as its master."""
+        return df.Flow.on_hosts(
+            self.function, self.arguments, listen=self.endpoint, token_file=self.token, **options
+        )
+
+    def start(
+        self, worker: int, name: str = "", host: Host | None = None, token: Path | None = None, **other: Any
+    ) -> None:
+        """Start a worker; `other` is what its flow has beside the arguments of the master."""
+        command = ["flow-worker", self.endpoint, self.function, "--worker", str(worker), "--stall", "10"]
+        command += ["--token-file", str(token or self.token), "--timeout", str(WATCHDOG_S)]
+        for key, value in {**self.arguments, **other}.items():
+            command += ["--argument", f"{key}={json.dumps(value)}"]
+        arguments = (name, host.pid if host is not None else None, command, str(self._log(worker)))
+        process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
+        self.processes[worker] = process
+        process.start()
+
+    def log(self, worker: int) -> str:
+        """Wait for the end of a worker, which has failed; returns what it has written to standard error."""
+        self.processes[worker].join(WATCHDOG_S)
+        assert self.processes[worker].exitcode == 1
+        return self._log(worker).read_text()
+
+    def _log(self, worker: int) -> Path:
+        return self.token.parent / f"worker{worker}.log"
+
+    def __enter__(self) -> HostWorkers:
+        """Return it."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait until all have ended; what has not is killed."""
+        for process in self.processes.values():
+            process.join(WATCHDOG_S if error[0] is None else 5.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+
+
+def free_port() -> int:
+    """Return a port of loopback at which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,134 @@
+"""Flows of which the workers are on several hosts: the same bits, and each host gets each value once."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import host_flow
+import pytest
+from host_workers import HostWorkers
+from small_flow import make_flow, summary
+
+import softs_fast.dataflow as df
+from softs_fast.dataflow.backends import host_processes
+from softs_fast.dataflow.control import ControlServer, new_token
+from softs_fast.errors import ConfigError, FlowError
+
+
+def test_the_same_numbers_and_digests_as_in_one_process(tmp_path: Path) -> None:
+    expected = summary(make_flow(), 4)
+    with HostWorkers(tmp_path, "small_flow:make_flow") as workers:
+        for worker, name in ((0, ""), (1, "far"), (2, "far")):
+            workers.start(worker, name)
+        assert summary(workers.flow(), 4) == expected
+
+
+def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
+    n_steps, expected = 3, summary(host_flow.make_flow(), 3)
+    with HostWorkers(tmp_path, "host_flow:make_flow") as workers:
+        for worker, name in ((0, "far"), (1, "far"), (2, "third")):
+            workers.start(worker, name)
+        flow = workers.flow()
+        with flow:
+            steps = list(flow.steps(n_steps))
+            backend = flow._backend
+            told, sent = backend._sends.n_bytes, backend._store._links.sent_bytes  # type: ignore[attr-defined]
+            # Rows that have gone have no copies anywhere.
+            flow.clear_data_cache(range(10_000))
+            while flow._runner.advance(automatic=False):
+                pass
+            assert backend._store.n_bytes == 0  # type: ignore[attr-defined]
+            assert not backend._sends._copies._rows  # type: ignore[attr-defined]
+    assert summary_of(steps) == expected
+    # y has 12 bytes for each of its lengths, text one for each character; two hosts have no other way to them.
+    rows = [i % 5 + 1 for i in range(n_steps * host_flow.ROWS)]
+    least = 2 * (12 * sum(rows) + sum(i % host_flow.ROWS % 3 for i in range(len(rows))))
+    assert told == least
+    n_reads = 2 * 2 * n_steps
+    assert least < sent < least + 200 * n_reads
+
+
+def test_each_host_gets_weights_once(tmp_path: Path) -> None:
+    n_steps, expected = 3, summary(host_flow.make_followers(), 3)
+    with HostWorkers(tmp_path, "host_flow:make_followers") as workers:
+        for worker, name in ((0, ""), (1, "far"), (2, "far")):
+            workers.start(worker, name)
+        flow = workers.flow()
+        with flow:
+            steps = list(flow.steps(n_steps))
+            told = flow._backend._sends.n_bytes  # type: ignore[attr-defined]
+    assert summary_of(steps) == expected
+    # x has 8 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
+    assert told == 8 * n_steps * host_flow.ROWS + 72 * (n_steps + 1)
+
+
+def summary_of(steps: list[df.FlowStep]) -> list[Any]:
+    return [
+        (
+            step.number,
+            step.dropped,
+            sorted((one.function, one.ids, one.digest, one.numbers) for one in step.calls),
+        )
+        for step in steps
+    ]
+
+
+def test_the_death_of_a_worker_ends_the_flow_by_name(tmp_path: Path) -> None:
+    with HostWorkers(tmp_path, "host_flow:make_flow", {"n_workers": 2}) as workers:
+        for worker, name in ((0, "far"), (1, "third")):
+            workers.start(worker, name)
+        with workers.flow() as flow:
+            list(flow.steps(1))
+            inside = flow.ask("inside")
+            os.kill(inside[1]["pid"], signal.SIGKILL)
+            with pytest.raises(
+                FlowError, match=f"worker 1 is lost: process {inside[1]['pid']}: its connection ended"
+            ):
+                list(flow.steps(2))
+
+
+def test_another_flow_is_refused_with_the_first_difference(tmp_path: Path) -> None:
+    with HostWorkers(tmp_path, "host_flow:make_flow", {"n_workers": 2}) as workers:
+        workers.start(1, n_workers=3)
+        match = r"(?s)worker 1 of host .* cannot begin: ConfigError: worker 1 has built another flow than its master; line"
+        with pytest.raises(FlowError, match=match), workers.flow():
+            pass
+        assert "has built another flow than its master" in workers.log(1)
+
+
+def test_workers_that_are_missing_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host_processes, "_PROGRESS_S", 0.0)
+    with HostWorkers(tmp_path, "host_flow:make_flow") as workers:
+        text = r"workers 0, 1, 2 of 0, 1, 2 have not begun after \d+ s at tcp://127.0.0.1:\d+; of these 0, 1, 2 have not"
+        flow = workers.flow(start_timeout_s=1)
+        with pytest.raises(FlowError, match=text), flow:
+            pass
+    assert any(re.search(text, one.message) for one in caplog.records)
+
+
+def test_a_worker_with_another_token_ends_with_the_reason(tmp_path: Path) -> None:
+    with (
+        HostWorkers(tmp_path, "host_flow:make_flow") as workers,
+        ControlServer(listen=workers.endpoint, token=new_token()),
+    ):
+        workers.start(1)
+        assert "the token of the master is not that of this worker" in workers.log(1)
+
+
+def test_what_cannot_be_a_flow_on_hosts_is_refused(tmp_path: Path) -> None:
+    workers = HostWorkers(tmp_path, "host_flow:make_flow")
+    workers.endpoint, port = "ipc://*", workers.endpoint
+    with pytest.raises(ConfigError, match=r"listen is 'ipc://\*'; need tcp://HOST:PORT"):
+        workers.flow()
+    workers.endpoint = port
+    with pytest.raises(ConfigError, match="start_timeout_s must be above 0"):
+        workers.flow(start_timeout_s=0)
+    workers.token.chmod(0o644)
+    with pytest.raises(ConfigError, match="so other users may read it"):
+        workers.flow()
