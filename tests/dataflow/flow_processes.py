@@ -93,6 +93,10 @@ class ForkedWorkers:
         assert status is not None
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
+    def kill(self, worker: int) -> None:
+        """End the process of a worker at once."""
+        self.processes[worker].kill()
+
     def close(self) -> None:
         """Wait until all have ended. One that has not joined is not told to end, so it is killed, as a fleet does."""
         for worker, process in self.processes.items():

@@ -41,6 +41,7 @@ class MemoryHub:
         link = self.links[worker]
         if not link.is_dead:
             link.is_dead = True
+            link.inbox.put(None)  # wakes it
             self.to_master.put(Left(worker, "the connection has ended"))
 
     def send(self, worker: int, message: Message) -> None:
@@ -86,7 +87,7 @@ class MemoryLink:
     """A worker's end."""
 
     def __init__(self, hub: MemoryHub, worker: int) -> None:
-        self.inbox: queue.Queue[bytes] = queue.Queue()
+        self.inbox: queue.Queue[bytes | None] = queue.Queue()
         self.published: dict[str, bytes] = {}
         self.is_dead = False
         self._hub = hub
@@ -105,12 +106,15 @@ class MemoryLink:
         for frame in cut(encode(message)):
             self._hub.to_master.put((self._worker, frame))
 
-    def receive(self, timeout_s: float) -> list[Message]:
+    def receive(self, timeout_s: float | None) -> list[Message]:
         """Return messages."""
         self._check()
         try:
-            frame = self.inbox.get(timeout=timeout_s) if timeout_s else self.inbox.get_nowait()
+            frame = self.inbox.get_nowait() if timeout_s == 0 else self.inbox.get(timeout=timeout_s)
         except queue.Empty:
+            self._check()
+            return []
+        if frame is None:
             self._check()
             return []
         data = self._assembler.take(frame)
@@ -148,6 +152,10 @@ class ThreadWorkers:
     def why(self, worker: int) -> str:
         """Return why one has ended."""
         return self.reasons.get(worker, "")
+
+    def kill(self, worker: int) -> None:
+        """End the connection of a worker; a thread cannot be ended."""
+        self.hub.kill(worker)
 
     def restarts(self, worker: int) -> bool:
         """Start a worker again that has left; returns whether there is one."""

@@ -175,16 +175,18 @@ def _add_stats(add_parser: _AddParser) -> None:
     parser = _command(
         add_parser,
         "stats",
-        "print the peers of a broker and their counters",
+        "print the peers of a broker and their counters, and flows",
         f"""\
 examples:
   softs-fast stats {_FRONTEND}
   softs-fast stats {_FRONTEND} --json | jq .stats.pending_orders
   softs-fast stats {_FRONTEND} --watch 5
 
-A broker of softs tells less: no clients and no suppliers.""",
+Flows are those of this user on this host. A broker of softs tells less: no clients and no suppliers.""",
     )
-    parser.add_argument("endpoint", metavar="ENDPOINT", help=_ENDPOINT)
+    parser.add_argument(
+        "endpoint", metavar="ENDPOINT", nargs="?", help=f"{_ENDPOINT}; without it flows alone"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per line instead of tables"
     )
@@ -203,17 +205,23 @@ def _add_top(add_parser: _AddParser) -> None:
     parser = _command(
         add_parser,
         "top",
-        "watch a market live",
+        "watch a market and flows live",
         f"""\
 examples:
   softs-fast top {_FRONTEND}
   softs-fast top {_FRONTEND} --once | head
+  softs-fast top
+
+Flows are those of this user on this host. THREAD is what the thread of a flow does, and for how long; QUIET the time
+since a call of it has ended, SINCE how long the oldest call runs, or a worker is inside of it.
 
 PRODUCER is the share of time in which a client waits while its suppliers are busy: add suppliers.
 CONSUMER is the share in which suppliers idle because samples are finished or held: the client is slower.
 Without a terminal it prints plain text, one screen after the other.""",
     )
-    parser.add_argument("endpoint", metavar="ENDPOINT", help=_ENDPOINT)
+    parser.add_argument(
+        "endpoint", metavar="ENDPOINT", nargs="?", help=f"{_ENDPOINT}; without it flows alone"
+    )
     parser.add_argument(
         "--interval",
         type=_seconds,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from ..monitoring.snapshot import ClientView, Snapshot, SupplierView
 from .rates import LaneRate, Rates, SupplierRates
-from .table import count, cut, plain, rows_of, share, si
+from .table import Table, count, cut, fit, plain, share, si, stack
 
-__all__ = ["outage", "screen"]
+__all__ = ["flow_screen", "outage", "screen"]
 
 #: Columns for a text of a peer.
 _TEXT_WIDTH = 24
@@ -21,7 +21,12 @@ _LANE_HEAD = "LANE CLIENT PRODUCT ORDERS/S SUPPLIERS"
 
 
 def screen(
-    snapshot: Snapshot, rates: Rates, clock: str, width: int | None = None, height: int | None = None
+    snapshot: Snapshot,
+    rates: Rates,
+    clock: str,
+    width: int | None = None,
+    height: int | None = None,
+    flows: Sequence[Table] = (),
 ) -> list[str]:
     """Lay out a market.
 
@@ -31,6 +36,7 @@ def screen(
         clock: the time, as text.
         width: columns of a line at most; None for any number.
         height: lines at most; None for any number.
+        flows: tables below those of the market.
     """
     stats = snapshot.stats
     top = [
@@ -47,37 +53,26 @@ def screen(
         (_CLIENT_HEAD, [_client_row(c, rates) for c in snapshot.clients or ()], 3),
         (_SUPPLIER_HEAD, _supplier_rows(snapshot.suppliers or (), rates), 3),
         (_LANE_HEAD, [_lane_row(lane) for lane in rates.lanes], 3),
+        *flows,
     ]
     room = None if height is None else height - len(top)
-    lines = top + _stack([table for table in tables if table[1]], room)
-    return _fit(lines, width, height)
+    lines = top + stack([table for table in tables if table[1]], room)
+    return fit(lines, width, height)
 
 
-def outage(endpoint: str, why: str, width: int, height: int) -> list[str]:
+def flow_screen(
+    title: str, flows: Sequence[Table], clock: str, width: int | None = None, height: int | None = None
+) -> list[str]:
+    """Lay out flows without a market; the arguments are those of `screen`."""
+    top = [f"softs-fast top  {clock}", title]
+    room = None if height is None else height - len(top)
+    return fit(top + stack([table for table in flows if table[1]], room), width, height)
+
+
+def outage(endpoint: str, why: str, width: int, height: int, flows: Sequence[Table] = ()) -> list[str]:
     """Return the screen while no broker answers."""
-    return _fit([f"softs-fast top  {plain(endpoint)}", "", plain(why), "Trying again."], width, height)
-
-
-def _stack(tables: Sequence[tuple[str, list[list[str]], int]], room: int | None) -> list[str]:
-    """Stack tables, with an empty line before each; if there are too few lines, all tables are cut evenly."""
-    lines: list[str] = []
-    for position, (head, rows, n_left) in enumerate(tables):
-        limit = None
-        if room is not None:
-            later = tables[position + 1 :]
-            wanted_later = sum(len(rows) + 2 for _, rows, _ in later)
-            left = room - len(lines)
-            limit = max(left // (len(later) + 1), left - wanted_later) - 1
-            if limit < 2:
-                break
-        lines += ["", *rows_of(head, rows, n_left, limit)]
-    return lines
-
-
-def _fit(lines: list[str], width: int | None, height: int | None) -> list[str]:
-    if width is not None:
-        lines = [cut(line, width) for line in lines]
-    return lines if height is None else lines[:height]
+    top = [f"softs-fast top  {plain(endpoint)}", "", plain(why), "Trying again."]
+    return fit(top + stack([table for table in flows if table[1]], height - len(top)), width, height)
 
 
 def _sums(snapshot: Snapshot) -> str:

@@ -1,16 +1,22 @@
-"""``softs-fast stats``: prints the counts of a broker."""
+"""``softs-fast stats``: prints the counts of a broker, and what flows say."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from ..errors import BrokerTimeout
+from ..monitoring.flow_status import FlowView, flows
 from ..monitoring.snapshot import ClientView, Observer, ProductView, Snapshot, SupplierView
+from .flow_tables import flow_tables
 from .output import say
-from .table import cut, plain, rows_of, si
+from .table import cut, plain, rows_of, si, stack
 
 __all__ = ["render", "run"]
 
@@ -19,18 +25,21 @@ _TEXT_WIDTH = 40
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a broker's statistics once, or again and again.
+    """Print a broker's statistics and the flows of this user once, or again and again.
 
     Raises:
-        ConfigError: the endpoint is malformed.
+        ConfigError: the endpoint is malformed, or the folder of the flows belongs to another user.
         BrokerTimeout: no broker answers; with --watch the command waits for one instead.
         WireError: the endpoint is not the broker's frontend.
         SoftsError: standard output cannot be written.
     """
-    with Observer(arguments.endpoint) as observer:
+    with contextlib.ExitStack() as stack:
+        observer = None
+        if arguments.endpoint is not None:
+            observer = stack.enter_context(Observer(arguments.endpoint))
         while True:
             try:
-                _print(observer.snapshot(), arguments.json)
+                _print(observer.snapshot() if observer is not None else None, flows(), arguments.json)
             except BrokerTimeout as error:
                 if arguments.watch is None:
                     raise
@@ -40,11 +49,22 @@ def run(arguments: argparse.Namespace) -> None:
             time.sleep(arguments.watch)
 
 
-def _print(snapshot: Snapshot, as_json: bool) -> None:
+def _print(snapshot: Snapshot | None, seen: Sequence[FlowView], as_json: bool) -> None:
     if as_json:
-        say(json.dumps(snapshot.as_dict()))
-    else:
+        content = snapshot.as_dict() if snapshot is not None else {}
+        say(json.dumps(content | {"flows": [_flow(one) for one in seen]}))
+        return
+    if snapshot is not None:
         say(render(snapshot), end="")
+    if snapshot is None or seen:
+        tables = [table for table in flow_tables((), seen) if table[1]]
+        say("\n".join([f"flows      {len(seen)}", *stack(tables, None), ""]))
+
+
+def _flow(flow: FlowView) -> dict[str, Any]:
+    content = dataclasses.asdict(flow)
+    del content["at_s"]
+    return content
 
 
 def render(snapshot: Snapshot) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["count", "cut", "plain", "rows_of", "share", "si"]
+__all__ = ["Table", "count", "cut", "fit", "plain", "rows_of", "share", "si", "stack"]
+
+#: Titles, cells of each row, and the number of leading columns that are texts.
+Table = tuple[str, list[list[str]], int]
 
 
 def plain(text: str) -> str:
@@ -43,6 +46,29 @@ def rows_of(head: str, rows: Sequence[Sequence[str]], n_left: int, limit: int | 
     if len(shown) < len(rows):
         lines.append(f"… {len(rows) - len(shown)} more")
     return lines if limit is None else lines[: max(limit, 0)]
+
+
+def stack(tables: Sequence[Table], room: int | None) -> list[str]:
+    """Stack tables, with an empty line before each; if there are too few lines, all tables are cut evenly."""
+    lines: list[str] = []
+    for position, (head, rows, n_left) in enumerate(tables):
+        limit = None
+        if room is not None:
+            later = tables[position + 1 :]
+            wanted_later = sum(len(rows) + 2 for _, rows, _ in later)
+            left = room - len(lines)
+            limit = max(left // (len(later) + 1), left - wanted_later) - 1
+            if limit < 2:
+                break
+        lines += ["", *rows_of(head, rows, n_left, limit)]
+    return lines
+
+
+def fit(lines: list[str], width: int | None, height: int | None) -> list[str]:
+    """Cut lines to a width, and to a number."""
+    if width is not None:
+        lines = [cut(line, width) for line in lines]
+    return lines if height is None else lines[:height]
 
 
 def si(number: float) -> str:

@@ -1,80 +1,115 @@
-"""``softs-fast top``: shows a market live."""
+"""``softs-fast top``: shows a market and flows live."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
+from dataclasses import dataclass
 
 from ..errors import BrokerTimeout
+from ..monitoring.flow_status import FlowView, flows
 from ..monitoring.snapshot import Observer, Snapshot
+from .flow_tables import flow_tables, flows_line
 from .output import say
 from .rates import rates_between
-from .screen import outage, screen
+from .screen import flow_screen, outage, screen
 from .terminal import Terminal
 
 __all__ = ["run"]
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What was seen at one time; no snapshot without an endpoint, or while its broker does not answer."""
+
+    snapshot: Snapshot | None
+    why: str
+    flows: tuple[FlowView, ...]
+
+
+_NOTHING = _Look(None, "", ())
+
+
 def run(arguments: argparse.Namespace) -> None:
-    """Show a market until a signal arrives, or once.
+    """Show a market and the flows of this user until a signal arrives, or once; without an endpoint flows alone.
 
     Raises:
-        ConfigError: the endpoint is malformed.
+        ConfigError: the endpoint is malformed, or the folder of the flows belongs to another user.
         BrokerTimeout: no broker answers, with --once; otherwise the command waits for one.
         WireError: the endpoint is not the broker's frontend.
         SoftsError: standard output cannot be written.
     """
-    with Observer(arguments.endpoint) as observer:
+    with contextlib.ExitStack() as stack:
+        observer = None
+        if arguments.endpoint is not None:
+            observer = stack.enter_context(Observer(arguments.endpoint))
         if arguments.once:
-            before = observer.snapshot()
+            before = _look(observer, is_strict=True)
             time.sleep(arguments.interval)
-            _print(before, observer.snapshot())
+            _print(before, _look(observer, is_strict=True))
         elif sys.stdout.isatty():
             _live(observer, arguments.interval)
         else:
             _plain(observer, arguments.interval)
 
 
-def _plain(observer: Observer, interval_s: float) -> None:
-    before: Snapshot | None = None
-    while True:
+def _look(observer: Observer | None, *, is_strict: bool = False) -> _Look:
+    snapshot, why = None, ""
+    if observer is not None:
         try:
-            now = observer.snapshot()
+            snapshot = observer.snapshot()
         except BrokerTimeout as error:
-            before = None
-            print(f"softs-fast: {error}", file=sys.stderr)
-        else:
-            if before is not None:
-                _print(before, now)
-                say("")
-            before = now
+            if is_strict:
+                raise
+            why = str(error)
+    return _Look(snapshot, why, flows())
+
+
+def _plain(observer: Observer | None, interval_s: float) -> None:
+    before: _Look | None = None
+    while True:
+        now = _look(observer)
+        if now.why:
+            print(f"softs-fast: {now.why}", file=sys.stderr)
+        elif before is not None and not before.why:
+            _print(before, now)
+            say("")
+        before = now
         time.sleep(interval_s)
 
 
-def _print(before: Snapshot, now: Snapshot) -> None:
-    say("\n".join(screen(now, rates_between(before, now), _clock())))
+def _print(before: _Look, now: _Look) -> None:
+    say("\n".join(_screen(before, now, _clock())))
 
 
-def _live(observer: Observer, interval_s: float) -> None:
-    before: Snapshot | None = None
+def _live(observer: Observer | None, interval_s: float) -> None:
+    before = _NOTHING
     with Terminal() as terminal:
         while True:
             next_look_s = time.monotonic() + interval_s
-            now, why = None, ""
-            try:
-                now = observer.snapshot()
-            except BrokerTimeout as error:
-                why = str(error)
+            now = _look(observer)
             clock, is_resized = _clock(), True
             while is_resized:
                 width, height = terminal.size()
-                if now is None:
-                    terminal.show(outage(observer.endpoint, why, width, height))
+                if observer is not None and now.snapshot is None:
+                    tables = flow_tables(before.flows, now.flows)
+                    terminal.show(outage(observer.endpoint, now.why, width, height, tables))
                 else:
-                    terminal.show(screen(now, rates_between(before, now), clock, width, height))
+                    terminal.show(_screen(before, now, clock, width, height))
                 is_resized = terminal.pause(next_look_s)
             before = now
+
+
+def _screen(
+    before: _Look, now: _Look, clock: str, width: int | None = None, height: int | None = None
+) -> list[str]:
+    tables = flow_tables(before.flows, now.flows)
+    if now.snapshot is None:
+        return flow_screen(flows_line(now.flows), tables, clock, width, height)
+    rates = rates_between(before.snapshot, now.snapshot)
+    return screen(now.snapshot, rates, clock, width, height, tables)
 
 
 def _clock() -> str:

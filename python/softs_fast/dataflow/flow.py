@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from .declare.hooks import Hook, Load
 from .declare.plan import FlowPlan
 from .declare.roles import Placement, RoleFunction
 from .explain import explain
+from .facts import spec_of, stats_of
 from .journal.options import Journal
 from .journal.saves import CommonSaves
 from .master import TooOld
@@ -34,6 +36,8 @@ from .results import CallResult, FlowStep
 from .runner import Runner
 from .starts import begin, go_back, may_go_back
 from .values import Value
+from .watch.options import OnStall, WatchOptions
+from .watch.watch import Watch
 from .worker.process import Argument, arguments_of
 
 __all__ = ["Flow", "PostedCall"]
@@ -55,6 +59,13 @@ class Flow:
         max_bytes: bytes of rows that may be in the flow; None is no limit.
         digests: whether each call gets a digest of its inputs.
         journal: where the flow is saved, so that it goes on after the death of this process or of a worker.
+        deadline_s: how long a step may be with a worker process, which is ended then; None: any time. `df.call` has one, too.
+            In one process nothing can end a function.
+        watchdog_s: after how many seconds in which no call has ended a warning says what the flow waits for; again after
+            intervals that double. None: never.
+        on_stall: "warn", or "abort": then a FlowError with that text is raised, too, as soon as no function of this process
+            runs.
+        trace: a file for ui.perfetto.dev: what ran where and when.
 
     Raises:
         ConfigError: the functions, columns or numbers can never be a flow; nothing has run then.
@@ -76,6 +87,10 @@ class Flow:
         max_bytes: int | None = None,
         digests: bool = False,
         journal: Journal | str | Path | None = None,
+        deadline_s: float | None = None,
+        watchdog_s: float | None = 60.0,
+        on_stall: OnStall = "warn",
+        trace: str | Path | None = None,
     ) -> None:
         if max_failed < 0 or (max_bytes is not None and max_bytes < 1):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
@@ -88,12 +103,12 @@ class Flow:
         self._sources = sources
         self._calls = {one.name: one for one in calls}
         self._max_failed, self._max_bytes = max_failed, max_bytes
+        self._options = WatchOptions(deadline_s, watchdog_s, on_stall, trace)
+        self._watch: Watch | None = None
+        self._name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
         self._n_steps = 0
         self._is_open = False
         self._error: FlowError | None = None
-        self._sizes = {
-            name: group * partition.groups_per_step for name, partition in self.plan.partitions.items()
-        }
         self._saves: CommonSaves | None = None
         if journal is not None:
             options = journal if isinstance(journal, Journal) else Journal(journal)
@@ -138,6 +153,7 @@ class Flow:
             raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
         processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
         flow._use(ProcessBackend(flow.declaration, processes))
+        flow._name = function
         return flow
 
     @classmethod
@@ -177,10 +193,12 @@ class Flow:
 
     def _use(self, backend: Backend) -> None:
         self._backend = backend
-        self._runner = Runner(self.plan, self.declaration, backend)
+        self._runner = Runner(self.plan, self.declaration, backend, self._options.deadline_s)
         self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
         if self._saves is not None:
             self._saves.attach(self._runner, self._admission, backend)
+        if self._watch is not None:
+            self._watch.follow(self._runner)
 
     # --- Life ---
 
@@ -206,6 +224,9 @@ class Flow:
         """Drop all rows and the objects of all roles; roles with a method `close` are closed. `with` calls it at its end."""
         if self._is_open:
             self._is_open = False
+            watch, self._watch = self._watch, None
+            if watch is not None:
+                watch.close()
             self._runner.held.clear()
             self._backend.close()
         if self._saves is not None:
@@ -249,6 +270,10 @@ class Flow:
             self._turn(automatic=False)
 
     def _next_step(self) -> FlowStep | None:
+        with self._backend.doing.flow():
+            return self._run_step()
+
+    def _run_step(self) -> FlowStep | None:
         self._check_open()
         while self._runner.master.rows.counts[TRAIN].complete <= self._n_steps:
             if not self._turn(automatic=True):
@@ -287,16 +312,23 @@ class Flow:
             raise self._error
         if automatic or (self._saves is not None and self._saves.is_open):
             self._save()
-        runner = self._runner
-        admitted = automatic and self._admission.fill()
+        runner, doing = self._runner, self._backend.doing
+        with doing.what("reads the source of rows"):
+            admitted = automatic and self._admission.fill()
+        watch = self._watch
+        if watch is not None:
+            timeout_s = watch.limit(timeout_s)
         try:
-            acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
+            with doing.what("waits for workers"):
+                acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
             raise FlowError(str(error)) from error
         if runner.lost is not None and may_go_back(self):
             go_back(self, runner.lost)
             return True
         self._error = runner.lost
+        if self._error is None and watch is not None:
+            self._error = watch.error()
         posted = set(runner.posted)
         for number in [number for number in runner.errors if number not in posted]:
             failed, cause = runner.errors.pop(number)
@@ -394,27 +426,11 @@ class Flow:
         Raises:
             ConfigError: there is no such request, or a role is missing.
         """
-        rows = self._runner.master.rows
         match what:
             case "spec":
-                return {
-                    name: {
-                        "columns": self.plan.source[name],
-                        "rows_per_step": self._sizes[name],
-                        "slots": partition.slots * self.plan.group,
-                        "age_bound": partition.age_bound,
-                    }
-                    for name, partition in self.plan.partitions.items()
-                }
+                return spec_of(self.plan)
             case "stats":
-                return {
-                    "rows": len(rows),
-                    "bytes": rows.n_bytes,
-                    "steps": self._n_steps,
-                    "dropped": dict(rows.counts[TRAIN].dropped),
-                    "restarts": self._runner.recovery.n_restarts,
-                    "made_again": rows.n_made_again,
-                }
+                return stats_of(self._runner, self._n_steps)
             case "inside":
                 self._check_open()
                 return self._backend.inside()

@@ -40,7 +40,8 @@ class PostedCall:
             TimeoutError: it has no answer yet; it goes on, and may be asked again.
         """
         if self._done is None:
-            self._done = self._result(timeout_s)
+            with self._flow._backend.doing.flow():
+                self._done = self._result(timeout_s)
         return self._done
 
     def _result(self, timeout_s: float | None) -> CallResult:

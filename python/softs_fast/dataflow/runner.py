@@ -24,6 +24,8 @@ from .rows.saved import SavedGroup, admit_again
 from .rows.table import Taken
 from .values import Value, n_bytes_of
 from .versions import Versions
+from .watch.late_steps import LateSteps
+from .watch.trace import Trace
 from .worker.functions import Failure, Outcome
 from .worker.work import HookWork, MainWork, Work
 
@@ -70,9 +72,12 @@ class Runner:
         plan: of the flow.
         declaration: of the flow.
         backend: runs the steps.
+        deadline_s: how long a step may be with a worker process, where its function says nothing else; None: any time.
     """
 
-    def __init__(self, plan: FlowPlan, declaration: Declaration, backend: Backend) -> None:
+    def __init__(
+        self, plan: FlowPlan, declaration: Declaration, backend: Backend, deadline_s: float | None = None
+    ) -> None:
         self.master = Master(plan, self._steps_of, declaration.workers)
         self.held = HeldRows(backend)
         self.results: list[CallResult] = []
@@ -81,17 +86,21 @@ class Runner:
         self.posted: dict[int, CallResult | None] = {}
         #: Of workers that were lost: why the flow cannot go on.
         self.lost: FlowError | None = None
+        #: When the last call was answered, and the age of the rows of the last one that trained.
+        self.answered_s, self.age = time.monotonic(), 0
         self.n_failed = 0
         self.last_failure = ""
         #: When the last training call ended, and by step when the first one began.
         self.trained_s: float | None = None
         self.waited_s: dict[int, float] = {}
+        self.trace: Trace | None = None
         self._plan = plan
         self._backend = backend
         self._calls = {one.name: one for one in declaration.calls}
         self._tickets: dict[int, _Ticket] = {}
         self._running: dict[int, _Running] = {}
         self._versions = Versions(declaration)
+        self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
         self.recovery = Recovery(declaration, self.master, self.held)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
@@ -137,7 +146,10 @@ class Runner:
 
     def free(self) -> None:
         """Drop the values of rows that the master has removed."""
-        self.held.free(self.master.rows.freed())
+        freed = self.master.rows.freed()
+        self.held.free(freed)
+        if self.trace is not None:
+            self.trace.drop(freed)
 
     # --- Tickets ---
 
@@ -150,7 +162,7 @@ class Runner:
         """
         if self._listen(automatic=automatic):
             return True
-        events = self._backend.wait(timeout_s)
+        events = self._backend.wait(self._late.limit(timeout_s))
         for event in events:
             if isinstance(event, Lost):
                 self._lose(event)
@@ -159,6 +171,7 @@ class Runner:
             else:
                 self._done(event)
         answered = self._listen(automatic=automatic)
+        self._late.end()
         return answered or bool(events or self._tickets or self.master.order.away)
 
     def _listen(self, *, automatic: bool) -> bool:
@@ -266,6 +279,10 @@ class Runner:
         elif running is not None:
             name = work.name if isinstance(work, Hook) else "main"
             running.seconds[name] = max(running.seconds.get(name, 0.0), outcome.seconds)
+        if self.trace is not None:
+            taken = running.state.taken if running is not None else None
+            call = None if isinstance(work, Hook) else self._calls[str(work)]
+            self.trace.note(done, ticket.order, call, taken, len(self.master.rows))
         self._part_ended(ticket, done.worker)
         self.master.order.report(done.worker, done.incarnation, done.ticket, reason)
 
@@ -326,7 +343,7 @@ class Runner:
             now = time.monotonic()
             if self.trained_s is not None:
                 self.waited_s.setdefault(taken.step, max(now - reports.seconds - self.trained_s, 0.0))
-            self.trained_s = now
+            self.trained_s, self.age = now, taken.age
 
     def _write(self, done: Done, current: set[int]) -> None:
         """Note where columns are of the rows that count: of others the inputs are made again, or they have gone."""
@@ -397,6 +414,7 @@ class Runner:
         self.master.order.lose(lost.worker, reason)
 
     def _end(self, answer: Answer) -> None:
+        self.answered_s = time.monotonic()
         running = self._running.pop(answer.call, None)
         state = running.state if running is not None else None
         taken = state.taken if state is not None else None

@@ -8,6 +8,7 @@ from ..errors import FlowError
 from .declare.hooks import Hook, Load
 from .journal.saves import CommonSaves
 from .posted import PostedCall
+from .watch.watch import Watch
 
 if TYPE_CHECKING:
     from .flow import Flow
@@ -25,6 +26,8 @@ def begin(flow: Flow) -> None:
     try:
         first = flow._backend.open()
         flow._is_open = True
+        if flow._watch is None:
+            flow._watch = Watch(flow._name, flow._options, flow._runner, flow._backend)
         _do(flow, *first)
         if flow._saves is not None:
             _load(flow, flow._saves)

@@ -116,6 +116,13 @@ class Supervisor:
             member = self._members.get(number)
             return member.last_error if member is not None and self._has_ended(number) else ""
 
+    def kill(self, number: int) -> None:
+        """End the process of a worker at once; nothing if it does not run."""
+        with self._changed:  # under which ended processes are reaped, so the number is that of the worker
+            member = self._members.get(number)
+            if member is not None:
+                member.kill()
+
     def _has_ended(self, number: int) -> bool:
         """Return whether the last run has ended; the next one may have begun, and does not serve yet."""
         member = self._members.get(number)

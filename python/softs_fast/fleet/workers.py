@@ -85,6 +85,14 @@ class Workers:
         """
         return self._supervisor.why(number, timeout_s)
 
+    def kill(self, number: int) -> None:
+        """End the process of a worker at once, by SIGKILL; nothing if it does not run.
+
+        Args:
+            number: of the worker, from 0.
+        """
+        self._supervisor.kill(number)
+
     def wait(self) -> None:
         """Block until no worker runs or will start again."""
         self._supervisor.wait()

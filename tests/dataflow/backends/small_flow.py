@@ -147,7 +147,7 @@ class Broken(Model):
         raise OSError("no such model")
 
 
-def make_mortal(place: str = "") -> df.Flow:
+def make_mortal(place: str = "", **arguments: Any) -> df.Flow:
     """Return a flow of which worker 1 ends its process at a place: setup, main, hook or evaluate."""
     mortal = type("Mortal", (Mortal,), {"place": place})
     actor = df.place(Model, name="actor")
@@ -157,7 +157,7 @@ def make_mortal(place: str = "") -> df.Flow:
         df.call(gen.generate, "x -> y, text, parts", rows=4, after=after),
         df.call(actor.read, "x, y, text, parts", rows=ROWS, interface=df.Interface.INFERENCE),
     ]
-    return df.Flow(calls, source=numbers(), group=2)
+    return df.Flow(calls, source=numbers(), group=2, **arguments)
 
 
 def make_broken() -> df.Flow:

@@ -70,8 +70,8 @@ class Script:
     def send(self, message: Message) -> None:
         self.sent.append(message)
 
-    def receive(self, timeout_s: float) -> list[Message]:
-        if not self.messages and not timeout_s:
+    def receive(self, timeout_s: float | None) -> list[Message]:
+        if not self.messages and timeout_s == 0:
             return []
         if not self.messages:
             raise PeerLost("the script has ended")
@@ -193,3 +193,33 @@ def test_weights_with_other_names_are_refused(store: DataManager) -> None:
     (ended,), _ = run(store, hook(1), State(1, 1, shown))
     assert ended.failure is not None
     assert "weights of role 'actor': it lacks net.bias" in ended.failure[0]
+
+
+def test_a_worker_without_orders_waits_once_until_another_thread_ends_it(store: DataManager) -> None:
+    class Waiting(Script):
+        """Blocks until it is closed."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.waits: list[float | None] = []
+            self.is_waiting, self.is_closed = threading.Event(), threading.Event()
+
+        def receive(self, timeout_s: float | None) -> list[Message]:
+            self.waits.append(timeout_s)
+            self.is_waiting.set()
+            assert self.is_closed.wait(45)
+            raise PeerLost("it was closed")
+
+        def close(self) -> None:
+            self.is_closed.set()
+
+    link = Waiting()
+    loop = WorkerLoop(0, declaration, link, store)
+    loop.setup()
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    assert link.is_waiting.wait(45)
+    loop.end()
+    thread.join(45)
+    assert not thread.is_alive()
+    assert link.waits == [None], "no wait that ends by itself"

@@ -8,10 +8,13 @@ from typing import Any, Protocol
 
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
+from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value
+from ..watch.doing import Doing
 from ..worker.functions import Outcome
 from ..worker.work import Work
+from .sightings import Sight
 
 __all__ = ["Back", "Backend", "Done", "Event", "Lost"]
 
@@ -65,13 +68,15 @@ Event = Done | Lost | Back
 
 
 class Backend(Protocol):
-    """Runs orders, strictly by ticket on each worker. Only one thread uses it.
+    """Runs orders, strictly by ticket on each worker. One thread uses it; any thread may read `doing` and `sights`.
 
     Attributes:
         cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
+        doing: what that thread does.
     """
 
     cuts_rows: bool
+    doing: Doing
 
     def open(self) -> list[Hook]:
         """Make the objects of all roles; returns hooks that have to run before anything else.
@@ -100,6 +105,15 @@ class Backend(Protocol):
 
     def wait(self, timeout_s: float | None) -> list[Event]:
         """Run or await what has been sent; returns what has ended, nothing if no order is open or the time is over."""
+
+    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
+        """Return what is seen of workers that have not ended a step; without those that have, or cannot be ended."""
+
+    def sights(self, timeout_s: float) -> dict[int, Sight]:
+        """Return what each worker process is inside of, by its number; any thread may ask."""
+
+    def end(self, worker: int, reason: str) -> None:
+        """End the process of a worker at once; it is lost for this reason."""
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that a hook can be posted.

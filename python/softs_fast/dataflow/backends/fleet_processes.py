@@ -100,6 +100,11 @@ class FleetProcesses:
             return ""
         return self._workers.why(self._numbers.index(worker), _END_S)
 
+    def kill(self, worker: int) -> None:
+        """End the process of a worker at once."""
+        if self._workers is not None:
+            self._workers.kill(self._numbers.index(worker))
+
     def restarts(self, worker: int) -> bool:
         """Return whether a worker that has left is started again, or has been."""
         if self._workers is None:

@@ -97,6 +97,9 @@ class HostProcesses:
         """Nothing is known of a process of another host but the end of its connection."""
         return ""
 
+    def kill(self, worker: int) -> None:
+        """A process of another host cannot be ended from here; it ends when the flow does."""
+
     def restarts(self, worker: int) -> bool:
         """Workers are not started again: that is for what has started them."""
         return False

@@ -11,11 +11,14 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..objects import Objects
+from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
+from ..watch.doing import Doing
 from ..worker.functions import Batch, Failure, Outcome, call_function
 from ..worker.work import MainWork, Work
 from .backend import Done, Event
+from .sightings import Sight
 
 __all__ = ["LocalBackend"]
 
@@ -30,6 +33,7 @@ class LocalBackend:
     cuts_rows = False
 
     def __init__(self, declaration: Declaration) -> None:
+        self.doing = Doing()
         self._declaration = declaration
         self._functions = {one.name: one for one in declaration.calls}
         self._objects = Objects(declaration.roles)
@@ -81,7 +85,9 @@ class LocalBackend:
         workers = self._missing.pop(ticket)
         if not workers:
             return self.wait(timeout_s)  # it was aborted
-        outcome, n_bytes = self._run(work)
+        name = order.step.work.name if isinstance(order.step.work, Hook) else order.step.work
+        with self.doing.what(f"runs {name}"):
+            outcome, n_bytes = self._run(work)
         first = Done(workers[0], order.incarnation, ticket, outcome, n_bytes)
         # All workers are the one that has run it.
         return [
@@ -91,6 +97,17 @@ class LocalBackend:
                 for worker in workers[1:]
             ),
         ]
+
+    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
+        """There are no processes, and nothing here can end a function."""
+        return {}
+
+    def sights(self, timeout_s: float) -> dict[int, Sight]:
+        """There are no worker processes."""
+        return {}
+
+    def end(self, worker: int, reason: str) -> None:
+        """There are no processes."""
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """All hooks can run where all objects are."""
@@ -109,7 +126,7 @@ class LocalBackend:
 
     def _run(self, describe: Callable[[], Work | None]) -> tuple[Outcome, int]:
         work = describe()
-        outcome, n_bytes, began = Outcome(), 0, time.perf_counter()
+        outcome, n_bytes, began = Outcome(), 0, time.monotonic()
         try:
             if isinstance(work, MainWork):
                 batch = Batch(
@@ -128,5 +145,5 @@ class LocalBackend:
                 outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
         except Exception as error:
             outcome = Outcome(failure=Failure.of(error))
-        outcome.seconds = time.perf_counter() - began
+        outcome.began_s, outcome.seconds = began, time.monotonic() - began
         return outcome, n_bytes

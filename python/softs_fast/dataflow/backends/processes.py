@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
@@ -18,10 +19,12 @@ from ..declare.hooks import Hook, Publish, UserHook
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
 from ..master import DRIVER
-from ..moves import DataManager, HostLinks, SegmentAddress
+from ..moves import DataManager, SegmentAddress
 from ..objects import Objects
+from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value
+from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
 from ..wire.messages import AbortStep, End, Fetched, Free, Ready, State, StepEnded
@@ -31,6 +34,8 @@ from ..worker.part import Part, Unreadable, state_id
 from ..worker.work import MainWork, Work
 from .backend import Back, Done, Event, Lost
 from .sends import Sends
+from .sightings import Sight, look_at, sights_of
+from .worker_processes import Nodes, WorkerProcesses
 
 __all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
 
@@ -42,36 +47,6 @@ _JOIN_S = 60.0
 _LEFT_S = 1.0
 #: One wait for messages; it only bounds how late an end by Ctrl-C is.
 _SLICE_S = 0.5
-
-
-class WorkerProcesses(Protocol):
-    """The processes of the workers, and the connections to them."""
-
-    def start(self) -> MasterLink:
-        """Start all, and wait until each has made its objects.
-
-        Raises:
-            FlowError: one of them failed, with its traceback.
-        """
-
-    def why(self, worker: int) -> str:
-        """Return how the process of a worker that has left has ended."""
-
-    def restarts(self, worker: int) -> bool:
-        """Return whether a worker that has left is started again, or has been."""
-
-    def close(self) -> None:
-        """End all; idempotent."""
-
-
-class Nodes(Protocol):
-    """The nodes of workers that are not all on this host."""
-
-    def links(self) -> HostLinks:
-        """Return by what the store of the master serves other hosts, and reads from them."""
-
-    def nodes(self) -> Mapping[int, str]:
-        """Return the node of each worker, once they have begun."""
 
 
 @dataclass
@@ -113,6 +88,7 @@ class ProcessBackend:
         self, declaration: Declaration, processes: WorkerProcesses, nodes: Nodes | None = None
     ) -> None:
         declaration.check_processes()
+        self.doing = Doing()
         self._nodes = nodes
         # This process comes after all workers: by this number places name it.
         self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1)
@@ -123,6 +99,8 @@ class ProcessBackend:
         self._store: DataManager | None = None
         self._pids: dict[int, int] = {}
         self._left: set[int] = set()
+        #: Workers with processes on this host.
+        self._here: set[int] = set()
         # Of those that have left: workers that are started again. Of the others: those that another could not read from.
         self._away: set[int] = set()
         self._ending: dict[int, SegmentAddress] = {}
@@ -163,6 +141,8 @@ class ProcessBackend:
             for event in link.receive(_SLICE_S):
                 if isinstance(event, Joined):
                     self._pids[event.worker] = event.pid
+                    if event.host == socket.gethostname():
+                        self._here.add(event.worker)
                 elif isinstance(event, Left):
                     raise FlowError(
                         f"worker {event.worker} is lost: {self._why(event)}; not all workers had joined"
@@ -186,6 +166,7 @@ class ProcessBackend:
             if store is not None:
                 store.close()
         self._pids, self._left, self._away, self._ending = {}, set(), set(), {}
+        self._here = set()
         self._own.clear()
         self._sent.clear()
         self._sends.close()
@@ -304,6 +285,29 @@ class ProcessBackend:
         # Errors of torch.distributed are RuntimeErrors, or derived from them with names that begin so.
         return event.ticket in self._sent and text.startswith(("RuntimeError", "Dist"))
 
+    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
+        """Ask workers that have not ended a step, and look at their processes."""
+        assert self._link is not None
+        found = {
+            worker: look_at(self._link, worker, self._pids[worker] if worker in self._here else None)
+            for worker in sorted(set(workers) & set(self._pids) - self._left)
+        }
+        self._receive(0.0)  # what they had sent before they answered
+        sent = self._sent.get(ticket)
+        return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
+
+    def sights(self, timeout_s: float) -> dict[int, Sight]:
+        """Return what each worker process is inside of; any thread may ask."""
+        link, left = self._link, set(self._left)
+        pids = {worker: pid for worker, pid in list(self._pids.items()) if worker not in left}
+        return {} if link is None else sights_of(link, pids, self._here, timeout_s)
+
+    def end(self, worker: int, reason: str) -> None:
+        """End the process of a worker. It has left at once: a process may take long to end."""
+        if worker not in self._left:
+            self._processes.kill(worker)
+            self._leave(Left(worker, reason), is_known=True)
+
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook.
 
@@ -403,8 +407,9 @@ class ProcessBackend:
             dict(message.tags),
             message.digest,
             failure,
+            began_s=message.began_s,
+            unread=message.unread,
         )
-        outcome.unread = message.unread
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
     def _note_ending(self, sent: _Sent, work: MainWork) -> None:
@@ -442,7 +447,7 @@ class ProcessBackend:
                 self.free(shown_by, [state_id(ticket)])
         self._sends.ended(worker, ticket)
 
-    def _leave(self, event: Left) -> None:
+    def _leave(self, event: Left, *, is_known: bool = False) -> None:
         if event.worker in self._left:
             return
         self._left.add(event.worker)
@@ -450,7 +455,9 @@ class ProcessBackend:
         self._n_gone += 1
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)
-        why = self._why(event)
+        why = self._why(event)  # when the process has ended
+        if is_known:
+            why = f"process {self._pids[event.worker]}: {event.reason}"
         returns = event.worker in self._restartable and self._processes.restarts(event.worker)
         if returns:
             self._away.add(event.worker)
@@ -463,7 +470,8 @@ class ProcessBackend:
         """Run a function without a role."""
         outcome, n_bytes = Outcome(), 0
         if work is not None:
-            outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
+            with self.doing.what(f"runs {order.step.work}, a function without a role,"):
+                outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
         self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
 
 

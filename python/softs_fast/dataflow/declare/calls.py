@@ -49,6 +49,8 @@ class MFCDef:
         partition: rows of which partition it works on.
         pre_hooks: run before the main part, in this order.
         post_hooks: run after it, in this order.
+        deadline_s: how long each step of a call, a hook or the main part, may be with a worker process; None: what the flow
+            says. See docs/dataflow.md.
 
     Raises:
         ConfigError: the numbers, columns or hooks contradict each other.
@@ -69,6 +71,7 @@ class MFCDef:
     partition: str = TRAIN
     pre_hooks: tuple[Hook, ...] = ()
     post_hooks: tuple[Hook, ...] = ()
+    deadline_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.input_keys:
@@ -86,6 +89,8 @@ class MFCDef:
             )
         if self.uneven not in ("short", "pad", "drop"):
             raise ConfigError(f'{self.name}: uneven is {self.uneven!r}; need "short", "pad" or "drop"')
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise ConfigError(f"{self.name}: deadline_s={self.deadline_s:g}; it is above 0, or None")
         unknown = [key for key in self.input_key_remap if key not in self.input_keys]
         unknown += [key for key in self.output_key_remap.values() if key not in self.output_keys]
         if unknown:
@@ -158,6 +163,7 @@ def call(
     after: Iterable[Hook] = (),
     interface: Interface | None = None,
     name: str | None = None,
+    deadline_s: float | None = None,
 ) -> MFCDef:
     """Declare a function of the flow.
 
@@ -171,6 +177,7 @@ def call(
         interface: default: train_step for a role's function without output columns, unless the role is frozen, follows
             another one, or works on another partition; generate for a method of that name; else inference.
         name: default: "role.method", or the name of the function.
+        deadline_s: see `MFCDef`.
 
     Raises:
         ConfigError: something contradicts; see `MFCDef`.
@@ -203,4 +210,5 @@ def call(
         partition,
         tuple(before),
         tuple(after),
+        deadline_s,
     )

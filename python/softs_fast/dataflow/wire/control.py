@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout
+from collections import deque
+
+from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout, WireError
 from ..control import ControlClient, ControlLimits, ControlServer, Ended
 from ..control import Joined as ControlJoined
+from ..control import Left as ControlLeft
 from ..control import Received as ControlReceived
 from .frames import Assembler, cut
 from .links import Joined, Left, LinkEvent, Received
@@ -28,13 +31,17 @@ class ControlMaster:
     """
 
     def __init__(self, token: str, *, listen: str = "ipc://*", limits: ControlLimits | None = None) -> None:
-        self._server = ControlServer(listen=listen, token=token, limits=limits)
+        self._server: ControlServer | None = ControlServer(listen=listen, token=token, limits=limits)
+        self._endpoint = self._server.endpoint
         self._assemblers: dict[int, Assembler] = {}
+        #: What has arrived and was not returned yet, and the error that comes before it.
+        self._arrived: deque[ControlJoined | ControlReceived | ControlLeft] = deque()
+        self._error: WireError | None = None
 
     @property
     def endpoint(self) -> str:
         """Where workers connect to."""
-        return self._server.endpoint
+        return self._endpoint
 
     def send(self, worker: int, message: Message) -> None:
         """Send a message; one to a worker that has left is dropped, and `receive` reports that.
@@ -43,28 +50,48 @@ class ControlMaster:
             FlowError: too much waits for the worker already.
             WireError: the message is too long.
         """
+        server = self._open()
         try:
             for frame in cut(encode(message)):
-                self._server.send(worker, frame)
+                server.send(worker, frame)
         except PeerBusy as error:
             raise FlowError(f"worker {worker} takes no more orders: {error}") from error
         except PeerLost:
             return
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
-        """Return what has happened, as soon as something has, or nothing when the time is over."""
+        """Return what has happened, as soon as something has, or nothing when the time is over.
+
+        Raises:
+            WireError: a worker has sent what is no message. All that arrived before it was returned, and what arrived
+                after it is returned next.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if not self._arrived:
+            self._arrived.extend(self._open().receive(timeout_s))
         events: list[LinkEvent] = []
-        for event in self._server.receive(timeout_s):
-            if isinstance(event, ControlReceived):
-                data = self._assemblers[event.worker].take(event.payload)
-                if data is not None:
-                    events.append(Received(event.worker, decode(data)))
-            elif isinstance(event, ControlJoined):
-                self._assemblers[event.worker] = Assembler()
-                events.append(Joined(event.worker, event.pid, event.host))
-            else:
-                events.append(Left(event.worker, event.reason))
+        while self._arrived:
+            try:
+                event = self._event(self._arrived.popleft())
+            except WireError as found:
+                if not events:
+                    raise
+                self._error = found
+                return events
+            if event is not None:
+                events.append(event)
         return events
+
+    def _event(self, event: ControlJoined | ControlReceived | ControlLeft) -> LinkEvent | None:
+        if isinstance(event, ControlReceived):
+            data = self._assemblers[event.worker].take(event.payload)
+            return None if data is None else Received(event.worker, decode(data))
+        if isinstance(event, ControlJoined):
+            self._assemblers[event.worker] = Assembler()
+            return Joined(event.worker, event.pid, event.host)
+        return Left(event.worker, event.reason)
 
     def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
         """Return what a worker has published under a name, also while its Python code is busy.
@@ -73,13 +100,21 @@ class ControlMaster:
             FlowError: it has published nothing of that name, has left, or does not answer in time.
         """
         try:
-            return self._server.ask(worker, what, timeout_s)
+            return self._open().ask(worker, what, timeout_s)
         except (PeerTimeout, PeerLost, PeerBusy, ConfigError) as error:
             raise FlowError(f"worker {worker} does not answer {what!r}: {error}") from error
 
     def close(self) -> None:
         """End all connections; idempotent."""
-        self._server.close()
+        # The native object has descriptors until it is dropped, and its last reference is here.
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def _open(self) -> ControlServer:
+        if self._server is None:
+            raise PeerLost(f"the connections at {self._endpoint} were closed")
+        return self._server
 
 
 class ControlWorker:
@@ -96,12 +131,12 @@ class ControlWorker:
     """
 
     def __init__(self, endpoint: str, token: str, worker: int) -> None:
-        self._client = ControlClient(endpoint, worker, token=token)
+        self._client: ControlClient | None = ControlClient(endpoint, worker, token=token)
         self._assembler = Assembler()
 
     def publish(self, what: str, value: bytes) -> None:
         """Have a question of the master answered with a value from now on."""
-        self._client.publish(what, value)
+        self._open().publish(what, value)
 
     def send(self, message: Message) -> None:
         """Send a message.
@@ -110,17 +145,18 @@ class ControlWorker:
             PeerLost: the master has ended.
             WireError: the message is too long.
         """
+        client = self._open()
         for frame in cut(encode(message)):
-            self._client.send(frame)
+            client.send(frame)
 
-    def receive(self, timeout_s: float) -> list[Message]:
-        """Return messages, as soon as there are some, or nothing when the time is over.
+    def receive(self, timeout_s: float | None) -> list[Message]:
+        """Return messages, as soon as there are some, or nothing when the time is over; None: without end.
 
         Raises:
-            PeerLost: the master has ended.
+            PeerLost: the master has ended, or this end was closed, perhaps by another thread.
         """
         messages: list[Message] = []
-        for frame in self._client.receive(timeout_s):
+        for frame in self._open().receive(timeout_s):
             if isinstance(frame, Ended):
                 if not messages:
                     raise PeerLost(f"the master has ended: {frame.reason}")
@@ -131,5 +167,12 @@ class ControlWorker:
         return messages
 
     def close(self) -> None:
-        """End the connection; idempotent."""
-        self._client.close()
+        """End the connection, and a `receive` of another thread; idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _open(self) -> ControlClient:
+        if self._client is None:
+            raise PeerLost("the connection to the master was closed")
+        return self._client

@@ -51,7 +51,11 @@ class MasterLink(Protocol):
         """Send a message; one to a worker that has left is dropped, and `receive` reports that."""
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
-        """Return what has happened, as soon as something has, or nothing when the time is over."""
+        """Return what has happened, as soon as something has, or nothing when the time is over.
+
+        Raises:
+            WireError: a worker has sent what is no message. Nothing that arrived before or after it is lost.
+        """
 
     def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
         """Return what a worker has published under a name, also while its Python code is busy.
@@ -77,12 +81,12 @@ class WorkerLink(Protocol):
             PeerLost: the master has ended.
         """
 
-    def receive(self, timeout_s: float) -> list[Message]:
-        """Return messages, as soon as there are some, or nothing when the time is over.
+    def receive(self, timeout_s: float | None) -> list[Message]:
+        """Return messages, as soon as there are some, or nothing when the time is over; None: without end.
 
         Raises:
-            PeerLost: the master has ended.
+            PeerLost: the master has ended, or this end was closed, perhaps by another thread.
         """
 
     def close(self) -> None:
-        """End the connection; idempotent."""
+        """End the connection, and a `receive` of another thread; idempotent."""

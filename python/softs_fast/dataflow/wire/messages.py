@@ -189,6 +189,7 @@ class StepEnded:
         n_bytes: of these values.
         failure: reason and text, if it failed.
         unread: whether it failed because inputs could not be read, before the function was entered.
+        began_s: when it began, by the clock of the worker.
     """
 
     incarnation: int
@@ -204,6 +205,7 @@ class StepEnded:
     digest: str = ""
     failure: tuple[str, str] | None = None
     unread: bool = False
+    began_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -339,6 +341,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             text(64),
             optional(pair(_TEXT, _TEXT)),
             boolean,
+            seconds,
         ),
     ),
     Ready: (8, (_NAME,)),

@@ -86,6 +86,7 @@ class Outcome:
         digest: of ids and inputs; empty if none is taken.
         failure: why it failed; None if it is done.
         unread: whether it failed because inputs could not be read, before the function was entered.
+        began_s: when it began, by `time.monotonic` of its process; 0 if it did not.
     """
 
     seconds: float = 0.0
@@ -98,6 +99,7 @@ class Outcome:
     digest: str = ""
     failure: Failure | None = None
     unread: bool = False
+    began_s: float = 0.0
 
 
 def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:

@@ -37,9 +37,6 @@ from .work import HookWork
 
 __all__ = ["WorkerLoop"]
 
-#: So long it waits for a message before it looks whether it is to end, seconds.
-_SLICE_S = 0.2
-
 
 class _Aborted(FlowError):
     """The hook that this worker waits in has failed elsewhere."""
@@ -67,6 +64,8 @@ class WorkerLoop:
     _aborted: str | None = field(default=None, init=False)
     _last_ticket: int = field(default=0, init=False)
     _is_ending: bool = field(default=False, init=False)
+    _shown: Order | None = field(default=None, init=False)
+    _since_s: float = field(default_factory=time.monotonic, init=False)
     #: Of the master that has ordered the step of now.
     _incarnation: int = field(default=0, init=False)
 
@@ -90,8 +89,9 @@ class WorkerLoop:
         self._publish_inside(None)
 
     def end(self) -> None:
-        """Have `run` return when the step that runs has ended; any thread may call it."""
+        """Have `run` return when the step that runs has ended; any thread may call it. The link is closed at once."""
         self._is_ending = True
+        self.link.close()
 
     def run(self) -> None:
         """Run until the flow ends, or its master.
@@ -101,7 +101,7 @@ class WorkerLoop:
         """
         try:
             while not self._is_ending:
-                self._receive(0.0 if self._executor.waiting else _SLICE_S)
+                self._receive(0.0 if self._executor.waiting else None)
                 order = None if self._is_ending else self._executor.enter()
                 if order is not None:
                     self._run(order)
@@ -143,6 +143,7 @@ class WorkerLoop:
             outcome.digest,
             (failure.reason, failure.text) if failure is not None else None,
             outcome.unread,
+            outcome.began_s,
         )
         try:
             self.link.send(message)
@@ -162,17 +163,24 @@ class WorkerLoop:
         self.link.send(Fetched(incarnation, ticket, tuple(ids), (column,), (tuple(places),)))
 
     def _await_state(self, ticket: int, role: int, known: int) -> list[Shown]:
+        self._publish_inside(self._executor.inside, waits="the weights of another worker")
+        try:
+            return self._shown_of(ticket, role, known)
+        finally:
+            self._publish_inside(self._executor.inside)
+
+    def _shown_of(self, ticket: int, role: int, known: int) -> list[Shown]:
         while True:
             found = [one for one in self._states.get(ticket, ()) if one.role == role]
             if len(found) > known:
                 return found
-            self._receive(_SLICE_S)
+            self._receive(None)
             if self._aborted is not None:
                 raise _Aborted(self._aborted)
             if self._is_ending:
                 raise _Aborted("the flow has ended")
 
-    def _receive(self, timeout_s: float) -> None:
+    def _receive(self, timeout_s: float | None) -> None:
         for message in self.link.receive(timeout_s):
             self._take(message)
 
@@ -210,9 +218,11 @@ class WorkerLoop:
             case StepEnded() | Ready() | Refused() | Fetched():
                 raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
 
-    def _publish_inside(self, order: Order | None) -> None:
-        """Say what this worker is inside of; the link answers while Python is busy."""
-        inside: dict[str, object] = {"since_s": time.monotonic()}
+    def _publish_inside(self, order: Order | None, *, waits: str = "") -> None:
+        """Say what this worker is inside of, and for what it waits there; the link answers while Python is busy."""
+        if order is not self._shown:
+            self._shown, self._since_s = order, time.monotonic()
+        inside: dict[str, object] = {"since_s": self._since_s} | ({"waits": waits} if waits else {})
         if order is not None and isinstance(order.step.work, RunMain | RunHook):
             work = work_of(self.declaration, order.step.work)
             name = work.hook.name if isinstance(work, HookWork) else work.function

@@ -87,7 +87,7 @@ class Part:
             await_state: returns weights of a source that is elsewhere.
             show_to: takes what is shown of a source that is here, for targets that are elsewhere; at once.
         """
-        outcome, n_bytes, began = Outcome(), 0, time.perf_counter()
+        outcome, n_bytes, began = Outcome(), 0, time.monotonic()
         try:
             if isinstance(work, MainWork):
                 inputs, unread = self._read_all(work, ticket)
@@ -103,7 +103,7 @@ class Part:
                 outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
             outcome, n_bytes = Outcome(failure=Failure.of(error)), 0
-        outcome.seconds = time.perf_counter() - began
+        outcome.began_s, outcome.seconds = began, time.monotonic() - began
         return outcome, n_bytes
 
     def _read_all(self, work: MainWork, ticket: int) -> tuple[dict[str, list[Value]], Failure | None]:

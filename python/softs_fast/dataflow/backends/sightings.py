@@ -1,0 +1,120 @@
+"""What can be seen of a worker process from outside: its state in /proc, and what its native thread answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from ...errors import FlowError
+from ..order.deadlines import Seen
+from ..wire.links import MasterLink
+
+__all__ = ["Sight", "inside_of", "look_at", "sights_of", "stopped"]
+
+#: How long a native thread may take to answer before it is said not to answer, seconds. It computes nothing.
+_ANSWER_S = 1.0
+
+_STATES = {"T": "stopped by a signal (state T)", "t": "stopped by a debugger (state t)"}
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a worker is inside of.
+
+    Attributes:
+        pid: its process.
+        inside: name of the function or hook; empty if it waits for orders, or nothing is known.
+        ticket: of the step; 0 without one.
+        seconds: for how long.
+        state: what else there is to say: that it is stopped, or waits within the step.
+        is_known: whether it has answered.
+    """
+
+    pid: int
+    inside: str = ""
+    ticket: int = 0
+    seconds: float = 0.0
+    state: str = ""
+    is_known: bool = True
+
+
+def sights_of(
+    link: MasterLink, pids: Mapping[int, int], here: Iterable[int], timeout_s: float
+) -> dict[int, Sight]:
+    """Return what each worker is inside of; one that does not answer is said to.
+
+    Args:
+        link: to all workers.
+        pids: of the workers, their processes.
+        here: workers with processes on this host.
+        timeout_s: for all answers together.
+    """
+    found, end_s = {}, time.monotonic() + timeout_s
+    for worker, pid in sorted(pids.items()):
+        state = stopped(pid) if worker in here else ""
+        if state:
+            found[worker] = Sight(pid, state=state, is_known=False)
+            continue
+        try:
+            inside = inside_of(link, worker, max(end_s - time.monotonic(), 0.05))
+        except FlowError:
+            found[worker] = Sight(pid, state="does not answer", is_known=False)
+            continue
+        found[worker] = Sight(
+            pid,
+            str(inside.get("name", "")),
+            int(inside.get("ticket", 0)),
+            max(time.monotonic() - float(inside["since_s"]), 0.0),
+            f"waits for {inside['waits']}" if "waits" in inside else "",
+        )
+    return found
+
+
+def look_at(link: MasterLink, worker: int, pid: int | None) -> Seen:
+    """Return what is seen of a worker; a process that is stopped is not asked.
+
+    Args:
+        link: to all workers.
+        worker: its number.
+        pid: its process, if it is on this host.
+    """
+    standing = stopped(pid) if pid is not None else ""
+    if standing:
+        return Seen(standing, answers=False)
+    try:
+        inside = inside_of(link, worker, _ANSWER_S)
+    except FlowError:
+        # It may have been stopped just now.
+        return Seen(stopped(pid) if pid is not None else "", answers=False)
+    return Seen(inside=inside.get("ticket"), waits=str(inside.get("waits", "")))
+
+
+def inside_of(link: MasterLink, worker: int, timeout_s: float) -> dict[str, Any]:
+    """Return what a worker says it is inside of.
+
+    Raises:
+        FlowError: it does not answer in time, or has left.
+    """
+    inside = msgpack.unpackb(link.ask(worker, "inside", timeout_s))
+    if not isinstance(inside, dict):
+        raise FlowError(f"worker {worker} answers 'inside' with a {type(inside).__name__}")
+    return inside
+
+
+def stopped(pid: int) -> str:
+    """Return in words how a process stands still; empty if it does not, or has ended.
+
+    Args:
+        pid: of a process of this host.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    # The state follows the name, which is in parentheses and may have some itself.
+    return _STATES.get(text.rpartition(")")[2].split()[0], "")

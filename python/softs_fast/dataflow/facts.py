@@ -1,0 +1,37 @@
+"""What the master of a flow answers without asking a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .declare.calls import TRAIN
+from .declare.plan import FlowPlan
+from .runner import Runner
+
+__all__ = ["spec_of", "stats_of"]
+
+
+def spec_of(plan: FlowPlan) -> dict[str, dict[str, Any]]:
+    """Return by partition the columns of the source, rows per step, slots in rows, and the bound of the age."""
+    return {
+        name: {
+            "columns": plan.source[name],
+            "rows_per_step": plan.group * partition.groups_per_step,
+            "slots": plan.group * partition.slots,
+            "age_bound": partition.age_bound,
+        }
+        for name, partition in plan.partitions.items()
+    }
+
+
+def stats_of(runner: Runner, n_steps: int) -> dict[str, Any]:
+    """Return rows, bytes, steps, drops by reason, restarts of workers, and rows that were made again."""
+    rows = runner.master.rows
+    return {
+        "rows": len(rows),
+        "bytes": rows.n_bytes,
+        "steps": n_steps,
+        "dropped": dict(rows.counts[TRAIN].dropped),
+        "restarts": runner.recovery.n_restarts,
+        "made_again": rows.n_made_again,
+    }

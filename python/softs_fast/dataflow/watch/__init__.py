@@ -1,0 +1,1 @@
+"""What a flow says of itself while it runs: warnings when nothing ends, its status, a trace."""

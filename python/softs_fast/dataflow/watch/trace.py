@@ -1,0 +1,197 @@
+"""A trace of a flow for Perfetto (ui.perfetto.dev) and chrome://tracing: one track for each worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError
+from ..backends.backend import Done
+from ..declare.calls import MFCDef
+from ..declare.hooks import Hook
+from ..master import DRIVER
+from ..order.steps import Order
+from ..rows.table import Taken
+
+__all__ = ["Trace"]
+
+#: Groups of rows of which the makers are kept, for arrows; those of older ones are dropped.
+_MOST_GROUPS = 1 << 15
+
+
+class Trace:
+    """Writes events as they come, so a file of a process that was killed has all but those it was about to write.
+
+    The format is the array form of the Trace Event Format, in which the end of the array may be missing. All times are of
+    `time.monotonic`, which processes of a host share.
+
+    Args:
+        path: of the file, which only this user may read; an old one is overwritten.
+        group: rows that stay together.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, group: int) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            self._file = os.open(path, flags, 0o600)
+            os.fchmod(self._file, 0o600)
+        except OSError as error:
+            raise ConfigError(f"cannot write the trace {path}: {error.strerror}") from error
+        self._path, self._group = path, group
+        self._began_s = time.monotonic()
+        self._pid = os.getpid()
+        self._tracks: set[int] = set()
+        self._n_arrows = 0
+        #: Of each group the calls that made its columns: track, end in microseconds, columns.
+        self._made: OrderedDict[int, list[tuple[int, float, frozenset[str]]]] = OrderedDict()
+        self._write(b"[\n")
+        self._events([self._event("M", 0, 0.0, name="process_name", args={"name": "flow"})])
+
+    def note(self, done: Done, order: Order, call: MFCDef | None, taken: Taken | None, n_rows: int) -> None:
+        """Write what a worker's part in a step has done; nothing if another one has run it, or it was skipped.
+
+        Args:
+            done: the end of the part.
+            order: of the step.
+            call: the function; None: it is a hook.
+            taken: its rows; None: they are not known, or there are none.
+            n_rows: rows in the flow.
+        """
+        outcome, worker = done.outcome, done.worker
+        if not outcome.seconds:
+            return
+        args = {
+            "call": order.call,
+            "ticket": order.ticket,
+            "step": taken.step + 1 if taken is not None else 0,
+        }
+        times = (outcome.began_s, outcome.seconds)
+        if call is None:
+            name = order.step.work.name if isinstance(order.step.work, Hook) else ""
+            self.step(name, order.step.kind.name.lower(), worker, *times, args)
+            return
+        outputs = call.output_keys if outcome.failure is None else ()
+        self.step(call.name, "main", worker, *times, args | {"rows": len(outcome.ids)})
+        self.rows(worker, *times, outcome.ids, call.input_keys, outputs, n_rows)
+
+    def step(
+        self,
+        name: str,
+        kind: str,
+        worker: int,
+        began_s: float,
+        seconds: float,
+        args: dict[str, Any],
+    ) -> None:
+        """A worker's part in a step has ended.
+
+        Args:
+            name: of the function or hook.
+            kind: of the step.
+            worker: its number.
+            began_s: when it began, by the clock of its process; one that cannot be of this host is not used.
+            seconds: how long it took.
+            args: what is shown beside it.
+        """
+        begin = self._begin(began_s, seconds)
+        events = self._track(worker)
+        events.append(
+            self._event("X", worker, begin, name=name, cat=kind, dur=round(seconds * 1e6, 3), args=args)
+        )
+        self._events(events)
+
+    def rows(
+        self,
+        worker: int,
+        began_s: float,
+        seconds: float,
+        ids: Sequence[int],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        n_rows: int,
+    ) -> None:
+        """A main part has read and made rows: arrows come from the calls that made its inputs.
+
+        Args:
+            worker: that ran it.
+            began_s: as in `step`.
+            seconds: as in `step`.
+            ids: of the rows.
+            inputs: columns that it has read.
+            outputs: columns that it has made.
+            n_rows: rows in the flow.
+        """
+        begin, events = self._begin(began_s, seconds), []
+        wanted, groups = set(inputs), ids[:: self._group]
+        makers = {
+            (track, end): None
+            for group in groups
+            for track, end, columns in self._made.get(group, ())
+            if columns & wanted
+        }
+        for track, end in makers:
+            self._n_arrows += 1
+            arrow: dict[str, Any] = {"name": "rows", "cat": "rows", "id": self._n_arrows}
+            events.append(self._event("s", track, end, **arrow))
+            events.append(self._event("f", worker, begin, bp="e", **arrow))
+        if outputs:
+            # An arrow begins within the slice.
+            made = (worker, begin + seconds * 1e6 * 0.999, frozenset(outputs))
+            for group in groups:
+                self._made.setdefault(group, []).append(made)
+            while len(self._made) > _MOST_GROUPS:
+                self._made.popitem(last=False)
+        events.append(self._event("C", DRIVER, begin + seconds * 1e6, name="rows", args={"rows": n_rows}))
+        self._events(events)
+
+    def drop(self, ids: Sequence[int]) -> None:
+        """Rows have left the flow."""
+        for row_id in ids:
+            self._made.pop(row_id, None)
+
+    def close(self) -> None:
+        """End the array; idempotent."""
+        if self._file >= 0 and self._pid == os.getpid():
+            last = self._event("M", 0, 0.0, name="process_labels", args={"labels": "ended"})
+            self._write(json.dumps(last).encode() + b"\n]\n")
+            os.close(self._file)
+            self._file = -1
+
+    def _begin(self, began_s: float, seconds: float) -> float:
+        now_s = time.monotonic()
+        is_ours = self._began_s <= began_s <= now_s
+        return (began_s if is_ours else max(now_s - seconds, self._began_s)) * 1e6
+
+    def _track(self, worker: int) -> list[dict[str, Any]]:
+        if worker in self._tracks:
+            return []
+        self._tracks.add(worker)
+        name = "the flow's own process" if worker == DRIVER else f"worker {worker}"
+        return [self._event("M", worker, 0.0, name="thread_name", args={"name": name})]
+
+    def _event(self, kind: str, worker: int, ts: float, **fields: Any) -> dict[str, Any]:
+        # Tracks have numbers from 1.
+        return {"ph": kind, "pid": self._pid, "tid": worker - DRIVER + 1, "ts": round(ts, 3), **fields}
+
+    def _events(self, events: list[dict[str, Any]]) -> None:
+        self._write("".join(f"{json.dumps(one)},\n" for one in events).encode())
+
+    def _write(self, data: bytes) -> None:
+        if self._file < 0:
+            return
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError as error:
+            os.close(self._file)
+            self._file = -1
+            raise ConfigError(f"cannot write the trace {self._path}: {error.strerror}") from error

@@ -1,0 +1,68 @@
+"""All that watches one open flow: its thread, its trace."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from ...errors import FlowError
+from ..backends.backend import Backend
+from ..runner import Runner
+from .options import WatchOptions
+from .status import quiet_since, report_of, status_of
+from .thread import WatchThread
+from .trace import Trace
+
+__all__ = ["Watch"]
+
+#: A flow that is to be ended looks so often whether it is, seconds.
+_ABORT_S = 0.5
+
+
+class Watch:
+    """Begins when a flow is opened.
+
+    Args:
+        name: of the flow.
+        options: what is wanted.
+        runner: of the flow.
+        backend: of the flow.
+
+    Raises:
+        ConfigError: the trace cannot be written.
+    """
+
+    def __init__(self, name: str, options: WatchOptions, runner: Runner, backend: Backend) -> None:
+        self._aborts = options.on_stall == "abort"
+        self._runner, pid, opened_s = runner, os.getpid(), time.monotonic()
+        if options.trace is not None:
+            runner.trace = Trace(Path(options.trace), runner.master.plan.group)
+        self._thread = WatchThread(
+            lambda: status_of(name, pid, opened_s, self._runner, backend, time.monotonic()),
+            lambda: quiet_since(self._runner, backend),
+            lambda since_s, now_s: report_of(self._runner, backend, since_s, now_s),
+            options.watchdog_s,
+        )
+
+    def follow(self, runner: Runner) -> None:
+        """Watch another runner from now on: the flow has gone back to a common save."""
+        runner.trace, self._runner.trace = self._runner.trace, None
+        self._runner = runner
+
+    def limit(self, timeout_s: float | None) -> float | None:
+        """Return how long the flow may wait before it asks for an error."""
+        if not self._aborts:
+            return timeout_s
+        return _ABORT_S if timeout_s is None else min(timeout_s, _ABORT_S)
+
+    def error(self) -> FlowError | None:
+        """Return why the flow is to be ended; None if it is not."""
+        return FlowError(self._thread.text) if self._aborts and self._thread.text else None
+
+    def close(self) -> None:
+        """End it."""
+        self._thread.close()
+        trace, self._runner.trace = self._runner.trace, None
+        if trace is not None:
+            trace.close()

@@ -1,0 +1,213 @@
+"""Flows of this user on this host: where their status sockets are, and what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+
+__all__ = ["FlowFunction", "FlowView", "FlowWorkerView", "flow_folder", "flows", "is_own_folder"]
+
+#: Bytes of a status at most.
+_MOST_BYTES = 1 << 20
+#: The credentials of the process at the other end of a socket: pid, uid, gid.
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(frozen=True)
+class FlowFunction:
+    """A function of a flow: rows that are ready, rows of one pass, calls that run, and the age of the oldest one."""
+
+    name: str
+    ready: int
+    needed: int
+    running: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FlowWorkerView:
+    """A worker of a flow: its process, what it is inside of, for how long, and what else there is to say."""
+
+    worker: int
+    pid: int
+    inside: str
+    ticket: int
+    seconds: float
+    state: str
+
+
+@dataclass(frozen=True)
+class FlowView:
+    """A flow at one moment."""
+
+    #: `time.monotonic()` when it was asked.
+    at_s: float
+    name: str
+    pid: int
+    #: Why it has said nothing; the numbers below are 0 then.
+    error: str = ""
+    #: Seconds since it was opened, and since a call has ended.
+    open_s: float = 0.0
+    quiet_s: float = 0.0
+    steps: int = 0
+    rows: int = 0
+    n_bytes: int = 0
+    #: Age of the rows that training had last.
+    age: int = 0
+    #: What the thread of the flow does, and for how long.
+    doing: str = ""
+    doing_s: float = 0.0
+    functions: tuple[FlowFunction, ...] = ()
+    workers: tuple[FlowWorkerView, ...] = ()
+
+    @classmethod
+    def of(cls, answer: Any, at_s: float) -> FlowView:
+        """Return what an answer says.
+
+        Raises:
+            ValueError: it is no status of a flow of this version.
+        """
+        try:
+            return cls(
+                at_s,
+                str(answer["name"]),
+                int(answer["pid"]),
+                open_s=float(answer["open_s"]),
+                quiet_s=float(answer["quiet_s"]),
+                steps=int(answer["steps"]),
+                rows=int(answer["rows"]),
+                n_bytes=int(answer["n_bytes"]),
+                age=int(answer["age"]),
+                doing=str(answer["doing"]),
+                doing_s=float(answer["doing_s"]),
+                functions=tuple(map(_function, answer["functions"])),
+                workers=tuple(map(_worker, answer["workers"])),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"it is no status of this version: {type(error).__name__} {error}") from None
+
+
+def _function(one: Any) -> FlowFunction:
+    ready, needed, running = (int(one[key]) for key in ("ready", "needed", "running"))
+    return FlowFunction(str(one["name"]), ready, needed, running, float(one["seconds"]))
+
+
+def _worker(one: Any) -> FlowWorkerView:
+    return FlowWorkerView(
+        int(one["worker"]),
+        int(one["pid"]),
+        str(one["inside"]),
+        int(one["ticket"]),
+        float(one["seconds"]),
+        str(one["state"]),
+    )
+
+
+def flow_folder() -> Path:
+    """Return the folder of this user in which each flow has a socket, named by its process and a number."""
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    if own and Path(own).is_dir():
+        return Path(own, "softs-flows")
+    return Path("/tmp", f"softs-flows-{os.getuid()}")
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Return whether a folder is this user's and no other one may enter it; in /tmp another user may have made it."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def flows(timeout_s: float = 2.0) -> tuple[FlowView, ...]:
+    """Ask all flows of this user on this host, the oldest process number first. Sockets that were left behind go.
+
+    Args:
+        timeout_s: for each answer; a flow that holds the GIL for longer is listed with that.
+
+    Raises:
+        ConfigError: the folder belongs to another user.
+    """
+    folder = flow_folder()
+    if not folder.exists():
+        return ()
+    if not is_own_folder(folder):
+        raise ConfigError(f"{folder} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR")
+    found = []
+    for path in sorted(folder.iterdir(), key=_number_of):
+        view = _ask(path, timeout_s) if _number_of(path) >= 0 else None
+        if view is not None:
+            found.append(view)
+    return tuple(found)
+
+
+def _number_of(path: Path) -> int:
+    """Return the process in the name of a socket; -1 for other files, and sockets that are being made."""
+    pid, _, number = path.name.partition("-")
+    return int(pid) if pid.isascii() and pid.isdigit() and number.isdigit() and len(pid) < 12 else -1
+
+
+def _ask(path: Path, timeout_s: float) -> FlowView | None:
+    pid, at_s = _number_of(path), time.monotonic()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(timeout_s)
+        try:
+            link.connect(os.fspath(path))
+            _, uid, _ = _CREDENTIALS.unpack(
+                link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
+            if uid != os.getuid():
+                return None
+            return FlowView.of(json.loads(_read(link, at_s + timeout_s)), at_s)
+        except ConnectionRefusedError:
+            # A socket gets its name when it listens, so no process listens any more.
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        except TimeoutError:
+            if not _is_alive(pid):  # a fork of it holds its socket
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                return None
+            return FlowView(
+                at_s, "-", pid, f"no answer within {timeout_s:g} s; its Python code may hold the GIL"
+            )
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            return FlowView(at_s, "-", pid, f"it cannot be asked: {error}")
+
+
+def _read(link: socket.socket, end_s: float) -> bytes:
+    data = bytearray()
+    while len(data) <= _MOST_BYTES:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        link.settimeout(left_s)
+        part = link.recv(1 << 16)
+        if not part:
+            return bytes(data)
+        data += part
+    raise ValueError(f"its status has more than {_MOST_BYTES} bytes")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

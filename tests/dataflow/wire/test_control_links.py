@@ -1,0 +1,117 @@
+"""The links of a flow over the control stream: what arrives beside rubbish, waits that another thread ends, descriptors."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from softs_fast.dataflow.control import ControlClient, new_token
+from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
+from softs_fast.dataflow.wire.frames import cut
+from softs_fast.dataflow.wire.links import Joined, Left, LinkEvent, Received
+from softs_fast.dataflow.wire.messages import End, StepEnded, encode
+from softs_fast.errors import FlowError, PeerLost, WireError
+
+WATCHDOG_S = 45.0
+
+
+@pytest.fixture
+def token() -> str:
+    return new_token()
+
+
+@pytest.fixture
+def master(token: str) -> Iterator[ControlMaster]:
+    link = ControlMaster(token)
+    yield link
+    link.close()
+
+
+def take(master: ControlMaster, n: int) -> list[LinkEvent | WireError]:
+    """Receive until there are so many events and errors."""
+    found: list[LinkEvent | WireError] = []
+    while len(found) < n:
+        try:
+            events = master.receive(WATCHDOG_S)
+            assert events, "nothing arrives"
+            found += events
+        except WireError as error:
+            found.append(error)
+    return found
+
+
+def test_what_arrives_around_a_message_that_is_none_is_not_lost(master: ControlMaster, token: str) -> None:
+    with ControlClient(master.endpoint, 3, token=token) as client:
+        take(master, 1)
+        for data in (encode(StepEnded(1, 7)), b"rubbish", encode(StepEnded(1, 8)), encode(StepEnded(1, 9))):
+            for frame in cut(data):
+                client.send(frame)
+    # All has arrived when the departure has: one `receive` of the server has everything then.
+    found = take(master, 5)
+    assert [type(one) for one in found] == [Received, WireError, Received, Received, Left]
+    tickets = [one.message.ticket for one in found if isinstance(one, Received)]  # type: ignore[union-attr]
+    assert tickets == [7, 8, 9]
+
+
+def test_an_error_comes_after_what_arrived_before_it_in_the_same_call(
+    master: ControlMaster, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ControlClient(master.endpoint, 3, token=token) as client:
+        take(master, 1)
+        events = []
+        for data in (encode(StepEnded(1, 7)), b"rubbish", encode(StepEnded(1, 8))):
+            for frame in cut(data):
+                client.send(frame)
+        server = master._server
+        assert server is not None
+        while len(events) < 3:
+            events += server.receive(WATCHDOG_S)
+        monkeypatch.setattr(server, "receive", lambda timeout_s: events)
+        (first,) = master.receive(0.0)
+        assert first == Received(3, StepEnded(1, 7))
+        with pytest.raises(WireError, match="are no message"):
+            master.receive(0.0)
+        assert master.receive(0.0) == [Received(3, StepEnded(1, 8))]
+
+
+def test_another_thread_ends_a_wait_by_closing(master: ControlMaster, token: str) -> None:
+    worker = ControlWorker(master.endpoint, token, 3)
+    ended: list[str] = []
+
+    def wait() -> None:
+        try:
+            worker.receive(None)
+        except PeerLost as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert isinstance(take(master, 1)[0], Joined)
+    worker.close()
+    worker.close()
+    thread.join(WATCHDOG_S)
+    assert not thread.is_alive()
+    assert len(ended) == 1
+    for call in (lambda: worker.receive(None), lambda: worker.send(End()), lambda: worker.publish("a", b"")):
+        with pytest.raises(PeerLost, match="was closed"):
+            call()
+
+
+def test_descriptors_go_with_close(token: str) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    link = ControlMaster(token)
+    worker = ControlWorker(link.endpoint, token, 0)
+    take(link, 1)
+    assert set(os.listdir("/proc/self/fd")) > before
+    worker.close()
+    take(link, 1)
+    link.close()
+    link.close()
+    assert set(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(PeerLost, match="were closed"):
+        link.receive(0.0)
+    with pytest.raises(FlowError, match="does not answer"):
+        link.ask(0, "inside", 1.0)
