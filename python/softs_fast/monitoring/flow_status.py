@@ -145,21 +145,22 @@ def flows(timeout_s: float = 2.0) -> tuple[FlowView, ...]:
     if not is_own_folder(folder):
         raise ConfigError(f"{folder} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR")
     found = []
-    for path in sorted(folder.iterdir(), key=_number_of):
-        view = _ask(path, timeout_s) if _number_of(path) >= 0 else None
+    for path in sorted(folder.iterdir(), key=_place_of):
+        view = _ask(path, timeout_s) if _place_of(path) >= (0, 0) else None
         if view is not None:
             found.append(view)
     return tuple(found)
 
 
-def _number_of(path: Path) -> int:
-    """Return the process in the name of a socket; -1 for other files, and sockets that are being made."""
+def _place_of(path: Path) -> tuple[int, int]:
+    """Return process and number in the name of a socket; -1 for other files, and sockets that are being made."""
     pid, _, number = path.name.partition("-")
-    return int(pid) if pid.isascii() and pid.isdigit() and number.isdigit() and len(pid) < 12 else -1
+    is_socket = path.name.isascii() and pid.isdigit() and number.isdigit() and len(path.name) < 24
+    return (int(pid), int(number)) if is_socket else (-1, -1)
 
 
 def _ask(path: Path, timeout_s: float) -> FlowView | None:
-    pid, at_s = _number_of(path), time.monotonic()
+    (pid, _), at_s = _place_of(path), time.monotonic()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(timeout_s)
         try:

@@ -11,7 +11,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +63,17 @@ def be_master_of_processes(folder: str) -> None:
     run_master(make, N, f"{folder}.steps")
 
 
-def started(target: Callable[..., None], *args: Any) -> BaseProcess:
+def started(target: Callable[..., None], *args: Any) -> Any:
+    """Start a process of `multiprocessing`; the type of a forkserver's process has no public name."""
     process = multiprocessing.get_context("forkserver").Process(target=target, args=args)
     process.start()
     return process
 
 
-def ended(process: BaseProcess) -> int:
+def ended(process: Any) -> int:
     """Wait for the end of a process; returns its exit code."""
     process.join(4 * WATCHDOG_S)
-    code = process.exitcode
+    code: int | None = process.exitcode
     process.close()
     assert code is not None
     return code

@@ -2,55 +2,24 @@
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
-use softs_proto::flow::Token;
-use softs_proto::flow::rows::Served;
 
+use super::options::{RowServerOptions, Shared};
 use super::server_loop::{ServerLoop, WAKE};
 use crate::error::NetError;
 use crate::runtime::mutex::lock;
 use crate::transport::acceptor::Acceptor;
-use crate::transport::endpoint::Endpoint;
 use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
 
 /// Time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-
-/// What is served, where, and to which readers.
-#[derive(Debug)]
-pub struct RowServerOptions {
-    /// Where it listens.
-    pub endpoint: Endpoint,
-    /// What readers have to prove that they have.
-    pub token: Token,
-    /// The file of the segment; it is read, and never written to.
-    pub file: OwnedFd,
-    /// Where the data begins in the file.
-    pub first: u64,
-    /// The segment.
-    pub served: Served,
-    /// Connections at the same time.
-    pub connections: usize,
-    /// How long a reader may take nothing while bytes wait for it, and a host may be silent.
-    pub stall: Duration,
-}
-
-/// What the thread and the callers share.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) stop: AtomicBool,
-    /// Bytes that were written to readers.
-    pub(super) sent: AtomicU64,
-    /// Connections that were refused, or ended because they took nothing.
-    pub(super) refused: AtomicU64,
-}
 
 /// A running row server. Dropping it closes it.
 #[derive(Debug)]

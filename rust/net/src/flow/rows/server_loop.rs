@@ -14,7 +14,7 @@ use softs_proto::broker::PeerId;
 use softs_proto::flow::Token;
 use softs_proto::flow::rows::{Memory, Served, Serving};
 
-use super::server::{RowServerOptions, Shared};
+use super::options::{RowServerOptions, Shared};
 use crate::runtime::connection_table::ConnectionTable;
 use crate::transport::acceptor::Acceptor;
 use crate::transport::nonce::random_bytes;
