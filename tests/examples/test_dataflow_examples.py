@@ -48,8 +48,10 @@ def test_ppo_in_processes_has_the_bits_of_one_process(launch: Callable[..., Demo
     assert lines[0] == lines[1]
 
 
-def test_fine_tuning_saves_and_loads_what_it_has_learned(launch: Callable[..., Demo]) -> None:
-    code, text = launch(sys.executable, "-W", "error", EXAMPLES / "sft_tiny.py", "--texts", "2800").finish()
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
+def test_fine_tuning_saves_and_loads_what_it_has_learned(launch: Callable[..., Demo], workers: str) -> None:
+    options = ("--texts", "2800", "--workers", workers)
+    code, text = launch(sys.executable, "-W", "error", EXAMPLES / "sft_tiny.py", *options).finish()
     assert code == 0, text
     losses = [
         float(loss) for loss in re.findall(r"^step +\d+: loss [\d.]+, held out ([\d.]+)$", text, re.MULTILINE)

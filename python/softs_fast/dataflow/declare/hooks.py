@@ -160,13 +160,17 @@ def publish(*to: Placement) -> Publish:
     return Publish(to)
 
 
-def evaluate(*, every: int = 1) -> Evaluate:
-    """Return a hook that calls `evaluate()` of the function's role; its dict of numbers is added to the call's result.
+def evaluate(role: Placement | None = None, *, every: int = 1) -> Evaluate:
+    """Return a hook that calls `evaluate()` of a role; its dict of numbers is added to the call's result.
+
+    Args:
+        role: None for that of the function.
+        every: see `Hook`.
 
     Raises:
         ConfigError: `every` is below 1.
     """
-    return Evaluate((), _checked(every))
+    return Evaluate(() if role is None else (role,), _checked(every))
 
 
 def save(folder: str | Path, *, every: int = 1) -> Save:
