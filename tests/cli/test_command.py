@@ -36,7 +36,6 @@ def test_each_command_explains_itself_by_examples(command: Command, name: str) -
     [
         ([], "required: COMMAND"),
         (["dance"], "invalid choice"),
-        (["stats"], "required: ENDPOINT"),
         (["stats", "ipc://x", "--watch", "soon"], "invalid number of seconds"),
         (["stats", "ipc://x", "--watch", "nan"], "nan is not between"),
         (["top", "ipc://x", "--interval", "0"], "0 is not between"),

@@ -25,6 +25,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from softs_fast import ConfigError
+from softs_fast.fleet.passed import Passed
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = [
@@ -197,6 +198,23 @@ def test_a_pickle_for_a_process_that_starts_is_told_from_others(method: str) -> 
         "multiprocessing.context.get_spawning_popen no longer tells a pickle for a process that starts from others: "
         "a dataset can be copied that should refuse"
     )
+
+
+def test_a_process_inherits_a_file_of_what_is_pickled_for_it() -> None:
+    context = multiprocessing.get_context("spawn")
+    event = context.Event()
+    with Passed((b"large", event)) as passed:
+        process = context.Process(target=set_it, args=(passed,))
+        process.start()
+    process.join()
+    process.close()
+    assert event.is_set(), (
+        "multiprocessing.reduction.ForkingPickler or DupFd is another one: workers of fleets cannot begin"
+    )
+
+
+def set_it(passed: Any) -> None:
+    passed[1].set()
 
 
 def test_a_stream_can_be_kept_busy() -> None:

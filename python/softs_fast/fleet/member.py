@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from .. import _core
+from .passed import Passed
 from .restarts import Restarts
 from .worker_process import END, FAILED, SERVES, serve
 
@@ -57,7 +58,7 @@ class Member:
         #: When it was started, when it began to serve, when it is to start again, or when it is to be killed:
         #: `time.monotonic()`.
         self.since = 0.0
-        self._arguments = (make_worker, dict(environment))
+        self._make_worker, self._environment = make_worker, dict(environment)
         self._last_lines: deque[str] = deque(maxlen=_N_LAST_LINES)
         self._unfinished = b""
         #: As `multiprocessing.Process`; None while it does not run.
@@ -68,15 +69,16 @@ class Member:
     def start(self, now: float) -> None:
         """Start the process. Raises what `multiprocessing` raises, for example OSError where there is no memory."""
         context = multiprocessing.get_context("spawn")
-        arguments = (*self._arguments, _core.this_process())
         self.pipe, pipe = context.Pipe()
         self.output, output = context.Pipe(duplex=False)
         self._last_lines.clear()
         self.state, self.error, self.since = "starting", "", now
-        # Not a daemon: a teacher may have processes of its own, such as those of a DataLoader.
-        process = context.Process(target=serve, args=(*arguments, pipe, output), name=f"softs-{self.name}")
         try:
-            process.start()
+            with Passed(self._make_worker) as passed:
+                arguments = (passed, self._environment, _core.this_process(), pipe, output)
+                # Not a daemon: a teacher may have processes of its own, such as those of a DataLoader.
+                process = context.Process(target=serve, args=arguments, name=f"softs-{self.name}")
+                process.start()
         finally:
             pipe.close()
             output.close()
