@@ -157,6 +157,10 @@ class Trace:
         for row_id in ids:
             self._made.pop(row_id, None)
 
+    def drop_all(self) -> None:
+        """All rows have left the flow, which has gone back: their numbers will be given again."""
+        self._made.clear()
+
     def close(self) -> None:
         """End the array; idempotent."""
         if self._file >= 0 and self._pid == os.getpid():

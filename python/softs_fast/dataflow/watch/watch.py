@@ -47,8 +47,10 @@ class Watch:
 
     def follow(self, runner: Runner) -> None:
         """Watch another runner from now on: the flow has gone back to a common save."""
-        runner.trace, self._runner.trace = self._runner.trace, None
-        self._runner = runner
+        trace, self._runner.trace = self._runner.trace, None
+        if trace is not None:
+            trace.drop_all()
+        runner.trace, self._runner = trace, runner
 
     def limit(self, timeout_s: float | None) -> float | None:
         """Return how long the flow may wait before it asks for an error."""
