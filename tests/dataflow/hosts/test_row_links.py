@@ -8,7 +8,8 @@ import threading
 
 import pytest
 import torch
-from two_stores import DTYPES, same, store_on
+from exact_values import same, tensors_of_every_dtype
+from two_stores import store_on
 
 from softs_fast.dataflow.moves import DataManager, Place, Places
 from softs_fast.dataflow.values import Value
@@ -16,16 +17,8 @@ from softs_fast.errors import FlowError
 
 
 def rows_of_every_kind() -> list[Value]:
-    torch.manual_seed(0)
-    rows: list[Value] = []
-    for name in DTYPES:
-        dtype: torch.dtype = getattr(torch, name)
-        for shape in [(), (0,), (1,), (7,), (64,), (3, 5), (2, 0, 3), (1, 2, 3, 4)]:
-            n_bytes = math.prod(shape) * dtype.itemsize
-            data = torch.randint(0, 2 if name == "bool" else 256, (n_bytes,), dtype=torch.uint8)
-            rows.append(data.view(dtype).view(shape) if n_bytes else torch.empty(shape, dtype=dtype))
     ragged = [torch.randint(0, 9999, (length, 3)) for length in (0, 1, 5, 1000, 20_000)]
-    return [*rows, *ragged, "text \ud800", "", b"", bytes(range(256)), True, False, 0, -(1 << 90), -0.0, math.nan,
+    return [*tensors_of_every_dtype(), *ragged, "text \ud800", "", b"", bytes(range(256)), True, False, 0, -(1 << 90), -0.0, math.nan,
             [ragged[2], torch.ones(2, dtype=torch.bool)], []]  # fmt: skip
 
 

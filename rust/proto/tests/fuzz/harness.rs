@@ -57,6 +57,21 @@ impl Rng {
     pub(crate) fn below(&mut self, n: usize) -> usize {
         ((self.next() >> 32) as usize * n) >> 32
     }
+
+    /// Frames with some of their bytes changed, dropped or doubled.
+    pub(crate) fn damaged(&mut self, frames: &[u8]) -> Vec<u8> {
+        let mut bytes = frames.to_vec();
+        for _ in 0..self.below(4) {
+            let at = self.below(bytes.len());
+            match self.below(4) {
+                0 => bytes[at] ^= 1 << self.below(8),
+                1 => bytes[at] = [0, 0xff, 0x7f, 0x80][self.below(4)],
+                2 => bytes.truncate(at + 1),
+                _ => bytes.extend_from_within(at..),
+            }
+        }
+        bytes
+    }
 }
 
 type FrameList = Vec<Vec<u8>>;

@@ -56,17 +56,7 @@ fn stream(rng: &mut Rng) -> Vec<u8> {
             _ => ToReader::End("why".to_owned()).encode(&mut out),
         }
     }
-    let mut bytes = out.bytes().to_vec();
-    for _ in 0..rng.below(4) {
-        let at = rng.below(bytes.len());
-        match rng.below(4) {
-            0 => bytes[at] ^= 1 << rng.below(8),
-            1 => bytes[at] = [0, 0xff, 0x7f, 0x80][rng.below(4)],
-            2 => bytes.truncate(at + 1),
-            _ => bytes.extend_from_within(at..),
-        }
-    }
-    bytes
+    rng.damaged(out.bytes())
 }
 
 /// What is understood has the bytes that it was read from.
