@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from ..errors import ConfigError, FlowError
 from ..fleet.factory import NamedFactory
@@ -17,25 +15,20 @@ from .backends.fleet_processes import FleetProcesses
 from .backends.host_processes import HostProcesses
 from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
-from .checkpoints import last_checkpoint
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
 from .declare.declaration import Declaration
 from .declare.graph import graph_of
-from .declare.hooks import Hook, Load
 from .declare.plan import FlowPlan
-from .declare.roles import Placement, RoleFunction
-from .explain import explain
-from .facts import spec_of, stats_of
+from .declare.roles import Placement
 from .journal.options import Journal
 from .journal.saves import CommonSaves
 from .master import TooOld
-from .order.steps import Kind, Step
 from .posted import PostedCall
+from .requests import Requests
 from .results import CallResult, FlowStep
 from .runner import Runner
 from .starts import begin, go_back, may_go_back
-from .values import Value
 from .watch.options import OnStall, WatchOptions
 from .watch.watch import Watch
 from .worker.process import Argument, arguments_of
@@ -43,7 +36,7 @@ from .worker.process import Argument, arguments_of
 __all__ = ["Flow", "PostedCall"]
 
 
-class Flow:
+class Flow(Requests):
     """Functions of models on rows; all in this process, or see `in_processes`. Edges follow from columns.
 
     `with` makes the objects of all roles (`setup`); `steps` runs. The same seeds give the same bits.
@@ -352,146 +345,3 @@ class Flow:
             except FlowError as error:
                 self._error = error
                 raise
-
-    # --- The page's requests by hand ---
-
-    def fetch(self, n_rows: int, *, partition: str = TRAIN) -> tuple[int, ...]:
-        """Take rows from the source; returns their ids, fewer at the end of the source.
-
-        Functions take them like others when `steps` runs; before that, `post` can name them.
-
-        Raises:
-            ConfigError: it is no whole number of groups, the partition has no source, or there are no slots.
-        """
-        self._check_open()
-        return self._admission.fetch(n_rows, partition)
-
-    def post(self, what: RoleFunction | Hook | str, ids: Iterable[int] = ()) -> PostedCall:
-        """Post a blocking request: it waits until a flush names it.
-
-        Args:
-            what: a function of the flow, by role and method or by its name, or a hook.
-            ids: rows of the function, whole groups that have its inputs.
-
-        Raises:
-            ConfigError: there is no such function, the rows are not ready for it, or a hook has no role.
-        """
-        self._check_open()
-        master, now_s = self._runner.master, time.monotonic()
-        if isinstance(what, Hook):
-            if not what.roles:
-                raise ConfigError(f"hook {what.name} is posted without a role")
-            unknown = [role.name for role in what.roles if role not in self.declaration.roles]
-            if unknown:
-                raise ConfigError(
-                    f"hook {what.name} has roles that are not in the flow: {', '.join(unknown)}"
-                )
-            self._backend.check_hook(what, None)
-            step = Step(Kind.MAIN, self._runner.participants(what, None), what)
-            number, name = master.post_steps(what.name, (step,), now_s), what.name
-        else:
-            name = what.name if isinstance(what, RoleFunction) else what
-            if self._saves is not None and name in self._calls and self._calls[name].trains:
-                raise ConfigError(
-                    f"{name} trains, and is posted by hand: a flow with a journal trains in steps alone"
-                )
-            try:
-                number = master.post(name, ids, now_s)
-            except ValueError as error:
-                raise ConfigError(str(error)) from None
-        self._runner.posted[number] = None
-        return PostedCall(self, number, name)
-
-    def flush(self, *calls: PostedCall) -> None:
-        """Commit posted calls: they get their places in the order.
-
-        Raises:
-            ConfigError: one of them does not wait for a flush.
-        """
-        self._check_open()
-        try:
-            self._runner.master.order.flush(call.number for call in calls)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-
-    def ask(self, what: str, *, role: Placement | None = None) -> Any:
-        """Send a non-blocking request.
-
-        Args:
-            what: "spec" returns columns of the source, rows per step, and the bound of the age; "stats" rows, bytes,
-                steps, drops, restarts of workers, and rows that were made again; "inside" what each worker process is
-                inside of, also while it computes; "model_config" what the role's `model_config` returns.
-            role: for "model_config".
-
-        Raises:
-            ConfigError: there is no such request, or a role is missing.
-        """
-        match what:
-            case "spec":
-                return spec_of(self.plan)
-            case "stats":
-                return stats_of(self._runner, self._n_steps)
-            case "inside":
-                self._check_open()
-                return self._backend.inside()
-            case "model_config" if role is not None:
-                self._check_open()
-                return self._backend.model_config(role)
-        raise ConfigError(f'ask {what!r}: need "spec", "stats", "inside", or "model_config" with a role')
-
-    def values(self, ids: Iterable[int], column: str) -> list[Value]:
-        """Return a column of rows.
-
-        Raises:
-            ConfigError: a row is not in the flow, or does not have the column.
-        """
-        wanted, held = list(ids), self._runner.held
-        for row_id in wanted:
-            if column not in held.columns(row_id):
-                raise ConfigError(f"row {row_id} has no column {column!r}; it has {held.columns(row_id)}")
-        return self._backend.values(held.places(wanted, column))
-
-    def clear_data_cache(self, ids: Iterable[int]) -> int:
-        """Drop rows with their groups; returns how many groups. The source refills their slots.
-
-        Raises:
-            ConfigError: a training function has used them.
-        """
-        try:
-            n = self._runner.master.rows.drop(ids, "cleared")
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-        self._runner.free()
-        return n
-
-    def load(self, role: Placement, folder: str | Path) -> int:
-        """Load what the hook `save` wrote last for a role; returns the number of its step.
-
-        Raises:
-            ConfigError: there is no checkpoint.
-        """
-        self._check_open()
-        last_checkpoint(role.name, Path(folder))
-        call = self.post(Load((role,), folder=Path(folder)))
-        self.flush(call)
-        step = int(call.result().numbers["step"])
-        if self._saves is not None and role.frozen and not self._saves.is_kept(role):
-            self._loaded[role] = Path(folder)
-        return step
-
-    def role(self, role: Placement) -> Any:
-        """Return the object of a role, for evaluation and debugging.
-
-        Raises:
-            ConfigError: it is in a worker process.
-        """
-        self._check_open()
-        return self._backend.object_of(role)
-
-    def explain(self) -> str:
-        """Return what each function waits for, since when, and which workers are inside which tickets."""
-        return explain(self._runner.master, time.monotonic())
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise ConfigError("the flow is not open; use it in a `with` block, or call initialize()")

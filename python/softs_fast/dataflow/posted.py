@@ -9,7 +9,7 @@ from ..errors import FlowError
 from .results import CallResult
 
 if TYPE_CHECKING:
-    from .flow import Flow
+    from .requests import Requests
 
 __all__ = ["PostedCall"]
 
@@ -22,7 +22,7 @@ class PostedCall:
         name: of its function or hook.
     """
 
-    def __init__(self, flow: Flow, number: int, name: str) -> None:
+    def __init__(self, flow: Requests, number: int, name: str) -> None:
         self._flow = flow
         self._runner = flow._runner
         self._done: CallResult | None = None
