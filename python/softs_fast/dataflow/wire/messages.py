@@ -8,10 +8,11 @@ from typing import Any
 import msgpack
 
 from ...errors import WireError
+from ..moves.places import ITEM_BYTES, Place
 from ..moves.places import MAX_BYTES as MOST_BYTES
-from ..moves.places import Place
 from ..rows.records import Tag
-from ..weights.shown import Shown, ShownRegion
+from ..weights.boxes import Box
+from ..weights.shown import Shown, ShownLayout, ShownRegion
 from .checks import (
     Check,
     boolean,
@@ -27,6 +28,7 @@ from .checks import (
     text,
     with_segments,
 )
+from .layouts import KnownLayouts
 
 __all__ = [
     "MAX_BYTES",
@@ -286,19 +288,25 @@ def _slice(name: str, value: Any) -> SliceForm:
 
 
 def _region(name: str, value: Any) -> ShownRegion:
-    if type(value) is not list or len(value) != 3:
-        raise WireError(f"{name} has {repr(value)[:60]}; need name, shape and start of a region")
-    return ShownRegion(_NAME(name, value[0]), _SIZES(name, value[1]), _SIZES(name, value[2]))
+    if type(value) is not list or len(value) != 5:
+        raise WireError(f"{name} has {repr(value)[:60]}; need name, shape, start, size and dtype of a region")
+    tensor, shape, start, size, dtype = value
+    if type(dtype) is not str or dtype not in ITEM_BYTES:
+        raise WireError(f"{name} has dtype {repr(dtype)[:60]}; need one of {', '.join(ITEM_BYTES)}")
+    box = Box(_SIZES(name, start), _SIZES(name, size))
+    return ShownRegion(_NAME(name, tensor), _SIZES(name, shape), box, dtype)
 
 
 def _shown(name: str, value: Any) -> Shown:
     if type(value) is not list or len(value) != 3:
         raise WireError(f"{name} is {repr(value)[:60]}; need role, regions and their place")
-    role, regions, place = value
+    role, layout, place = value
     found = places(name, place)
     if [len(column) for column in found] != [1]:
         raise WireError(f"{name} has places of {len(found)} values; need one")
-    return Shown(integer(0, 1 << 16)(name, role), listing(_region, 1 << 16)(name, regions), found[0][0])
+    if not isinstance(layout, ShownLayout):
+        layout = ShownLayout(listing(_region, 1 << 16)(name, layout))
+    return Shown(integer(0, 1 << 16)(name, role), layout, found[0][0])
 
 
 def _place(name: str, value: Any) -> Place:
@@ -353,8 +361,12 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Message, known: KnownLayouts | None = None) -> bytes:
     """Return the bytes of a message.
+
+    Args:
+        message: any.
+        known: what was sent on the same connection; a layout that is there is not sent again. None: all is sent.
 
     Raises:
         WireError: it is too long, or has a number that messages do not have.
@@ -365,7 +377,11 @@ def encode(message: Message) -> bytes:
         if one.name == "columns":
             value = with_segments(value)
         elif isinstance(value, Shown):
-            regions = [[one.name, one.shape, one.start] for one in value.regions]
+            layout = value.layout
+            if known is not None and layout in known:
+                regions: object = layout.digest
+            else:
+                regions = layout.as_wire()
             value = [value.role, regions, with_segments(((value.place,),))]
         elif isinstance(value, Place):
             value = with_segments(((value,),))
@@ -380,11 +396,17 @@ def encode(message: Message) -> bytes:
         raise WireError(f"a {type(message).__name__} cannot be sent: {error}") from None
     if len(data) > MAX_BYTES:
         raise WireError(f"a {type(message).__name__} has {len(data)} bytes; at most {MAX_BYTES}")
+    if known is not None and isinstance(message, State):
+        known.note(message.shown.layout)
     return data
 
 
-def decode(data: bytes) -> Message:
+def decode(data: bytes, known: KnownLayouts | None = None) -> Message:
     """Return the message of bytes.
+
+    Args:
+        data: what `encode` made.
+        known: what was received on the same connection. None: messages have all.
 
     Raises:
         WireError: they are no message, or a field is none that it can have.
@@ -400,6 +422,8 @@ def decode(data: bytes) -> Message:
     kind, checks = _KINDS[values[0]]
     if len(values) != len(checks) + 1:
         raise WireError(f"a {kind.__name__} has {len(values) - 1} fields; need {len(checks)}")
+    if kind is State and type(values[3]) is list and len(values[3]) == 3 and type(values[3][1]) is bytes:
+        values[3][1] = _known(values[3][1], known)
     made = kind(
         *(
             check(f"{kind.__name__}: {one.name}", value)
@@ -407,7 +431,16 @@ def decode(data: bytes) -> Message:
         )
     )
     _check_counts(made)
+    if known is not None and isinstance(made, State):
+        known.note(made.shown.layout)
     return made  # type: ignore[no-any-return]
+
+
+def _known(digest: bytes, known: KnownLayouts | None) -> ShownLayout:
+    layout = known.get(digest) if known is not None else None
+    if layout is None:
+        raise WireError(f"State: shown has layout {digest.hex()[:64]}, which was not sent on this connection")
+    return layout
 
 
 def _check_counts(made: RunMain | StepEnded | Fetched | Any) -> None:
