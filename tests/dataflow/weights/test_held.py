@@ -147,6 +147,36 @@ def test_what_fsdp_shards_again_is_cut_from_inside(rank: int) -> None:
     assert one.replicas == (4 + rank,)
 
 
+@pytest.mark.parametrize("rank", range(12))
+def test_uneven_parts_of_fsdp_are_known_by_their_sizes(rank: int) -> None:
+    """27 rows over tp4 and dp3: by its placements, some workers would have parts of other sizes, and one another part."""
+    mesh = FakeMesh([[4 * dp + tp for tp in range(4)] for dp in range(3)], rank, ("dp", "tp"))
+    role = df.place(Model, "dp3 tp4", on=range(12))
+    full = torch.arange(27)
+    dp, tp = divmod(rank, 4)
+    of_fsdp = full.chunk(4)[tp].chunk(3)[dp]
+    of_placements = torch.cat([group.chunk(3)[dp] for group in full.chunk(4)]).chunk(4)
+    by_placements = of_placements[tp] if tp < len(of_placements) else full[:0]
+
+    def parts(local: Tensor) -> list[int]:
+        tensor: Any = FakeDTensor(full, mesh, (Strided(0, 4), Shard(0)), local)
+        found = []
+        for box in held_tensors(role, rank, {"w": tensor}).forms["w"].boxes:
+            found += range(box.start[0], box.start[0] + box.size[0])
+        return found
+
+    if len(of_fsdp) != len(by_placements) or torch.equal(of_fsdp, by_placements):
+        assert parts(of_fsdp) == of_fsdp.tolist()
+        assert parts(by_placements) == by_placements.tolist()
+        assert rank != 10
+    else:
+        assert (rank, of_fsdp.tolist(), by_placements.tolist()) == (10, [20], [26])
+        with pytest.raises(
+            FlowError, match=r"has local shape \[1\], which may be \[20:21\] or \[26:27\]: FSDP2 and"
+        ):
+            parts(of_fsdp)
+
+
 def test_what_is_no_part_of_a_tensor_is_refused() -> None:
     mesh = FakeMesh([[0, 1], [2, 3]], 0, ("dp", "tp"))
     with pytest.raises(

@@ -37,7 +37,7 @@ def copy_memory(targets: _Integers, sources: _Integers, sizes: _Integers) -> Non
 
 
 def tensor_at(address: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """Return the tensor whose first byte is at an address. The caller keeps the memory, which may be for reading alone."""
+    """Return the tensor that begins at an address. The caller keeps the memory, which may be for reading alone."""
     n_items = 1
     for size in shape:
         n_items *= size
