@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_held import FakeDTensor, FakeMesh, Strided
 from torch import Tensor, nn
 from torch.distributed.tensor import Replicate, Shard
 
@@ -17,7 +18,7 @@ from softs_fast.dataflow.moves import DataManager
 from softs_fast.dataflow.objects import Objects
 from softs_fast.dataflow.weights import exchange
 from softs_fast.dataflow.weights.exchange import show, take
-from softs_fast.dataflow.weights.forms import HeldForms
+from softs_fast.dataflow.weights.held import held_tensors
 from softs_fast.errors import FlowError
 
 
@@ -157,7 +158,7 @@ def test_forms_do_not_keep_tensors() -> None:
 
 def test_other_tensors_are_not_taken_for_those_that_are_known() -> None:
     tensors = {"a": torch.zeros(2, 3), "b": nn.Parameter(torch.zeros(4))}
-    forms = df_held(tensors)
+    forms = held_tensors(SOURCE, 0, tensors).forms
     assert forms.found_in(dict(tensors)) is not None
     assert forms.found_in({name: one.clone() for name, one in tensors.items()}) is None  # no parameter
     for other in (
@@ -172,29 +173,16 @@ def test_other_tensors_are_not_taken_for_those_that_are_known() -> None:
         assert forms.found_in(other) is None
 
 
-def df_held(tensors: dict[str, Any]) -> HeldForms:
-    from softs_fast.dataflow.weights.held import held_tensors
-
-    return held_tensors(SOURCE, 0, tensors).forms
-
-
 def test_a_dtensor_in_another_layout_is_another_one() -> None:
-    from test_held import FakeDTensor, FakeMesh
-
     mesh, full = FakeMesh([0, 1], 0, ("dp",)), torch.zeros(8, 4)
     tensors: dict[str, Any] = {"w": FakeDTensor(full, mesh, (Shard(0),), full[:4])}
-    forms = df_held_on_two(tensors)
+    forms = held_tensors(df.place(Model, "dp2", on=[0, 1]), 0, tensors).forms
     assert forms.found_in(tensors) is not None
     for placements, local, other in (
         ((Replicate(),), full, mesh),
         ((Shard(1),), full[:, :2].contiguous(), mesh),
         ((Shard(0),), full[:4], FakeMesh([0, 1], 0, ("dp",))),
         ((Shard(0),), full[:3], mesh),
+        ((Strided(0, 2),), full[:4], mesh),
     ):
         assert forms.found_in({"w": FakeDTensor(full, other, placements, local)}) is None  # type: ignore[dict-item]
-
-
-def df_held_on_two(tensors: dict[str, Any]) -> HeldForms:
-    from softs_fast.dataflow.weights.held import held_tensors
-
-    return held_tensors(df.place(Model, "dp2", on=[0, 1]), 0, tensors).forms
