@@ -8,6 +8,7 @@ from .declare.calls import Interface, MFCDef, call
 from .declare.hooks import evaluate, hook, offload, param_realloc, publish, save
 from .declare.layout import Layout
 from .declare.roles import Mesh, Placement, Role, place
+from .declare.transfer import data_transfer
 from .flow import Flow, PostedCall
 from .journal.options import Journal
 from .results import CallResult, FlowStep
@@ -26,6 +27,7 @@ __all__ = [
     "Role",
     "Rows",
     "call",
+    "data_transfer",
     "evaluate",
     "hook",
     "offload",

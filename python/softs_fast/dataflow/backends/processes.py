@@ -308,6 +308,15 @@ class ProcessBackend:
             self._processes.kill(worker)
             self._leave(Left(worker, reason), is_known=True)
 
+    def nodes(self) -> dict[int, int]:
+        """Return the node of each worker, and of this process."""
+        workers = (*self._declaration.workers, self._sends.driver)
+        return self._sends.nodes() or dict.fromkeys(workers, 0)
+
+    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Return the workers that have each value."""
+        return self._sends.holders(column, ids, places)
+
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook.
 
@@ -408,6 +417,7 @@ class ProcessBackend:
             message.digest,
             failure,
             began_s=message.began_s,
+            read_s=message.read_s,
             unread=message.unread,
         )
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
