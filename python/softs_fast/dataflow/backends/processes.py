@@ -31,7 +31,7 @@ from ..wire.messages import AbortStep, End, Fetched, Free, Ready, State, StepEnd
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part, Unreadable, state_id
-from ..worker.work import MainWork, Work
+from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .sends import Sends
 from .sightings import Sight, look_at, sights_of
@@ -422,7 +422,7 @@ class ProcessBackend:
         )
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
-    def _note_ending(self, sent: _Sent, work: MainWork) -> None:
+    def _note_ending(self, sent: _Sent, work: MainWork | MoveWork) -> None:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet."""
         if sent.n_gone == self._n_gone:
             holders = {place.worker: place.segment for one in work.columns.values() for place in one}
@@ -444,7 +444,7 @@ class ProcessBackend:
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
         work = self._sent[ticket].works.get(worker)
-        if outcome.unread and isinstance(work, MainWork):
+        if outcome.unread and isinstance(work, MainWork | MoveWork):
             self._note_ending(self._sent[ticket], work)
         self._part_ended(worker, ticket)
 

@@ -96,9 +96,9 @@ class Part:
         outcome, n_bytes, began, read_s = Outcome(), 0, time.monotonic(), 0.0
         try:
             if isinstance(work, MainWork):
-                inputs, read_s, unread = self._read_all(work, ticket)
-                if unread is not None:
-                    return Outcome(failure=unread, unread=True), 0
+                inputs, read_s, failure = self._read_all(work, ticket)
+                if failure is not None:
+                    return Outcome(failure=failure, unread=True), 0
                 outcome = self._main(work, inputs)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
                 outcome.columns = {
@@ -110,7 +110,8 @@ class Part:
             else:
                 outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
-            outcome, n_bytes = Outcome(failure=Failure.of(error)), 0
+            unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
+            outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
         outcome.began_s, outcome.read_s = began, read_s
         outcome.seconds = time.monotonic() - began - read_s
         return outcome, n_bytes
