@@ -11,6 +11,7 @@ from .declare.roles import Mesh, Placement, Role, place
 from .declare.transfer import data_transfer
 from .flow import Flow, PostedCall
 from .journal.options import Journal
+from .move import PostedMove
 from .results import CallResult, FlowStep
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Mesh",
     "Placement",
     "PostedCall",
+    "PostedMove",
     "Role",
     "Rows",
     "call",
