@@ -8,11 +8,9 @@ from typing import Any
 import msgpack
 
 from ...errors import WireError
-from ..moves.places import ITEM_BYTES, Place
-from ..moves.places import MAX_BYTES as MOST_BYTES
+from ..moves.places import Place
 from ..rows.records import Tag
-from ..weights.boxes import Box
-from ..weights.shown import Shown, ShownLayout, ShownRegion
+from ..weights.shown import Shown
 from .checks import (
     Check,
     boolean,
@@ -28,7 +26,7 @@ from .checks import (
     text,
     with_segments,
 )
-from .layouts import KnownLayouts
+from .layouts import KnownLayouts, checked_shown, shown_as_wire, with_layout
 
 __all__ = [
     "MAX_BYTES",
@@ -43,6 +41,7 @@ __all__ = [
     "Refused",
     "RunHook",
     "RunMain",
+    "RunMove",
     "SliceForm",
     "State",
     "StepEnded",
@@ -142,6 +141,31 @@ class RunHook:
 
 
 @dataclass(frozen=True)
+class RunMove:
+    """To a worker: bring rows to where it reads them. See `MoveWork`.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: place in the order.
+        call: number of the call.
+        ids: of the rows.
+        names: of the columns.
+        columns: for each of them the places of its values, as many as ids.
+        keeps: whether the main part of the call takes the values.
+        is_needed: whether a value that cannot be read is an error.
+    """
+
+    incarnation: int
+    ticket: int
+    call: int
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
+    columns: Columns
+    keeps: bool
+    is_needed: bool
+
+
+@dataclass(frozen=True)
 class AbortStep:
     """To a worker: skip a step that waits; what a step that runs has done is dropped by the master."""
 
@@ -192,6 +216,7 @@ class StepEnded:
         failure: reason and text, if it failed.
         unread: whether it failed because inputs could not be read, before the function was entered.
         began_s: when it began, by the clock of the worker.
+        read_s: how long its inputs took to be read.
     """
 
     incarnation: int
@@ -208,6 +233,7 @@ class StepEnded:
     failure: tuple[str, str] | None = None
     unread: bool = False
     began_s: float = 0.0
+    read_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -255,14 +281,24 @@ class Fetched:
 
 
 Message = (
-    RunMain | RunHook | AbortStep | State | Free | End | StepEnded | Ready | Declared | Refused | Fetched
+    RunMain
+    | RunHook
+    | RunMove
+    | AbortStep
+    | State
+    | Free
+    | End
+    | StepEnded
+    | Ready
+    | Declared
+    | Refused
+    | Fetched
 )
 
 _ID = integer(0, _BIG)
 _IDS = listing(_ID, _MOST_ROWS)
 _TEXT = text(_MOST_TEXT)
 _NAME = text(1 << 10)
-_SIZES = listing(integer(0, MOST_BYTES - 1), 64)
 _TAGS = table(_NAME, tag, 1 << 10)
 
 
@@ -285,28 +321,6 @@ def _slice(name: str, value: Any) -> SliceForm:
     for one in (n_rows, n_all, n_ranks):
         integer(1, _MOST_ROWS)(name, one)
     return SliceForm(integer(0, n_all)(name, n_real), n_rows, n_all, n_ranks, boolean(name, is_head))
-
-
-def _region(name: str, value: Any) -> ShownRegion:
-    if type(value) is not list or len(value) != 5:
-        raise WireError(f"{name} has {repr(value)[:60]}; need name, shape, start, size and dtype of a region")
-    tensor, shape, start, size, dtype = value
-    if type(dtype) is not str or dtype not in ITEM_BYTES:
-        raise WireError(f"{name} has dtype {repr(dtype)[:60]}; need one of {', '.join(ITEM_BYTES)}")
-    box = Box(_SIZES(name, start), _SIZES(name, size))
-    return ShownRegion(_NAME(name, tensor), _SIZES(name, shape), box, dtype)
-
-
-def _shown(name: str, value: Any) -> Shown:
-    if type(value) is not list or len(value) != 3:
-        raise WireError(f"{name} is {repr(value)[:60]}; need role, regions and their place")
-    role, layout, place = value
-    found = places(name, place)
-    if [len(column) for column in found] != [1]:
-        raise WireError(f"{name} has places of {len(found)} values; need one")
-    if not isinstance(layout, ShownLayout):
-        layout = ShownLayout(listing(_region, 1 << 16)(name, layout))
-    return Shown(integer(0, 1 << 16)(name, role), layout, found[0][0])
 
 
 def _place(name: str, value: Any) -> Place:
@@ -335,7 +349,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
         ),
     ),
     AbortStep: (3, (_ID, _ID, _TEXT)),
-    State: (4, (_ID, _ID, _shown, optional(_place))),
+    State: (4, (_ID, _ID, checked_shown, optional(_place))),
     Free: (5, (_IDS,)),
     End: (6, ()),
     StepEnded: (
@@ -350,9 +364,11 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             optional(pair(_TEXT, _TEXT)),
             boolean,
             seconds,
+            seconds,
         ),
     ),
     Ready: (8, (_NAME,)),
+    RunMove: (12, (_ID, _ID, _ID, _IDS, listing(_NAME, 1 << 12), places, boolean, boolean)),
     # Numbers from 20 on: between hosts.
     Declared: (20, (listing(text(1 << 14), 1 << 16),)),
     Refused: (21, (_TEXT,)),
@@ -377,12 +393,7 @@ def encode(message: Message, known: KnownLayouts | None = None) -> bytes:
         if one.name == "columns":
             value = with_segments(value)
         elif isinstance(value, Shown):
-            layout = value.layout
-            if known is not None and layout in known:
-                regions: object = layout.digest
-            else:
-                regions = layout.as_wire()
-            value = [value.role, regions, with_segments(((value.place,),))]
+            value = shown_as_wire(value, known)
         elif isinstance(value, Place):
             value = with_segments(((value,),))
         elif isinstance(value, HookForm):
@@ -422,8 +433,8 @@ def decode(data: bytes, known: KnownLayouts | None = None) -> Message:
     kind, checks = _KINDS[values[0]]
     if len(values) != len(checks) + 1:
         raise WireError(f"a {kind.__name__} has {len(values) - 1} fields; need {len(checks)}")
-    if kind is State and type(values[3]) is list and len(values[3]) == 3 and type(values[3][1]) is bytes:
-        values[3][1] = _known(values[3][1], known)
+    if kind is State:
+        values[3] = with_layout(values[3], known)
     made = kind(
         *(
             check(f"{kind.__name__}: {one.name}", value)
@@ -436,23 +447,18 @@ def decode(data: bytes, known: KnownLayouts | None = None) -> Message:
     return made  # type: ignore[no-any-return]
 
 
-def _known(digest: bytes, known: KnownLayouts | None) -> ShownLayout:
-    layout = known.get(digest) if known is not None else None
-    if layout is None:
-        raise WireError(f"State: shown has layout {digest.hex()[:64]}, which was not sent on this connection")
-    return layout
-
-
-def _check_counts(made: RunMain | StepEnded | Fetched | Any) -> None:
+def _check_counts(made: RunMain | RunMove | StepEnded | Fetched | Any) -> None:
     """Columns have as many values as there are ids."""
-    if isinstance(made, RunMain | StepEnded | Fetched):
+    if isinstance(made, RunMain | RunMove | StepEnded | Fetched):
         wrong = [len(column) for column in made.columns if len(column) != len(made.ids)]
         if wrong:
             raise WireError(
                 f"a {type(made).__name__} has {len(made.ids)} ids and a column of {wrong[0]} values"
             )
-    if isinstance(made, Fetched) and len(made.names) != len(made.columns):
-        raise WireError(f"a Fetched has {len(made.names)} names and {len(made.columns)} columns")
+    if isinstance(made, Fetched | RunMove) and len(made.names) != len(made.columns):
+        raise WireError(
+            f"a {type(made).__name__} has {len(made.names)} names and {len(made.columns)} columns"
+        )
     if isinstance(made, RunMain) and made.part is not None:
         part = made.part
         if part.n_real not in (0, len(made.ids)) or part.n_rows < len(made.ids):
