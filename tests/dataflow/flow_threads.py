@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -97,6 +98,14 @@ class MemoryLink:
     def publish(self, what: str, value: bytes) -> None:
         """Keep an answer."""
         self.published[what] = value
+
+    def stack_pipe(self) -> int:
+        """Nothing reads what is written there."""
+        return os.open(os.devnull, os.O_WRONLY)
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        """There is no native thread that could answer."""
+        self.publish(what, b"no stack: this worker is a thread")
 
     def send(self, message: Message) -> None:
         """Send a message to the master."""

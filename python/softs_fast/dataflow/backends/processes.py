@@ -296,11 +296,11 @@ class ProcessBackend:
         sent = self._sent.get(ticket)
         return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
 
-    def sights(self, timeout_s: float) -> dict[int, Sight]:
+    def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """Return what each worker process is inside of; any thread may ask."""
         link, left = self._link, set(self._left)
         pids = {worker: pid for worker, pid in list(self._pids.items()) if worker not in left}
-        return {} if link is None else sights_of(link, pids, self._here, timeout_s)
+        return {} if link is None else sights_of(link, pids, self._here, timeout_s, stacks=stacks)
 
     def end(self, worker: int, reason: str) -> None:
         """End the process of a worker. It has left at once: a process may take long to end."""

@@ -138,6 +138,14 @@ class ControlWorker:
         """Have a question of the master answered with a value from now on."""
         self._open().publish(what, value)
 
+    def stack_pipe(self) -> int:
+        """Open a pipe for `answer_stack`; see `ControlClient`."""
+        return self._open().stack_pipe()
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        """Answer a question with what the handler of a signal writes in this thread; see `ControlClient`."""
+        self._open().answer_stack(what, signal)
+
     def send(self, message: Message) -> None:
         """Send a message.
 
