@@ -1,4 +1,4 @@
-"""Signals of a process whose main thread waits for messages: it sleeps until there is something, and takes each one."""
+"""Signals of a process that waits for messages in its main thread: it sleeps until there is something, and takes each one."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def hold_the_gil(link: ControlWorker) -> None:
 
 
 def match_for_hours(link: ControlWorker) -> None:
-    """The interpreter sees no signal before a match ends; this one takes longer than anybody waits."""
+    """The interpreter sees no signal before a match ends; this one takes longer than any test."""
     import re
 
     link.send(Ready())

@@ -20,38 +20,38 @@ pub(super) const SLICE: Duration = Duration::from_millis(100);
 pub(super) struct Changed {
     condvar: Condvar,
     /// Of the calls that wait for a signal too.
-    bells: Mutex<Vec<Arc<OwnedFd>>>,
+    doorbells: Mutex<Vec<Arc<OwnedFd>>>,
 }
 
 impl Changed {
     /// To be called after each change, without the lock of what has changed.
     pub(super) fn notify(&self) {
         self.condvar.notify_all();
-        for bell in lock(&self.bells).iter() {
+        for doorbell in lock(&self.doorbells).iter() {
             // It fails only when the counter is full, and then it can be read as it is.
-            let _rung = rustix::io::write(bell, &1_u64.to_ne_bytes());
+            let _rung = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
         }
     }
 }
 
-/// A bell that rings from now on until it is dropped.
-struct Bell<'a> {
+/// A doorbell that rings from now on until it is dropped.
+struct Doorbell<'a> {
     changed: &'a Changed,
     descriptor: Arc<OwnedFd>,
 }
 
-impl<'a> Bell<'a> {
+impl<'a> Doorbell<'a> {
     /// `None` if there are no more descriptors.
     fn of(changed: &'a Changed) -> Option<Self> {
         let descriptor = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
-        lock(&changed.bells).push(Arc::clone(&descriptor));
+        lock(&changed.doorbells).push(Arc::clone(&descriptor));
         Some(Self { changed, descriptor })
     }
 }
 
-impl Drop for Bell<'_> {
+impl Drop for Doorbell<'_> {
     fn drop(&mut self) {
-        lock(&self.changed.bells).retain(|bell| !Arc::ptr_eq(bell, &self.descriptor));
+        lock(&self.changed.doorbells).retain(|doorbell| !Arc::ptr_eq(doorbell, &self.descriptor));
     }
 }
 
@@ -67,10 +67,10 @@ pub(super) fn wait_until<S, T>(
     if let Some(waited) = wait.for_at_most(Some(SLICE)) {
         return waited;
     }
-    match (signals.watch(), Bell::of(changed)) {
+    match (signals.watch(), Doorbell::of(changed)) {
         (Watch::Elsewhere, _) => wait.for_at_most(None).unwrap_or(Waited::TimedOut),
-        (Watch::Descriptor(descriptor), Some(bell)) => {
-            let waited = wait.for_signals(&bell, &descriptor, signals);
+        (Watch::Descriptor(descriptor), Some(doorbell)) => {
+            let waited = wait.for_signals(&doorbell, &descriptor, signals);
             signals.unwatch();
             waited
         }
@@ -117,10 +117,15 @@ impl<S, T, C: FnMut(&mut S) -> Option<T>> Wait<'_, S, C> {
     }
 
     /// `descriptor` can be read when a signal has come. It came perhaps before it was watched.
-    fn for_signals(&mut self, bell: &Bell<'_>, descriptor: &OwnedFd, signals: &mut dyn Signals) -> Waited<T> {
+    fn for_signals(
+        &mut self,
+        doorbell: &Doorbell<'_>,
+        descriptor: &OwnedFd,
+        signals: &mut dyn Signals,
+    ) -> Waited<T> {
         // Signal handlers may use what is locked, so not under the lock.
         while !signals.interrupted() {
-            // The bell rings for all that changes after this.
+            // The doorbell rings for all that changes after this.
             if let Some(found) = (self.check)(&mut lock(self.state)) {
                 return Waited::Ready(found);
             }
@@ -129,12 +134,12 @@ impl<S, T, C: FnMut(&mut S) -> Option<T>> Wait<'_, S, C> {
                 return Waited::TimedOut;
             }
             let mut sources = [
-                PollFd::from_borrowed_fd(bell.descriptor.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(doorbell.descriptor.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(descriptor.as_fd(), PollFlags::IN),
             ];
             // A signal that interrupts it is looked for, too.
             let _ready = poll(&mut sources, left.map(timespec).as_ref());
-            for source in [&*bell.descriptor, descriptor] {
+            for source in [&*doorbell.descriptor, descriptor] {
                 let _taken = rustix::io::read(source, &mut [0; 64]);
             }
         }
@@ -217,7 +222,7 @@ mod tests {
                 assert_eq!(wait(&changed, &state, &mut signals), Waited::Ready(7));
             });
             assert_eq!(signals.unwatched, way == 1);
-            assert!(changed.bells.lock().unwrap().is_empty());
+            assert!(changed.doorbells.lock().unwrap().is_empty());
             assert!(way != 0 || signals.n_checks == 0, "signals of another thread were checked");
         }
     }

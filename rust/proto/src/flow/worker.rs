@@ -56,7 +56,7 @@ pub struct Worker {
     reader: FrameReader,
     outbox: Outbox,
     published: BTreeMap<String, (Vec<u8>, Instant)>,
-    /// The name whose value is made when it is asked for.
+    /// The name of the value that is made when it is asked for.
     made: Option<String>,
     /// Questions of that name which wait for it.
     asked: Vec<u64>,
