@@ -37,6 +37,7 @@ def begin(
         "listen": workers.endpoint,
         "token_file": str(workers.token),
         "dead_after_s": 4.0,
+        "rejoin_s": 0.0,
     }
     master = ranks.start(run_master, 1, hosts[0].pid, function, options, n_steps)
     for worker in range(n_workers):

@@ -92,6 +92,7 @@ class ProcessBackend:
         self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1)
         self._declaration = declaration
         self._processes = processes
+        self._has_begun = False
         self._functions = {one.name: one for one in declaration.calls}
         self._link: MasterLink | None = None
         self._store: DataManager | None = None
@@ -119,10 +120,14 @@ class ProcessBackend:
             self._link = self._processes.start()
             self._join(self._link)
             if self._nodes is not None:
-                self._sends.begin({**self._nodes.nodes(), self._sends.driver: self._store.node})
+                nodes, here = self._nodes.nodes(), self._store.node
+                self._sends.begin({**nodes, self._sends.driver: here})
+                # Hosts may have equal names.
+                self._here = {worker for worker, node in nodes.items() if node == here}
         except BaseException:
-            self.close()
+            self.close(goes_on=self._has_begun)
             raise
+        self._has_begun = True
         following: dict[Placement, list[Placement]] = {}
         for role in self._declaration.roles:
             if role.follows is not None and (role.follows.on != role.on or len(role.on) > 1):
@@ -145,12 +150,12 @@ class ProcessBackend:
                 missing = sorted(set(self._declaration.workers) - set(self._pids))
                 raise FlowError(f"workers {missing} have not joined after {_JOIN_S:g} s")
 
-    def close(self) -> None:
-        """End the workers."""
+    def close(self, *, goes_on: bool = False) -> None:
+        """End the workers. Those on other hosts begin anew by themselves if the flow goes on."""
         link, self._link = self._link, None
         store, self._store = self._store, None
         try:
-            if link is not None:
+            if link is not None and not (goes_on and self._nodes is not None):
                 for worker in set(self._pids) - self._left | self._away:
                     link.send(worker, End())
             self._processes.close()
@@ -274,7 +279,7 @@ class ProcessBackend:
     def end(self, worker: int, reason: str) -> None:
         """End the process of a worker. It has left at once: a process may take long to end."""
         if worker not in self._left:
-            self._processes.kill(worker)
+            self._processes.kill(worker, reason)
             self._leave(Left(worker, reason), is_known=True)
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
@@ -344,7 +349,14 @@ class ProcessBackend:
                 self._fetched(event.worker, event.message)
             elif isinstance(event.message, Ready) and event.worker in self._away:
                 self._departures.join(event.worker)
+                self._note_node(event.worker, event.message.node)
                 self._events.append(Back(event.worker))
+
+    def _note_node(self, worker: int, node: str) -> None:
+        self._sends.join(worker, node)
+        if self._nodes is not None and self._store is not None:
+            self._here -= {worker}
+            self._here |= {worker} if node == self._store.node else set()
 
     def _fetched(self, worker: int, message: Fetched) -> None:
         sent = self._sent.get(message.ticket)

@@ -228,7 +228,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Refused:
-    """To the master: a worker that was started by hand cannot take part."""
+    """A worker that was started by hand cannot take part: it tells the master, or the master tells it."""
 
     reason: str
 
