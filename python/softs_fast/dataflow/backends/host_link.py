@@ -25,16 +25,16 @@ class HostLink:
     Args:
         link: to all processes, by their seats.
         seats: which of them are workers.
-        greeting: what each worker is told when it joins.
         note: is told of each event before `receive` returns it.
+
+    Attributes:
+        greeting: what each worker is told when it joins.
     """
 
-    def __init__(
-        self, link: ControlMaster, seats: Seats, greeting: Declared, note: Callable[[LinkEvent], None]
-    ) -> None:
+    def __init__(self, link: ControlMaster, seats: Seats, note: Callable[[LinkEvent], None]) -> None:
+        self.greeting = Declared(())
         self._link = link
         self._seats = seats
-        self._greeting = greeting
         self._note = note
         self._again: list[LinkEvent] = []
         self._has_begun = False
@@ -120,5 +120,5 @@ class HostLink:
         return self._greet(one) if one is not None else []
 
     def _greet(self, one: Seated) -> list[LinkEvent]:
-        self._link.send(one.seat, self._greeting)
+        self._link.send(one.seat, self.greeting)
         return [Joined(one.worker, one.pid, one.host)]

@@ -18,6 +18,7 @@ from ..wire.messages import Declared, End, Ready, Refused
 from ..wire.seats import Seats
 from ..worker.groups import has_groups
 from .host_link import HostLink
+from .host_meeting import HostMeeting, check_groups, open_meeting
 from .returns import Returns
 
 __all__ = ["HostOptions", "HostProcesses"]
@@ -42,6 +43,7 @@ class HostOptions:
         rejoin_s: how long another process may take to join with the number of a worker that has left, and to make its
             roles; 0: a worker that has left is lost.
         max_restarts: failures of a worker in a row after which it is lost.
+        allow_unauthenticated_groups: whether processes of roles on several workers may be connected by torch between hosts.
 
     Raises:
         ConfigError: a number is out of range, or `listen` is no endpoint of TCP.
@@ -53,6 +55,7 @@ class HostOptions:
     dead_after_s: float = 30.0
     rejoin_s: float = 300.0
     max_restarts: int = 5
+    allow_unauthenticated_groups: bool = False
 
     def __post_init__(self) -> None:
         if not self.listen.startswith("tcp://"):
@@ -73,15 +76,11 @@ class HostProcesses:
         options: how the master waits for them.
 
     Raises:
-        ConfigError: the token file cannot be used, or a role is on several workers.
+        ConfigError: the token file cannot be used, or see `check_groups`.
     """
 
     def __init__(self, declaration: Declaration, options: HostOptions) -> None:
-        if has_groups(declaration):
-            names = ", ".join(role.name for role in declaration.roles if len(role.on) > 1)
-            raise ConfigError(
-                f"roles on several workers: {names}; on several hosts each role has one worker at present"
-            )
+        check_groups(declaration, options.listen, is_allowed=options.allow_unauthenticated_groups)
         self._options = options
         self._limits = ControlLimits(dead_after_s=options.dead_after_s)
         self._declaration = declaration
@@ -89,6 +88,7 @@ class HostProcesses:
         self._token = read_token(options.token_file)
         self._nodes: dict[int, str] = {}
         self._link: HostLink | None = None
+        self._meeting: HostMeeting | None = None
         self._returns = Returns(options.rejoin_s, options.max_restarts)
         #: Of the last master of this object; each one has a higher one than those before, on any host.
         self._incarnation = 0
@@ -119,15 +119,19 @@ class HostProcesses:
         )
         # Workers that begin anew know no other endpoint.
         self._listen = master.endpoint
-        greeting = Declared(tuple(self._declaration.lines()))
-        link = HostLink(master, Seats(self._declaration.workers), greeting, self._note)
+        link = HostLink(master, Seats(self._declaration.workers), self._note)
         try:
+            if has_groups(self._declaration):
+                self._meeting = open_meeting(self._listen)
+            port = self._meeting.port if self._meeting is not None else 0
+            link.greeting = Declared(tuple(self._declaration.lines()), port)
             self._await(link, self._options.start_timeout_s if is_first else self._options.rejoin_s)
         except BaseException:
             if is_first:
                 for worker in link.seats.held:
                     link.send(worker, End())
             link.close()
+            self.close()
             raise
         link.begin()
         self._returns.clear()
@@ -151,6 +155,9 @@ class HostProcesses:
     def close(self) -> None:
         """Workers end by themselves when the flow does, or begin anew."""
         self._link = None
+        meeting, self._meeting = self._meeting, None
+        if meeting is not None:
+            meeting.close()
 
     def _note(self, event: LinkEvent) -> None:
         worker, now_s = event.worker, time.monotonic()

@@ -17,6 +17,8 @@ from ..wire.control import ControlWorker
 from ..wire.messages import Declared, End, Ready, Refused
 from ..wire.seats import new_seat
 from .functions import Failure
+from .groups import Groups
+from .interfaces import interface_of
 from .loop import WorkerLoop
 from .process import check_same
 from .watched_link import WatchedLink
@@ -100,13 +102,18 @@ def run_worker(
             master=there.host,
             stall_s=stall_s,
         )
-        with DataManager(worker, links=links) as store:
-            loop = WorkerLoop(worker, declaration, link, store)
+        with DataManager(worker, links=links) as store, contextlib.ExitStack() as stack:
             try:
                 if worker not in declaration.workers:
                     numbers = ", ".join(map(str, declaration.workers))
                     raise ConfigError(f"worker {worker} has no role in this flow; there are {numbers}")
-                check_same(worker, _declared(link), declaration.lines())
+                declared = _declared(link)
+                check_same(worker, declared.lines, declaration.lines())
+                groups = None
+                if declared.meeting_port:
+                    meeting = (there.numeric[0], declared.meeting_port)
+                    groups = stack.enter_context(Groups(declaration, worker, meeting, interface_of(own)))
+                loop = WorkerLoop(worker, declaration, link, store, groups)
                 loop.setup()
             except Exception as error:
                 link.check()
@@ -138,11 +145,11 @@ def _connected(endpoint: str, token: str, worker: int, wait_s: float, incarnatio
         pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
 
-def _declared(link: WatchedLink) -> tuple[str, ...]:
+def _declared(link: WatchedLink) -> Declared:
     """Wait for the flow of the master; it is sent as soon as a worker has joined, and no other one has its number."""
     while True:
         for message in link.receive(None):
             if isinstance(message, Declared):
-                return message.lines
+                return message
             if isinstance(message, End):
                 raise FlowError("the flow has ended before this worker had begun")
