@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ... import _kernels
 from ..moves import SegmentAddress
 from ..worker.part import Unreadable
-from ..worker.work import MainWork
+from ..worker.work import MainWork, MoveWork
 from .backend import Back, Done, Event, Lost
 
 __all__ = ["Departures", "losses_first", "may_have_lost_a_peer"]
@@ -52,11 +52,11 @@ class Departures:
         self.away.clear()
         self.ending.clear()
 
-    def note_ending(self, work: MainWork, n_gone: int, workers: Sequence[int]) -> None:
+    def note_ending(self, work: MainWork | MoveWork, n_gone: int, workers: Sequence[int]) -> None:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet.
 
         Args:
-            work: of the function.
+            work: of the function, or a move.
             n_gone: how many had left when it was sent.
             workers: those with processes.
         """

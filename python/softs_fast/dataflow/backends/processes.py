@@ -30,7 +30,7 @@ from ..wire.messages import AbortStep, End, Fetched, Free, Ready, State, StepEnd
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part, state_id
-from ..worker.work import MainWork, Work
+from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .sends import Sends
@@ -282,6 +282,15 @@ class ProcessBackend:
             self._processes.kill(worker, reason)
             self._leave(Left(worker, reason), is_known=True)
 
+    def nodes(self) -> dict[int, int]:
+        """Return the node of each worker, and of this process."""
+        workers = (*self._declaration.workers, self._sends.driver)
+        return self._sends.nodes() or dict.fromkeys(workers, 0)
+
+    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Return the workers that have each value."""
+        return self._sends.holders(column, ids, places)
+
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook.
 
@@ -388,6 +397,7 @@ class ProcessBackend:
             message.digest,
             failure,
             began_s=message.began_s,
+            read_s=message.read_s,
             unread=message.unread,
         )
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
@@ -408,7 +418,7 @@ class ProcessBackend:
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
         work = self._sent[ticket].works.get(worker)
-        if outcome.unread and isinstance(work, MainWork):
+        if outcome.unread and isinstance(work, MainWork | MoveWork):
             self._departures.note_ending(work, self._sent[ticket].n_gone, list(self._pids))
         self._part_ended(worker, ticket)
 
