@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -102,6 +103,14 @@ class MemoryLink:
         """Keep an answer."""
         self.published[what] = value
 
+    def stack_pipe(self) -> int:
+        """Nothing reads what is written there."""
+        return os.open(os.devnull, os.O_WRONLY)
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        """There is no native thread that could answer."""
+        self.publish(what, b"no stack: this worker is a thread")
+
     def send(self, message: Message) -> None:
         """Send a message to the master."""
         if not isinstance(message, Ready):  # deaths while workers begin are another matter
@@ -157,7 +166,7 @@ class ThreadWorkers:
         """Return why one has ended."""
         return self.reasons.get(worker, "")
 
-    def kill(self, worker: int) -> None:
+    def kill(self, worker: int, reason: str) -> None:
         """End the connection of a worker; a thread cannot be ended."""
         self.hub.kill(worker)
 
