@@ -58,6 +58,14 @@ class WatchedLink:
         """As `WorkerLink.publish`."""
         self._link.publish(what, value)
 
+    def stack_pipe(self) -> int:
+        """As `WorkerLink.stack_pipe`."""
+        return self._link.stack_pipe()
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        """As `WorkerLink.answer_stack`."""
+        self._link.answer_stack(what, signal)
+
     def send(self, message: Message) -> None:
         """As `WorkerLink.send`.
 
