@@ -255,6 +255,7 @@ class Runner:
                 taken.use,
                 taken.ends_step,
                 taken.age,
+                call=state.call.number,
             )
 
         return describe
