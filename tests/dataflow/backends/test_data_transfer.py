@@ -70,6 +70,7 @@ def test_a_main_part_finds_what_was_brought() -> None:
     }
     made = sum(4 for _, one in workers.hub.sent if isinstance(one, RunMain) and one.function == 0)
     assert sum(reads) == sizes["RunMain"] == sizes["RunMove"] + made
+    assert reads.count(0) == len(moves_of(workers))
 
 
 def _count_reads(store: Any, reads: list[int]) -> None:
