@@ -212,8 +212,7 @@ class WorkerLoop:
                     if message.near is not None:
                         self._part.near[message.shown.place] = message.near
             case Free():
-                self.store.free(message.ids)
-                self._part.kept.free(message.ids)
+                self._part.free(message.ids)
             case End():
                 self._is_ending = True
             case Declared():
