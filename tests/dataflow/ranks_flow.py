@@ -110,7 +110,7 @@ def make_flow(
     gen_layout = gen_layout or layout
     actor = df.place(Model, layout, on=range(int(layout[2:])), name="actor")
     gen = df.place(Model, gen_layout, on=range(shift, shift + int(gen_layout[2:])), follows=actor, name="gen")
-    slow = df.place(Model, layout, on=range(int(layout[2:])), name="slow")
+    slow = df.place(Model, on=[1], name="slow")
     after: list[Any] = [
         df.hook(note, on=[actor]),
         df.publish(gen),

@@ -49,6 +49,8 @@ class Meetings:
         what: str,
         value: Any,
         combine: Callable[[list[Any]], Any],
+        *,
+        where: str = "",
     ) -> Any:
         """Wait until all members have come; returns what `combine` makes of their values, the same object for all.
 
@@ -59,6 +61,7 @@ class Meetings:
             what: in words; if members say different things, all fail.
             value: of this worker. It is not used any more when this returns.
             combine: called once.
+            where: in words, for errors.
 
         Raises:
             FlowError: members say different things, or one does not come.
@@ -68,7 +71,7 @@ class Meetings:
         if len(meeting.brought) < len(members):
             try:
                 while not meeting.is_over:
-                    self._threads.wait(worker, what[:_MOST_SHOWN])
+                    self._threads.wait(worker, _shown(what, where))
             except FlowError:
                 meeting.brought.pop(worker)
                 raise
@@ -77,7 +80,7 @@ class Meetings:
             meeting.is_over = True
             said = {one: brought[0] for one, brought in meeting.brought.items()}
             if len(set(said.values())) > 1:
-                each = "; ".join(f"worker {one} is in {said[one][:_MOST_SHOWN]}" for one in members)
+                each = "; ".join(f"worker {one} is in {_shown(said[one], where)}" for one in members)
                 meeting.error = f"{each}; all ranks have to make the same calls, with the same shapes"
             else:
                 meeting.result = combine([meeting.brought[one][1] for one in members])
@@ -86,6 +89,11 @@ class Meetings:
         if meeting.error is not None:
             raise FlowError(meeting.error)
         return meeting.result
+
+
+def _shown(what: str, where: str) -> str:
+    text = what if len(what) <= _MOST_SHOWN else f"{what[:_MOST_SHOWN]} ..."
+    return f"{text} {where}".rstrip()
 
 
 class LockstepRanks:
@@ -105,27 +113,23 @@ class LockstepRanks:
         self._members = tuple(members)
         self._name = name
 
-    def check(self, what: str, flags: Sequence[bool] = ()) -> list[bool]:
-        """Check that all ranks are about to do the same; returns for each flag whether any rank has set it.
+    def any(self, what: str, flags: Sequence[bool] = ()) -> list[bool]:
+        """Return for each flag whether it is set on any rank.
 
         Raises:
             FlowError: another rank does something else, or does not come.
         """
-        found = self._meet(
-            f"{what}, {self._name}", list(flags), lambda of: [any(one) for one in zip(*of, strict=True)]
-        )
+        found = self._meet(what, list(flags), lambda of: [any(one) for one in zip(*of, strict=True)])
         return list(found)
 
-    def sum(self, parts: Sequence[Tensor], divisor: int) -> list[Tensor]:
+    def sum(self, parts: Sequence[Tensor], divisor: int, what: str | None = None) -> list[Tensor]:
         """Return the sums over all ranks in their order, divided by a number.
 
         Raises:
-            FlowError: another rank does not come.
+            FlowError: another rank does something else, or does not come.
         """
         sums = self._meet(
-            f"a sum, {self._name}",
-            parts,
-            lambda of: [sum_in_order(one, divisor) for one in zip(*of, strict=True)],
+            what or "a sum", parts, lambda of: [sum_in_order(one, divisor) for one in zip(*of, strict=True)]
         )
         return [one.clone() for one in sums]
 
@@ -135,11 +139,11 @@ class LockstepRanks:
         Raises:
             FlowError: another rank does not come.
         """
-        return [one.clone() for one in self._meet(f"a broadcast, {self._name}", parts, lambda of: of[0])]
+        return [one.clone() for one in self._meet("a broadcast", parts, lambda of: of[0])]
 
     def _meet(self, what: str, value: Any, combine: Callable[[list[Any]], Any]) -> Any:
         key = (self._name, self._members)
-        return self._meetings.meet(self._worker, self._members, key, what, value, combine)
+        return self._meetings.meet(self._worker, self._members, key, what, value, combine, where=self._name)
 
 
 class LockstepGroups:

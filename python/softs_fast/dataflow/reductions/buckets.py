@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -49,26 +49,21 @@ class Buckets:
             n = sum(like[number].numel() for number in numbers)
             flat = torch.empty(max(-(-n // self._multiple), 1) * self._multiple, dtype=like[numbers[0]].dtype)
             flat[n:] = 0
-            for number, piece in self._pieces(flat, numbers, like):
-                one = tensors[number]
-                if one is None:
-                    piece.zero_()
-                else:
-                    piece.copy_(one)
+            nothing = flat.new_zeros(1)
+            pieces = [
+                nothing.expand(like[number].numel()) if (one := tensors[number]) is None else one.reshape(-1)
+                for number in numbers
+            ]
+            torch.cat(pieces, out=flat[:n])
             joined.append(flat)
         return joined
 
     def part(self, joined: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
         """Return the tensors of buckets, as views of them."""
-        found: dict[int, Tensor] = {}
+        found: list[Tensor] = list(like)
         for flat, numbers in zip(joined, self.numbers, strict=True):
-            found |= dict(self._pieces(flat, numbers, like))
-        return [found[number] for number in range(len(like))]
-
-    @staticmethod
-    def _pieces(flat: Tensor, numbers: Sequence[int], like: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
-        begin = 0
-        for number in numbers:
-            end = begin + like[number].numel()
-            yield number, flat[begin:end].view(like[number].shape)
-            begin = end
+            sizes = [like[number].numel() for number in numbers]
+            pieces = torch.split(flat, [*sizes, len(flat) - sum(sizes)])
+            for number, piece in zip(numbers, pieces[:-1], strict=True):
+                found[number] = piece.view(like[number].shape)
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -32,10 +33,10 @@ def all_reduce(group: RankGroup, tensors: Sequence[Tensor], op: str) -> list[Ten
     Source: own, see docs/dataflow.md, "Bits".
     """
     check_summable("all_reduce", tensors, is_divided=op == "mean")
-    group.check(f"all_reduce ({op}) of {_said(tensors)}")
+    what = f"all_reduce ({op}) of {_said(tensors)}"
     with torch.no_grad():
         buckets = Buckets(tensors, group.size)
-        sums = group.sum(buckets.join(tensors, tensors), group.size if op == "mean" else 1)
+        sums = group.sum(buckets.join(tensors, tensors), group.size if op == "mean" else 1, what)
         return buckets.part(sums, tensors)
 
 
@@ -57,7 +58,7 @@ def average_gradients(group: RankGroup, owner: nn.Module | Iterable[Tensor], wei
     parameters = _parameters(owner)
     own = [one.grad for one in parameters]
     check_summable("average_gradients", [one for one in own if one is not None], is_divided=True)
-    has_any = group.check(f"average_gradients of {_said(parameters)}", [one is not None for one in own])
+    has_any = group.any(f"average_gradients of {_said(parameters)}", [one is not None for one in own])
     used = [number for number, is_there in enumerate(has_any) if is_there]
     like = [parameters[number] for number in used]
     with torch.no_grad():
@@ -67,9 +68,7 @@ def average_gradients(group: RankGroup, owner: nn.Module | Iterable[Tensor], wei
             for one in joined:
                 one *= weight
         for parameter, mean in zip(like, buckets.part(group.sum(joined, group.size), like), strict=True):
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-            parameter.grad.copy_(mean)
+            parameter.grad = mean  # a view of its bucket, which saves a copy
 
 
 def scale_gradients(owner: nn.Module | Iterable[Tensor], weight: float) -> None:
@@ -99,7 +98,7 @@ def broadcast(group: RankGroup, owner: nn.Module | Iterable[Tensor]) -> None:
     for one in tensors:
         if not isinstance(one, Tensor) or one.layout is not torch.strided or one.device.type != "cpu":
             raise ConfigError("broadcast: need a module, or tensors, which are dense and on the CPU")
-    group.check(f"broadcast of {_said(tensors)}")
+    group.any(f"broadcast of {_said(tensors)}")
     with torch.no_grad():
         buckets = Buckets(tensors, group.size)
         for mine, first in zip(
@@ -116,5 +115,9 @@ def _parameters(owner: nn.Module | Iterable[Tensor]) -> list[Tensor]:
 
 
 def _said(tensors: Sequence[Tensor]) -> str:
-    shown = ", ".join(f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in tensors)
-    return f"{len(tensors)} tensors: {shown}"
+    return f"{len(tensors)} tensors: {', '.join(_one_said(one.dtype, one.shape) for one in tensors)}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _one_said(dtype: torch.dtype, shape: torch.Size) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {list(shape)}"

@@ -20,7 +20,7 @@ _SUMMABLE = (
 )
 
 
-def sum_in_order(parts: Sequence[Tensor], divisor: int = 1) -> Tensor:
+def sum_in_order(parts: Sequence[Tensor], divisor: int = 1, *, overwrite: bool = False) -> Tensor:
     """Return the sum of tensors in their order, divided by a number: ((first + second) + third ...) / divisor.
 
     Each element is by itself, so slices of a tensor have the sums that they have in the whole.
@@ -29,12 +29,13 @@ def sum_in_order(parts: Sequence[Tensor], divisor: int = 1) -> Tensor:
         parts: of one shape and dtype, at least one. float16 and bfloat16 are summed and divided in float32, and rounded
             once; integers wrap around.
         divisor: 1 for integers.
+        overwrite: whether the first part may be overwritten, and returned.
 
     Returns:
-        A new tensor of the dtype of the parts.
+        A tensor of the dtype of the parts, else a new one.
     """
     dtype = parts[0].dtype
-    total = parts[0].to(torch.float32 if dtype in _NARROW else dtype, copy=True)
+    total = parts[0].to(torch.float32 if dtype in _NARROW else dtype, copy=not overwrite)
     for one in parts[1:]:
         total += one
     if divisor != 1:
