@@ -14,7 +14,7 @@ __all__ = ["ProcessGenerators"]
 
 @dataclass
 class ProcessGenerators:
-    """Whose numbers the global generators of torch, numpy and Python draw.
+    """The global generators of torch, numpy and Python, which go on for one worker at a time.
 
     A worker begins as a new process does: with seeds of the operating system, which no other worker has.
     """

@@ -13,6 +13,9 @@ from .turns import Turns
 
 __all__ = ["Ended", "LockstepThreads"]
 
+#: One wait for a worker; it only bounds how late an end by Ctrl-C is.
+_SLICE_S = 0.5
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -157,7 +160,8 @@ class LockstepThreads:
         self._generators.switch(one.number)
         self._inside = one.number
         one.go.release()
-        self._back.acquire()
+        while not self._back.acquire(timeout=_SLICE_S):
+            pass
         self._inside = None
 
     def _serve(self, one: _Worker) -> None:
