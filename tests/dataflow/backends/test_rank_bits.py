@@ -61,3 +61,15 @@ def test_ppo_of_the_example_with_an_actor_and_a_generator_on_two_workers_each(
     n_threads = torch.get_num_threads()
     compare(3, "ppo_tiny", "make_flow", seed=0, max_age=0, n_workers=4)
     torch.set_num_threads(n_threads)
+
+
+def test_rows_that_are_brought_before_a_call() -> None:
+    compare(2, "transfer_flow", "make_transfers", layout="dp2")
+
+
+def test_a_journal_of_one_process_goes_on_in_several(tmp_path: Path) -> None:
+    expected = summary(in_one("ranks_flow", "make_flow"), 4)
+    begun = summary(in_one("ranks_flow", "make_flow", journal=str(tmp_path)), 2)
+    flow, workers = in_meeting("ranks_flow", "make_flow", journal=str(tmp_path))
+    assert begun + summary(flow, 4) == expected
+    assert not workers.killed

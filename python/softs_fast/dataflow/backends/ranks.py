@@ -159,11 +159,12 @@ class RankBackend:
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Drop rows of a worker."""
-        store = self._store if worker == DRIVER else None
+        ids = list(ids)
         if worker in self._workers:
-            store = self._workers[worker].store
-        if store is not None:
-            store.free(ids)
+            self._workers[worker].store.free(ids)
+            self._workers[worker].part.kept.free(ids)
+        elif worker == DRIVER and self._store is not None:
+            self._store.free(ids)
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Keep an order until its ticket is the lowest."""
@@ -258,6 +259,15 @@ class RankBackend:
 
     def end(self, worker: int, reason: str) -> None:
         """There are no processes."""
+
+    def nodes(self) -> dict[int, int]:
+        """All is in one process, and so on one node."""
+        workers = self._declaration.workers
+        return dict.fromkeys((*workers, max(workers) + 1), 0)
+
+    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Return the worker that has each value."""
+        return [(place.worker,) for place in places]
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that worker processes could run a hook.
