@@ -85,6 +85,7 @@ def numbers(n: int | None) -> Iterator[dict[str, Tensor]]:
 
 def make_flow(
     layout: str = "dp2",
+    on: str = "",
     gen_layout: str = "",
     shift: int = 0,
     rows: int = 8,
@@ -97,7 +98,8 @@ def make_flow(
     """Return a flow that trains on some workers, and generates on others or the same.
 
     Args:
-        layout: of the actor, on workers from 0 on.
+        layout: of the actor.
+        on: its workers; empty: from 0 on.
         gen_layout: of the generator; empty: that of the actor.
         shift: the first worker of the generator.
         rows: of each call.
@@ -108,7 +110,8 @@ def make_flow(
         journal: for common saves.
     """
     gen_layout = gen_layout or layout
-    actor = df.place(Model, layout, on=range(int(layout[2:])), name="actor")
+    workers = [int(one) for one in on.split()] or range(int(layout[2:]))
+    actor = df.place(Model, layout, on=workers, name="actor")
     gen = df.place(Model, gen_layout, on=range(shift, shift + int(gen_layout[2:])), follows=actor, name="gen")
     slow = df.place(Model, on=[1], name="slow")
     after: list[Any] = [

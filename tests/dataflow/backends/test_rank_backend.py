@@ -180,3 +180,28 @@ def test_hooks_by_hand_are_those_of_processes() -> None:
         first, second = flow.role(actor).net[0], flow.role(slow).net[0]
         assert torch.equal(first.weight, second.weight)
         assert first.weight.data_ptr() != second.weight.data_ptr()
+
+
+def test_no_worker_keeps_anything_of_rows_that_have_gone() -> None:
+    flow = in_one(gen_layout="dp1", shift=1)
+    with flow:
+        list(flow.steps(3))
+        flow.clear_data_cache(range(10_000))
+        while flow._runner.advance(automatic=False):
+            pass
+        backend: Any = flow._backend
+        stores = [backend._store, *(one.store for one in backend._workers.values())]
+        assert len(stores) == 3
+        assert [store.n_bytes for store in stores] == [0, 0, 0]
+
+
+def test_tags_of_rows_that_are_padding_are_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def train(self: Model, rows: df.Rows) -> None:
+        seen.extend(tags["rank"] for tags in rows.tags)
+
+    monkeypatch.setattr(Model, "train", train)
+    with in_one(layout="dp4", gen_layout="dp3", shift=1, rows=4, n=2) as flow:
+        list(flow.steps(1))
+    assert seen.count(0) + seen.count(1) == len(seen) > 0

@@ -34,7 +34,7 @@ def compare(n_steps: int, module: str, function: str, **arguments: Any) -> list[
     "arguments",
     [
         {"layout": "dp2", "n": 15},  # a last step of one group less
-        {"layout": "dp3", "rows": 10, "n": 11, "uneven": "pad"},
+        {"layout": "dp3", "on": "2 0 1", "rows": 10, "n": 11, "uneven": "pad"},
         {"layout": "dp4", "gen_layout": "dp2", "shift": 1, "n": 9},  # fewer groups than ranks
     ],
     ids=lambda arguments: arguments["layout"],

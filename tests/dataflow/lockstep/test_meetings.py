@@ -49,18 +49,22 @@ def test_pairs_that_meet_in_different_orders(threads: LockstepThreads) -> None:
     """0 meets 1, then 2; 1 meets 2, then 0: a circle, which would hang in processes."""
     meetings = Meetings(threads)
 
-    def part(worker: int, others: dict[int, tuple[int, ...]]) -> Any:
+    def part(worker: int, base: int, others: dict[int, tuple[int, ...]]) -> Any:
         return [
-            meetings.meet(worker, pair, pair, "pair", worker, sum)
+            meetings.meet(worker, pair, pair, "pair", base + worker, sum)
             for pair in (tuple(sorted((worker, other))) for other in others[worker])
         ]
 
-    good = run(threads, functools.partial(part, others={0: (1, 2), 1: (0, 2), 2: (0, 1)}))
+    def meet(base: int, others: dict[int, tuple[int, ...]]) -> dict[int, Ended]:
+        return run(threads, functools.partial(part, base=base, others=others))
+
+    good = meet(0, {0: (1, 2), 1: (0, 2), 2: (0, 1)})
     assert [good[worker].value for worker in range(3)] == [[1, 2], [1, 3], [2, 3]]
-    circle = run(threads, functools.partial(part, others={0: (1, 2), 1: (2, 0), 2: (0, 1)}))
+    circle = meet(0, {0: (1, 2), 1: (2, 0), 2: (0, 1)})
     assert all(isinstance(one.error, FlowError) and one.was_stuck for one in circle.values())
-    again = run(threads, functools.partial(part, others={0: (1, 2), 1: (0, 2), 2: (0, 1)}))
-    assert [again[worker].value for worker in range(3)] == [[1, 2], [1, 3], [2, 3]]
+    # What was brought in vain is not there any more.
+    again = meet(10, {0: (2, 1), 1: (2, 0), 2: (0, 1)})
+    assert [again[worker].value for worker in range(3)] == [[22, 21], [23, 21], [22, 23]]
 
 
 def test_ranks_that_say_different_things_all_fail(threads: LockstepThreads) -> None:
