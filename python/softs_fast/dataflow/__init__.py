@@ -8,8 +8,10 @@ from .declare.calls import Interface, MFCDef, call
 from .declare.hooks import evaluate, hook, offload, param_realloc, publish, save
 from .declare.layout import Layout
 from .declare.roles import Mesh, Placement, Role, place
+from .declare.transfer import data_transfer
 from .flow import Flow, PostedCall
 from .journal.options import Journal
+from .move import PostedMove
 from .results import CallResult, FlowStep
 
 __all__ = [
@@ -23,9 +25,11 @@ __all__ = [
     "Mesh",
     "Placement",
     "PostedCall",
+    "PostedMove",
     "Role",
     "Rows",
     "call",
+    "data_transfer",
     "evaluate",
     "hook",
     "offload",

@@ -16,7 +16,7 @@ from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
 from ..watch.doing import Doing
 from ..worker.functions import Batch, Failure, Outcome, call_function
-from ..worker.work import MainWork, Work
+from ..worker.work import HookWork, MainWork, Work
 from .backend import Done, Event
 from .sightings import Sight
 
@@ -109,6 +109,14 @@ class LocalBackend:
     def end(self, worker: int, reason: str) -> None:
         """There are no processes."""
 
+    def nodes(self) -> dict[int, int]:
+        """All is in one process, and so on one node."""
+        return dict.fromkeys(self._declaration.workers or (0,), 0)
+
+    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Each worker has each value: it is here."""
+        return [tuple(self.nodes())] * len(ids)
+
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """All hooks can run where all objects are."""
 
@@ -141,7 +149,7 @@ class LocalBackend:
                     digests=declared.digests,
                 )
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
-            elif work is not None:
+            elif isinstance(work, HookWork):  # rows need not be moved: they are here
                 outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
         except Exception as error:
             outcome = Outcome(failure=Failure.of(error))

@@ -31,7 +31,7 @@ from ..wire.messages import AbortStep, End, Fetched, Free, Ready, State, StepEnd
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part, Unreadable, state_id
-from ..worker.work import MainWork, Work
+from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .sends import Sends
 from .sightings import Sight, look_at, sights_of
@@ -308,6 +308,15 @@ class ProcessBackend:
             self._processes.kill(worker)
             self._leave(Left(worker, reason), is_known=True)
 
+    def nodes(self) -> dict[int, int]:
+        """Return the node of each worker, and of this process."""
+        workers = (*self._declaration.workers, self._sends.driver)
+        return self._sends.nodes() or dict.fromkeys(workers, 0)
+
+    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Return the workers that have each value."""
+        return self._sends.holders(column, ids, places)
+
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook.
 
@@ -408,11 +417,12 @@ class ProcessBackend:
             message.digest,
             failure,
             began_s=message.began_s,
+            read_s=message.read_s,
             unread=message.unread,
         )
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
-    def _note_ending(self, sent: _Sent, work: MainWork) -> None:
+    def _note_ending(self, sent: _Sent, work: MainWork | MoveWork) -> None:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet."""
         if sent.n_gone == self._n_gone:
             holders = {place.worker: place.segment for one in work.columns.values() for place in one}
@@ -434,7 +444,7 @@ class ProcessBackend:
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
         work = self._sent[ticket].works.get(worker)
-        if outcome.unread and isinstance(work, MainWork):
+        if outcome.unread and isinstance(work, MainWork | MoveWork):
             self._note_ending(self._sent[ticket], work)
         self._part_ended(worker, ticket)
 

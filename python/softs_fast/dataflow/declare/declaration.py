@@ -9,6 +9,7 @@ from ...errors import ConfigError
 from .calls import MFCDef
 from .hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook
 from .roles import Placement
+from .transfer import DataTransfer
 
 __all__ = ["Declaration"]
 
@@ -122,6 +123,8 @@ def _hook(hook: Hook) -> str:
             text += f", eta={hook.eta!r}"
         case Save() | Load():
             text += f", folder={str(hook.folder)!r}"
+        case DataTransfer():
+            text += f", columns={', '.join(hook.columns) or 'default'}"
         case UserHook():
             text += f", {_name_of(hook.function)}"
         case Offload() | Publish() | Evaluate():
