@@ -26,7 +26,7 @@ class _Piece:
 
     Attributes:
         column: its name.
-        groups: whose values they are.
+        groups: of which they are.
         places: of the values.
     """
 
