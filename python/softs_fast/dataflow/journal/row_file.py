@@ -24,7 +24,7 @@ from ..rows.made import Bound, MadeGroup
 from ..values import Value
 from ..wire.checks import Check, integer, listing, table, tag, text
 
-__all__ = ["Column", "RowFile", "RowFileWriter"]
+__all__ = ["TAGS", "Column", "RowFile", "RowFileWriter"]
 
 _MAGIC = b"softs-fast dataflow rows 1\n"
 _END = b"rows end"
@@ -270,9 +270,11 @@ def _read_index(descriptor: int, size: int) -> bytes:
 _COUNT = integer(0, (1 << 63) - 1)
 _NAME = text(1 << 10)
 _NAMES = listing(_NAME, 1 << 16)
+#: Tags of a row.
+TAGS = table(_NAME, tag, 1 << 10)
 _GROUP: tuple[Check, ...] = (
     *(_COUNT, integer(1, 1 << 20), _COUNT, _COUNT, _NAMES, _NAMES),
-    *(listing(table(_NAME, tag, 1 << 10), 1 << 20), table(_NAME, _COUNT, 1 << 16)),
+    *(listing(TAGS, 1 << 20), table(_NAME, _COUNT, 1 << 16)),
 )
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import FlowError, PeerLost, SegmentError
+from ...errors import FlowError, PeerLost, SegmentError, WireError
 from ..backends.backend import Backend
 from ..held import HeldRows
 from ..rows.made import Bound, MadeGroup
-from .row_file import RowFileWriter
+from ..rows.records import Tag
+from .row_file import TAGS, RowFileWriter
 
 __all__ = ["RowWriter"]
 
@@ -40,6 +41,9 @@ class RowWriter:
 
     Only the thread of the flow calls it.
 
+    Attributes:
+        n_unread: values that could not be read, so they are left out.
+
     Args:
         path: of the file.
         groups: with the columns that are written.
@@ -54,7 +58,8 @@ class RowWriter:
         self.n_unread = 0
         self._bound = bound
         self._path = path
-        self._groups = groups
+        # In one process tags may be anything.
+        self._groups = groups = [one for one in groups if all(map(_are_plain, one.tags))]
         self._held = held
         self._backend = backend
         self._kept = [row_id for one in groups for row_id in one.ids]
@@ -116,12 +121,19 @@ class RowWriter:
 
     def _copy(self, file: RowFileWriter, piece: _Piece) -> None:
         try:
-            values = self._backend.values(piece.places)
+            file.add(piece.column, piece.groups, self._backend.values(piece.places))
         except (FlowError, PeerLost, SegmentError):
-            # The process that holds them has ended: they are made again, and are so after a load of this save.
+            # The process that holds them has ended, or, in one process, they are of a type that has no bytes.
             self.n_unread += len(piece.places)
-            return
-        file.add(piece.column, piece.groups, values)
+
+
+def _are_plain(tags: dict[str, Tag]) -> bool:
+    """Return whether the tags of a row can be in a file."""
+    try:
+        TAGS("tags", tags)
+    except WireError:
+        return False
+    return all(type(one) is not int or -(1 << 63) <= one < 1 << 63 for one in tags.values())
 
 
 def _pieces(groups: Sequence[MadeGroup], held: HeldRows) -> Iterator[_Piece]:

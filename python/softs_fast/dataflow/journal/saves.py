@@ -346,6 +346,9 @@ class CommonSaves:
         except (OSError, FlowError) as error:
             self.drop_begun()
             raise self._failed(begun.save.step, error) from None
+        if begun.writer.n_unread:
+            text = "%d values of rows are not in the common save of step %d; after a load they are made again"
+            _log.warning(text, begun.writer.n_unread, begun.save.step)
         return True
 
     def _end_disturbed(self, begun: _Begun) -> None:
