@@ -13,6 +13,7 @@ from ...errors import WireError
 from ..values import Value
 from .columns import Places
 from .encoding import EncodedColumn, Targets, decode, empty_values, encode
+from .memory import copy_memory
 from .places import Form, SegmentAddress, form_bytes
 
 __all__ = ["Packed", "fill", "pack", "unpack", "write_values"]
@@ -101,12 +102,5 @@ def write_values(data: _Bytes, encoded: EncodedColumn, offsets: _Integers) -> No
     if not encoded.tensors:
         return
     pointers = np.array([tensor.data_ptr() for tensor in encoded.tensors], np.int64)
-    sizes = np.array(encoded.sizes, np.int64)
     targets = data.ctypes.data + offsets[encoded.rows] + np.array(encoded.at, np.int64)
-    # Empty tensors may have no memory.
-    is_there = sizes > 0
-    if is_there.any():
-        # One native call copies between addresses; those of the sources are counted from the lowest.
-        lowest = int(pointers[is_there].min())
-        columns = (targets[is_there], pointers[is_there] - lowest, sizes[is_there])
-        _kernels.snapshot_scatter(lowest, list(zip(*(one.tolist() for one in columns), strict=True)))
+    copy_memory(targets, pointers, np.array(encoded.sizes, np.int64))
