@@ -46,7 +46,7 @@ class LocalBackend:
         self._objects.setup()
         return []
 
-    def close(self) -> None:
+    def close(self, *, goes_on: bool = False) -> None:
         """Drop the objects."""
         self._objects.close()
 
