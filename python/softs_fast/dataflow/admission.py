@@ -137,6 +137,11 @@ class Admission:
         #: Called with partition and columns of each element that is read.
         self.on_read: Callable[[str, dict[str, Value]], None] = lambda partition, item: None
 
+    @property
+    def max_bytes(self) -> int | None:
+        """Bytes of rows that may be in the flow; None is no limit."""
+        return self._max_bytes
+
     def issue_again(self, groups: Iterable[Again]) -> None:
         """Admit these groups before anything else is read of their sources, as soon as they have slots."""
         for one in groups:

@@ -250,6 +250,8 @@ class Flow(AsyncFlow):
             watch, self._watch = self._watch, None
             if watch is not None:
                 watch.close()
+            if self._saves is not None:
+                self._saves.stop_rows()
             self._runner.held.clear()
             self._backend.close()
         if self._saves is not None:
