@@ -17,6 +17,7 @@ from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
+from .declare.datasets import check_read
 from .declare.declaration import Declaration
 from .declare.graph import graph_of
 from .declare.plan import FlowPlan
@@ -43,7 +44,7 @@ class Flow(Requests):
 
     Args:
         calls: the functions.
-        source: rows, as dicts of the columns that the source has; or by partition.
+        source: rows, as dicts of the columns that the source has, or a `dataset` that workers read; or by partition.
         group: rows that are made of each element of the source, and stay together.
         max_age: largest age, in steps, of rows that a training function gets; 0 is synchronous.
         ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
@@ -89,10 +90,11 @@ class Flow(Requests):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
         sources = Sources(source)
         order, read = graph_of(calls, sources.columns)
+        check_read(sources.datasets, read)
         if TRAIN not in read:
             raise ConfigError(f"no function works on partition {TRAIN!r}")
         self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
-        self.declaration = Declaration(tuple(calls), group, digests)
+        self.declaration = Declaration(tuple(calls), group, digests, sources.datasets)
         self._sources = sources
         self._calls = {one.name: one for one in calls}
         self._max_failed, self._max_bytes = max_failed, max_bytes

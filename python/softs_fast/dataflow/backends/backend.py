@@ -10,13 +10,14 @@ from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
+from ..rows.records import Tag
 from ..values import Value
 from ..watch.doing import Doing
-from ..worker.functions import Outcome
+from ..worker.functions import Failure, Outcome
 from ..worker.work import Work
 from .sightings import Sight
 
-__all__ = ["Back", "Backend", "Done", "Event", "Lost"]
+__all__ = ["Back", "Backend", "Done", "Event", "Loaded", "Lost"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,28 @@ class Back:
     worker: int
 
 
-Event = Done | Lost | Back
+@dataclass(frozen=True)
+class Loaded:
+    """The head of a shard has read elements: those that it was asked for, or the first of them, up to the end or an error.
+
+    Attributes:
+        request: number of the request.
+        columns: for each column of the dataset the places of the values.
+        sizes: bytes of each element.
+        tags: of each element.
+        length: elements of the shard, if its end was met.
+        failure: why the next element cannot be read.
+    """
+
+    request: int
+    columns: Sequence[Sequence[Any]]
+    sizes: Sequence[int] = ()
+    tags: Sequence[dict[str, Tag]] = ()
+    length: int | None = None
+    failure: Failure | None = None
+
+
+Event = Done | Lost | Back | Loaded
 
 
 class Backend(Protocol):
@@ -72,10 +94,12 @@ class Backend(Protocol):
 
     Attributes:
         cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
+        reads_ahead: whether workers read elements of datasets while functions run.
         doing: what that thread does.
     """
 
     cuts_rows: bool
+    reads_ahead: bool
     doing: Doing
 
     def open(self) -> list[Hook]:
@@ -93,6 +117,23 @@ class Backend(Protocol):
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Return the values at places."""
+
+    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
+        """Have the head of a shard read elements of a dataset; returns what is read already, the rest comes by `wait`.
+
+        Args:
+            worker: the head.
+            request: number that the answer has.
+            source: number of the dataset in the declaration.
+            numbers: of the elements in the shard; they grow.
+        """
+
+    def n_elements(self, source: int) -> int | None:
+        """Return how many elements all shards of a dataset have; None if one of them is no sequence.
+
+        Raises:
+            FlowError: a worker does not answer.
+        """
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """A worker may drop all that it holds of rows."""

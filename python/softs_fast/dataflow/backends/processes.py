@@ -27,12 +27,13 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
-from ..wire.messages import AbortStep, End, Fetched, Free, Ready, State, StepEnded
+from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part, Unreadable, state_id
 from ..worker.work import MainWork, Work
-from .backend import Back, Done, Event, Lost
+from .backend import Back, Done, Event, Loaded, Lost
+from .elements import OpenReads
 from .sends import Sends
 from .sightings import Sight, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
@@ -83,6 +84,7 @@ class ProcessBackend:
     """
 
     cuts_rows = True
+    reads_ahead = True
 
     def __init__(
         self, declaration: Declaration, processes: WorkerProcesses, nodes: Nodes | None = None
@@ -110,6 +112,7 @@ class ProcessBackend:
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
         self._events: list[Event] = []
+        self._reads = OpenReads()
 
     def open(self) -> list[Hook]:
         """Start the workers; returns the hooks by which roles get the weights of roles of other workers.
@@ -171,6 +174,7 @@ class ProcessBackend:
         self._sent.clear()
         self._sends.close()
         self._events.clear()
+        self._reads.clear()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows in this process."""
@@ -181,6 +185,18 @@ class ProcessBackend:
         """Copy values from the processes that hold them."""
         assert self._store is not None
         return self._store.get(places)
+
+    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
+        """Send a request to the head of a shard. One that has left is asked again when it is there."""
+        if self._link is not None and worker not in self._left:
+            self._reads.ask(self._link, worker, request, source, numbers)
+        return []
+
+    def n_elements(self, source: int) -> int | None:
+        """Return how many elements all shards of a dataset have, as their heads have published it."""
+        heads = list(self._declaration.datasets.values())[source].heads
+        found = [msgpack.unpackb(self._ask(worker, f"dataset {source}")) for worker in heads]
+        return None if None in found else sum(found)
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Have a worker drop rows, and others their copies of them."""
@@ -232,7 +248,7 @@ class ProcessBackend:
         self._receive(0.0)
         if not self._events and self._own:
             self._run(*self._own.popleft())
-        while not self._events and (self._sent or self._away):
+        while not self._events and (self._sent or self._away or self._reads):
             if self._own:  # its values have arrived
                 self._run(*self._own.popleft())
                 continue
@@ -369,6 +385,8 @@ class ProcessBackend:
                 self._pids[event.worker] = event.pid
             elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
+            elif isinstance(event.message, ElementsRead):
+                self._events += self._reads.answered(event.worker, event.message)
             elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
             elif isinstance(event.message, Fetched):
@@ -452,6 +470,7 @@ class ProcessBackend:
             return
         self._left.add(event.worker)
         self._sends.lose(event.worker)
+        self._reads.lose(event.worker)
         self._n_gone += 1
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)

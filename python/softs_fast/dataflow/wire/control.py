@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout, WireError
@@ -133,21 +134,25 @@ class ControlWorker:
     def __init__(self, endpoint: str, token: str, worker: int) -> None:
         self._client: ControlClient | None = ControlClient(endpoint, worker, token=token)
         self._assembler = Assembler()
+        # Frames of one message follow each other, whatever threads send.
+        self._lock = threading.Lock()
 
     def publish(self, what: str, value: bytes) -> None:
         """Have a question of the master answered with a value from now on."""
         self._open().publish(what, value)
 
     def send(self, message: Message) -> None:
-        """Send a message.
+        """Send a message; any thread may call.
 
         Raises:
             PeerLost: the master has ended.
             WireError: the message is too long.
         """
-        client = self._open()
-        for frame in cut(encode(message)):
-            client.send(frame)
+        data = encode(message)
+        with self._lock:
+            client = self._open()
+            for frame in cut(data):
+                client.send(frame)
 
     def receive(self, timeout_s: float | None) -> list[Message]:
         """Return messages, as soon as there are some, or nothing when the time is over; None: without end.

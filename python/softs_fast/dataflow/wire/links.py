@@ -75,7 +75,7 @@ class WorkerLink(Protocol):
         """Have a question of the master answered with a value from now on."""
 
     def send(self, message: Message) -> None:
-        """Send a message.
+        """Send a message; any thread may call.
 
         Raises:
             PeerLost: the master has ended.

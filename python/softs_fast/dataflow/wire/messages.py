@@ -27,16 +27,20 @@ from .checks import (
     text,
     with_segments,
 )
+from .elements import LAYOUTS as ELEMENT_LAYOUTS
+from .elements import ElementsRead, ReadElements, check_elements
 
 __all__ = [
     "MAX_BYTES",
     "AbortStep",
     "Declared",
+    "ElementsRead",
     "End",
     "Fetched",
     "Free",
     "HookForm",
     "Message",
+    "ReadElements",
     "Ready",
     "Refused",
     "RunHook",
@@ -253,7 +257,19 @@ class Fetched:
 
 
 Message = (
-    RunMain | RunHook | AbortStep | State | Free | End | StepEnded | Ready | Declared | Refused | Fetched
+    RunMain
+    | RunHook
+    | AbortStep
+    | State
+    | Free
+    | End
+    | StepEnded
+    | Ready
+    | Declared
+    | Refused
+    | Fetched
+    | ReadElements
+    | ElementsRead
 )
 
 _ID = integer(0, _BIG)
@@ -349,6 +365,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     Declared: (20, (listing(text(1 << 14), 1 << 16),)),
     Refused: (21, (_TEXT,)),
     Fetched: (22, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
+    **ELEMENT_LAYOUTS,
 }
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 
@@ -412,6 +429,8 @@ def decode(data: bytes) -> Message:
 
 def _check_counts(made: RunMain | StepEnded | Fetched | Any) -> None:
     """Columns have as many values as there are ids."""
+    if isinstance(made, ReadElements | ElementsRead):
+        check_elements(made)
     if isinstance(made, RunMain | StepEnded | Fetched):
         wrong = [len(column) for column in made.columns if len(column) != len(made.ids)]
         if wrong:
