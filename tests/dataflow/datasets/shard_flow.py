@@ -56,7 +56,9 @@ class Model(df.Role):
     def prompts(self, shard: int, n_shards: int) -> Any:
         # Uneven: the first shard has half of all elements.
         wanted = [i for i in range(self.n_items) if (0 if i % 2 else i // 2 % n_shards) == shard]
-        if self.kind == "sequence":
+        if self.kind == "shrinks" and self.mark.exists():
+            wanted = wanted[:2]
+        if self.kind in ("sequence", "shrinks"):
             return Items(wanted)
         return self.stream(wanted)
 
@@ -78,6 +80,12 @@ class Model(df.Role):
                     "ends": None,
                 }[self.kind]
             yield {"prompt": torch.full((2,), float(at)), "answer": f"{shard} {at}"}
+
+    def others(self, shard: int, n_shards: int) -> list[dict[str, Any]]:
+        return [{"prompt": torch.tensor([float(i)])} for i in range(10) if i % n_shards == shard]
+
+    def look(self, rows: df.Rows) -> dict[str, float]:
+        return {"sum": float(sum(one.sum() for one in rows.values_of("prompt")))}
 
     def double(self, rows: df.Rows) -> dict[str, Any]:
         if self.dies_at in rows.ids and not self.mark.exists():
@@ -105,6 +113,10 @@ def make(
     method: str = "prompts",
     loader: int = -1,
     max_bytes: int = 0,
+    mark: str = "",
+    dies_at: int = -1,
+    folder: str = "",
+    save_every: int = 2,
 ) -> df.Flow:
     """Return a flow that goes once through the dataset.
 
@@ -118,8 +130,19 @@ def make(
         method: that gives shards.
         loader: a worker that reads, and has no function; -1: the role reads that makes a column.
         max_bytes: of the flow; 0: no limit.
+        mark: path of a file that is made when the process of the role ends itself, once.
+        dies_at: at which row it does.
+        folder: of a journal; empty: there is none.
+        save_every: of the journal.
     """
-    kinds = type("Model", (Model,), {"kind": kind, "n_items": n_items, "__module__": __name__})
+    inside = {
+        "kind": kind,
+        "n_items": n_items,
+        "mark": Path(mark),
+        "dies_at": dies_at,
+        "__module__": __name__,
+    }
+    kinds = type("Model", (Model,), inside)
     maker = df.place(kinds, layout, on=range(n_workers), name="maker", frozen=True)
     trainer = df.place(Model, on=[n_workers], name="trainer")
     reader = maker if loader < 0 else df.place(kinds, on=[loader], name="loader")
@@ -129,24 +152,32 @@ def make(
         df.call(trainer.train, "prompt, answer, y", rows=4 * GROUP),
     ]
     source = df.dataset(getattr(reader, method), "prompt, answer", tags=tags)
+    journal = df.Journal(folder, save_every) if folder else None
     return df.Flow(
-        calls, source=source, group=GROUP, max_age=max_age, digests=True, max_bytes=max_bytes or None
+        calls,
+        source=source,
+        group=GROUP,
+        max_age=max_age,
+        digests=True,
+        max_bytes=max_bytes or None,
+        journal=journal,
     )
 
 
-def make_two(layout: str = "dp1", n_workers: int = 1) -> df.Flow:
-    """Return a flow with datasets of two partitions, of which one is not read by steps."""
-    model = df.place(Model, layout, on=range(n_workers), name="model")
+def make_two() -> df.Flow:
+    """Return a flow with datasets of two partitions, of which one is read by hand alone."""
+    model = df.place(Model, "dp2", on=range(2), name="model")
     inference = df.Interface.INFERENCE
     calls = [
-        df.call(model.train, "prompt, answer, prompt as y", rows=4, interface=inference)
-        if False
-        else df.call(model.double, "prompt -> y", rows=4, name="double"),
+        df.call(model.double, "prompt -> y", rows=4),
         df.call(model.train, "prompt, answer, y", rows=4),
-        df.call(model.double, "prompt -> z", rows=4, name="val", partition="val"),
-        df.call(model.look, "z", rows=4, partition="val", interface=inference),
+        df.call(model.look, "prompt", rows=4, partition="val", interface=inference),
     ]
-    return df.Flow(calls, source={"train": df.dataset(model.prompts, "prompt, answer")}, group=1)
+    source = {
+        "train": df.dataset(model.prompts, "prompt, answer", tags="length"),
+        "val": df.dataset(model.others, "prompt"),
+    }
+    return df.Flow(calls, source=source)
 
 
 def summary(flow: df.Flow, n: int | None = None) -> list[Any]:
@@ -156,7 +187,7 @@ def summary(flow: df.Flow, n: int | None = None) -> list[Any]:
             step.number,
             step.n_rows,
             step.dropped,
-            sorted((one.function, one.ids, one.digest, one.numbers["total"] if one.numbers else 0) for one in step.calls),
+            sorted((one.function, one.ids, one.digest, sorted(one.numbers.items())) for one in step.calls),
         )
         for step in flow.steps(n)
     ]

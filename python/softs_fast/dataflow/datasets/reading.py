@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 _PROGRESS_S = 5.0
 #: Characters of a tag.
 _MOST_TEXT = 1 << 16
+#: Stands for an element behind the end.
+_END = object()
 
 
 @dataclass
@@ -81,7 +83,7 @@ class ShardReader:
                 break
             try:
                 item = self._item(number)
-                if item is None:
+                if item is _END:
                     found.length = self.n_elements if self._is_sequence else self._next
                     break
                 values, tags = self._checked(item)
@@ -95,9 +97,9 @@ class ShardReader:
         return found
 
     def _item(self, number: int) -> Any:
-        """Return an element; None behind the end."""
+        """Return an element, or `_END`."""
         if self._is_sequence:
-            return self._given[number] if number < len(self._given) else None
+            return self._given[number] if number < len(self._given) else _END
         if self._items is not None and number < self._next:
             self._given, self._items = self._method(self._shard, self._n_shards), None
         if self._items is None:
@@ -107,7 +109,7 @@ class ShardReader:
             try:
                 item = next(self._items)
             except StopIteration:
-                return None
+                return _END
             self._next += 1
             if self._next > number:
                 return item
