@@ -164,6 +164,13 @@ def make(
     )
 
 
+def make_other(folder: str) -> df.Flow:
+    """Return a flow with a journal that reads another dataset than that of `make`."""
+    flow = make("dp2", 2)
+    source = df.dataset(flow.declaration.roles[0].others, "prompt, answer", tags="length")
+    return df.Flow(flow.declaration.calls, source=source, group=GROUP, digests=True, journal=folder)
+
+
 def make_two() -> df.Flow:
     """Return a flow with datasets of two partitions, of which one is read by hand alone."""
     model = df.place(Model, "dp2", on=range(2), name="model")
