@@ -210,7 +210,7 @@ def test_fetch_by_hand_waits_for_what_heads_read_and_is_short_at_the_end() -> No
         ids = flow.fetch(8)
         assert len(ids) == 3 * GROUP
         assert flow.fetch(2) == ()
-        with pytest.raises(ConfigError, match="need whole groups of 2, and 1|fetch of 3 rows"):
+        with pytest.raises(ConfigError, match="fetch of 3 rows: need whole groups of 2"):
             flow.fetch(3)
         with pytest.raises(ConfigError, match="partition 'test' has no source; there are train"):
             flow.fetch(2, partition="test")
@@ -241,7 +241,7 @@ def test_bytes_of_rows_are_bounded_as_those_of_other_sources(max_bytes: int) -> 
 @pytest.mark.parametrize(
     ("kind", "complaint"),
     [
-        ("raises", r"(?s)ValueError: no such file.*Traceback.*raise ValueError"),
+        ("raises", "ValueError: no such file.*Traceback.*raise ValueError"),
         ("lacks", "it lacks answer; it has prompt"),
         ("type", "column 'prompt' has a set; rows have tensors"),
         ("list", "it is a list; need a dict of prompt, answer"),
@@ -250,26 +250,17 @@ def test_bytes_of_rows_are_bounded_as_those_of_other_sources(max_bytes: int) -> 
 )
 def test_what_is_no_element_ends_the_flow_by_name_when_its_turn_comes(kind: str, complaint: str) -> None:
     """Shard 1 fails at its fourth element, the eighth of all: one step of four groups is whole."""
-    name = r"maker.broken: shard 1 of 2 on worker 1, element 3: "
-
-    def run(flow: df.Flow) -> int:
-        n_steps = 0
-        with flow, pytest.raises(FlowError, match=name + ".*" + complaint if kind != "raises" else name):
-            for step in flow.steps():
-                n_steps = step.number
-        with pytest.raises(FlowError, match=complaint):
-            raise_again(flow)
-        return n_steps
-
+    name = r"(?s)maker.broken: shard 1 of 2 on worker 1, element 3: .*"
     for one in (
         make("dp2", 2, kind, method="broken"),
         in_threads(lambda: make("dp2", 2, kind, method="broken"))[0],
     ):
-        assert run(one) == 1
-
-
-def raise_again(flow: df.Flow) -> None:
-    flow._runner.datasets._order("train").take()
+        with one as flow:
+            steps = flow.steps()
+            assert next(steps).number == 1
+            for again in (steps, flow.steps()):
+                with pytest.raises(FlowError, match=name + complaint):
+                    next(again)
 
 
 def test_an_error_of_a_method_that_gives_a_shard_is_met_before_anything_runs() -> None:
@@ -295,7 +286,7 @@ def test_what_cannot_be_a_dataset_is_refused() -> None:
             df.dataset(role.prompts, text)
     with pytest.raises(ConfigError, match="prompt is a column and a tag"):
         df.dataset(role.prompts, "prompt", tags="prompt")
-    with pytest.raises(ConfigError, match="have no input|is not a name"):
+    with pytest.raises(ConfigError, match="have no input"):
         df.dataset(role.prompts, "")
     for columns, complaint in (
         ("prompt, answer", "train reads y, which has no producer; there are: answer, prompt"),

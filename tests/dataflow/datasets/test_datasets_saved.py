@@ -17,8 +17,6 @@ from softs_fast.dataflow.admission import Sources
 from softs_fast.dataflow.journal import files
 from softs_fast.errors import ConfigError
 
-N = 24 * GROUP // 8
-
 
 def trained(steps: list[df.FlowStep]) -> dict[int, list[Any]]:
     """Return by step what was trained with; of steps that were done again the last counts."""
@@ -44,13 +42,14 @@ def test_a_program_that_starts_again_goes_on_with_the_next_elements(
         return make("dp2", 2, kind, max_age=max_age, folder=str(tmp_path / "j"), save_every=1)
 
     found: list[df.FlowStep] = []
-    for n in (2, 3, N):
+    for n in (2, 4, None):
         flow = in_threads(make_one)[0] if is_in_threads else make_one()
         with flow:
-            assert flow.ask("stats")["steps"] == len(found)
+            # The save of the last step may not have been begun: then the step is done again.
+            assert len(trained(found)) - 1 <= flow.ask("stats")["steps"] <= len(trained(found))
             # Groups of rows that were in the flow, and are not complete, come first, with their ids.
-            for step in flow.steps(None if n == N else n - len(found)):
-                found.append(step)
+            found += flow.steps(n)
+            assert n is None or found[-1].number == n
     assert trained(found) == undisturbed
 
 
@@ -88,7 +87,7 @@ def test_a_journal_of_another_dataset_is_refused(tmp_path: Path) -> None:
     folder = str(tmp_path / "j")
     with make("dp2", 2, folder=folder, save_every=1) as flow:
         list(flow.steps(1))
-    with pytest.raises(ConfigError, match="source of train: dataset maker.prompts"), make_other(folder):
+    with pytest.raises(ConfigError, match=r"source of train: dataset maker\.prompts"), make_other(folder):
         pass
 
 

@@ -84,9 +84,19 @@ class Loader:
     def _run(self) -> None:
         with suppress(PeerLost):
             while (request := self._requests.get()) is not None and not self._is_closed:
-                found = self._readers[request.source].read(request.numbers, lambda: self._is_closed)
+                found = self._read(request)
                 if not self._is_closed:
                     self._answer(request, found)
+
+    def _read(self, request: ReadElements) -> Read:
+        try:
+            return self._readers[request.source].read(request.numbers, lambda: self._is_closed)
+        except BaseException as error:
+            # Such as SystemExit, which would end this thread: the master has to hear of it.
+            dataset = list(self._declaration.datasets.values())[request.source]
+            found = Failure.of(error)
+            failure = Failure(found.reason, f"{dataset.name} on worker {self._worker}: {found.text}")
+            return Read([[] for _ in dataset.columns], failure=failure)
 
     def _answer(self, request: ReadElements, found: Read) -> None:
         ids = [element_id(request.source, number) for number in request.numbers[: len(found.tags)]]
@@ -102,7 +112,9 @@ class Loader:
             self._send(
                 ElementsRead(request.request, tuple(columns), sizes, tuple(found.tags), found.length, said)
             )
-        except (FlowError, WireError) as error:
+        except PeerLost:
+            raise
+        except Exception as error:
             # The store is full or closed, or a value or tag is none that a store or a message has.
             with suppress(FlowError):
                 self._store.free(ids)

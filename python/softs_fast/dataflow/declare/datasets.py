@@ -18,7 +18,7 @@ class Dataset:
     """A dataset of which each dp rank of a role has a shard.
 
     Attributes:
-        role: whose heads read it.
+        role: of which the heads read it.
         method: of the role; it returns a shard.
         columns: that each element has.
         tags: small values that each element has beside them.
