@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flow_processes import in_forks
+from flow_threads import in_threads
 from shard_flow import GROUP, make, summary
 
+from softs_fast.dataflow.datasets import reads
+from softs_fast.dataflow.datasets.reads import DatasetReads
+from softs_fast.dataflow.wire.messages import ElementsRead
 from softs_fast.errors import FlowError
 
 WATCHDOG_S = 45.0
@@ -67,6 +72,7 @@ def test_values_of_rows_in_the_flow_are_read_again() -> None:
         ids = flow.fetch(4 * GROUP)
         answers = flow.values(ids, "answer")
         assert flow.clear_data_cache(ids[:GROUP]) == 1
+        n_bytes = flow._runner.master.rows.n_bytes
         for _ in range(2):  # the second time while they are read again, perhaps
             os.kill(workers.processes[2].pid, signal.SIGKILL)
             workers.processes[2].join(WATCHDOG_S)
@@ -76,30 +82,45 @@ def test_values_of_rows_in_the_flow_are_read_again() -> None:
         while flow._runner.master.n_awaited:
             flow._turn(automatic=False)
         assert flow.values(ids[GROUP:], "answer") == answers[GROUP:]
-        (more,) = [flow.fetch(GROUP)]
+        assert flow._runner.master.rows.n_bytes == n_bytes
+        more = flow.fetch(GROUP)
         assert flow.values(more, "answer") == ["text 4"] * GROUP
-        assert flow._runner.master.rows.n_bytes == sum(
-            one.n_bytes for one in flow._runner.master.rows._rows.values()
-        )
 
 
-def test_rows_at_the_end_of_a_source_wait_for_what_is_read_again(undisturbed: list[Any]) -> None:
-    """The last step has fewer rows than a pass when the head is gone: it is neither cut short nor dropped."""
-    flow, workers = in_forks("shard_flow", "make", max_restarts=9, loader=2, n_items=6)
-    with make(n_items=6) as alone:
+@pytest.mark.parametrize("n_items", [6, 24])
+def test_functions_wait_for_rows_that_are_read_again(n_items: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements come again one by one. No call is made of the first of them, also not at the end of the source."""
+    with make(n_items=n_items) as alone:
         expected = summary(alone)
+    monkeypatch.setattr(reads, "_REQUEST", 1)
+    used, real = threading.Semaphore(1), DatasetReads.loaded
+
+    def loaded(self: DatasetReads, event: Any) -> None:
+        real(self, event)
+        used.release()
+
+    def look(worker: int, message: object) -> None:
+        if isinstance(message, ElementsRead):
+            assert used.acquire(timeout=WATCHDOG_S)
+
+    flow, workers = in_threads(lambda: make(loader=2, n_items=n_items))
+    workers.left = 1
     with flow:
         found = summary(flow, 1)
-        ids = flow.fetch(2 * GROUP)
-        assert flow.fetch(GROUP) == ()
-        assert flow._runner.master.is_over("train")
-        os.kill(workers.processes[2].pid, signal.SIGKILL)
-        workers.processes[2].join(WATCHDOG_S)
+        ids = flow.fetch((2 if n_items == 6 else 4) * GROUP)
+        if n_items == 6:
+            assert flow.fetch(GROUP) == ()
+            assert flow._runner.master.is_over("train")
+        while flow._runner.datasets.is_open:
+            flow._turn(automatic=False)
+        monkeypatch.setattr(DatasetReads, "loaded", loaded)
+        workers.hub.on_message = look
+        workers.hub.kill(2)
         while flow._runner.held.columns(ids[-1]):
             flow._turn(automatic=False)
         found += summary(flow)
-    without_ends = [[one[0], one[1], one[3:]] for one in found]
-    assert without_ends == [[one[0], one[1], one[3:]] for one in expected]
+    assert [one[:2] + one[3:] for one in found] == [one[:2] + one[3:] for one in expected]
+    assert workers.left == 0
 
 
 def test_a_dataset_that_is_another_one_than_it_was_is_an_error(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ def expected(lengths: list[int]) -> list[tuple[int, int]]:
     return [one for row in rounds for one in row if one is not None]
 
 
-def value(shard: int, number: int) -> Arrived:
-    return Arrived(((shard, number),), 8, {})
+def value(shard: int, number: int, process: int = 0) -> Arrived:
+    return Arrived(((shard, number, process),), 8, {})
 
 
 class Heads:
@@ -30,6 +30,8 @@ class Heads:
         self.lengths, self.rng = lengths, rng
         self.requests: dict[int, list[list[int]]] = {shard: [] for shard in range(len(lengths))}
         self.away: set[int] = set()
+        #: How many processes each head has had: what one has read goes with it.
+        self.processes = [0] * len(lengths)
 
     def ask(self, order: ShardOrder) -> None:
         for shard, numbers in order.ask(self.away).items():
@@ -44,6 +46,7 @@ class Heads:
             self.away.discard(shard)
         elif not self.rng.randrange(15):
             self.away.add(shard)
+            self.processes[shard] += 1
             self.requests[shard].clear()
             order.lose(shard)
         elif self.requests[shard]:
@@ -51,7 +54,7 @@ class Heads:
                 if number >= self.lengths[shard]:
                     order.ended(shard, self.lengths[shard], f"shard {shard}")
                     break
-                order.arrived(shard, number, value(shard, number))
+                order.arrived(shard, number, value(shard, number, self.processes[shard]))
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -75,7 +78,7 @@ def test_elements_come_in_one_order_whatever_the_timing_and_each_once(seed: int)
                     assert found == expected(lengths)
                     assert taken == lengths
                     return
-                assert one.value == value(one.shard, one.number)
+                assert one.value == value(one.shard, one.number, heads.processes[one.shard])
                 found.append((one.shard, one.number))
                 if one.again is None:
                     since.append(found[-1])
